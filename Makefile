@@ -1,0 +1,44 @@
+# The whole set-up: `make demo` and `make test` work on a fresh machine with Python 3.11+ and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := demo/digits
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: demo test nightly lint types unit protos bench clean help
+
+help:            ## list the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/  /'
+
+$(VENV)/.plan: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -e '.[all]'
+	touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.plan
+	$(PIP) install 'pip>=25.1'
+	$(PIP) install --group test
+	touch $@
+
+demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
+	$(BIN)/python -m jellybean demo $(DEMO)
+
+test: $(VENV)/.test lint types  ## lint, type-check and run the tests
+	$(BIN)/python -m pytest -m 'not nightly'
+
+nightly: $(VENV)/.test  ## the long runs too
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+protos: $(VENV)/.test  ## regenerate the stubs beside the .proto files
+	cd protos && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(find jellybean_protos -name '*.proto')
+
+clean:           ## remove what the targets made
+	rm -rf $(VENV) demo

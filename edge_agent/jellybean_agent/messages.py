@@ -1,0 +1,88 @@
+"""What the brain receives and what it asks for. Payloads are opaque: tensors when serving, nothing when simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+Payload = Any
+Path = tuple[tuple[int, int], ...]  # (index, count) per open fan-out, outermost first; count 0: no child at all
+
+GATEWAY = ""  # the downstream of a sink, and the worker name under which the gateway is addressed
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One output on its way to one operator."""
+
+    request: str
+    route: int
+    upstream: str
+    downstream: str
+    path: Path = ()
+    payload: Payload = None
+
+    @property
+    def is_marker(self) -> bool:
+        """True when it stands for 'no child at all' (the innermost or an outer fan-out had none)."""
+        return any(count == 0 for _, count in self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Hand `message` to `worker` (GATEWAY for an answer)."""
+
+    worker: str
+    message: Message
+    kind: Literal["send"] = "send"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Execute `operator` on `inputs`: per input edge, in the operator's order, one payload or a tuple for a gather."""
+
+    run: int
+    operator: str
+    request: str
+    route: int
+    path: Path
+    inputs: tuple[Payload | tuple[Payload, ...], ...]
+    kind: Literal["run"] = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Tell the gateway that a request cannot be answered."""
+
+    request: str
+    operator: str
+    reason: str
+    kind: Literal["failed"] = "failed"
+
+
+Instruction = Send | Run | Failed
+
+
+class Outputs(Protocol):
+    """What a finished run produced; the driver implements it over tensors, the simulator over random numbers."""
+
+    def rows(self, downstream: str) -> int:
+        """Leading dimension of the output on a FAN_OUT edge to `downstream`."""
+        ...
+
+    def take(self, downstream: str, row: int | None) -> Payload:
+        """The payload for `downstream`: the whole output (None), or one row of it with a leading dimension of 1."""
+        ...
+
+
+class Worker(Protocol):
+    """The interface of a worker's brain, as the agent's driver and the simulator use it."""
+
+    def received(self, message: Message) -> Sequence[Instruction]: ...
+    def completed(self, run: int, outputs: Outputs) -> Sequence[Instruction]: ...
+    def failed(self, run: int, reason: str) -> Sequence[Instruction]: ...
+    def forget(self, request: str) -> Sequence[Instruction]: ...
+
+
+Routes = Sequence[Mapping[str, str]]  # operator -> worker, one mapping per route

@@ -1,0 +1,67 @@
+from jellybean_protos.agent.v1 import agent_pb2 as _agent_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class InferRequest(_message.Message):
+    __slots__ = ("request_id", "inputs")
+    class InputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _agent_pb2.Tensor
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_agent_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    inputs: _containers.MessageMap[str, _agent_pb2.Tensor]
+    def __init__(self, request_id: _Optional[str] = ..., inputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ...) -> None: ...
+
+class InferResponse(_message.Message):
+    __slots__ = ("request_id", "outputs")
+    class OutputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _agent_pb2.Tensor
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_agent_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    outputs: _containers.MessageMap[str, _agent_pb2.Tensor]
+    def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusResponse(_message.Message):
+    __slots__ = ("workflow", "plan", "state", "workers", "requests_in_hand", "answered", "failed")
+    class WorkersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_IN_HAND_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    workflow: str
+    plan: str
+    state: str
+    workers: _containers.ScalarMap[str, str]
+    requests_in_hand: int
+    answered: int
+    failed: int
+    def __init__(self, workflow: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., workers: _Optional[_Mapping[str, str]] = ..., requests_in_hand: _Optional[int] = ..., answered: _Optional[int] = ..., failed: _Optional[int] = ...) -> None: ...

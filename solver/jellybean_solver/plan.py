@@ -1,0 +1,133 @@
+"""The plan: what the solver answers and all that a deployment needs.
+
+`to_document` / `from_document` turn it into plain JSON values and back. The document is versioned, complete (agents,
+Kubernetes and the simulator read nothing else) and its content hash names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from jellybean_solver.problem import Edge, Link, ModelRef, ServiceTime, Sharing, Slo, Source
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """USD per hour."""
+
+    compute_usd_per_h: float
+    network_usd_per_h: float
+
+    @property
+    def total_usd_per_h(self) -> float:
+        return self.compute_usd_per_h + self.network_usd_per_h
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How far from the optimum the plan can be. `gap` = (objective - bound) / objective; 0 is a proof."""
+
+    objective: float
+    bound: float
+    gap: float
+    termination: str  # optimal, time_limit
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOperator:
+    """An operator with its variant chosen: wiring and figures for the pools in use."""
+
+    name: str
+    inputs: tuple[Edge, ...]
+    variant: str
+    batch: int
+    rate_per_s: float
+    service: Mapping[str, ServiceTime]  # pool -> time of one batch
+    message_bytes: Mapping[str, float]  # downstream -> bytes per message
+    memory_bytes: Mapping[str, float]  # pool -> bytes
+    model: ModelRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWorker:
+    """One concrete worker. `rates_per_s`: operator -> requests per second it is meant to serve."""
+
+    name: str  # pool-1, pool-2, ...
+    pool: str
+    tier: str
+    price_usd_per_h: float
+    sharing: Sharing
+    rates_per_s: Mapping[str, float]
+    load: float  # busy fraction: sum of rate x load_s / batch
+    memory_bytes: float | None = None  # what the worker has
+    speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One way for whole requests: operator -> worker. `weight` is its share of requests; weights sum to 1."""
+
+    weight: float
+    workers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """An operator on a worker pool, summed over its workers. `load` is its mean busy fraction of those workers."""
+
+    operator: str
+    variant: str
+    pool: str
+    tier: str
+    count: int
+    rate_per_s: float
+    load: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Selection, placements and routing, with the price and the proof."""
+
+    name: str
+    tiers: tuple[str, ...]
+    sources: tuple[Source, ...]
+    operators: tuple[PlannedOperator, ...]  # topological order
+    workers: tuple[PlannedWorker, ...]
+    routes: tuple[Route, ...]
+    links: tuple[Link, ...]
+    slo: Slo
+    utilisation: float
+    hop_s: float
+    cost: Cost
+    accuracy: float | None
+    certificate: Certificate
+
+    @cached_property
+    def selection(self) -> Mapping[str, str]:
+        return {operator.name: operator.variant for operator in self.operators}
+
+    @cached_property
+    def worker_by_name(self) -> Mapping[str, PlannedWorker]:
+        return {worker.name: worker for worker in self.workers}
+
+    @cached_property
+    def operator_by_name(self) -> Mapping[str, PlannedOperator]:
+        return {operator.name: operator for operator in self.operators}
+
+    @cached_property
+    def placements(self) -> tuple[Placement, ...]:
+        """Operators by worker pool, in the operators' order."""
+        found: list[Placement] = []
+        for operator in self.operators:
+            pools = dict.fromkeys(worker.pool for worker in self.workers if operator.name in worker.rates_per_s)
+            for pool in pools:
+                workers = [w for w in self.workers if w.pool == pool and operator.name in w.rates_per_s]
+                rate = sum(worker.rates_per_s[operator.name] for worker in workers)
+                load = rate * operator.service[pool].load_s / operator.batch / len(workers)
+                placement = Placement(operator.name, operator.variant, pool, workers[0].tier, len(workers), rate, load)
+                found.append(placement)
+        return tuple(found)

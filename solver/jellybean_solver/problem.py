@@ -1,0 +1,221 @@
+"""The planning problem: what must be served, by which variants, on which fleet.
+
+All quantities are SI (seconds, bytes, per second) except prices, which are USD per hour and USD per GiB as bills are.
+Everything is frozen: a problem is a value that solver, simulator and report share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from graphlib import TopologicalSorter
+
+from jellybean_solver.accuracy import AccuracyModel
+
+GIB = 2**30
+
+
+class EdgeKind(StrEnum):
+    """How requests of the upstream become requests of the downstream."""
+
+    EACH = "each"  # one for one
+    FAN_OUT = "fan_out"  # each row of the output's leading dimension becomes one child request; `ratio` is their mean
+    GATHER = "gather"  # one request per parent: waits for all children of the innermost open fan-out
+
+
+class Arrivals(StrEnum):
+    """How a source's requests arrive in time."""
+
+    POISSON = "poisson"
+    PERIODIC = "periodic"
+
+
+class Sharing(StrEnum):
+    """Whether one worker may serve several operators."""
+
+    SHARED = "shared"
+    EXCLUSIVE = "exclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where data is born. `message_bytes` is the size of one request's data."""
+
+    name: str
+    tier: str
+    rate_per_s: float
+    message_bytes: float
+    arrivals: Arrivals = Arrivals.POISSON
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Data flow from a source or operator to an operator.
+
+    `ratio` is the mean number of downstream requests per upstream request: 1 for EACH, the mean number of children for
+    FAN_OUT (0.3 thins, 4 multiplies), and 1 / that mean for GATHER.
+    """
+
+    upstream: str
+    downstream: str
+    kind: EdgeKind = EdgeKind.EACH
+    ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTime:
+    """Time one worker is busy with one batch.
+
+    `load_s` is what capacity counts; `quantiles` are (probability, seconds) in ascending order, and
+    `mean_s` the mean that samples drawn from them must have (the simulator rescales to it).
+    """
+
+    load_s: float
+    mean_s: float
+    quantiles: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A model file by content. `path` is relative to the project's folder."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One model that can play an operator, with what it takes on each worker pool."""
+
+    name: str
+    service: Mapping[str, Mapping[int, ServiceTime]]  # pool -> batch size -> time; a pool left out cannot run it
+    message_bytes: Mapping[str, float]  # downstream operator -> bytes of one message on that edge
+    memory_bytes: Mapping[str, float] = field(default_factory=dict)  # pool -> bytes while loaded
+    model: ModelRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A logical node of the workflow."""
+
+    name: str
+    inputs: tuple[Edge, ...]
+    variants: tuple[Variant, ...]
+
+    def variant(self, name: str) -> Variant:
+        """The variant called `name`; KeyError when there is none."""
+        for variant in self.variants:
+            if variant.name == name:
+                return variant
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """`count` identical workers in one tier. `speed` < 1 asks the local launcher to emulate a slower device."""
+
+    name: str
+    tier: str
+    count: int
+    price_usd_per_h: float
+    sharing: Sharing = Sharing.SHARED
+    memory_bytes: float | None = None
+    speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction between two tiers. A bandwidth of None is unlimited."""
+
+    upstream_tier: str
+    downstream_tier: str
+    price_usd_per_gib: float = 0.0
+    bandwidth_bytes_per_s: float | None = None
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Targets. None means not asked for."""
+
+    accuracy: float | None = None
+    latency_p99_s: float | None = None
+    budget_usd_per_h: float | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A workflow, a fleet and targets. `operators` are in topological order; `tiers` nearest the data first."""
+
+    name: str
+    tiers: tuple[str, ...]
+    sources: tuple[Source, ...]
+    operators: tuple[Operator, ...]
+    pools: tuple[Pool, ...]
+    links: tuple[Link, ...]
+    accuracy: AccuracyModel
+    slo: Slo = Slo()
+    utilisation: float = 0.8
+    hop_s: float = 0.0  # time one message spends between two processes, links aside
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """All edges, by downstream operator in topological order."""
+        return tuple(edge for operator in self.operators for edge in operator.inputs)
+
+    @cached_property
+    def source_by_name(self) -> Mapping[str, Source]:
+        return {source.name: source for source in self.sources}
+
+    @cached_property
+    def operator_by_name(self) -> Mapping[str, Operator]:
+        return {operator.name: operator for operator in self.operators}
+
+    @cached_property
+    def pool_by_name(self) -> Mapping[str, Pool]:
+        return {pool.name: pool for pool in self.pools}
+
+    @cached_property
+    def tier_index(self) -> Mapping[str, int]:
+        return {tier: index for index, tier in enumerate(self.tiers)}
+
+    @cached_property
+    def link_by_tiers(self) -> Mapping[tuple[str, str], Link]:
+        return {(link.upstream_tier, link.downstream_tier): link for link in self.links}
+
+    @cached_property
+    def rate_per_s(self) -> Mapping[str, float]:
+        """Requests per second of every source and operator, ratios applied along the DAG."""
+        rates = {source.name: source.rate_per_s for source in self.sources}
+        for operator in self.operators:
+            edge = operator.inputs[0]
+            rates[operator.name] = rates[edge.upstream] * edge.ratio
+        return rates
+
+    def edge_rate_per_s(self, edge: Edge) -> float:
+        """Messages per second on an edge: one per child for FAN_OUT and GATHER."""
+        rate = self.rate_per_s[edge.upstream]
+        return rate * edge.ratio if edge.kind is EdgeKind.FAN_OUT else rate
+
+    def message_bytes(self, edge: Edge, selection: Mapping[str, str]) -> float:
+        """Bytes of one message on an edge under a selection (operator -> variant name)."""
+        source = self.source_by_name.get(edge.upstream)
+        if source is not None:
+            return source.message_bytes
+        variant = self.operator_by_name[edge.upstream].variant(selection[edge.upstream])
+        return variant.message_bytes[edge.downstream]
+
+    def can_flow(self, upstream_tier: str, downstream_tier: str) -> bool:
+        """Data flows up the tiers only: inside one tier for nothing, between two over a declared link."""
+        if upstream_tier == downstream_tier:
+            return True
+        upward = self.tier_index[upstream_tier] < self.tier_index[downstream_tier]
+        return upward and (upstream_tier, downstream_tier) in self.link_by_tiers
+
+
+def topological(operators: Mapping[str, Operator]) -> tuple[Operator, ...]:
+    """Operators so that each stands after its inputs; stable in the mapping's order. graphlib.CycleError on a cycle."""
+    graph = {name: [e.upstream for e in op.inputs if e.upstream in operators] for name, op in operators.items()}
+    return tuple(operators[name] for name in TopologicalSorter(graph).static_order())
