@@ -27,7 +27,7 @@ class PlanDocumentError(JellyBeanError):
 
 def to_document(plan: Plan) -> Document:
     """JSON values: `kind`, `version`, `hash`, then the fields of `Plan`."""
-    body = {"kind": "Plan", "version": PLAN_VERSION, **_encode(plan)}
+    body = {"kind": "Plan", "version": PLAN_VERSION, **encode(plan)}
     return {"kind": body.pop("kind"), "version": body.pop("version"), "hash": content_hash(body), **body}
 
 
@@ -54,15 +54,16 @@ def content_hash(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _encode(value: Any) -> Any:
+def encode(value: Any) -> Any:
+    """Plain JSON values of dataclasses, mappings, sequences and enums, recursively."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): _encode(item) for key, item in value.items()}
+        return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_encode(item) for item in value]
+        return [encode(item) for item in value]
     return value
 
 
