@@ -1,0 +1,36 @@
+"""The Typer application and the options that every command shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="jellybean",
+    help="Plan, serve and measure ML workflows over edge and cloud.",
+    epilog="Start here: jellybean init digits my-project, then jellybean plan my-project",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Folder with workflow.yaml, infrastructure.yaml and profiles.yaml.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a value, e.g. --set slo.accuracy=57. May be repeated."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+
+
+def example(*lines: str) -> str:
+    """An epilog with command lines to copy."""
+    return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
+
+
+from jellybean.cli import documents, measure, plan, serve  # noqa: E402, F401  (each module adds its commands)

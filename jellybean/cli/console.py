@@ -1,0 +1,52 @@
+"""Where the CLI prints: answers on stdout, progress and errors on stderr, so that `--json` can be piped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+EXIT_FAILURE = 1
+EXIT_BAD_INPUT = 2
+EXIT_INFEASIBLE = 3
+EXIT_OVERLOAD = 4
+
+out = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+Advance = Callable[[float, float, str], None]  # done, total, label
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout, never wrapped or coloured."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """A line about what is going on, for people: stderr."""
+    errors.print(text, style="dim", markup=False)
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Advance]:
+    """A progress bar with time left on stderr; silent when stderr is no terminal but for one line at the end."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("[dim]elapsed"),
+        TimeElapsedColumn(),
+        TextColumn("[dim]left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=errors, transient=False) as bar:
+        task = bar.add_task(title, total=None)
+
+        def advance(done: float, total: float, label: str) -> None:
+            bar.update(task, completed=round(done), total=round(total), description=f"{title}: {label}")
+
+        yield advance

@@ -1,0 +1,150 @@
+"""profile, plan, simulate: commands that predict."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
+from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
+from jellybean.documents import load_project
+from jellybean.planning import Planned, current_plan, plan_project, save_plan, state_folder
+from jellybean.predict import predict
+from jellybean.report.plan_view import plan_text
+from jellybean.report.store import Store
+from jellybean_solver.plan_document import to_document
+
+
+@app.command(epilog=example("jellybean profile my-digits", "jellybean profile my-digits --fresh --seconds 1"))
+def profile(
+    directory: Directory,
+    overrides: Overrides = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Measuring time per point.")] = 0.6,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure all again instead of resuming.")] = False,
+) -> None:
+    """Measure latency, memory, message sizes and accuracy of every variant here; writes profiles.yaml."""
+    from jellybean.profiler import profile as measure
+
+    project = load_project(directory, overrides or (), profiles=False)
+    with progress("profile") as advance:
+        measured = measure(project, progress=advance, seconds_per_point=seconds, resume=not fresh)
+    for note in measured.notes:
+        errors.print(note, style="yellow", markup=False)
+    out.print(f"wrote {directory / 'profiles.yaml'}")
+    out.print(f"next: jellybean plan {directory}", style="bold")
+
+
+@app.command(epilog=example("jellybean plan my-digits", "jellybean plan my-vqa --set slo.accuracy=57 --json"))
+def plan(
+    directory: Directory,
+    overrides: Overrides = None,
+    json: Json = False,
+    time_limit: Annotated[float | None, typer.Option(min=0.01, help="Seconds; the best plan so far is kept.")] = None,
+) -> None:
+    """Choose variants and place operators at the lowest cost; writes plan.json."""
+    project = load_project(directory, overrides or ())
+    planned = plan_project(project, time_limit_s=time_limit, compare=not json)
+    if planned.plan is not None:
+        document = save_plan(project, planned)
+        Store(state_folder(directory) / "report.db").add_plan(document)
+    if json:
+        print_json(plan_json(planned))
+    elif planned.plan is not None:
+        out.print(plan_text(planned.plan, planned.solve_s, planned.baselines))
+        say(f"wrote {directory / 'plan.json'}; next: jellybean simulate {directory}, jellybean up {directory}")
+    else:
+        _print_infeasible(planned)
+    if planned.plan is None:
+        raise typer.Exit(EXIT_INFEASIBLE)
+
+
+@app.command(epilog=example("jellybean simulate my-digits", "jellybean simulate my-vqa --rate-scale 1.1 --json"))
+def simulate(
+    directory: Directory,
+    overrides: Overrides = None,
+    json: Json = False,
+    seed: Seed = 0,
+    rate_scale: Annotated[float, typer.Option(min=0.001, help="Multiply all sources' rates.")] = 1.0,
+    duration: Annotated[float | None, typer.Option(min=1, help="Virtual seconds; long enough by default.")] = None,
+) -> None:
+    """Predict latency, throughput and the highest sustained rate of the plan in virtual time."""
+    project = load_project(directory, overrides or ())
+    current, _ = current_plan(project)
+    with progress("simulate") as advance:
+        record = predict(current, seed=seed, rate_scale=rate_scale, duration_s=duration, progress=advance)
+    if math.isclose(rate_scale, 1.0):
+        store = Store(state_folder(directory) / "report.db")
+        document = to_document(current)
+        store.add_plan(document)
+        store.add_prediction(document["hash"], record)
+    if json:
+        print_json(record)
+    else:
+        out.print(_simulation_table(current.name, record))
+
+
+def plan_json(planned: Planned) -> dict[str, Any]:
+    """What `plan --json` prints, feasible or not."""
+    if planned.plan is None:
+        return {
+            "status": "infeasible",
+            "reasons": list(planned.reasons),
+            **(planned.infeasibility.to_dict() if planned.infeasibility else {}),
+            "solve_s": planned.solve_s,
+        }
+    found = planned.plan
+    return {
+        "status": planned.status,
+        "hash": to_document(found)["hash"],
+        "cost_usd_per_h": {
+            "total": found.cost.total_usd_per_h,
+            "compute": found.cost.compute_usd_per_h,
+            "network": found.cost.network_usd_per_h,
+        },
+        "accuracy": found.accuracy,
+        "selection": dict(found.selection),
+        "placements": [
+            {
+                "operator": place.operator,
+                "variant": place.variant,
+                "pool": place.pool,
+                "tier": place.tier,
+                "count": place.count,
+                "rate_per_s": place.rate_per_s,
+                "load": place.load,
+            }
+            for place in found.placements
+        ],
+        "certificate": {
+            "objective": found.certificate.objective,
+            "bound": found.certificate.bound,
+            "gap": found.certificate.gap,
+            "termination": found.certificate.termination,
+        },
+        "solve_s": planned.solve_s,
+    }
+
+
+def _print_infeasible(planned: Planned) -> None:
+    errors.print(f"{planned.problem.name}: no plan meets the targets", style="bold red")
+    for reason in planned.reasons:
+        errors.print(f"  - {reason}", markup=False)
+
+
+def _simulation_table(name: str, record: dict[str, Any]) -> Table:
+    table = Table("figure", "predicted", title=f"{name}: simulated", title_justify="left")
+    for label, key, unit, factor in (
+        ("throughput", "throughput_per_s", "/s", 1.0),
+        ("highest sustained rate", "highest_rate_per_s", "/s", 1.0),
+        ("latency p50", "latency_p50_s", "ms", 1e3),
+        ("latency p90", "latency_p90_s", "ms", 1e3),
+        ("latency p99", "latency_p99_s", "ms", 1e3),
+    ):
+        if record.get(key) is not None:
+            table.add_row(label, f"{record[key] * factor:.1f} {unit}")
+    for worker, busy in record.get("utilisation", {}).items():
+        table.add_row(f"busy {worker}", f"{busy:.0%}")
+    return table

@@ -1,0 +1,131 @@
+"""up, infer, down: commands about a running plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from PIL import Image, UnidentifiedImageError
+
+from jellybean.cli.app import Directory, Json, Overrides, app, example
+from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress, say
+from jellybean.documents import Project, load_project
+from jellybean.errors import JellyBeanError
+from jellybean.planning import current_plan, state_folder
+from jellybean.report.store import Store
+from jellybean_solver.plan_document import to_document
+
+MAX_INPUT_BYTES = 64 * 2**20
+
+
+@app.command(epilog=example("jellybean up my-digits", "jellybean up my-digits --detach && jellybean down my-digits"))
+def up(
+    directory: Directory,
+    overrides: Overrides = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when ready; stop it with `jellybean down`.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Loopback port of the gateway; 0 takes a free one.")] = 0,
+) -> None:
+    """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
+    project = load_project(directory, overrides or ())
+    start(project, detach=detach, port=port)
+
+
+def start(project: Project, *, detach: bool, port: int = 0) -> None:
+    """Start the plan's processes; stays in front unless detached."""
+    from jellybean.serving import launcher
+
+    plan, renewed = current_plan(project)
+    if renewed:
+        say("planned anew: there was no plan yet, or the documents have changed since")
+    document = to_document(plan)
+    Store(state_folder(project.directory) / "report.db").add_plan(document)
+    with progress("up") as advance:
+        running = launcher.up(project.directory, document, port=port, detach=detach, progress=advance)
+    out.print(f"[green]serving[/] {plan.name} on {running.gateway_address} with {len(plan.workers)} workers")
+    if detach:
+        out.print(f"stop it with: jellybean down {project.directory}", style="bold")
+        return
+    say("Ctrl-C drains and stops")
+    died = running.wait()
+    if died:
+        raise JellyBeanError(died)
+
+
+@app.command(epilog=example("jellybean down my-digits"))
+def down(
+    directory: Directory,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for requests in hand.")] = 30.0,
+) -> None:
+    """Drain and stop what `up --detach` started."""
+    from jellybean.serving import launcher
+
+    left = launcher.down(directory, timeout_s=timeout)
+    out.print("stopped" if not left else f"stopped; {left} requests were still in hand after {timeout:g} s")
+    if left:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+@app.command(epilog=example("jellybean infer my-digits --input strip=my-digits/samples/strip.png"))
+def infer(
+    directory: Directory,
+    inputs: Annotated[
+        list[str], typer.Option("--input", metavar="SOURCE=FILE", help="A picture, .npy, or file.npz#array[index].")
+    ],
+    json: Json = False,
+) -> None:
+    """Send one request and print the answer."""
+    from jellybean.serving.client import Client
+
+    tensors = dict(_parse_input(text) for text in inputs)
+    with Client.of(directory) as client:
+        answer = client.infer(tensors)
+    if json:
+        print_json({name: value.tolist() for name, value in answer.items()})
+        return
+    for name, value in answer.items():
+        out.print(f"[bold]{name}[/]: {_readable(value)}")
+
+
+def _parse_input(text: str) -> tuple[str, np.ndarray[Any, Any]]:
+    source, separator, file = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"--input {text!r}: write SOURCE=FILE, e.g. --input image=x.png")
+    return source, load_tensor(file)
+
+
+def load_tensor(reference: str) -> np.ndarray[Any, Any]:
+    """A request's tensor from a picture (uint8, [1, H, W] grey or [1, H, W, 3]), .npy, or file.npz#array[index]."""
+    name, _, array = reference.partition("#")
+    path = Path(name)
+    try:
+        if path.stat().st_size > MAX_INPUT_BYTES:
+            raise JellyBeanError(f"{path}: larger than {MAX_INPUT_BYTES} bytes")
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, allow_pickle=False))
+        if path.suffix == ".npz":
+            return _from_npz(path, array)
+        with Image.open(path) as image:
+            grey = image.mode in {"1", "L", "LA", "I;16"}
+            return np.asarray(image.convert("L" if grey else "RGB"))[np.newaxis]
+    except (UnidentifiedImageError, ValueError, OSError) as error:
+        raise JellyBeanError(f"{path}: cannot be read as an input: {error}") from error
+
+
+def _from_npz(path: Path, array: str) -> np.ndarray[Any, Any]:
+    name, bracket, index = array.partition("[")
+    with np.load(path, allow_pickle=False) as archive:
+        if name not in archive:
+            raise JellyBeanError(f"{path} holds {', '.join(archive.files)}; write {path}#{archive.files[0]}[0]")
+        data = np.asarray(archive[name])
+    if not bracket:
+        return data
+    row = int(index.rstrip("]"))
+    if not 0 <= row < len(data):
+        raise JellyBeanError(f"{path}#{name} has rows 0 to {len(data) - 1}, not {row}")
+    return data[row : row + 1]
+
+
+def _readable(value: np.ndarray[Any, Any]) -> str:
+    return str(value.item()) if value.size == 1 else np.array2string(value, threshold=50)

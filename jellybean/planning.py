@@ -1,0 +1,123 @@
+"""From documents to a checked plan, and the plan file of a project.
+
+The solver optimises cost, accuracy and rates. What it does not optimise yet is checked here on its plan, by the
+simulator where time is concerned, so that a plan that would break an SLO is refused rather than handed on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jellybean_solver.baselines import Baseline, baselines
+from jellybean_solver.infeasible import Infeasibility
+from jellybean_solver.plan import Plan
+from jellybean_solver.plan_document import content_hash, encode, from_document, to_document
+from jellybean_solver.problem import Problem
+from jellybean_solver.solve import Solution, solve
+
+from jellybean.documents import Project, build_problem
+from jellybean.errors import InfeasibleError, JellyBeanError
+from jellybean.simulation import check_latency
+
+PLAN_FILE = "plan.json"
+STATE_FOLDER = ".jellybean"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What planning a project gave. `plan` is None when no plan meets the targets; `reasons` then says why."""
+
+    problem: Problem
+    solution: Solution
+    plan: Plan | None
+    reasons: tuple[str, ...]
+    baselines: tuple[Baseline, ...]
+    solve_s: float
+
+    @property
+    def status(self) -> str:
+        """optimal, time_limit or infeasible."""
+        return self.solution.status if self.plan is not None else "infeasible"
+
+    @property
+    def infeasibility(self) -> Infeasibility | None:
+        return self.solution.infeasibility
+
+
+def plan_project(project: Project, *, time_limit_s: float | None = None, compare: bool = True) -> Planned:
+    """Solve, then check the latency SLO on the plan. Never raises for an infeasible problem: that is an answer."""
+    problem = build_problem(project)
+    started = time.perf_counter()
+    solution = solve(problem, time_limit_s=time_limit_s, clock=time.monotonic)
+    solve_s = time.perf_counter() - started
+    plan = solution.plan
+    reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
+    if plan is not None and (breach := check_latency(plan)) is not None:
+        plan, reasons = None, (breach,)
+    found = tuple(baselines(problem)) if compare and plan is not None else ()
+    return Planned(problem, solution, plan, reasons, found, solve_s)
+
+
+def require_plan(planned: Planned) -> Plan:
+    """The plan, or InfeasibleError with the reasons."""
+    if planned.plan is None:
+        raise InfeasibleError(planned.reasons)
+    return planned.plan
+
+
+def save_plan(project: Project, planned: Planned) -> dict[str, Any]:
+    """Write DIR/plan.json atomically, with the hash of the problem it answers; returns the document."""
+    document = to_document(require_plan(planned))
+    _write(project.directory / PLAN_FILE, json.dumps(document, indent=1) + "\n")
+    _write(_key_path(project.directory), problem_key(planned.problem))
+    return document
+
+
+def load_plan(directory: Path) -> Plan:
+    """The plan in DIR/plan.json."""
+    path = directory / PLAN_FILE
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise JellyBeanError(f"{path}: there is no plan yet; run: jellybean plan {directory}") from error
+    except (OSError, ValueError) as error:
+        raise JellyBeanError(f"{path}: cannot be read as a plan: {error}; run: jellybean plan {directory}") from error
+    return from_document(document)
+
+
+def current_plan(project: Project) -> tuple[Plan, bool]:
+    """The plan of the project as its documents stand, and whether it had to be made anew."""
+    problem = build_problem(project)
+    key_path = _key_path(project.directory)
+    if (project.directory / PLAN_FILE).exists() and key_path.exists() and key_path.read_text() == problem_key(problem):
+        return load_plan(project.directory), False
+    planned = plan_project(project, compare=False)
+    save_plan(project, planned)
+    return require_plan(planned), True
+
+
+def problem_key(problem: Problem) -> str:
+    """Content hash of a problem: tells whether a plan still answers the documents."""
+    return content_hash(encode(problem))
+
+
+def state_folder(directory: Path) -> Path:
+    """DIR/.jellybean, made when missing: everything JellyBean keeps beside the documents."""
+    folder = directory / STATE_FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _key_path(directory: Path) -> Path:
+    return state_folder(directory) / "plan.key"
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

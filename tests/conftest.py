@@ -1,0 +1,12 @@
+"""What all tests share: Hypothesis profiles (derandomised; `HYPOTHESIS_PROFILE=nightly` runs more)."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+settings.register_profile("default", derandomize=True, deadline=None, print_blob=True, suppress_health_check=_quiet)
+settings.register_profile("nightly", deadline=None, max_examples=1000, print_blob=True, suppress_health_check=_quiet)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
