@@ -7,22 +7,20 @@ simulator where time is concerned, so that a plan that would break an SLO is ref
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jellybean.documents import Project, build_problem
+from jellybean.errors import InfeasibleError, JellyBeanError
+from jellybean.simulation import check_latency
 from jellybean_solver.baselines import Baseline, baselines
 from jellybean_solver.infeasible import Infeasibility
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import content_hash, encode, from_document, to_document
 from jellybean_solver.problem import Problem
 from jellybean_solver.solve import Solution, solve
-
-from jellybean.documents import Project, build_problem
-from jellybean.errors import InfeasibleError, JellyBeanError
-from jellybean.simulation import check_latency
 
 PLAN_FILE = "plan.json"
 STATE_FOLDER = ".jellybean"
@@ -120,4 +118,4 @@ def _key_path(directory: Path) -> Path:
 def _write(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    temporary.replace(path)

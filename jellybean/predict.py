@@ -19,7 +19,7 @@ def predict(
     duration_s: float | None = None,
     progress: Progress = lambda done, total, label: None,
 ) -> dict[str, Any]:
-    """Cost and accuracy of the plan, latency and throughput simulated at `rate_scale`, and the highest sustained rate."""
+    """Cost and accuracy of the plan; latency, throughput and the highest sustained rate simulated."""
     progress(0, 2, "queues")
     result = simulate_plan(plan, seed=seed, rate_scale=rate_scale, duration_s=duration_s)
     progress(1, 2, "highest sustained rate")

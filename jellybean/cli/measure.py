@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
-from jellybean.cli.console import EXIT_OVERLOAD, errors, out, print_json, progress, say
+from jellybean.cli.console import EXIT_OVERLOAD, errors, out, print_json, progress
 from jellybean.cli.documents import Example, init
 from jellybean.documents import load_project
 from jellybean.planning import current_plan, state_folder
