@@ -1,12 +1,19 @@
 """Accuracy of a selection, and the most that a partial selection can still reach.
 
 Three ways to state it, as profiles do: measured end to end per selection; per operator as a function of its inputs'
-accuracies (JellyBean, VLDB 2023, section 4); independent per operator.
+accuracies (JellyBean, VLDB 2023, section 4); independent per operator. An operator that a model does not mention has
+no influence.
+
+Invariant of all three, on which the search's proof rests: for every completion of a partial selection whose value is
+known, value(completion) <= upper_bound(partial).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 
@@ -18,9 +25,192 @@ class AccuracyModel(Protocol):
         ...
 
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
-        """No completion of `partial` exceeds it; None when no completion is known to the profile.
+        """No completion of `partial` exceeds it; None when no completion is known to the profile."""
+        ...
 
-        Together with `value` this is what the upstream operators still owe: a partial selection whose bound is
-        below the target is dropped.
+    def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
+        """What each open operator must still reach for `target`, all others at their best; inf when nothing suffices.
+
+        In the model's own terms: an operator's own accuracy where operators have one, else the accuracy that some
+        measured selection with its variant must show. `reach` is in the same terms.
         """
         ...
+
+    def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
+        """The most that `operator` can reach with `variant`; None when the profile knows nothing of it."""
+        ...
+
+
+@dataclass(frozen=True)
+class EndToEnd:
+    """Measured per selection. `table`: variants in the order of `operators` -> accuracy."""
+
+    operators: tuple[str, ...]
+    table: Mapping[tuple[str, ...], float]
+
+    def value(self, selection: Mapping[str, str]) -> float | None:
+        """The measured figure."""
+        return self.table.get(tuple(selection[name] for name in self.operators))
+
+    def upper_bound(self, partial: Mapping[str, str]) -> float | None:
+        """The best measured selection that agrees with `partial`."""
+        return max(self._agreeing(partial), default=None)
+
+    def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
+        """The target itself: some measured selection with the operator's variant must show it."""
+        return {name: target for name in self.operators if name not in partial}
+
+    def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
+        """The best measured selection with this variant that agrees with `partial`."""
+        return self.upper_bound({**partial, operator: variant})
+
+    def _agreeing(self, partial: Mapping[str, str]) -> Iterator[float]:
+        fixed = [(index, partial[name]) for index, name in enumerate(self.operators) if name in partial]
+        for variants, accuracy in self.table.items():
+            if all(variants[index] == variant for index, variant in fixed):
+                yield accuracy
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured point of an operator: its inputs' accuracies, in order, and its output's."""
+
+    inputs: tuple[float, ...]
+    output: float
+
+
+@dataclass(frozen=True)
+class PerOperator:
+    """An operator's accuracy as a function of its inputs' accuracies (JellyBean, VLDB 2023).
+
+    `inputs`: operator -> the operators whose accuracies index its rows, in order (none for an operator fed by sources
+    only). `tables`: operator -> variant -> rows. Operators that feed no other are the answers; with several answers
+    the accuracy is the worst of them. Inputs between measured points take the largest output among the points they
+    dominate, so an estimate never promises more than was measured with inputs at most as good.
+    """
+
+    inputs: Mapping[str, tuple[str, ...]]
+    tables: Mapping[str, Mapping[str, tuple[Row, ...]]]
+
+    @cached_property
+    def answers(self) -> tuple[str, ...]:
+        """Operators whose accuracy is the workflow's."""
+        feeding = {name for names in self.inputs.values() for name in names}
+        return tuple(name for name in self.tables if name not in feeding)
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """Operators so that each stands after its inputs."""
+        done: dict[str, None] = {}
+
+        def visit(name: str) -> None:
+            for upstream in self.inputs.get(name, ()):
+                if upstream not in done:
+                    visit(upstream)
+            done[name] = None
+
+        for name in self.tables:
+            if name not in done:
+                visit(name)
+        return tuple(done)
+
+    def value(self, selection: Mapping[str, str]) -> float | None:
+        """The answers' accuracy, worst first; None when some operator's inputs lie below all its points."""
+        known: dict[str, float] = {}
+        for name in self.order:
+            rows = self.tables[name].get(selection[name], ())
+            output = _measured(rows, tuple(known[upstream] for upstream in self.inputs.get(name, ())))
+            if output is None:
+                return None
+            known[name] = output
+        return min(known[name] for name in self.answers)
+
+    def upper_bound(self, partial: Mapping[str, str]) -> float | None:
+        """The answers' accuracy when every open operator is at its best on inputs at their best."""
+        best = self._best(partial)
+        return None if best is None else min(best[name] for name in self.answers)
+
+    def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
+        """The requirement in reverse topological order: the least own accuracy that leaves `target` within reach."""
+        best = self._best(partial)
+        if best is None:
+            return {name: math.inf for name in self.order if name not in partial}
+        floor = dict.fromkeys(self.order, -math.inf) | dict.fromkeys(self.answers, target)
+        for name in reversed(self.order):
+            upstreams = self.inputs.get(name, ())
+            limits = tuple(best[upstream] for upstream in upstreams)
+            usable = [
+                row for row in self._rows(name, partial) if row.output >= floor[name] and _dominates(limits, row.inputs)
+            ]
+            for index, upstream in enumerate(upstreams):
+                needed = min((row.inputs[index] for row in usable), default=math.inf)
+                floor[upstream] = max(floor[upstream], needed)
+        return {name: floor[name] for name in self.order if name not in partial}
+
+    def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
+        """The variant's accuracy on inputs at their best."""
+        if operator not in self.tables:
+            return math.inf
+        best = self._best({**partial, operator: variant})
+        return None if best is None else best[operator]
+
+    def _rows(self, name: str, partial: Mapping[str, str]) -> Iterator[Row]:
+        variants = (partial[name],) if name in partial else tuple(self.tables[name])
+        for variant in variants:
+            yield from self.tables[name].get(variant, ())
+
+    def _best(self, partial: Mapping[str, str]) -> dict[str, float] | None:
+        best: dict[str, float] = {}
+        for name in self.order:
+            limits = tuple(best[upstream] for upstream in self.inputs.get(name, ()))
+            reachable = [row.output for row in self._rows(name, partial) if _dominates(limits, row.inputs)]
+            if not reachable:
+                return None
+            best[name] = max(reachable)
+        return best
+
+
+@dataclass(frozen=True)
+class Independent:
+    """Each operator has a percentage of its own (operator -> variant -> percent); the workflow has their product."""
+
+    table: Mapping[str, Mapping[str, float]]
+
+    def value(self, selection: Mapping[str, str]) -> float | None:
+        """The product, in percent."""
+        return self.upper_bound({name: selection[name] for name in self.table})
+
+    def upper_bound(self, partial: Mapping[str, str]) -> float | None:
+        """The product with every open operator at its best."""
+        product = 100.0
+        for name, variants in self.table.items():
+            percent = variants.get(partial[name]) if name in partial else max(variants.values(), default=None)
+            if percent is None:
+                return None
+            product *= percent / 100.0
+        return product
+
+    def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
+        """The percentage that the others' product leaves to each open operator."""
+        best = self.upper_bound(partial)
+        owed: dict[str, float] = {}
+        for name, variants in self.table.items():
+            if name not in partial:
+                own = max(variants.values(), default=0.0)
+                owed[name] = math.inf if not best else target * own / best
+        return owed if target > 0 else dict.fromkeys(owed, -math.inf)
+
+    def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
+        """The variant's own percentage."""
+        return self.table[operator].get(variant) if operator in self.table else math.inf
+
+
+def _measured(rows: tuple[Row, ...], inputs: tuple[float, ...]) -> float | None:
+    exact = [row.output for row in rows if row.inputs == inputs]
+    if exact:
+        return exact[0]
+    return max((row.output for row in rows if _dominates(inputs, row.inputs)), default=None)
+
+
+def _dominates(above: tuple[float, ...], below: tuple[float, ...]) -> bool:
+    return all(high >= low for high, low in zip(above, below, strict=True))

@@ -1,31 +1,33 @@
-"""Which route the next request takes."""
+"""Drawing routes by weight without chance: the gateway and the simulator send the same request the same way."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jellybean_solver.errors import SolverError
+
 
 class RouteDrawer:
-    """Smooth weighted round robin: deterministic, and never more than one request away from each route's share.
+    """Smooth weighted round robin over routes.
 
-    Every route earns its weight as credit per draw; the one with most credit (the first of equals) is taken and pays
-    one. Gateway and simulator share it, so that predicted and measured queues see the same pattern of arrivals; random
-    draws would add queueing that nothing needs. (The scheme is nginx's.)
+    After any number of draws each route was drawn its share of times, to within less than the number of routes, and
+    as evenly spread as can be; so workers see arrivals more regular than random ones, and runs repeat.
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
         total = sum(weights)
-        if not weights or total <= 0 or min(weights) < 0:
-            raise ValueError(f"route weights must be at least 0 and not all 0, got {list(weights)}")
+        if not weights or min(weights) < 0 or not total > 0:
+            raise SolverError(f"routes need weights of at least 0 that do not all vanish, not {list(weights)}")
         self._weights = [weight / total for weight in weights]
-        self._credits = [0.0] * len(weights)
+        self._credits = [0.0] * len(self._weights)
 
     def draw(self) -> int:
-        """Index of the route of the next request."""
-        if len(self._weights) == 1:
-            return 0
-        credits = [credit + weight for credit, weight in zip(self._credits, self._weights, strict=True)]
-        taken = max(range(len(credits)), key=credits.__getitem__)
-        credits[taken] -= 1.0
-        self._credits = credits
-        return taken
+        """Index of the next request's route."""
+        credits = self._credits
+        best = 0
+        for index, weight in enumerate(self._weights):
+            credits[index] += weight
+            if credits[index] > credits[best] + 1e-12:  # equal credits: the first route, whatever the rounding
+                best = index
+        credits[best] -= 1.0
+        return best
