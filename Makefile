@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO := demo/digits
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test nightly lint types unit protos bench clean help
+.PHONY: demo test nightly bench lint types protos clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/  /'
@@ -18,6 +18,7 @@ $(VENV)/.plan: pyproject.toml
 $(VENV)/.test: pyproject.toml $(VENV)/.plan
 	$(PIP) install 'pip>=25.1'
 	$(PIP) install --group test
+	tests/tools/install-browser.sh
 	touch $@
 
 demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
@@ -28,6 +29,9 @@ test: $(VENV)/.test lint types  ## lint, type-check and run the tests
 
 nightly: $(VENV)/.test  ## the long runs too
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest
+
+bench: $(VENV)/.test  ## the benchmark tables of the README
+	$(BIN)/python -m benchmarks
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
