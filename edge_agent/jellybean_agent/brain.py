@@ -2,12 +2,15 @@
 
 It joins the inputs of a request, waits for the children of a fan-out, keeps a first-come-first-served queue and runs
 one thing at a time. The agent drives it with gRPC and onnxruntime; the simulator drives it in virtual time.
+
+Messages may come in any order and more than once. Request ids are never used twice: what is remembered of requests
+that are over (to ignore late and repeated messages) is bounded, so a worker's memory is too.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,7 +28,11 @@ from jellybean_agent.messages import (
 )
 
 EdgeKind = Literal["each", "fan_out", "gather"]
-Key = tuple[str, str, Path]  # operator, request, path at the operator's own depth
+Indices = tuple[int, ...]
+Key = tuple[str, Indices]  # operator, child index per fan-out that is open at the operator
+
+FORGOTTEN = 65_536  # request ids given up that a worker remembers
+DONE = 16_384  # inputs already turned into runs or markers that a worker remembers
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +47,33 @@ class OperatorWiring:
 class _Pending:
     """Inputs of one request at one operator that have arrived, by input edge and child index."""
 
-    route: int
+    path: Path
     arrived: dict[str, dict[int, Payload]] = field(default_factory=dict)
-    children: dict[str, int] = field(default_factory=dict)  # gather edge -> number of children to wait for
+    children: dict[str, int] = field(default_factory=dict)  # input edge -> number of messages to wait for
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """What is in hand of one request. Dropped from the brain as soon as there is nothing."""
+
+    pending: dict[Key, _Pending] = field(default_factory=dict)
+    queued: set[int] = field(default_factory=set)  # runs in the queue
 
 
 class Brain:
-    """State machine of one worker. Invariant: at most one Run is outstanding."""
+    """State machine of one worker. Invariant: at most one Run is outstanding, and one is while any are queued."""
 
     def __init__(self, worker: str, wiring: Mapping[str, OperatorWiring], routes: Routes) -> None:
         self._worker = worker
         self._wiring = wiring
         self._routes = routes
         self._kind = {(up, op): kind for op, wires in wiring.items() for up, kind in wires.inputs}
-        self._pending: dict[Key, _Pending] = {}
-        self._queue: deque[Run] = deque()
-        self._running: Run | None = None
+        self._requests: dict[str, _Request] = {}
+        self._queue: OrderedDict[int, Run] = OrderedDict()
+        self._running: tuple[Run, _Request] | None = None
         self._next_run = 0
+        self._forgotten = _Recent(FORGOTTEN)
+        self._done = _Recent(DONE)
 
     @property
     def queued(self) -> int:
@@ -66,35 +83,47 @@ class Brain:
     @property
     def requests_in_hand(self) -> int:
         """Requests with anything here: waiting for inputs, queued or running."""
-        running = {self._running.request} if self._running else set()
-        return len({key[1] for key in self._pending} | {run.request for run in self._queue} | running)
+        given_up = self._running is not None and self._running[0].request not in self._requests
+        return len(self._requests) + given_up
 
     def received(self, message: Message) -> Sequence[Instruction]:
         """A message for one of this worker's operators has come."""
         out: list[Instruction] = []
-        self._accept(message, out)
+        refusal = self._refusal(message)
+        if refusal is None:
+            self._accept(message, out)
+            self._settle(message.request)
+        elif message.request not in self._forgotten:
+            self._fail(message.request, message.downstream, refusal, out)
         self._start(out)
         return out
 
     def completed(self, run: int, outputs: Outputs) -> Sequence[Instruction]:
-        """The outstanding run is done: send its outputs on, start the next."""
-        done = self._take_running(run)
+        """The outstanding run is done: send its outputs on, start the next.
+
+        When `outputs` raises (an output without a leading dimension, say) nothing has changed: report `failed`.
+        """
+        if self._running is None or self._running[0].run != run:
+            return ()
+        done, request = self._running
         out: list[Instruction] = []
-        if done is not None:
-            for downstream, kind in self._wiring[done.operator].outputs or ((GATEWAY, "each"),):
-                for path, row in self._children(done.path, kind, outputs, downstream):
-                    payload = None if _is_empty(path) else outputs.take(downstream, row)
-                    self._emit(done.request, done.route, done.operator, downstream, path, payload, out)
+        messages = self._outgoing(done, outputs) if self._requests.get(done.request) is request else ()
+        self._running = None
+        for message in messages:
+            self._hand_on(message, out)
+        self._settle(done.request)
         self._start(out)
         return out
 
     def failed(self, run: int, reason: str) -> Sequence[Instruction]:
         """The outstanding run failed: the whole request does."""
-        done = self._take_running(run)
+        if self._running is None or self._running[0].run != run:
+            return ()
+        done, request = self._running
+        self._running = None
         out: list[Instruction] = []
-        if done is not None:
-            out.append(Failed(done.request, done.operator, reason))
-            self._drop(done.request)
+        if self._requests.get(done.request) is request:
+            self._fail(done.request, done.operator, reason, out)
         self._start(out)
         return out
 
@@ -103,87 +132,135 @@ class Brain:
         self._drop(request)
         return ()
 
-    def _take_running(self, run: int) -> Run | None:
-        if self._running is None or self._running.run != run:
-            return None
-        done, self._running = self._running, None
-        return done
-
     def _drop(self, request: str) -> None:
-        for key in [key for key in self._pending if key[1] == request]:
-            del self._pending[key]
-        self._queue = deque(run for run in self._queue if run.request != request)
+        self._forgotten.add(request)
+        state = self._requests.pop(request, None)
+        for run in state.queued if state else ():
+            del self._queue[run]
+
+    def _fail(self, request: str, operator: str, reason: str, out: list[Instruction]) -> None:
+        self._drop(request)
+        out.append(Failed(request, operator, reason))
+
+    def _settle(self, request: str) -> None:
+        """Drop the request's state when nothing of it is in hand."""
+        state = self._requests.get(request)
+        if state is None or state.pending or state.queued:
+            return
+        if self._running is None or self._running[1] is not state:
+            del self._requests[request]
 
     def _start(self, out: list[Instruction]) -> None:
         if self._running is None and self._queue:
-            self._running = self._queue.popleft()
-            out.append(self._running)
+            number, run = self._queue.popitem(last=False)
+            state = self._requests[run.request]
+            state.queued.remove(number)
+            self._running = (run, state)
+            out.append(run)
 
-    @staticmethod
-    def _children(path: Path, kind: EdgeKind, outputs: Outputs, downstream: str) -> list[tuple[Path, int | None]]:
-        if kind != "fan_out":
-            return [(path, None)]
-        count = outputs.rows(downstream)
-        if count == 0:
-            return [((*path, (0, 0)), None)]
-        return [((*path, (row, count)), row) for row in range(count)]
+    def _refusal(self, message: Message) -> str | None:
+        """Why a message cannot be taken: the sender has another plan, or is broken."""
+        edge = (message.upstream, message.downstream)
+        if edge not in self._kind:
+            return f"worker {self._worker} knows no edge from {edge[0]!r} to {edge[1]!r}"
+        if not 0 <= message.route < len(self._routes):
+            return f"route {message.route} does not exist: the plan has {len(self._routes)}"
+        if self._kind[edge] == "gather" and not message.path:
+            return f"{edge[1]!r} gathers the children of {edge[0]!r}, but the message is of no child"
+        if any(not 0 <= index < max(count, 1) for index, count in message.path):
+            return f"the message from {edge[0]!r} to {edge[1]!r} is of a child that cannot be: {message.path}"
+        return None
 
-    def _emit(
-        self,
-        request: str,
-        route: int,
-        upstream: str,
-        downstream: str,
-        path: Path,
-        payload: Payload,
-        out: list[Instruction],
-    ) -> None:
-        message = Message(request, route, upstream, downstream, path, payload)
-        worker = GATEWAY if downstream == GATEWAY else self._routes[route][downstream]
+    def _outgoing(self, done: Run, outputs: Outputs) -> list[Message]:
+        """The messages of a finished run, children in order."""
+        messages = []
+        for downstream, kind in self._wiring[done.operator].outputs or ((GATEWAY, "each"),):
+            parts: list[tuple[Path, Payload]]
+            if kind != "fan_out":
+                parts = [(done.path, outputs.take(downstream, None))]
+            elif (count := outputs.rows(downstream)) > 0:
+                parts = [((*done.path, (row, count)), outputs.take(downstream, row)) for row in range(count)]
+            else:
+                parts = [((*done.path, (0, 0)), None)]
+            messages += [
+                Message(done.request, done.route, done.operator, downstream, path, payload) for path, payload in parts
+            ]
+        return messages
+
+    def _hand_on(self, message: Message, out: list[Instruction]) -> None:
+        """To whoever the request's route names: itself without detour, so that a message never leaves in vain."""
+        downstream = message.downstream
+        worker = GATEWAY if downstream == GATEWAY else self._routes[message.route][downstream]
         if worker == self._worker:
             self._accept(message, out)
         else:
             out.append(Send(worker, message))
 
     def _accept(self, message: Message, out: list[Instruction]) -> None:
-        operator = message.downstream
+        operator, request = message.downstream, message.request
         gather = self._kind[message.upstream, operator] == "gather"
         path = message.path[:-1] if gather else message.path
         index, count = message.path[-1] if gather else (0, 1)
-        pending = self._pending.setdefault((operator, message.request, path), _Pending(message.route))
-        pending.children[message.upstream] = count
+        key = (operator, tuple([position[0] for position in path]))
+        if (request, *key) in self._done or request in self._forgotten:
+            return
+        state = self._requests.get(request)
+        if state is None:
+            state = self._requests[request] = _Request()
+        pending = state.pending.get(key)
+        if pending is None:
+            pending = state.pending[key] = _Pending(path)
+        if pending.path != path or pending.children.setdefault(message.upstream, count) != count:
+            reason = f"inputs of {operator!r} disagree about the number of children: {pending.path} and {message.path}"
+            self._fail(request, operator, reason, out)
+            return
         arrived = pending.arrived.setdefault(message.upstream, {})
         if count:
             arrived.setdefault(index, message.payload)  # a second copy of the same input changes nothing
         if self._is_complete(operator, pending):
-            del self._pending[operator, message.request, path]
-            self._ready(operator, message.request, path, pending, out)
+            del state.pending[key]
+            self._done.add((request, *key))
+            self._ready(message, pending, state, out)
 
     def _is_complete(self, operator: str, pending: _Pending) -> bool:
-        return all(
-            upstream in pending.children and len(pending.arrived[upstream]) >= pending.children[upstream]
-            for upstream, _ in self._wiring[operator].inputs
-        )
+        children, arrived = pending.children, pending.arrived
+        inputs = self._wiring[operator].inputs
+        return len(children) == len(inputs) and all(len(arrived[up]) == count for up, count in children.items())
 
-    def _ready(self, operator: str, request: str, path: Path, pending: _Pending, out: list[Instruction]) -> None:
-        if _is_empty(path):
-            self._pass_marker(operator, request, path, pending.route, out)
+    def _ready(self, last: Message, pending: _Pending, state: _Request, out: list[Instruction]) -> None:
+        """All inputs are here. No child came this way: nothing to run, but who waits for children below must learn."""
+        operator, wires = last.downstream, self._wiring[last.downstream]
+        if any(count == 0 for _, count in pending.path):
+            for downstream, kind in wires.outputs or ((GATEWAY, "each"),):
+                below = (*pending.path, (0, 0)) if kind == "fan_out" else pending.path
+                self._hand_on(Message(last.request, last.route, operator, downstream, below), out)
             return
         inputs = tuple(
-            tuple(payload for _, payload in sorted(pending.arrived[upstream].items(), key=lambda item: item[0]))
+            tuple(payload for _, payload in sorted(pending.arrived[upstream].items(), key=_index))
             if kind == "gather"
             else pending.arrived[upstream][0]
-            for upstream, kind in self._wiring[operator].inputs
+            for upstream, kind in wires.inputs
         )
-        self._queue.append(Run(self._next_run, operator, request, pending.route, path, inputs))
-        self._next_run += 1
-
-    def _pass_marker(self, operator: str, request: str, path: Path, route: int, out: list[Instruction]) -> None:
-        """No child came this way: nothing to run, but whoever waits for children below must learn it."""
-        for downstream, kind in self._wiring[operator].outputs or ((GATEWAY, "each"),):
-            below = (*path, (0, 0)) if kind == "fan_out" else path
-            self._emit(request, route, operator, downstream, below, None, out)
+        number, self._next_run = self._next_run, self._next_run + 1
+        self._queue[number] = Run(number, operator, last.request, last.route, pending.path, inputs)
+        state.queued.add(number)
 
 
-def _is_empty(path: Path) -> bool:
-    return any(count == 0 for _, count in path)
+class _Recent:
+    """The last `limit` things added: a set that forgets."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._items: OrderedDict[Hashable, None] = OrderedDict()
+
+    def add(self, item: Hashable) -> None:
+        self._items[item] = None
+        if len(self._items) > self._limit:
+            self._items.popitem(last=False)
+
+    def __contains__(self, item: Hashable) -> bool:
+        return item in self._items
+
+
+def _index(item: tuple[int, Payload]) -> int:
+    return item[0]

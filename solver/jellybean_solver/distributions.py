@@ -1,0 +1,66 @@
+"""Random quantities of the simulator: service times from measured quantiles, numbers of children from their mean."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable
+
+from jellybean_solver.problem import ServiceTime
+
+Sampler = Callable[[random.Random], float]
+
+
+def service_sampler(service: ServiceTime, batch: int = 1) -> Sampler:
+    """Draws the seconds that one request keeps a worker busy; the draws' mean is `mean_s / batch` exactly.
+
+    The quantile function is piecewise linear through the measured quantiles, constant below the first, and goes on
+    with the last slope above the last; it is then rescaled, because capacity and predicted load come from the mean.
+    """
+    mean_s = service.mean_s / batch
+    points = _extended(service.quantiles)
+    if len(points) < 2:
+        return lambda rng: mean_s
+    raw = quantile_mean(points)
+    if raw <= 0:
+        return lambda rng: mean_s
+    scale = mean_s / raw
+    levels = [level for level, _ in points[1:-1]]
+    starts = [(level, value * scale) for level, value in points[:-1]]
+    slopes = [
+        (high - low) * scale / (right - left) for (left, low), (right, high) in zip(points, points[1:], strict=False)
+    ]
+
+    def draw(rng: random.Random) -> float:
+        level = rng.random()
+        segment = bisect_right(levels, level)
+        left, value = starts[segment]
+        return value + slopes[segment] * (level - left)
+
+    return draw
+
+
+def quantile_mean(points: tuple[tuple[float, float], ...]) -> float:
+    """Mean of the piecewise linear quantile function through (level, value) points from level 0 to level 1."""
+    pairs = zip(points, points[1:], strict=False)
+    return sum((right - left) * (low + high) / 2 for (left, low), (right, high) in pairs)
+
+
+def child_count(ratio: float, level: float) -> int:
+    """The whole number next below or above `ratio`; its mean over a uniform `level` in [0, 1) is `ratio`."""
+    whole = int(ratio)
+    return whole + (level < ratio - whole)
+
+
+def _extended(quantiles: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    """The points with levels 0 and 1 added and equal levels removed."""
+    points = sorted({level: value for level, value in quantiles if 0.0 <= level <= 1.0}.items())
+    if not points:
+        return ()
+    if points[0][0] > 0.0:
+        points.insert(0, (0.0, points[0][1]))
+    if points[-1][0] < 1.0:
+        (left, low), (right, high) = points[-2], points[-1]
+        slope = max(0.0, (high - low) / (right - left))
+        points.append((1.0, high + slope * (1.0 - right)))
+    return tuple(points)

@@ -1,0 +1,80 @@
+"""Streams of requests of a plan: what one request starts, where its answers come from, and how often one arrives."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.plan import Plan
+from jellybean_solver.problem import Arrivals, Edge, Source
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStream:
+    """A weakly connected part of the workflow. One request is one message of each of its sources."""
+
+    sources: tuple[Source, ...]
+    entries: tuple[Edge, ...]  # edges that leave the sources
+    operators: tuple[str, ...]
+    sinks: tuple[str, ...]
+    rate_per_s: float
+    arrivals: Arrivals
+
+
+def request_streams(plan: Plan) -> tuple[RequestStream, ...]:
+    """The streams in the order of the plan's sources. SolverError when sources of one stream differ in rate."""
+    group = {name: name for name in [source.name for source in plan.sources] + [op.name for op in plan.operators]}
+
+    def find(name: str) -> str:
+        while group[name] != name:
+            name = group[name]
+        return name
+
+    for operator in plan.operators:
+        for edge in operator.inputs:
+            group[find(operator.name)] = find(edge.upstream)
+    roots = dict.fromkeys(find(source.name) for source in plan.sources)
+    streams = (_stream(plan, frozenset(name for name in group if find(name) == root)) for root in roots)
+    return tuple(stream for stream in streams if stream.operators)
+
+
+def _stream(plan: Plan, names: frozenset[str]) -> RequestStream:
+    sources = tuple(source for source in plan.sources if source.name in names)
+    first = sources[0]
+    for source in sources[1:]:
+        if not math.isclose(source.rate_per_s, first.rate_per_s, rel_tol=1e-9):
+            raise SolverError(
+                f"sources {first.name} ({first.rate_per_s:g}/s) and {source.name} ({source.rate_per_s:g}/s) feed one "
+                "workflow, so each request needs a message of both; give them the same rate"
+            )
+    operators = [operator for operator in plan.operators if operator.name in names]
+    edges = [edge for operator in operators for edge in operator.inputs]
+    fed = {edge.upstream for edge in edges}
+    periodic = all(source.arrivals is Arrivals.PERIODIC for source in sources)
+    return RequestStream(
+        sources=sources,
+        entries=tuple(edge for source in sources for edge in edges if edge.upstream == source.name),
+        operators=tuple(operator.name for operator in operators),
+        sinks=tuple(operator.name for operator in operators if operator.name not in fed),
+        rate_per_s=first.rate_per_s,
+        arrivals=Arrivals.PERIODIC if periodic else Arrivals.POISSON,
+    )
+
+
+def arrival_times(rate_per_s: float, arrivals: Arrivals, end_s: float, rng: random.Random) -> Iterator[float]:
+    """Times in [0, end) at which requests arrive: every 1 / rate from 0 on, or a Poisson process."""
+    if rate_per_s <= 0:
+        return
+    if arrivals is Arrivals.PERIODIC:
+        count = 0
+        while (time := count / rate_per_s) < end_s:
+            yield time
+            count += 1
+        return
+    time = rng.expovariate(rate_per_s)
+    while time < end_s:
+        yield time
+        time += rng.expovariate(rate_per_s)
