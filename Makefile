@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo/digits
+.DEFAULT_GOAL := help
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: demo test nightly bench lint types protos clean help

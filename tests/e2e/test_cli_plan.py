@@ -1,0 +1,113 @@
+"""`jellybean plan` and its neighbours on the published figures, as real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def jellybean(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "jellybean", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def vqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("projects") / "vqa"
+    jellybean("init", "vqa", str(directory))
+    return directory
+
+
+@pytest.mark.parametrize(("sharing", "total"), [("shared", 7.0115), ("exclusive", 7.4850)])
+def test_plan_is_the_known_optimum(vqa: Path, sharing: str, total: float) -> None:
+    answer = json.loads(jellybean("plan", str(vqa), "--json", "--set", f"limits.sharing={sharing}").stdout)
+    assert answer["status"] == "optimal"
+    assert answer["cost_usd_per_h"]["total"] == pytest.approx(total, abs=5e-5)
+    cost = answer["cost_usd_per_h"]
+    assert cost["compute"] + cost["network"] == pytest.approx(cost["total"])
+    assert answer["certificate"]["gap"] == pytest.approx(0, abs=1e-9)
+    assert answer["certificate"]["objective"] == pytest.approx(total, abs=5e-5)
+    assert answer["accuracy"] == 56.59
+    assert answer["selection"]["image_features"] == "resnet18"
+    assert answer["solve_s"] > 0
+    served = {}
+    for place in answer["placements"]:
+        served[place["operator"]] = served.get(place["operator"], 0) + place["rate_per_s"]
+        assert 0 < place["load"] <= 1 + 1e-9
+        assert place["count"] >= 1
+    assert served == {name: pytest.approx(40) for name in ("image_features", "speech_to_text", "answer")}
+
+
+def test_infeasible_is_exit_3_and_names_the_nearest(vqa: Path) -> None:
+    answer = json.loads(jellybean("plan", str(vqa), "--json", "--set", "slo.accuracy=58.9", status=3).stdout)
+    assert answer["status"] == "infeasible"
+    assert answer["nearest"]["accuracy"] == pytest.approx(58.33)
+    text = jellybean("plan", str(vqa), "--set", "slo.accuracy=58.9", status=3).stderr
+    assert "58.33" in text
+
+
+def test_bad_input_is_exit_2_with_file_and_line(vqa: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    jellybean("init", "vqa", str(broken))
+    workflow = broken / "workflow.yaml"
+    lines = workflow.read_text().splitlines()
+    row = next(index for index, line in enumerate(lines) if "accuracy" in line)
+    lines[row] = lines[row].replace("accuracy", "acuracy")
+    workflow.write_text("\n".join(lines) + "\n")
+    text = jellybean("plan", str(broken), status=2).stderr
+    assert f"workflow.yaml:{row + 1}:" in text
+    assert "accuracy" in text
+    answer = json.loads(jellybean("validate", str(broken), "--json", status=2).stdout)
+    assert answer["valid"] is False
+
+
+def test_unknown_override_is_bad_input(vqa: Path) -> None:
+    assert "slo.acuracy" in jellybean("plan", str(vqa), "--set", "slo.acuracy=57", status=2).stderr
+
+
+def test_unknown_command_and_option_are_bad_input() -> None:
+    jellybean("plann", "x", status=2)
+    jellybean("plan", ".", "--nonsense", status=2)
+
+
+def test_missing_project_is_bad_input(tmp_path: Path) -> None:
+    assert "workflow.yaml" in jellybean("plan", str(tmp_path / "nowhere"), status=2).stderr
+
+
+def test_init_refuses_a_folder_with_content(vqa: Path) -> None:
+    assert "not empty" in jellybean("init", "vqa", str(vqa), status=1).stderr
+
+
+def test_simulate_predicts_the_plans_own_throughput(vqa: Path) -> None:
+    record = json.loads(
+        jellybean(
+            "simulate", str(vqa), "--json", "--set", "sources.image.rate=10/s", "--set", "sources.speech.rate=10/s"
+        ).stdout
+    )
+    assert record["throughput_per_s"] == pytest.approx(10, rel=0.1)
+    assert 0 < record["latency_p50_s"] <= record["latency_p99_s"]
+
+
+def test_report_without_a_measurement_says_how_to_get_one(vqa: Path) -> None:
+    jellybean("plan", str(vqa))
+    jellybean("report", str(vqa))
+    page = (vqa / "report.html").read_text()
+    assert "jellybean bench" in page
+
+
+def test_schema_prints_every_document() -> None:
+    schemas = json.loads(jellybean("schema").stdout)
+    assert set(schemas) == {"workflow", "infrastructure", "profiles"}
+
+
+def test_commands_without_a_running_plan_say_what_to_do(vqa: Path) -> None:
+    assert "jellybean up" in jellybean("infer", str(vqa), "--input", "image=x.png", status=1).stderr
+    jellybean("down", str(vqa), status=1)

@@ -1,0 +1,125 @@
+"""The digits example from `init` to `down`, with real processes, models and sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_cli_plan import jellybean
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("projects") / "digits"
+    jellybean("init", "digits", str(directory))
+    jellybean("plan", str(directory))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def running(digits: Path) -> Iterator[Path]:
+    jellybean("up", str(digits), "--detach")
+    yield digits
+    jellybean("down", str(digits))
+
+
+def test_answers_one_request_from_the_command_line(running: Path) -> None:
+    sample = next((running / "samples").glob("*.png"))
+    answer = json.loads(jellybean("infer", str(running), "--input", f"strip={sample}", "--json").stdout)
+    assert list(answer) == ["number"]
+
+
+def test_the_ten_line_client_works(running: Path) -> None:
+    program = (
+        "import numpy as np\n"
+        "from jellybean.serving.client import Client\n"
+        f"with np.load({str(running / 'data/heldout.npz')!r}) as data:\n"
+        "    strip, label = data['strips'][:1], data['labels'][0]\n"
+        f"with Client.of({str(running)!r}) as client:\n"
+        "    print(client.infer({'strip': strip})['number'], label)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip()
+
+
+def test_bench_serves_the_declared_rate_without_an_error(running: Path) -> None:
+    record = json.loads(jellybean("bench", str(running), "--duration", "8", "--json").stdout)
+    assert record["failed"] == 0
+    assert record["completed"] == record["offered"] > 0
+    assert record["accuracy"] > 0
+    report = json.loads(jellybean("report", str(running), "--json").stdout)
+    assert report["measured"]["completed"] == record["completed"]
+
+
+def test_bench_reports_overload(running: Path) -> None:
+    record = json.loads(jellybean("simulate", str(running), "--json").stdout)
+    rate = record["highest_rate_per_s"] * 1.6
+    done = jellybean("bench", str(running), "--duration", "8", "--set", f"sources.strip.rate={rate:.3f}/s", status=4)
+    assert "overload" in (done.stdout + done.stderr).lower()
+
+
+def test_a_second_up_is_refused(running: Path) -> None:
+    assert "running" in jellybean("up", str(running), "--detach", status=1).stderr
+
+
+def test_up_in_front_drains_on_ctrl_c(tmp_path: Path) -> None:
+    directory = tmp_path / "digits"
+    jellybean("init", "digits", str(directory))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jellybean", "up", str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "serving" in line
+        os.kill(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    jellybean("down", str(directory), status=1)
+
+
+def test_a_killed_agent_is_named(tmp_path: Path) -> None:
+    directory = tmp_path / "digits"
+    jellybean("init", "digits", str(directory))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jellybean", "up", str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert "serving" in process.stdout.readline()
+        state = json.loads((directory / ".jellybean" / "run.json").read_text())
+        worker, pid = next((name, child["pid"]) for name, child in state["processes"].items() if name != "gateway")
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert worker in err
+    assert "Traceback" not in err
