@@ -25,14 +25,16 @@ class Position(_message.Message):
     def __init__(self, index: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("worker", "operator", "reason")
+    __slots__ = ("worker", "operator", "reason", "status")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     operator: str
     reason: str
-    def __init__(self, worker: _Optional[str] = ..., operator: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    status: int
+    def __init__(self, worker: _Optional[str] = ..., operator: _Optional[str] = ..., reason: _Optional[str] = ..., status: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("request_id", "route", "upstream", "downstream", "path", "tensor", "failure", "plan")
@@ -55,17 +57,19 @@ class Message(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., route: _Optional[int] = ..., upstream: _Optional[str] = ..., downstream: _Optional[str] = ..., path: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., plan: _Optional[str] = ...) -> None: ...
 
 class Credit(_message.Message):
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "draining")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     messages: int
-    def __init__(self, messages: _Optional[int] = ...) -> None: ...
+    draining: bool
+    def __init__(self, messages: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("worker", "plan", "state", "requests_in_hand", "completed", "busy_s")
+    __slots__ = ("worker", "plan", "state", "requests_in_hand", "completed", "busy_s", "signatures", "uptime_s")
     class CompletedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -80,19 +84,60 @@ class AgentStatus(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class SignaturesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Signature
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Signature, _Mapping]] = ...) -> None: ...
     WORKER_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_IN_HAND_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     worker: str
     plan: str
     state: str
     requests_in_hand: int
     completed: _containers.ScalarMap[str, int]
     busy_s: _containers.ScalarMap[str, float]
-    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    signatures: _containers.MessageMap[str, Signature]
+    uptime_s: float
+    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., signatures: _Optional[_Mapping[str, Signature]] = ..., uptime_s: _Optional[float] = ...) -> None: ...
+
+class TensorSpec(_message.Message):
+    __slots__ = ("dtype", "shape")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Signature(_message.Message):
+    __slots__ = ("inputs", "outputs")
+    class InputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: TensorSpec
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[TensorSpec, _Mapping]] = ...) -> None: ...
+    class OutputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: TensorSpec
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[TensorSpec, _Mapping]] = ...) -> None: ...
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    inputs: _containers.MessageMap[str, TensorSpec]
+    outputs: _containers.MessageMap[str, TensorSpec]
+    def __init__(self, inputs: _Optional[_Mapping[str, TensorSpec]] = ..., outputs: _Optional[_Mapping[str, TensorSpec]] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("timeout_s",)

@@ -42,8 +42,15 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("workflow", "plan", "state", "workers", "requests_in_hand", "answered", "failed")
+    __slots__ = ("workflow", "plan", "state", "workers", "requests_in_hand", "answered", "failed", "reasons")
     class WorkersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class ReasonsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +64,7 @@ class StatusResponse(_message.Message):
     REQUESTS_IN_HAND_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
     workflow: str
     plan: str
     state: str
@@ -64,4 +72,5 @@ class StatusResponse(_message.Message):
     requests_in_hand: int
     answered: int
     failed: int
-    def __init__(self, workflow: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., workers: _Optional[_Mapping[str, str]] = ..., requests_in_hand: _Optional[int] = ..., answered: _Optional[int] = ..., failed: _Optional[int] = ...) -> None: ...
+    reasons: _containers.ScalarMap[str, str]
+    def __init__(self, workflow: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., workers: _Optional[_Mapping[str, str]] = ..., requests_in_hand: _Optional[int] = ..., answered: _Optional[int] = ..., failed: _Optional[int] = ..., reasons: _Optional[_Mapping[str, str]] = ...) -> None: ...

@@ -1,0 +1,177 @@
+"""Runs one operator's model with onnxruntime, on one thread, as fast as the worker's speed says.
+
+The profiler measures through the same class, so what it writes down is what serving does. A worker of speed 0.1 is
+emulated by the thread's CPU time c: the run lasts max(wall, c / speed). CPU time, not wall time, because the emulated
+device has no other processes beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError
+from jellybean_agent.onnx_wire import has_external_data
+from jellybean_agent.tensors import MAX_TENSOR_BYTES, Array, mismatch
+
+ORT_ERRORS: tuple[type[Exception], ...] = (
+    *(ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.NoModel, ort_errors.EngineError),
+    *(ort_errors.RuntimeException, ort_errors.InvalidProtobuf, ort_errors.NotImplemented, ort_errors.InvalidGraph),
+    *(ort_errors.EPFail, ort_errors.NoSuchFile, ort_errors.ModelLoaded),
+)
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(bool)": "bool",
+    **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+_ACCELERATORS = ("CUDAExecutionProvider", "ROCMExecutionProvider")
+_WARM_UP_RUNS = 3
+
+Input = Array | tuple[Array, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a model; -1 in a shape is any size."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What one run gave and took. `busy_s` is how long the worker was occupied, emulation included."""
+
+    outputs: Mapping[str, Array]
+    wall_s: float
+    cpu_s: float
+    busy_s: float
+
+
+class Executor:
+    """One model, loaded after its content was verified, with its inputs wired to upstream names.
+
+    An edge feeds the model input named like its upstream, else the input at the edge's position. Not safe for several
+    threads: a worker runs one thing at a time.
+    """
+
+    def __init__(self, model_path: Path, sha256: str, input_order: Sequence[str], speed: float = 1.0) -> None:
+        if not speed > 0:
+            raise ModelError(f"speed {speed} of {model_path}: it must be above 0")
+        self._speed = speed
+        self._session = _load(model_path, sha256)
+        ports = [_port(item, str(model_path)) for item in self._session.get_inputs()]
+        self.outputs = tuple(_port(item, str(model_path)) for item in self._session.get_outputs())
+        self.inputs = _wire(ports, input_order, str(model_path))
+        self._upstreams = tuple(input_order)
+        self._output_names = [port.name for port in self.outputs]
+        self._warm_up()
+
+    def run(self, inputs: Sequence[Input]) -> RunResult:
+        """One inference; `inputs` in the order of the edges, a tuple of the children's tensors for a gather.
+
+        InvalidInputError when a tensor does not fit the model, PermanentError when onnxruntime fails.
+        """
+        began, cpu_began = time.perf_counter(), time.thread_time()
+        feed = self._feed(inputs)
+        try:
+            found = self._session.run(self._output_names, feed)
+        except ORT_ERRORS as error:
+            raise PermanentError(f"onnxruntime: {str(error).splitlines()[0][:300]}") from error
+        wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
+        rest_s = cpu_s / self._speed - wall_s if self._speed != 1.0 else 0.0
+        if rest_s > 0:
+            time.sleep(rest_s)
+        outputs = dict(zip(self._output_names, found, strict=True))
+        return RunResult(outputs, wall_s, cpu_s, time.perf_counter() - began)
+
+    def _feed(self, inputs: Sequence[Input]) -> dict[str, Array]:
+        if len(inputs) != len(self.inputs):
+            raise InvalidInputError(f"{len(inputs)} inputs for a model of {len(self.inputs)}")
+        feed: dict[str, Array] = {}
+        for value, port, upstream in zip(inputs, self.inputs, self._upstreams, strict=True):
+            array = _gathered(value, port) if isinstance(value, tuple) else value
+            why = mismatch(array.dtype.name, array.shape, port.dtype, port.shape)
+            if why is not None:
+                raise InvalidInputError(f"input from {upstream}: {why}")
+            feed[port.name] = array
+        return feed
+
+    def _warm_up(self) -> None:
+        """First runs allocate arenas. Open sizes are made up here, so a failure proves nothing."""
+        feed = {p.name: np.zeros([max(size, 1) for size in p.shape], p.dtype) for p in self.inputs}
+        if sum(array.nbytes for array in feed.values()) > MAX_TENSOR_BYTES:
+            return
+        for _ in range(_WARM_UP_RUNS):
+            try:
+                self._session.run(self._output_names, feed)
+            except ORT_ERRORS:
+                return
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 (hex) of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _load(path: Path, sha256: str) -> ort.InferenceSession:
+    """The bytes that were hashed are the bytes that are loaded: the file is read once."""
+    try:
+        model = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"model {path}: {error.strerror or error}") from error
+    found = hashlib.sha256(model).hexdigest()
+    if found != sha256:
+        raise ModelError(f"model {path} has sha256 {found[:12]}..., the plan says {sha256[:12]}...: it was altered")
+    if has_external_data(model):
+        raise ModelError(f"model {path} keeps tensors in other files, which the plan's sha256 does not cover")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    available = ort.get_available_providers()
+    providers = [name for name in _ACCELERATORS if name in available] + ["CPUExecutionProvider"]
+    try:
+        return ort.InferenceSession(model, options, providers=providers)
+    except ORT_ERRORS as error:
+        raise ModelError(f"model {path}: {str(error).splitlines()[0][:300]}") from error
+
+
+def _port(item: ort.NodeArg, model: str) -> Port:
+    if item.type not in _DTYPES:
+        raise ModelError(f"model {model}: {item.name} is a {item.type}; only tensors of numbers can be served")
+    return Port(item.name, _DTYPES[item.type], tuple(s if isinstance(s, int) and s >= 0 else -1 for s in item.shape))
+
+
+def _wire(ports: Sequence[Port], upstreams: Sequence[str], model: str) -> tuple[Port, ...]:
+    by_name = {port.name: port for port in ports}
+    if len(ports) != len(upstreams):
+        raise ModelError(f"model {model} has {len(ports)} inputs ({', '.join(by_name)}), its operator {len(upstreams)}")
+    wired = tuple(by_name.get(upstream, ports[index]) for index, upstream in enumerate(upstreams))
+    if len({port.name for port in wired}) != len(ports):
+        names = ", ".join(f"{up} -> {port.name}" for up, port in zip(upstreams, wired, strict=True))
+        raise ModelError(f"model {model}: two edges feed one input ({names}); name the inputs like the upstreams")
+    return wired
+
+
+def _gathered(children: tuple[Array, ...], port: Port) -> Array:
+    """The children's tensors one after another; none gives an empty tensor of the model's own type."""
+    if not children:
+        return np.zeros((0, *(max(size, 1) for size in port.shape[1:])), port.dtype)
+    try:
+        return np.concatenate(children, axis=0)
+    except ValueError as error:
+        raise InvalidInputError(f"the children's tensors do not fit together: {error}") from error

@@ -1,0 +1,202 @@
+"""One worker's view of a plan document: what it runs, with whom it talks, over which links.
+
+Reads plain JSON only, so a device needs no solver; kind, version and content hash are checked by the same rule as the
+solver writes them (sha256 of the canonical JSON of everything but kind, version and hash).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from jellybean_agent.brain import EdgeKind, OperatorWiring
+from jellybean_agent.errors import PlanViewError
+from jellybean_agent.messages import GATEWAY
+
+PLAN_VERSION = 1
+MAX_PLAN_BYTES = 64 * 2**20
+_ENVELOPE = {"kind", "version", "hash"}
+_KINDS = ("each", "fan_out", "gather")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorView:
+    """An operator with its variant chosen. `depth` counts the fan-outs open at its own level."""
+
+    name: str
+    variant: str
+    wiring: OperatorWiring
+    depth: int
+    model_path: str | None
+    model_sha256: str | None
+    output_names: Mapping[str, str]  # downstream -> ONNX output; a downstream left out takes the first
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """One direction between two tiers. A bandwidth of None is unlimited."""
+
+    upstream_tier: str
+    downstream_tier: str
+    bandwidth_bytes_per_s: float | None
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker of the plan and the operators that some route gives it."""
+
+    name: str
+    tier: str
+    speed: float
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """The parts of a plan that serving needs; indexes into `routes` are what messages carry."""
+
+    name: str
+    hash: str
+    source_tiers: Mapping[str, str]
+    source_outputs: Mapping[str, tuple[tuple[str, EdgeKind], ...]]  # source -> (operator, kind)
+    operators: Mapping[str, OperatorView]
+    workers: Mapping[str, WorkerView]
+    routes: tuple[Mapping[str, str], ...]
+    weights: tuple[float, ...]
+    links: tuple[LinkView, ...]
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        """Operators whose output is the answer."""
+        return tuple(name for name, operator in self.operators.items() if not operator.wiring.outputs)
+
+    @property
+    def serving(self) -> tuple[WorkerView, ...]:
+        """Workers that some route uses: one agent process each."""
+        return tuple(worker for worker in self.workers.values() if worker.operators)
+
+    def tier_of(self, upstream: str, route: int) -> str:
+        """The tier in which the output of a source or operator is born under a route."""
+        if upstream in self.source_tiers:
+            return self.source_tiers[upstream]
+        return self.workers[self.routes[route][upstream]].tier
+
+    def path_length(self, upstream: str, downstream: str) -> int:
+        """How many positions a message on this edge carries."""
+        operator = self.operators.get(upstream)
+        edges = operator.wiring.outputs if operator else self.source_outputs[upstream]
+        opens = any(name == downstream and kind == "fan_out" for name, kind in edges)
+        return (operator.depth if operator else 0) + opens
+
+
+def read_plan(path: Path) -> PlanView:
+    """The view of a plan file. PlanViewError when it cannot be read or is no intact plan."""
+    try:
+        if path.stat().st_size > MAX_PLAN_BYTES:
+            raise PlanViewError(f"{path}: above {MAX_PLAN_BYTES} bytes; a plan is smaller")
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise PlanViewError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise PlanViewError(f"{path}: not JSON: {error}") from error
+    return plan_view(document)
+
+
+def plan_view(document: Any) -> PlanView:
+    """The view of a plan document. PlanViewError unless kind, version and hash are right."""
+    if not isinstance(document, dict) or document.get("kind") != "Plan":
+        raise PlanViewError("not a plan: kind is not 'Plan'")
+    if document.get("version") != PLAN_VERSION:
+        raise PlanViewError(f"plan version {document.get('version')!r}; this agent reads {PLAN_VERSION}")
+    if content_hash(document) != document.get("hash"):
+        raise PlanViewError(
+            "the plan's content does not match its hash: it was changed after it was written; plan again"
+        )
+    try:
+        view = _parse(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PlanViewError(f"not a plan: {type(error).__name__} {error}") from error
+    _check_routes(view)
+    return view
+
+
+def content_hash(document: Mapping[str, Any]) -> str:
+    """sha256 (hex) over the canonical JSON, as the solver's plan_document computes it."""
+    kept = {key: value for key, value in document.items() if key not in _ENVELOPE}
+    try:
+        canonical = json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise PlanViewError(f"not a plan: {error}") from error
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _parse(document: Mapping[str, Any]) -> PlanView:
+    sources = {item["name"]: item["tier"] for item in document["sources"]}
+    routes = tuple({str(op): str(worker) for op, worker in item["workers"].items()} for item in document["routes"])
+    operators = _operators(document["operators"], frozenset(sources))
+    workers = {
+        item["name"]: WorkerView(
+            item["name"],
+            item["tier"],
+            float(item.get("speed", 1.0)),
+            tuple(op for op in operators if any(route.get(op) == item["name"] for route in routes)),
+        )
+        for item in document["workers"]
+    }
+    outputs = {
+        source: tuple((op.name, kind) for op in operators.values() for up, kind in op.wiring.inputs if up == source)
+        for source in sources
+    }
+    links = tuple(
+        LinkView(
+            item["upstream_tier"], item["downstream_tier"], item["bandwidth_bytes_per_s"], float(item["latency_s"])
+        )
+        for item in document["links"]
+    )
+    weights = tuple(float(item["weight"]) for item in document["routes"])
+    name, hash_ = document["name"], document["hash"]
+    return PlanView(name, hash_, sources, outputs, operators, workers, routes, weights, links)
+
+
+def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[str, OperatorView]:
+    """In the document's topological order, so that every depth follows from depths already known."""
+    outputs: dict[str, list[tuple[str, EdgeKind]]] = {item["name"]: [] for item in items}
+    names: dict[str, dict[str, str]] = {item["name"]: {} for item in items}
+    for item in items:
+        for edge in item["inputs"]:
+            upstream = edge["upstream"]
+            if edge["kind"] not in _KINDS or (upstream not in outputs and upstream not in sources):
+                raise ValueError(f"edge {upstream} -> {item['name']}")
+            if upstream in outputs:
+                outputs[upstream].append((item["name"], cast(EdgeKind, edge["kind"])))
+                if edge.get("output"):
+                    names[upstream][item["name"]] = edge["output"]
+    depths = dict.fromkeys(sources, 0)
+    found: dict[str, OperatorView] = {}
+    for item in items:
+        name, model = item["name"], item.get("model") or {}
+        inputs = tuple((edge["upstream"], cast(EdgeKind, edge["kind"])) for edge in item["inputs"])
+        levels = {depths[up] + {"each": 0, "fan_out": 1, "gather": -1}[kind] for up, kind in inputs}
+        if len(levels) != 1 or min(levels) < 0:
+            raise ValueError(f"the inputs of {name} are not at one level of fan-out")
+        depths[name] = levels.pop()
+        wiring = OperatorWiring(inputs, tuple(outputs[name]))
+        path, sha256 = model.get("path"), model.get("sha256")
+        found[name] = OperatorView(name, item["variant"], wiring, depths[name], path, sha256, names[name])
+    return found
+
+
+def _check_routes(view: PlanView) -> None:
+    if not view.routes:
+        raise PlanViewError("the plan has no route: nothing could be served")
+    for index, route in enumerate(view.routes):
+        if set(route) != set(view.operators):
+            raise PlanViewError(f"route {index} of the plan does not say where each operator runs")
+        unknown = sorted(set(route.values()) - set(view.workers) | {w for w in route.values() if w == GATEWAY})
+        if unknown:
+            raise PlanViewError(f"route {index} of the plan names unknown workers: {', '.join(unknown)}")

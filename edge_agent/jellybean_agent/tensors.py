@@ -1,0 +1,72 @@
+"""Tensors between the wire and numpy, checked before a byte is believed.
+
+A tensor on the wire is a dtype name, a shape and C-order little-endian bytes. Nothing is allocated from a shape that the
+bytes do not fill.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jellybean_agent.errors import InvalidInputError
+from jellybean_protos.agent.v1 import agent_pb2
+
+Array = npt.NDArray[Any]
+
+MAX_TENSOR_BYTES = 64 * 2**20
+MAX_RANK = 16
+MAX_MESSAGE_BYTES = MAX_TENSOR_BYTES + 2**16  # one tensor and its envelope
+
+DTYPES = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in (
+        *("float16", "float32", "float64", "bool"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    )
+}
+
+
+def encode(array: Array) -> agent_pb2.Tensor:
+    """The array as a wire tensor. InvalidInputError for dtypes that the wire does not know."""
+    name = array.dtype.name
+    if name not in DTYPES:
+        raise InvalidInputError(f"a tensor of {name} cannot be sent; known: {', '.join(DTYPES)}")
+    if array.nbytes > MAX_TENSOR_BYTES:
+        raise InvalidInputError(f"a tensor of {array.nbytes} bytes is above the limit of {MAX_TENSOR_BYTES}")
+    data = array.astype(DTYPES[name], copy=False).tobytes()
+    return agent_pb2.Tensor(dtype=name, shape=array.shape, data=data)
+
+
+def decode(tensor: agent_pb2.Tensor) -> Array:
+    """The wire tensor as a read-only array over its bytes. InvalidInputError when its parts do not agree."""
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise InvalidInputError(f"unknown dtype {tensor.dtype[:40]!r}; known: {', '.join(DTYPES)}")
+    shape = tuple(tensor.shape)
+    if len(shape) > MAX_RANK or any(size < 0 for size in shape):
+        raise InvalidInputError(f"shape {shape[:MAX_RANK]} has negative sizes or more than {MAX_RANK} dimensions")
+    data = tensor.data
+    if len(data) > MAX_TENSOR_BYTES:
+        raise InvalidInputError(f"a tensor of {len(data)} bytes is above the limit of {MAX_TENSOR_BYTES}")
+    needed = math.prod(shape) * dtype.itemsize
+    if needed != len(data):
+        raise InvalidInputError(f"{tensor.dtype} {list(shape)} takes {needed} bytes, but {len(data)} came")
+    return np.frombuffer(data, dtype=dtype).reshape(shape)
+
+
+def spec(dtype: str, shape: tuple[int, ...]) -> agent_pb2.TensorSpec:
+    """What a tensor must look like, for the wire; -1 is any size."""
+    return agent_pb2.TensorSpec(dtype=dtype, shape=shape)
+
+
+def mismatch(dtype: str, shape: tuple[int, ...], wanted_dtype: str, wanted_shape: tuple[int, ...]) -> str | None:
+    """Why a tensor does not fit what is wanted (-1: any size), or None when it does."""
+    fits = len(shape) == len(wanted_shape) and all(w in (-1, s) for s, w in zip(shape, wanted_shape, strict=True))
+    if dtype == wanted_dtype and fits:
+        return None
+    wanted = ", ".join("any" if size == -1 else str(size) for size in wanted_shape)
+    return f"expected {wanted_dtype} [{wanted}], got {dtype} [{', '.join(map(str, shape))}]"
