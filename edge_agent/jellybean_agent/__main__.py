@@ -1,0 +1,54 @@
+"""`jellybean-agent`: one worker of a plan as a process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jellybean_agent.errors import AgentError, ModelError, PlanViewError
+from jellybean_agent.server import DRAIN_S, Options, serve
+
+_EXAMPLE = """example:
+  jellybean-agent --plan run/plan.json --worker edge-1 --root digits --listen unix:/tmp/run/edge-1.sock \\
+                  --peers run/peers.json
+
+peers.json names every process of the run; the gateway has the empty name:
+  {"": "unix:/tmp/run/gateway.sock", "edge-1": "unix:/tmp/run/edge-1.sock", "cloud-1": "127.0.0.1:7001"}
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run an agent. 0 after a drain, 2 when the plan, a model or an address is at fault, 1 otherwise."""
+    parser = argparse.ArgumentParser(
+        prog="jellybean-agent",
+        description="Serve one worker of a JellyBean plan until SIGTERM, then finish the requests in hand.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--plan", type=Path, required=True, help="the plan document (JSON)")
+    parser.add_argument("--worker", required=True, help="the name of this worker in the plan")
+    parser.add_argument("--root", type=Path, default=Path(), help="the folder that model paths start from")
+    parser.add_argument("--listen", required=True, help="unix:/path or 127.0.0.1:port")
+    parser.add_argument("--peers", type=Path, required=True, help="JSON: worker name -> address")
+    parser.add_argument("--links", type=Path, help="state of the emulated links (default: beside the peers file)")
+    parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1 (0: off)")
+    parser.add_argument("--drain-s", type=float, default=DRAIN_S, help="seconds that a drain may take")
+    given = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        asyncio.run(serve(Options(**vars(given))))
+    except AgentError as error:
+        print(f"{given.worker}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, PlanViewError | ModelError) else 1
+    except OSError as error:
+        print(f"{given.worker}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""Drives a worker's brain: messages in, one executor thread, messages out. Everything but the executor runs in the
+event loop, so the brain needs no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import grpc
+
+from jellybean_agent.brain import Brain
+from jellybean_agent.errors import AgentError, InvalidInputError, PermanentError, PlanViewError, status_of
+from jellybean_agent.executor import Executor
+from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.messages import GATEWAY, Failed, Instruction, Message, Path, Payload, Run, Send
+from jellybean_agent.peers import Peer
+from jellybean_agent.plan_view import OperatorView, PlanView
+from jellybean_agent.tensors import Array, decode, encode
+from jellybean_protos.agent.v1 import agent_pb2
+
+MAX_CHILDREN = 65536  # of one fan-out
+_FULL, _NOT_FULL = 64, 32  # runs waiting: where credit stops, and where it comes back
+
+_Done = tuple[Mapping[str, Array], float] | AgentError
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOutputs:
+    """What a run produced, as the brain asks for it."""
+
+    by_downstream: Mapping[str, Array]
+
+    def rows(self, downstream: str) -> int:
+        return int(self.by_downstream[downstream].shape[0])
+
+    def take(self, downstream: str, row: int | None) -> Payload:
+        array = self.by_downstream[downstream]
+        return array if row is None else array[row : row + 1]
+
+
+@dataclass(slots=True)
+class Figures:
+    """What this worker has done, by operator."""
+
+    completed: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+    busy_s: dict[str, float] = field(default_factory=dict)
+
+
+class Driver:
+    """One worker at work. `peers` are the other workers and the gateway (under GATEWAY)."""
+
+    def __init__(
+        self,
+        view: PlanView,
+        worker: str,
+        executors: Mapping[str, Executor],
+        peers: Mapping[str, Peer],
+        links: EmulatedLinks,
+    ) -> None:
+        self._view, self._worker, self._executors, self._links = view, view.workers[worker], executors, links
+        self._peers = peers
+        own = {name: view.operators[name].wiring for name in self._worker.operators}
+        self._brain = Brain(worker, own, view.routes)
+        self._loop = asyncio.get_running_loop()
+        self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._execute, name=f"executor of {worker}", daemon=True)
+        self._thread.start()
+        self.figures = Figures(dict.fromkeys(own, 0), dict.fromkeys(own, 0), dict.fromkeys(own, 0.0))
+        self.on_room: Callable[[], None] = _nothing  # called while the queue is short
+
+    @property
+    def is_full(self) -> bool:
+        """Whether senders should wait before they send more."""
+        return self._brain.queued >= _FULL
+
+    @property
+    def queued(self) -> int:
+        return self._brain.queued
+
+    @property
+    def requests_in_hand(self) -> int:
+        return self._brain.requests_in_hand
+
+    def stop(self) -> None:
+        """End the executor thread after the run under way."""
+        self._runs.put(None)
+        self._thread.join()
+
+    def receive(self, wire: agent_pb2.Message) -> None:
+        """A message from a peer. PlanViewError when it belongs to another plan; other faults fail its request only."""
+        if wire.plan != self._view.hash:
+            raise PlanViewError(
+                f"{self._worker.name} serves plan {self._view.hash[:12]}, the message is of {wire.plan[:12]}"
+            )
+        if wire.HasField("failure"):
+            self._forget(wire.request_id)
+        else:
+            try:
+                message = read_message(self._view, self._worker.operators, wire)
+            except AgentError as error:
+                self._fail(wire.request_id, wire.downstream, str(error), status_of(error))
+                self._forget(wire.request_id)
+            else:
+                self._act(self._brain.received(message))
+
+    def _execute(self) -> None:
+        """The executor thread: one run after another."""
+        while (run := self._runs.get()) is not None:
+            done: _Done
+            try:
+                result = self._executors[run.operator].run(run.inputs)
+                done = (_by_downstream(self._view.operators[run.operator], result.outputs), result.busy_s)
+            except AgentError as error:
+                done = error
+            except MemoryError:
+                done = PermanentError("out of memory")
+            try:
+                self._loop.call_soon_threadsafe(self._finished, run, done)
+            except RuntimeError:  # the loop was closed: nobody is left to be told
+                return
+
+    def _finished(self, run: Run, done: _Done) -> None:
+        if isinstance(done, AgentError):
+            self.figures.failed[run.operator] += 1
+            self._act(self._brain.failed(run.run, str(done)), status_of(done))
+        else:
+            outputs, busy_s = done
+            self.figures.completed[run.operator] += 1
+            self.figures.busy_s[run.operator] += busy_s
+            self._act(self._brain.completed(run.run, TensorOutputs(outputs)))
+        if self._brain.queued <= _NOT_FULL:
+            self.on_room()
+
+    def _act(self, instructions: Sequence[Instruction], status: grpc.StatusCode = grpc.StatusCode.INTERNAL) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Run():
+                    self._runs.put(instruction)
+                case Send():
+                    self._send(instruction.worker, instruction.message)
+                case Failed():
+                    self._fail(instruction.request, instruction.operator, instruction.reason, status)
+
+    def _send(self, worker: str, message: Message) -> None:
+        try:
+            wire = write_message(self._view.hash, message)
+        except AgentError as error:
+            self._fail(message.request, message.upstream, str(error), status_of(error))
+            self._forget(message.request)
+            return
+        due_s = 0.0
+        if worker != GATEWAY and (tier := self._view.workers[worker].tier) != self._worker.tier:
+            due_s = self._links.reserve(self._worker.tier, tier, len(wire.tensor.data))
+        self._peers[worker].put(wire, due_s)
+
+    def lost(self, peer: str, reason: str, undelivered: Sequence[agent_pb2.Message]) -> None:
+        """Messages that could not be handed over fail their requests, by the name of who is gone."""
+        if peer == GATEWAY:
+            return
+        for message in undelivered:
+            text = f"worker {peer} cannot be reached: {reason}"
+            self._fail(message.request_id, message.downstream, text, grpc.StatusCode.UNAVAILABLE, peer)
+            self._forget(message.request_id)
+
+    def _fail(
+        self, request: str, operator: str, reason: str, status: grpc.StatusCode, worker: str | None = None
+    ) -> None:
+        failure = agent_pb2.Failure(
+            worker=worker or self._worker.name, operator=operator, reason=reason, status=int(status.value[0])
+        )
+        self._peers[GATEWAY].put(agent_pb2.Message(request_id=request, failure=failure, plan=self._view.hash))
+
+    def _forget(self, request: str) -> None:
+        self._act(self._brain.forget(request))
+
+
+def _nothing() -> None:
+    pass
+
+
+def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Message) -> Message:
+    """A message from the wire, checked against the plan. InvalidInputError when it does not fit."""
+    operator = view.operators.get(wire.downstream)
+    if wire.downstream not in operators or operator is None or wire.route >= len(view.routes):
+        raise InvalidInputError(f"no operator {wire.downstream[:60]!r} on route {wire.route} here")
+    if wire.upstream not in (upstream for upstream, _ in operator.wiring.inputs):
+        raise InvalidInputError(f"{wire.downstream} has no input from {wire.upstream[:60]!r}")
+    path = read_path(wire, view.path_length(wire.upstream, wire.downstream))
+    payload = None if any(count == 0 for _, count in path) else decode(wire.tensor)
+    return Message(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload)
+
+
+def read_path(wire: agent_pb2.Message, length: int) -> Path:
+    """A message's path of `length` positions. InvalidInputError unless each is child i < n, or 0 of 0."""
+    path = tuple((position.index, position.count) for position in wire.path)
+    if len(path) != length:
+        raise InvalidInputError(f"{len(path)} open fan-outs in the path; the plan has {length}")
+    for index, count in path:
+        if count > MAX_CHILDREN or index >= max(count, 1):
+            raise InvalidInputError(f"child {index} of {count} in the path")
+    return path
+
+
+def write_message(plan: str, message: Message) -> agent_pb2.Message:
+    """A message for the wire. InvalidInputError when its tensor is too large or of a dtype unknown to the wire."""
+    return agent_pb2.Message(
+        request_id=message.request,
+        route=message.route,
+        upstream=message.upstream,
+        downstream=message.downstream,
+        path=[agent_pb2.Position(index=index, count=count) for index, count in message.path],
+        tensor=None if message.payload is None else encode(message.payload),
+        plan=plan,
+    )
+
+
+def _by_downstream(operator: OperatorView, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The output that each downstream gets. PermanentError when one is missing or has no rows to fan out."""
+    first = next(iter(outputs))
+    found: dict[str, Array] = {}
+    for downstream, kind in operator.wiring.outputs or ((GATEWAY, "each"),):
+        name = operator.output_names.get(downstream, first)
+        if name not in outputs:
+            raise PermanentError(f"the model has no output {name!r}; it has {', '.join(outputs)}")
+        array = outputs[name]
+        if array.ndim == 0 or (kind == "fan_out" and array.shape[0] > MAX_CHILDREN):
+            raise PermanentError(f"output {name} of shape {list(array.shape)} cannot be split into requests")
+        found[downstream] = array
+    return found

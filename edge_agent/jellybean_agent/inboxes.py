@@ -1,0 +1,82 @@
+"""The receiving end of Deliver streams: hands messages over and credit back.
+
+Credit is withheld while the receiver says that it is full. Work itself never waits for credit of others, so a cycle of
+full workers cannot stop; memory is bounded by the gateway's requests in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from jellybean_agent.errors import AgentError, status_of
+from jellybean_agent.peers import SENDER_KEY
+from jellybean_protos.agent.v1 import agent_pb2
+
+INITIAL_CREDIT = 64
+_EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
+_GRANT = 16  # credit goes back in lots of this many
+
+
+@dataclass(eq=False, slots=True)
+class _Inbox:
+    sender: str
+    owed: int = INITIAL_CREDIT
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Inboxes:
+    """All incoming streams of this process. `receive` gets each message; an AgentError of it ends the stream."""
+
+    def __init__(self, receive: Callable[[agent_pb2.Message], None], is_full: Callable[[], bool]) -> None:
+        self._receive, self._is_full = receive, is_full
+        self._open: set[_Inbox] = set()
+        self._draining = False
+
+    def senders(self) -> frozenset[str]:
+        """Who has a stream to here."""
+        return frozenset(inbox.sender for inbox in self._open)
+
+    def release(self) -> None:
+        """The receiver is no longer full: give back what is owed."""
+        for inbox in self._open:
+            if inbox.owed >= _GRANT:
+                inbox.wake.set()
+
+    def announce_draining(self) -> None:
+        """Tell every sender that this process is about to leave."""
+        self._draining = True
+        for inbox in self._open:
+            inbox.wake.set()
+
+    async def deliver(self, _requests: Any, context: Any) -> None:
+        """Handler of the Deliver RPC."""
+        sender = next((value for key, value in context.invocation_metadata() or () if key == SENDER_KEY), "?")
+        inbox = _Inbox(str(sender))
+        inbox.wake.set()
+        self._open.add(inbox)
+        granter = asyncio.create_task(self._grant(inbox, context))
+        try:
+            while (message := await context.read()) is not _EOF:
+                inbox.owed += 1
+                self._receive(message)
+                if inbox.owed >= _GRANT and not self._is_full():
+                    inbox.wake.set()
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
+        finally:
+            self._open.discard(inbox)
+            granter.cancel()
+            await asyncio.gather(granter, return_exceptions=True)
+
+    async def _grant(self, inbox: _Inbox, context: Any) -> None:
+        while True:
+            await inbox.wake.wait()
+            inbox.wake.clear()
+            owed, inbox.owed = inbox.owed, 0
+            await context.write(agent_pb2.Credit(messages=owed, draining=self._draining))

@@ -1,0 +1,54 @@
+"""Prometheus metrics of an agent, on loopback. Read from the driver's figures at scrape time: serving pays nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from jellybean_agent.driver import Driver
+from jellybean_agent.plan_view import PlanView, WorkerView
+
+_LABELS = ("operator", "variant", "worker")
+
+
+class AgentCollector(Collector):
+    """Requests, failures and busy seconds by operator, variant and worker; the worker's queue."""
+
+    def __init__(self, view: PlanView, worker: WorkerView, driver: Callable[[], Driver | None]) -> None:
+        self._view, self._worker, self._driver = view, worker, driver
+
+    def collect(self) -> Iterator[Metric]:
+        driver = self._driver()
+        requests = CounterMetricFamily("jellybean_requests", "Runs completed.", labels=_LABELS)
+        failures = CounterMetricFamily("jellybean_failures", "Runs that failed.", labels=_LABELS)
+        busy = CounterMetricFamily("jellybean_busy_seconds", "Time spent on runs.", labels=_LABELS)
+        queue = GaugeMetricFamily("jellybean_queue", "Runs that wait.", labels=("worker",))
+        if driver is not None:
+            for name in self._worker.operators:
+                labels = (name, self._view.operators[name].variant, self._worker.name)
+                requests.add_metric(labels, driver.figures.completed[name])
+                failures.add_metric(labels, driver.figures.failed[name])
+                busy.add_metric(labels, driver.figures.busy_s[name])
+            queue.add_metric((self._worker.name,), driver.queued)
+        yield from (requests, failures, busy, queue)
+
+
+def serve_metrics(
+    port: int, view: PlanView, worker: WorkerView, driver: Callable[[], Driver | None]
+) -> Callable[[], None] | None:
+    """Serve /metrics on 127.0.0.1:`port`; a function that stops it. None, and nothing served, for port 0."""
+    if port == 0:
+        return None
+    registry = CollectorRegistry()
+    registry.register(AgentCollector(view, worker, driver))
+    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop

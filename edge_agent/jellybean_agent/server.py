@@ -1,0 +1,250 @@
+"""The agent process: loads the worker's models, serves its gRPC face, leaves without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from jellybean_agent.driver import Driver
+from jellybean_agent.errors import ModelError, PlanViewError
+from jellybean_agent.executor import Executor
+from jellybean_agent.inboxes import Inboxes
+from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.messages import GATEWAY
+from jellybean_agent.metrics import serve_metrics
+from jellybean_agent.peers import Peer
+from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
+from jellybean_agent.tensors import MAX_MESSAGE_BYTES, spec
+from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+
+LOG = logging.getLogger("jellybean.agent")
+SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.so_reuseport", 0),  # two servers must never share a port in silence
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.http2.max_frame_size", 2**20),
+)
+DRAIN_S = 30.0
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_MAX_SOCKET_PATH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What an agent is started with."""
+
+    plan: Path
+    worker: str
+    root: Path
+    listen: str
+    peers: Path
+    links: Path | None = None
+    metrics_port: int = 0
+    drain_s: float = DRAIN_S
+
+
+def check_address(address: str) -> str:
+    """The address, if only this machine can reach it. PlanViewError otherwise: there is no authentication yet."""
+    kind, _, rest = address.partition(":")
+    if kind == "unix":
+        if len(rest) >= _MAX_SOCKET_PATH:
+            raise PlanViewError(f"{address}: a socket path must be shorter than {_MAX_SOCKET_PATH} characters")
+        return address
+    host, _, port = address.rpartition(":")
+    if host in _LOOPBACK and port.isdecimal() and int(port) < 65536:
+        return address
+    raise PlanViewError(f"{address}: only unix:/path and 127.0.0.1:port are served, as there is no authentication yet")
+
+
+def read_peers(path: Path) -> dict[str, str]:
+    """Worker name -> address; the gateway's is under the empty name."""
+    try:
+        peers = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise PlanViewError(f"{path}: {error}") from error
+    if not isinstance(peers, dict) or not all(isinstance(address, str) for address in peers.values()):
+        raise PlanViewError(f"{path}: not a map of worker names to addresses")
+    return {str(name): check_address(address) for name, address in peers.items()}
+
+
+def load_executors(view: PlanView, worker: WorkerView, root: Path) -> dict[str, Executor]:
+    """The worker's models, each verified before it is loaded. ModelError names the operator."""
+    found: dict[str, Executor] = {}
+    for operator in (view.operators[name] for name in worker.operators):
+        try:
+            upstreams = [upstream for upstream, _ in operator.wiring.inputs]
+            found[operator.name] = Executor(*_model(operator, root), upstreams, worker.speed)
+            _check_outputs(operator, found[operator.name])
+        except ModelError as error:
+            raise ModelError(f"{operator.name}/{operator.variant}: {error}") from error
+    return found
+
+
+def _model(operator: OperatorView, root: Path) -> tuple[Path, str]:
+    if not operator.model_path or not operator.model_sha256:
+        raise ModelError("the plan names no model file: it can be planned and simulated, but not served")
+    path = PurePosixPath(operator.model_path)
+    if path.is_absolute() or ".." in path.parts:
+        raise ModelError(f"model {path} is not inside the project's folder")
+    return root / path, operator.model_sha256
+
+
+def _check_outputs(operator: OperatorView, executor: Executor) -> None:
+    known = {port.name for port in executor.outputs}
+    unknown = sorted(set(operator.output_names.values()) - known)
+    if unknown:
+        raise ModelError(f"no output {', '.join(unknown)}; the model has {', '.join(sorted(known))}")
+
+
+class AgentService:
+    """The Agent service of one worker. `load` first, then it is ready."""
+
+    def __init__(self, view: PlanView, worker: WorkerView, addresses: Mapping[str, str], links: EmulatedLinks) -> None:
+        self._view, self._worker, self._addresses, self._links = view, worker, addresses, links
+        self.state = "loading"
+        self.driver: Driver | None = None
+        self._executors: Mapping[str, Executor] = {}
+        self._peers: dict[str, Peer] = {}
+        self._inboxes: Inboxes | None = None
+        self._began = time.monotonic()
+        self.health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
+
+    async def load(self, root: Path) -> None:
+        """Load and warm up the models off the event loop, so that Describe answers meanwhile."""
+        await self.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._executors = await asyncio.to_thread(load_executors, self._view, self._worker, root)
+        for name, address in self._addresses.items():
+            if name != self._worker.name:
+                self._peers[name] = Peer(name, address, sender=self._worker.name, on_lost=self._lost)
+        self.driver = Driver(self._view, self._worker.name, self._executors, self._peers, self._links)
+        self._inboxes = Inboxes(self.driver.receive, lambda: self.driver is not None and self.driver.is_full)
+        self.driver.on_room = self._inboxes.release
+        self.state = "ready"
+        await self.health.set("", health_pb2.HealthCheckResponse.SERVING)
+
+    def _lost(self, peer: str, reason: str, undelivered: Any) -> None:
+        LOG.warning("lost %s: %s (%d messages)", peer or "the gateway", reason, len(undelivered))
+        if self.driver is not None:
+            self.driver.lost(peer, reason, undelivered)
+
+    async def Deliver(self, requests: Any, context: Any) -> None:
+        if self._inboxes is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self._worker.name} is loading its models")
+        else:
+            await self._inboxes.deliver(requests, context)
+
+    async def Describe(self, _request: agent_pb2.DescribeRequest, _context: Any) -> agent_pb2.AgentStatus:
+        status = agent_pb2.AgentStatus(
+            worker=self._worker.name,
+            plan=self._view.hash,
+            state=self.state,
+            uptime_s=time.monotonic() - self._began,
+            signatures={name: self._signature(name, executor) for name, executor in self._executors.items()},
+        )
+        if self.driver is not None:
+            status.requests_in_hand = self.driver.requests_in_hand
+            status.completed.update(self.driver.figures.completed)
+            status.busy_s.update(self.driver.figures.busy_s)
+        return status
+
+    def _signature(self, name: str, executor: Executor) -> agent_pb2.Signature:
+        operator = self._view.operators[name]
+        ports = {port.name: port for port in executor.outputs}
+        first = executor.outputs[0].name
+        downstreams = [downstream for downstream, _ in operator.wiring.outputs] or [GATEWAY]
+        outputs = {name: ports[operator.output_names.get(name, first)] for name in downstreams}
+        inputs = dict(zip((up for up, _ in operator.wiring.inputs), executor.inputs, strict=True))
+        return agent_pb2.Signature(
+            inputs={up: spec(port.dtype, port.shape) for up, port in inputs.items()},
+            outputs={down: spec(port.dtype, port.shape) for down, port in outputs.items()},
+        )
+
+    async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
+        return agent_pb2.DrainResponse(left=await self.drain(request.timeout_s or DRAIN_S))
+
+    async def drain(self, timeout_s: float) -> int:
+        """Ask for no new requests, finish those in hand; the number that was left when the time was up.
+
+        It is over when the gateway has ended its stream, as it does once no request in hand can come here any more.
+        """
+        self.state = "draining"
+        await self.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        if self.driver is None or self._inboxes is None:
+            return 0
+        self._inboxes.announce_draining()
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            sent = all(peer.queued == 0 for peer in self._peers.values())
+            if GATEWAY not in self._inboxes.senders() and self.driver.requests_in_hand == 0 and sent:
+                return 0
+            await asyncio.sleep(0.01)
+        return self.driver.requests_in_hand
+
+    async def close(self) -> None:
+        """Stop the executor thread and the outgoing streams."""
+        for peer in self._peers.values():
+            peer.end()
+        if self.driver is not None:
+            await asyncio.to_thread(self.driver.stop)
+        for peer in self._peers.values():
+            await peer.close()
+
+
+async def serve(options: Options) -> None:
+    """Run one agent until SIGTERM or SIGINT, then drain it."""
+    view = read_plan(options.plan)
+    worker = view.workers.get(options.worker)
+    if worker is None or not worker.operators:
+        serving = ", ".join(w.name for w in view.serving)
+        raise PlanViewError(f"the plan gives worker {options.worker!r} nothing to do; its workers: {serving}")
+    addresses = read_peers(options.peers)
+    links_path = options.links or options.peers.with_name("links")
+    stop = stop_event()
+    with EmulatedLinks(view.links, links_path) as links:
+        service = AgentService(view, worker, addresses, links)
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        agent_pb2_grpc.add_AgentServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(service.health, server)
+        bind(server, options.listen)
+        await server.start()
+        metrics = None
+        try:
+            await service.load(options.root)
+            metrics = serve_metrics(options.metrics_port, view, worker, lambda: service.driver)
+            LOG.info("%s ready: %s", worker.name, ", ".join(worker.operators))
+            await stop.wait()
+            left = await service.drain(options.drain_s)
+            LOG.info("%s drained, %d requests left", worker.name, left)
+        finally:
+            if metrics is not None:
+                metrics()
+            await service.close()
+            await server.stop(0.5)
+
+
+def bind(server: grpc.aio.Server, address: str) -> int:
+    """Listen on an address; the port. PlanViewError when it is taken or not allowed."""
+    try:
+        return server.add_insecure_port(check_address(address))
+    except RuntimeError as error:
+        raise PlanViewError(f"cannot listen on {address}: it is in use or may not be used") from error
+
+
+def stop_event() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT."""
+    event = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(number, event.set)
+    return event
