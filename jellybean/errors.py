@@ -1,0 +1,57 @@
+"""Errors that a person may cause, with what to do next. The pure part's tree is re-exported, so one import is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jellybean_solver.errors import JellyBeanError, SolverError
+
+__all__ = ["DocumentError", "DocumentProblem", "InfeasibleError", "JellyBeanError", "SolverError"]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentProblem:
+    """One thing that is wrong in a document.
+
+    `file` is a path, or the text of a `--set` option (then there is no line). Lines and columns count from 1. `path` is
+    written as `--set` takes it: `operators.read.inputs.0.from`.
+    """
+
+    file: str
+    line: int | None
+    column: int | None
+    path: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}:{self.column or 1}"
+        path = f"{self.path}: " if self.path else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{where}: {path}{self.message}{hint}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+class DocumentError(JellyBeanError):
+    """Documents that cannot be used: every problem at once, sorted by file and line."""
+
+    def __init__(self, problems: Iterable[DocumentProblem]) -> None:
+        self.problems = tuple(sorted(dict.fromkeys(problems), key=_order))
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class InfeasibleError(JellyBeanError):
+    """No plan meets the targets. `reasons` name the binding constraints and the nearest value that would be feasible."""
+
+    def __init__(self, reasons: Iterable[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__("infeasible: " + ("; ".join(self.reasons) or "no plan meets the targets"))
+
+
+def _order(problem: DocumentProblem) -> tuple[str, int, int, str]:
+    return problem.file, problem.line or 0, problem.column or 0, problem.message
