@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections.abc import Callable
+from itertools import pairwise
 
 from jellybean_solver.problem import ServiceTime
 
@@ -27,9 +28,7 @@ def service_sampler(service: ServiceTime, batch: int = 1) -> Sampler:
     scale = mean_s / raw
     levels = [level for level, _ in points[1:-1]]
     starts = [(level, value * scale) for level, value in points[:-1]]
-    slopes = [
-        (high - low) * scale / (right - left) for (left, low), (right, high) in zip(points, points[1:], strict=False)
-    ]
+    slopes = [(high - low) * scale / (right - left) for (left, low), (right, high) in pairwise(points)]
 
     def draw(rng: random.Random) -> float:
         level = rng.random()
@@ -42,8 +41,7 @@ def service_sampler(service: ServiceTime, batch: int = 1) -> Sampler:
 
 def quantile_mean(points: tuple[tuple[float, float], ...]) -> float:
     """Mean of the piecewise linear quantile function through (level, value) points from level 0 to level 1."""
-    pairs = zip(points, points[1:], strict=False)
-    return sum((right - left) * (low + high) / 2 for (left, low), (right, high) in pairs)
+    return sum((right - left) * (low + high) / 2 for (left, low), (right, high) in pairwise(points))
 
 
 def child_count(ratio: float, level: float) -> int:
@@ -55,10 +53,10 @@ def child_count(ratio: float, level: float) -> int:
 def _extended(quantiles: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
     """The points with levels 0 and 1 added and equal levels removed."""
     points = sorted({level: value for level, value in quantiles if 0.0 <= level <= 1.0}.items())
-    if not points:
-        return ()
-    if points[0][0] > 0.0:
+    if points and points[0][0] > 0.0:
         points.insert(0, (0.0, points[0][1]))
+    if len(points) < 2:
+        return ()
     if points[-1][0] < 1.0:
         (left, low), (right, high) = points[-2], points[-1]
         slope = max(0.0, (high - low) / (right - left))

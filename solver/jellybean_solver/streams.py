@@ -64,13 +64,18 @@ def _stream(plan: Plan, names: frozenset[str]) -> RequestStream:
     )
 
 
-def arrival_times(rate_per_s: float, arrivals: Arrivals, end_s: float, rng: random.Random) -> Iterator[float]:
-    """Times in [0, end) at which requests arrive: every 1 / rate from 0 on, or a Poisson process."""
+def arrival_times(
+    rate_per_s: float, arrivals: Arrivals, end_s: float, rng: random.Random, phase: float = 0.0
+) -> Iterator[float]:
+    """Times in [0, end) at which requests arrive: a Poisson process, or one every 1 / rate.
+
+    `phase`, a share of that spacing, is when the first comes: streams side by side need not collide for ever.
+    """
     if rate_per_s <= 0:
         return
     if arrivals is Arrivals.PERIODIC:
         count = 0
-        while (time := count / rate_per_s) < end_s:
+        while (time := (count + phase) / rate_per_s) < end_s:
             yield time
             count += 1
         return

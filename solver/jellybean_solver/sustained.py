@@ -24,9 +24,7 @@ def grace_s(unloaded_latency_s: float) -> float:
     return max(0.25, 2.0 * unloaded_latency_s)
 
 
-def highest_sustained(
-    probe: Callable[[float], bool], low: float, high: float, tolerance: float = TOLERANCE
-) -> float:
+def highest_sustained(probe: Callable[[float], bool], low: float, high: float, tolerance: float = TOLERANCE) -> float:
     """The highest rate at which `probe` was true, within `tolerance` of the lowest at which it was false.
 
     `low` and `high` are a guess: the bracket moves down or grows until it holds the answer. 0.0 when nothing is

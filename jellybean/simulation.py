@@ -1,0 +1,182 @@
+"""Plans in virtual time: the simulator with the agents' own brain plugged in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+from jellybean_agent.brain import Brain, OperatorWiring
+from jellybean_solver.plan import Plan
+from jellybean_solver.problem import Arrivals, Edge
+from jellybean_solver.simulate import simulate
+from jellybean_solver.simulation_result import SimulationResult
+from jellybean_solver.streams import RequestStream, request_streams
+from jellybean_solver.sustained import grace_s, highest_sustained, is_sustained
+
+REQUESTS = 2_000  # of the slowest stream, so that p99 stands on 20 requests or more
+MOST_REQUESTS = 50_000  # of all streams together
+WARMUP_SHARE = 0.1
+SEEDS = 5
+
+
+def simulate_plan(
+    plan: Plan,
+    *,
+    seed: int = 0,
+    duration_s: float | None = None,
+    warmup_s: float | None = None,
+    rate_scale: float = 1.0,
+    arrivals: Arrivals | None = None,
+    drain_s: float | None = None,
+) -> SimulationResult:
+    """Latency, throughput and queues of a plan at its own rates x `rate_scale`.
+
+    By default the window is 60 s or long enough for 2,000 requests (50,000 at most), after a tenth of it as warm-up.
+    """
+    if duration_s is None:
+        duration_s = _duration_s(request_streams(plan), rate_scale)
+    if warmup_s is None:
+        warmup_s = WARMUP_SHARE * duration_s
+    return simulate(
+        plan,
+        brains,
+        seed=seed,
+        duration_s=duration_s,
+        warmup_s=warmup_s,
+        rate_scale=rate_scale,
+        arrivals=arrivals,
+        drain_s=drain_s,
+    )
+
+
+def unloaded_latency_s(plan: Plan, *, seed: int = 0, requests: int = 200) -> float:
+    """Mean latency of requests that meet nobody: service, links and hops only."""
+    streams = request_streams(plan)
+    slowest = min(stream.rate_per_s for stream in streams)
+    work_s = sum(op.rate_per_s / slowest * max(s.mean_s for s in op.service.values()) for op in plan.operators)
+    sent_s = sum(link.latency_s for link in plan.links) + sum(_load_by_link(plan).values()) / slowest
+    hops_s = plan.hop_s * (len(plan.operators) + 2)
+    apart_s = 100.0 * max(1e-6, work_s + sent_s + hops_s)
+    fastest = max(stream.rate_per_s for stream in streams)
+    scale = 1.0 / (apart_s * fastest)
+    duration_s = requests / (scale * slowest)
+    result = simulate_plan(
+        plan, seed=seed, duration_s=duration_s, warmup_s=0.0, rate_scale=scale, arrivals=Arrivals.PERIODIC
+    )
+    return result.latency_mean_s
+
+
+def highest_sustained_rate(plan: Plan, *, seed: int = 0, window_s: float = 20.0) -> float:
+    """Requests per second of the first source up to which the plan keeps up; all sources grow together.
+
+    Bisects around the analytic capacity with simulations of `window_s` of evenly spaced requests, by the definition of
+    `jellybean_solver.sustained`. 0.0 when nothing is sustained.
+    """
+    first = plan.sources[0].rate_per_s
+    grace = grace_s(unloaded_latency_s(plan, seed=seed))
+
+    def probe(rate: float) -> bool:
+        result = simulate_plan(
+            plan,
+            seed=seed,
+            duration_s=window_s,
+            warmup_s=0.0,
+            rate_scale=rate / first,
+            arrivals=Arrivals.PERIODIC,
+            drain_s=grace,
+        )
+        return is_sustained(result.offered, result.completed, failed=0)
+
+    capacity = first * capacity_scale(plan)
+    return highest_sustained(probe, 0.95 * capacity, 1.05 * capacity)
+
+
+def capacity_scale(plan: Plan) -> float:
+    """The factor on all rates at which the busiest worker or link would be busy all the time."""
+    loads = [*load_by_worker(plan).values(), *_load_by_link(plan).values()]
+    return 1.0 / max(*loads, 1e-9)
+
+
+def load_by_worker(plan: Plan) -> Mapping[str, float]:
+    """Busy share of each worker at the plan's rates, by its routes and mean service times."""
+    loads = {worker.name: 0.0 for worker in plan.workers}
+    for route in plan.routes:
+        for operator in plan.operators:
+            worker = plan.worker_by_name[route.workers[operator.name]]
+            service_s = operator.service[worker.pool].mean_s / operator.batch
+            loads[worker.name] += route.weight * operator.rate_per_s * service_s
+    return loads
+
+
+def check_latency(plan: Plan, *, seeds: int = SEEDS) -> str | None:
+    """Why the plan breaks its p99 latency SLO, with the figures; None when it keeps it or has none.
+
+    The median of several seeds decides, so that one unlucky run does not.
+    """
+    target_s = plan.slo.latency_p99_s
+    if target_s is None:
+        return None
+    results = [simulate_plan(plan, seed=seed) for seed in range(seeds)]
+    found = sorted(result.latency_p99_s for result in results)
+    if median(found) <= target_s:
+        return None
+    loads = load_by_worker(plan)
+    busiest = max(loads, key=loads.__getitem__)
+    return (
+        f"p99 latency would be {_ms(median(found))}, above the SLO of {_ms(target_s)} "
+        f"({seeds} simulations of {results[0].offered} requests: {_ms(found[0])} to {_ms(found[-1])}; "
+        f"without queues a request takes {_ms(unloaded_latency_s(plan))}; "
+        f"the busiest worker is {busiest}, load {loads[busiest]:.2f})"
+    )
+
+
+def brains(plan: Plan) -> Mapping[str, Brain]:
+    """The state machine of each worker of the plan."""
+    edges = [edge for operator in plan.operators for edge in operator.inputs]
+    wiring = {operator.name: _wiring(operator.inputs, operator.name, edges) for operator in plan.operators}
+    routes = [route.workers for route in plan.routes]
+    return {worker.name: Brain(worker.name, wiring, routes) for worker in plan.workers}
+
+
+def _wiring(inputs: tuple[Edge, ...], name: str, edges: list[Edge]) -> OperatorWiring:
+    return OperatorWiring(
+        inputs=tuple((edge.upstream, edge.kind.value) for edge in inputs),
+        outputs=tuple((edge.downstream, edge.kind.value) for edge in edges if edge.upstream == name),
+    )
+
+
+def _duration_s(streams: tuple[RequestStream, ...], rate_scale: float) -> float:
+    rates = [stream.rate_per_s * rate_scale for stream in streams]
+    return min(max(60.0, REQUESTS / min(rates)), max(MOST_REQUESTS / sum(rates), 1.0))
+
+
+def _load_by_link(plan: Plan) -> Mapping[tuple[str, str], float]:
+    """Busy share of each link at the plan's rates; an unlimited one is never busy."""
+    loads = {(link.upstream_tier, link.downstream_tier): 0.0 for link in plan.links}
+    bandwidth = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in plan.links}
+    source_by_name = {source.name: source for source in plan.sources}
+    for route in plan.routes:
+        tiers = {name: plan.worker_by_name[worker].tier for name, worker in route.workers.items()}
+        for operator in plan.operators:
+            for edge in operator.inputs:
+                source = source_by_name.get(edge.upstream)
+                tier = source.tier if source else tiers[edge.upstream]
+                limit = bandwidth.get((tier, tiers[operator.name]))
+                if limit and tier != tiers[operator.name]:
+                    size, rate = _traffic(plan, edge)
+                    loads[tier, tiers[operator.name]] += route.weight * rate * size / limit
+    return loads
+
+
+def _traffic(plan: Plan, edge: Edge) -> tuple[float, float]:
+    """Bytes per message and messages per second of an edge."""
+    for source in plan.sources:
+        if source.name == edge.upstream:
+            return source.message_bytes, source.rate_per_s * edge.ratio
+    upstream = plan.operator_by_name[edge.upstream]
+    rate = upstream.rate_per_s * (edge.ratio if edge.kind.value == "fan_out" else 1.0)
+    return upstream.message_bytes[edge.downstream], rate
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"

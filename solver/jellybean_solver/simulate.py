@@ -1,0 +1,317 @@
+"""The simulator: a plan in virtual time, event by event, deterministic by its seed.
+
+Workers come through a protocol, so that the very state machine that serves is the one simulated; this module adds what
+is around it: arrivals, routes, links, the time a run takes and how many children it has. An operator with a batch size
+keeps its worker busy for batch time / batch per request, as capacity counts it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol
+
+from jellybean_solver.answers import Answers, Path
+from jellybean_solver.distributions import Sampler, child_count, service_sampler
+from jellybean_solver.errors import SolverError
+from jellybean_solver.plan import Plan, PlannedWorker
+from jellybean_solver.problem import Arrivals, EdgeKind, Link
+from jellybean_solver.routing import RouteDrawer
+from jellybean_solver.simulation_result import QueueSums, RunSums, SimulationResult, Window, nearest_rank
+from jellybean_solver.streams import RequestStream, arrival_times, request_streams
+
+GATEWAY = ""  # the worker name under which workers address the gateway
+
+
+class Worker(Protocol):
+    """What the simulator needs of a worker: first come first served, at most one run outstanding.
+
+    Instructions have a `kind`: `send` (worker, message), `run` (run, operator) or `failed` (operator, reason); a plan
+    that fits together never causes the last.
+    """
+
+    @property
+    def queued(self) -> int: ...
+    def received(self, message: Any) -> Sequence[Any]: ...
+    def completed(self, run: int, outputs: Any) -> Sequence[Any]: ...
+
+
+MakeWorkers = Callable[[Plan], Mapping[str, Worker]]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMessage:
+    """A source's data on its way to one operator; has the attributes of an agent's message."""
+
+    request: str
+    route: int
+    upstream: str
+    downstream: str
+    path: Path = ()
+    payload: None = None
+
+
+@dataclass(slots=True)
+class _Station:
+    """A worker at work. `running`: the operator of the run outstanding."""
+
+    name: str
+    tier: str
+    worker: Worker
+    queue: QueueSums
+    samplers: Mapping[str, Sampler]
+    running: str = ""
+    busy_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Pipe:
+    """A link: one message at a time over its bandwidth, then its latency."""
+
+    link: Link
+    free_s: float = 0.0
+    busy_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request not yet answered."""
+
+    arrived_s: float
+    answers: Answers
+
+
+class _Outputs:
+    """What a run produced: no data, and as many rows as one draw says, the same draw for all its edges."""
+
+    def __init__(self, ratios: Mapping[str, float], level: float) -> None:
+        self._ratios = ratios
+        self._level = level
+
+    def rows(self, downstream: str) -> int:
+        return child_count(self._ratios[downstream], self._level)
+
+    def take(self, downstream: str, row: int | None) -> None:
+        return None
+
+
+def simulate(
+    plan: Plan,
+    make_workers: MakeWorkers,
+    *,
+    duration_s: float,
+    seed: int = 0,
+    warmup_s: float = 0.0,
+    rate_scale: float = 1.0,
+    arrivals: Arrivals | None = None,
+    drain_s: float | None = None,
+) -> SimulationResult:
+    """Offer the plan's rates x `rate_scale` and measure [warmup_s, warmup_s + duration_s).
+
+    `arrivals` overrides the sources' own. After the window nothing arrives any more and the rest is answered, or, with
+    `drain_s`, what is not answered that many seconds after the window stays unanswered.
+    """
+    if duration_s <= 0 or warmup_s < 0 or rate_scale <= 0:
+        raise SolverError(
+            f"cannot simulate {duration_s:g} s after {warmup_s:g} s at {rate_scale:g} times the rates: "
+            "duration and scale must be above 0"
+        )
+    simulation = _Simulation(plan, make_workers(plan), Window(warmup_s, warmup_s + duration_s), seed)
+    simulation.run(rate_scale, arrivals, drain_s)
+    return simulation.result(rate_scale)
+
+
+class _Simulation:
+    """One run of the event loop. Events are (time, number, handler, arguments); equal times go by number."""
+
+    def __init__(self, plan: Plan, workers: Mapping[str, Worker], window: Window, seed: int) -> None:
+        self._plan = plan
+        self._window = window
+        self._seed = seed
+        self._now = 0.0
+        self._last_s = float("inf")
+        self._number = count()
+        self._events: list[tuple[float, int, Callable[..., None], Any, Any]] = []
+        self._handled = 0
+        self._stations = {w.name: self._station(w, workers[w.name]) for w in plan.workers}
+        self._pipes = {(link.upstream_tier, link.downstream_tier): _Pipe(link) for link in plan.links}
+        edges = [edge for operator in plan.operators for edge in operator.inputs]
+        self._bytes = {(op.name, down): size for op in plan.operators for down, size in op.message_bytes.items()}
+        self._bytes |= {(s.name, e.downstream): s.message_bytes for s in plan.sources for e in edges}
+        self._ratios: dict[str, dict[str, float]] = {}
+        for edge in edges:
+            if edge.kind is EdgeKind.FAN_OUT:
+                self._ratios.setdefault(edge.upstream, {})[edge.downstream] = edge.ratio
+        self._whole = _Outputs({}, 0.0)
+        self._tier = {source.name: source.tier for source in plan.sources}
+        self._service_rng = {op.name: random.Random(f"{seed}/service/{op.name}") for op in plan.operators}
+        self._child_rng = random.Random(f"{seed}/children")
+        self._runs = {operator.name: RunSums() for operator in plan.operators}
+        self._open: dict[str, _Open] = {}
+        self._latencies: list[float] = []
+        self._offered = self._answered_in_window = 0
+
+    def _station(self, planned: PlannedWorker, worker: Worker) -> _Station:
+        samplers = {
+            operator.name: service_sampler(operator.service[planned.pool], operator.batch)
+            for operator in self._plan.operators
+            if planned.pool in operator.service
+        }
+        return _Station(planned.name, planned.tier, worker, QueueSums(self._window), samplers)
+
+    def run(self, rate_scale: float, arrivals: Arrivals | None, drain_s: float | None) -> None:
+        """Handle all events, or those until `drain_s` after the window."""
+        streams = request_streams(self._plan)
+        for index, stream in enumerate(streams):
+            rng = random.Random(f"{self._seed}/arrivals/{index}")
+            kind = arrivals or stream.arrivals
+            phase = index / len(streams)
+            times = arrival_times(stream.rate_per_s * rate_scale, kind, self._window.end_s, rng, phase)
+            self._next_arrival(_Traffic(stream, times, RouteDrawer([route.weight for route in self._plan.routes])))
+        events, pop = self._events, heapq.heappop
+        if drain_s is not None:
+            self._last_s = self._window.end_s + drain_s
+        while events:
+            now, _, handle, first, second = pop(events)
+            if now > self._last_s:
+                return
+            self._now = now
+            self._handled += 1
+            handle(first, second)
+
+    def _at(self, time: float, handle: Callable[..., None], first: Any, second: Any = None) -> None:
+        heapq.heappush(self._events, (time, next(self._number), handle, first, second))
+
+    def _next_arrival(self, traffic: _Traffic) -> None:
+        time = next(traffic.times, None)
+        if time is not None:
+            self._at(time, self._arrive, traffic)
+
+    def _arrive(self, traffic: _Traffic, _: None) -> None:
+        stream, route = traffic.stream, traffic.routes.draw()
+        request = str(next(self._number))
+        self._open[request] = _Open(self._now, Answers(stream.sinks))
+        self._offered += self._window.holds(self._now)
+        levels = {name: self._child_rng.random() for name in self._ratios if name in self._tier}
+        for edge in stream.entries:
+            paths: list[Path] = [()]
+            if edge.kind is EdgeKind.FAN_OUT:
+                rows = child_count(edge.ratio, levels[edge.upstream])
+                paths = [((row, rows),) for row in range(rows)] or [((0, 0),)]
+            worker = self._plan.routes[route].workers[edge.downstream]
+            for path in paths:
+                message = SourceMessage(request, route, edge.upstream, edge.downstream, path)
+                self._send(self._tier[edge.upstream], worker, message)
+        self._next_arrival(traffic)
+
+    def _send(self, tier: str, worker: str, message: Any) -> None:
+        """From a process in `tier` to another one: over the link if there is one between, and one hop."""
+        station = self._stations[worker]
+        time = self._now
+        if station.tier != tier:
+            time = self._cross(tier, station.tier, message)
+        self._at(time + self._plan.hop_s, self._deliver, station, message)
+
+    def _cross(self, upstream: str, downstream: str, message: Any) -> float:
+        """When the message is over the link. One that only says 'no child' takes no bandwidth."""
+        pipe = self._pipes.get((upstream, downstream))
+        if pipe is None:
+            raise SolverError(f"the plan sends data from tier {upstream} to {downstream}, but there is no link")
+        begin = max(self._now, pipe.free_s)
+        bandwidth = pipe.link.bandwidth_bytes_per_s
+        marker = message.path and any(children == 0 for _, children in message.path)
+        if bandwidth and not marker:
+            pipe.free_s = begin + self._bytes[message.upstream, message.downstream] / bandwidth
+            pipe.busy_s += self._window.overlap(begin, pipe.free_s)
+            begin = pipe.free_s
+        return begin + pipe.link.latency_s
+
+    def _deliver(self, station: _Station, message: Any) -> None:
+        before = station.worker.queued
+        self._follow(station, station.worker.received(message), before)
+
+    def _finish(self, station: _Station, run: int) -> None:
+        outputs = self._whole
+        ratios = self._ratios.get(station.running)
+        if ratios is not None:
+            outputs = _Outputs(ratios, self._child_rng.random())
+        before = station.worker.queued
+        self._follow(station, station.worker.completed(run, outputs), before)
+
+    def _follow(self, station: _Station, instructions: Sequence[Any], before: int) -> None:
+        """Do what a worker asks for. What its queue gained since `before`, and what started, gives the waits."""
+        started = None
+        for instruction in instructions:
+            if instruction.kind == "run":
+                started = instruction
+            elif instruction.kind == "failed":
+                raise SolverError(f"the plan cannot be simulated: {instruction.operator}: {instruction.reason}")
+            elif instruction.worker == GATEWAY:
+                self._answer(instruction.message)
+            else:
+                self._send(station.tier, instruction.worker, instruction.message)
+        after = station.worker.queued
+        if started is None and after == before:
+            return
+        waited = station.queue.changed(self._now, after - before + (started is not None), started is not None)
+        if started is not None:
+            self._start(station, started, waited)
+
+    def _start(self, station: _Station, run: Any, waited: float) -> None:
+        operator = station.running = run.operator
+        service = station.samplers[operator](self._service_rng[operator])
+        station.busy_s += self._window.overlap(self._now, self._now + service)
+        if self._window.holds(self._now):
+            sums = self._runs[operator]
+            sums.runs += 1
+            sums.wait_s += waited
+            sums.service_s += service
+        self._at(self._now + service, self._finish, station, run.run)
+
+    def _answer(self, message: Any) -> None:
+        """An answer is at the gateway one hop later; nothing queues there."""
+        request = self._open.get(message.request)
+        if request is None or not request.answers.add(message.upstream, message.path):
+            raise SolverError(f"request {message.request} was answered twice by {message.upstream}")
+        if request.answers.complete:
+            del self._open[message.request]
+            time = self._now + self._plan.hop_s
+            self._answered_in_window += self._window.holds(time)
+            if self._window.holds(request.arrived_s) and time <= self._last_s:
+                self._latencies.append(time - request.arrived_s)
+
+    def result(self, rate_scale: float) -> SimulationResult:
+        """The figures of the window."""
+        window, latencies = self._window, sorted(self._latencies)
+        duration_s = window.end_s - window.start_s
+        return SimulationResult(
+            seed=self._seed,
+            rate_scale=rate_scale,
+            warmup_s=window.start_s,
+            duration_s=duration_s,
+            offered=self._offered,
+            completed=len(latencies),
+            throughput_per_s=self._answered_in_window / duration_s,
+            latency_mean_s=sum(latencies) / len(latencies) if latencies else float("nan"),
+            latency_p50_s=nearest_rank(latencies, 0.50),
+            latency_p90_s=nearest_rank(latencies, 0.90),
+            latency_p99_s=nearest_rank(latencies, 0.99),
+            latency_max_s=nearest_rank(latencies, 1.0),
+            utilisation={s.name: s.busy_s / duration_s for s in self._stations.values()},
+            link_utilisation={f"{a}->{b}": pipe.busy_s / duration_s for (a, b), pipe in self._pipes.items()},
+            operators={name: sums.figures() for name, sums in self._runs.items()},
+            queues={s.name: s.queue.figures() for s in self._stations.values()},
+            events=self._handled,
+        )
+
+
+@dataclass(slots=True)
+class _Traffic:
+    """A stream's requests to come."""
+
+    stream: RequestStream
+    times: Iterator[float]
+    routes: RouteDrawer

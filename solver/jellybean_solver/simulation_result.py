@@ -1,0 +1,129 @@
+"""What a simulation found, and the sums it is computed from."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFigures:
+    """Means over an operator's runs that started in the window. `wait_mean_s`: inputs there, but not running yet."""
+
+    runs: int
+    wait_mean_s: float
+    service_mean_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """Runs waiting at a worker, the running one not counted: mean over the window's time, and the longest."""
+
+    mean: float
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """Figures of the window [warmup_s, warmup_s + duration_s).
+
+    Latencies are of the requests that arrived in it (arrival at the gateway to last answer there; percentiles by
+    nearest rank; nan when none was answered), `throughput_per_s` counts the answers that came in it. Utilisation is the
+    busy share of the window, by worker and by link ("edge->cloud"). `events` tells how much work the simulation was.
+    """
+
+    seed: int
+    rate_scale: float
+    warmup_s: float
+    duration_s: float
+    offered: int
+    completed: int
+    throughput_per_s: float
+    latency_mean_s: float
+    latency_p50_s: float
+    latency_p90_s: float
+    latency_p99_s: float
+    latency_max_s: float
+    utilisation: Mapping[str, float]
+    link_utilisation: Mapping[str, float]
+    operators: Mapping[str, OperatorFigures]
+    queues: Mapping[str, QueueFigures]
+    events: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; figures that do not exist (nan) are None."""
+        return {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
+
+
+def nearest_rank(ascending: Sequence[float], probability: float) -> float:
+    """The smallest value that at least `probability` of the values do not exceed; nan of none."""
+    if not ascending:
+        return math.nan
+    return ascending[max(0, math.ceil(probability * len(ascending)) - 1)]
+
+
+@dataclass(slots=True)
+class Window:
+    """The span of virtual time that is measured."""
+
+    start_s: float
+    end_s: float
+
+    def holds(self, time: float) -> bool:
+        """Whether an instant is inside."""
+        return self.start_s <= time < self.end_s
+
+    def overlap(self, begin: float, end: float) -> float:
+        """Seconds of [begin, end] that are inside."""
+        return max(0.0, min(end, self.end_s) - max(begin, self.start_s))
+
+
+@dataclass(slots=True)
+class QueueSums:
+    """Length of one worker's queue over time. `ready` holds when each waiting run became ready, first come first."""
+
+    window: Window
+    ready: deque[float] = field(default_factory=deque)
+    longest: int = 0
+    area: float = 0.0  # integral of the length over the window
+    since: float = 0.0
+
+    def changed(self, now: float, added: int, started: bool) -> float:
+        """`added` runs became ready at `now`, then one started if `started`; returns how long that one waited."""
+        self.area += len(self.ready) * self.window.overlap(self.since, now)
+        self.since = now
+        self.ready.extend([now] * added)
+        waited = now - self.ready.popleft() if started else 0.0
+        if len(self.ready) > self.longest and self.window.holds(now):
+            self.longest = len(self.ready)
+        return waited
+
+    def figures(self) -> QueueFigures:
+        """Closes the window."""
+        self.changed(max(self.since, self.window.end_s), 0, started=False)
+        return QueueFigures(self.area / (self.window.end_s - self.window.start_s), self.longest)
+
+
+@dataclass(slots=True)
+class RunSums:
+    """Runs of one operator that started in the window."""
+
+    runs: int = 0
+    wait_s: float = 0.0
+    service_s: float = 0.0
+
+    def figures(self) -> OperatorFigures:
+        """Means; nan without a run."""
+        if self.runs == 0:
+            return OperatorFigures(0, math.nan, math.nan)
+        return OperatorFigures(self.runs, self.wait_s / self.runs, self.service_s / self.runs)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
