@@ -1,7 +1,8 @@
 """YAML text to plain values, with the position of every key and value.
 
 Only what JSON could say is read: no anchors, aliases, tags, merge keys or second documents, so a small file
-cannot become a large value. Size and depth are limited before anything is built. Scalars follow YAML 1.2, so `no` and `on` are text.
+cannot become a large value. Size and depth are limited before anything is built.
+Scalars follow YAML 1.2, so `no` and `on` are text.
 """
 
 from __future__ import annotations
@@ -208,8 +209,8 @@ class _Builder:
             self._refuse(f"alias *{event.anchor}: anchors and aliases are not read", "write the value out")
         elif event.anchor is not None:
             self._refuse(f"anchor &{event.anchor}: anchors and aliases are not read", "remove it")
-        if not isinstance(event, AliasEvent) and event.tag is not None:
-            self._refuse(f"tag {shown(str(event.tag))}: tags are not read", "remove it")
+        if (tag := getattr(event, "tag", None)) is not None:
+            self._refuse(f"tag {shown(str(tag))}: tags are not read", "remove it")
         value = self._value(event)
         frame = self._stack[-1] if self._stack else None
         path: DocPath = ()

@@ -62,6 +62,7 @@ class Edge:
     downstream: str
     kind: EdgeKind = EdgeKind.EACH
     ratio: float = 1.0
+    output: str | None = None  # model output that is sent; None: the first
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,229 @@
+"""The workflow and infrastructure documents, parsed: SI units, short forms written out.
+
+What one document can say of itself is checked here; what needs two of them, or files, in `checks` and `files`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+
+from jellybean.documents.fields import (
+    Bandwidth,
+    Duration,
+    Fraction,
+    Name,
+    Percent,
+    PricePerGib,
+    PricePerHour,
+    Rate,
+    Ratio,
+    Size,
+    Speed,
+    Strict,
+)
+from jellybean.documents.units import UnitError, describe, shown
+from jellybean_solver.problem import Arrivals, Sharing
+
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_ARRAY = re.compile(r"[^#]+\.npz#[^#]+")
+
+
+def _array_reference(text: str) -> str:
+    if not _ARRAY.fullmatch(text):
+        raise UnitError(f"{shown(text)} names no array", "write the file and the array: data/heldout.npz#images")
+    return text
+
+
+ArrayRef = Annotated[
+    str,
+    AfterValidator(_array_reference),
+    WithJsonSchema({"type": "string", "pattern": r"^[^#]+\.npz#[^#]+$", "examples": ["data/heldout.npz#images"]}),
+]
+
+
+class SourceSpec(Strict):
+    """Where data is born: one message of each source makes one request."""
+
+    tier: Name = Field(description="The tier it sits in.")
+    rate_per_s: Rate = Field(alias="rate", gt=0, description="Requests per time, for example 40/s.")
+    message_bytes: Size = Field(alias="message", description="Size of one request's data, for example 794 KiB.")
+    arrivals: Annotated[Arrivals, Field(strict=False)] = Field(
+        default=Arrivals.POISSON, description="How requests arrive in time; poisson unless given."
+    )
+    inputs: ArrayRef | None = Field(default=None, description="Held-out inputs, one per row: data/heldout.npz#images.")
+
+
+class InputSpec(Strict):
+    """An edge into an operator; a plain name is short for `{from: name}`."""
+
+    upstream: Name = Field(alias="from", description="The source or operator that the data comes from.")
+    ratio: Ratio | None = Field(
+        default=None,
+        gt=0,
+        description="Fan-out: the mean number of requests that one upstream output becomes (4, or 0.3 to thin).",
+    )
+    gather: bool = Field(default=False, description="Wait for all children of the innermost open fan-out.")
+    output: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="The model output that is sent; the first unless given."
+    )
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if self.gather and self.ratio is not None:
+            raise UnitError(
+                "gather and ratio exclude each other", "a gather's ratio follows from the fan-out it closes"
+            )
+        return self
+
+
+def _edge(value: Any) -> Any:
+    return {"from": value} if isinstance(value, str) else value
+
+
+InputEdge = Annotated[InputSpec, BeforeValidator(_edge, json_schema_input_type=Name | InputSpec)]
+
+
+class VariantSpec(Strict):
+    """A model that can play an operator. Without a model it can be planned and simulated, not served."""
+
+    model: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="ONNX file, relative to the project: models/mlp.onnx."
+    )
+    sha256: str | None = Field(default=None, description="The file's SHA-256, 64 hexadecimal digits.")
+
+    @field_validator("sha256")
+    @classmethod
+    def _hash(cls, value: str | None) -> str | None:
+        if value is not None and not _SHA256.fullmatch(value):
+            raise UnitError(
+                f"{shown(value)} is no SHA-256 ({len(value)} characters)", "64 hexadecimal digits: sha256sum"
+            )
+        return value.lower() if value is not None else None
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.sha256 is not None and self.model is None:
+            raise UnitError("sha256 without a model", "write model: models/name.onnx too")
+        return self
+
+
+class OperatorSpec(Strict):
+    """A logical node of the workflow."""
+
+    inputs: Annotated[tuple[InputEdge, ...], Field(strict=False)] = Field(
+        min_length=1, description="What it reads; two or more are joined by request."
+    )
+    variants: dict[Name, VariantSpec] = Field(
+        min_length=1, description="The models that can play it: a list of names, or name -> {model, sha256}."
+    )
+
+    @field_validator("variants", mode="before", json_schema_input_type=list[Name] | dict[Name, VariantSpec])
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        for name in value:
+            if not isinstance(name, str):
+                raise UnitError(f"a variant is {describe(name)}, not a name", "quote it when it is one")
+        twice = sorted({name for name in value if value.count(name) > 1})
+        if twice:
+            raise UnitError(f"variant {shown(twice[0])} stands twice", "keep one of them")
+        return {name: {} for name in value}
+
+    @field_validator("inputs")
+    @classmethod
+    def _once(cls, value: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
+        names = [edge.upstream for edge in value]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UnitError(
+                f"{shown(twice[0])} stands twice among the inputs", "one edge per upstream; keep one of them"
+            )
+        return value
+
+
+class SloSpec(Strict):
+    """Targets; what is left out is not asked for."""
+
+    accuracy: Percent | None = Field(default=None, description="At least this accuracy, in the profile's percent.")
+    latency_p99_s: Duration | None = Field(
+        default=None, alias="latency_p99", gt=0, description="99 of 100 requests are answered within this time."
+    )
+    budget_usd_per_h: PricePerHour | None = Field(default=None, alias="budget", description="At most this cost.")
+
+
+class WorkflowDocument(Strict):
+    """workflow.yaml: what must be served, and how well."""
+
+    kind: Literal["Workflow"]
+    name: Name
+    description: str = ""
+    sources: dict[Name, SourceSpec] = Field(min_length=1)
+    operators: dict[Name, OperatorSpec] = Field(min_length=1)
+    labels: ArrayRef | None = Field(default=None, description="Labels of the held-out inputs: data/heldout.npz#labels.")
+    metric: Literal["exact_match", "top1"] | None = Field(
+        default=None, description="How answers are compared to labels."
+    )
+    slo: SloSpec = SloSpec()
+
+
+class WorkerPoolSpec(Strict):
+    """Identical workers in one tier."""
+
+    tier: Name
+    count: int = Field(default=1, ge=0, le=100_000, description="How many there are; 0 takes the pool out.")
+    price_usd_per_h: PricePerHour = Field(alias="price", description="Of one worker, for example 0.096 USD/h.")
+    memory_bytes: Size | None = Field(default=None, alias="memory", description="Of one worker, for example 4 GiB.")
+    sharing: Annotated[Sharing, Field(strict=False)] | None = Field(
+        default=None, description="Whether one worker may serve several operators; limits.sharing unless given."
+    )
+    type: Name | None = Field(default=None, description="Its name in the profiles; the pool's own unless given.")
+    speed: Speed = Field(default=1.0, gt=0, le=1, description="Served here, run at this share of this machine's speed.")
+
+
+class LinkSpec(Strict):
+    """One direction between two tiers."""
+
+    upstream_tier: Name = Field(alias="from")
+    downstream_tier: Name = Field(alias="to")
+    price_usd_per_gib: PricePerGib = Field(default=0.0, alias="price", description="For example 0.10 USD/GiB; else 0.")
+    bandwidth_bytes_per_s: Bandwidth | None = Field(
+        default=None, alias="bandwidth", gt=0, description="For example 100 Mbit/s; unlimited unless given."
+    )
+    latency_s: Duration = Field(default=0.0, alias="latency", description="One way, for example 20 ms.")
+
+
+class LimitsSpec(Strict):
+    """What plans keep to on every worker."""
+
+    utilisation: Fraction = Field(default=0.8, gt=0, le=1, description="Busy share of a worker that plans may use.")
+    sharing: Annotated[Sharing, Field(strict=False)] = Field(
+        default=Sharing.SHARED, description="Default of all pools."
+    )
+    load_from: Literal["mean", "p50", "p75", "p90", "p95", "p99"] = Field(
+        default="mean", description="The latency figure that capacity counts."
+    )
+
+
+class InfrastructureDocument(Strict):
+    """infrastructure.yaml: what there is to serve on."""
+
+    kind: Literal["Infrastructure"]
+    description: str = ""
+    tiers: Annotated[tuple[Name, ...], Field(strict=False)] = Field(
+        min_length=1, description="Nearest the data first; data flows this way only."
+    )
+    workers: dict[Name, WorkerPoolSpec] = Field(min_length=1)
+    links: Annotated[tuple[LinkSpec, ...], Field(strict=False)] = ()
+    limits: LimitsSpec = LimitsSpec()
+
+    @field_validator("tiers")
+    @classmethod
+    def _once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        twice = sorted({name for name in value if value.count(name) > 1})
+        if twice:
+            raise UnitError(f"tier {shown(twice[0])} stands twice", "keep one of them")
+        return value
