@@ -1,0 +1,240 @@
+"""Small networks of the digits workflow: one description each, from which both the torch module and the ONNX file come.
+
+The ONNX file is written node by node, not by torch's exporter: batch norms are folded into the convolutions, and
+what serving needs (bytes in, log-probabilities out, dynamic batch, averaging over shifted views) is in the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+OPSET = 17
+IR_VERSION = 8
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A classifier of 16 x 16 crops.
+
+    `strokes`: look at oriented gradients instead of pixels. `enlarge`: look at the crop that many times larger.
+    `pool`: average that many pixels into one before the head. `convs`: (channels, stride) of 3 x 3 convolutions;
+    empty: none, and all features go into the head. `hidden`: width of the head's hidden layer, 0 for a linear head.
+    `members`: how many networks average their scores.
+    """
+
+    strokes: bool = False
+    enlarge: int = 1
+    pool: int = 1
+    convs: tuple[tuple[int, int], ...] = ()
+    hidden: int = 0
+    members: int = 1
+    outputs: int = CLASSES
+
+
+def gradient_kernels() -> np.ndarray:
+    """Eight 3 x 3 kernels: the derivative in eight directions, [8, 1, 3, 3]."""
+    across = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]], np.float32) / 4
+    angles = np.arange(8) * np.pi / 4
+    kernels = [np.cos(angle) * across + np.sin(angle) * across.T for angle in angles]
+    return np.stack(kernels)[:, None].astype(np.float32)
+
+
+class Net(nn.Module):
+    """The torch module of a spec. Takes bytes as float [n, 16, 16]; gives scores [n, outputs]."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.register_buffer("kernels", torch.from_numpy(gradient_kernels()))
+        channels = 8 if spec.strokes else 1
+        side = 16 // spec.pool
+        layers: list[nn.Module] = []
+        for out, stride in spec.convs:
+            layers += [nn.Conv2d(channels, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU()]
+            channels, side = out, side // stride
+        self.convs = nn.Sequential(*layers)
+        width = channels if spec.convs else channels * side * side
+        head: list[nn.Module] = [nn.Dropout(0.1)]
+        if spec.hidden:
+            head += [nn.Linear(width, spec.hidden), nn.ReLU()]
+            width = spec.hidden
+        self.head = nn.Sequential(*head, nn.Linear(width, spec.outputs))
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        x = pictures[:, None] / 255.0
+        if self.spec.enlarge > 1:
+            x = nn.functional.interpolate(x, scale_factor=self.spec.enlarge, mode="bilinear")
+        if self.spec.strokes:
+            x = torch.relu(nn.functional.conv2d(x, self.kernels, padding=1))
+            x = x / (x.square().mean((1, 2, 3), keepdim=True).sqrt() + 0.01)
+        if self.spec.pool > 1:
+            x = nn.functional.avg_pool2d(x, self.spec.pool)
+        x = self.convs(x)
+        x = x.mean((2, 3)) if self.spec.convs else x.flatten(1)
+        return self.head(x)
+
+
+@dataclass
+class Graph:
+    """An ONNX graph under construction; every method adds nodes and returns the name of what they give."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: list[onnx.TensorProto] = field(default_factory=list)
+
+    def constant(self, value: object, dtype: type = np.float32) -> str:
+        name = f"k{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def ints(self, *values: int) -> str:
+        return self.constant(list(values), np.int64)
+
+    def add(self, op: str, *inputs: str, **attributes: object) -> str:
+        name = f"{op.lower()}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def save(self, path: Path, inputs: dict[str, tuple[int, list]], outputs: dict[str, tuple[int, list]]) -> None:
+        """Checks and writes the model. Inputs and outputs: name -> (element type, shape)."""
+        graph = helper.make_graph(
+            self.nodes,
+            path.stem,
+            [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()],
+            [helper.make_tensor_value_info(name, *kind) for name, kind in outputs.items()],
+            self.constants,
+        )
+        opset = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="jellybean-digits")
+        onnx.checker.check_model(model, full_check=True)
+        onnx.save(model, path)
+
+
+@dataclass
+class Ensemble:
+    """Trained networks of one spec whose scores are averaged, then divided by a temperature (calibration)."""
+
+    nets: list[Net]
+    temperature: float = 1.0
+
+    @property
+    def spec(self) -> Spec:
+        return self.nets[0].spec
+
+    @torch.no_grad()
+    def scores(self, pictures: torch.Tensor) -> torch.Tensor:
+        parts = pictures.split(1024)
+        return torch.cat([sum(net(part) for net in self.nets) / len(self.nets) for part in parts]) / self.temperature
+
+
+def scores(graph: Graph, ensemble: Ensemble, crops: str) -> str:
+    """Adds the networks to `graph`: bytes [n, 16, 16] -> scores [n, outputs]."""
+    spec = ensemble.spec
+    x = graph.add("Mul", graph.add("Cast", crops, to=TensorProto.FLOAT), graph.constant(1 / 255))
+    x = graph.add("Unsqueeze", x, graph.ints(1))
+    if spec.enlarge > 1:
+        scales = graph.constant([1, 1, spec.enlarge, spec.enlarge])
+        x = graph.add("Resize", x, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
+    if spec.strokes:
+        gradients = graph.add("Conv", x, graph.constant(gradient_kernels()), pads=[1, 1, 1, 1])
+        x = graph.add("Relu", gradients)
+        energy = graph.add("ReduceMean", graph.add("Mul", x, x), axes=[1, 2, 3], keepdims=1)
+        x = graph.add("Div", x, graph.add("Add", graph.add("Sqrt", energy), graph.constant(0.01)))
+    if spec.pool > 1:
+        x = graph.add("AveragePool", x, kernel_shape=[spec.pool] * 2, strides=[spec.pool] * 2)
+    each = [_head(graph, net, _convolutions(graph, net, x)) for net in ensemble.nets]
+    total = graph.add("Sum", *each) if len(each) > 1 else each[0]
+    return graph.add("Mul", total, graph.constant(1 / (len(each) * ensemble.temperature)))
+
+
+def _head(graph: Graph, net: Net, x: str) -> str:
+    for layer in net.head:
+        if isinstance(layer, nn.Linear):
+            weight, bias = graph.constant(layer.weight.detach().numpy()), graph.constant(layer.bias.detach().numpy())
+            x = graph.add("Gemm", x, weight, bias, transB=1)
+        elif isinstance(layer, nn.ReLU):
+            x = graph.add("Relu", x)
+    return x
+
+
+def _convolutions(graph: Graph, net: Net, x: str) -> str:
+    """Convolutions with their batch norms folded in, then the mean over all places; flattened when there are none."""
+    layers = list(net.convs)
+    for conv, norm in zip(layers[0::3], layers[1::3], strict=True):
+        gain = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+        weight = (conv.weight * gain[:, None, None, None]).detach().numpy()
+        bias = (norm.bias - norm.running_mean * gain).detach().numpy()
+        strides = list(conv.stride)
+        x = graph.add("Conv", x, graph.constant(weight), graph.constant(bias), strides=strides, pads=[1, 1, 1, 1])
+        x = graph.add("Relu", x)
+    if layers:
+        x = graph.add("GlobalAveragePool", x)
+    return graph.add("Flatten", x)
+
+
+def save_classifier(ensemble: Ensemble, path: Path) -> None:
+    """Crops as bytes [n, 16, 16] -> log-probabilities [n, 10]."""
+    graph = Graph()
+    graph.add("LogSoftmax", scores(graph, ensemble, "find"), axis=1)
+    graph.nodes[-1].output[0] = "logp"
+    graph.save(
+        path,
+        {"find": (TensorProto.UINT8, ["n", 16, 16])},
+        {"logp": (TensorProto.FLOAT, ["n", CLASSES])},
+    )
+
+
+def save_finder(ensemble: Ensemble, path: Path) -> None:
+    """A strip as bytes [1, 16, 96] -> the crops that hold a digit, left to right, [n, 16, 16] with n from 0 to 6."""
+    graph = Graph()
+    split = graph.add("Reshape", "strip", graph.ints(16, 6, 16))
+    slots = graph.add("Transpose", split, perm=[1, 0, 2])
+    score = graph.add("Reshape", scores(graph, ensemble, slots), graph.ints(6))
+    held = graph.add("Greater", score, graph.constant(0.0))
+    graph.add("Compress", slots, held, axis=0)
+    graph.nodes[-1].output[0] = "crops"
+    graph.save(
+        path,
+        {"strip": (TensorProto.UINT8, [1, 16, 96])},
+        {"crops": (TensorProto.UINT8, ["n", 16, 16])},
+    )
+
+
+def save_fusion(weights: dict[str, np.ndarray], path: Path) -> None:
+    """Two log-probabilities of the same crop -> their fused log-probabilities, weighted per class."""
+    graph = Graph()
+    shape = graph.add("Mul", "shape", graph.constant(weights["shape"]))
+    strokes = graph.add("Mul", "strokes", graph.constant(weights["strokes"]))
+    total = graph.add("Add", graph.add("Add", shape, strokes), graph.constant(weights["bias"]))
+    graph.add("LogSoftmax", total, axis=1)
+    graph.nodes[-1].output[0] = "logp"
+    logp = (TensorProto.FLOAT, ["n", CLASSES])
+    graph.save(path, {"shape": logp, "strokes": logp}, {"logp": logp})
+
+
+def save_number(path: Path) -> None:
+    """The digits of one strip, [n, 10] log-probabilities left to right -> the number they write; -1 when n is 0."""
+    graph = Graph()
+    digits = graph.add("ArgMax", "read", axis=1, keepdims=0)
+    count = graph.add("Shape", digits)
+    scalar = graph.add("Squeeze", count)
+    one = graph.constant(1, np.int64)
+    last = graph.add("Sub", scalar, one)
+    places = graph.add("Range", last, graph.constant(-1, np.int64), graph.constant(-1, np.int64))
+    powers = graph.add("Cast", graph.add("Pow", graph.constant(10.0), graph.add("Cast", places, to=1)), to=7)
+    value = graph.add("ReduceSum", graph.add("Mul", digits, powers), keepdims=1)
+    empty = graph.add("Cast", graph.add("Equal", count, graph.ints(0)), to=TensorProto.INT64)
+    graph.add("Sub", value, empty)
+    graph.nodes[-1].output[0] = "number"
+    graph.save(
+        path,
+        {"read": (TensorProto.FLOAT, ["n", CLASSES])},
+        {"number": (TensorProto.INT64, [1])},
+    )

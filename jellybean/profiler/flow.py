@@ -1,0 +1,144 @@
+"""Requests through the workflow without clock or network: the agents' own brain and executor, one worker for all.
+
+So fan-outs, gathers and joins mean exactly what they mean when served. What one request makes an operator compute is
+remembered until the next request, so that selections which agree upstream share it: all selections together cost
+little more than each variant once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jellybean.profiler.errors import ProfileError
+from jellybean.profiler.workload import Array, Model, Selection, Workload
+from jellybean_agent.brain import Brain
+from jellybean_agent.errors import AgentError
+from jellybean_agent.executor import Executor, Input
+from jellybean_agent.messages import GATEWAY, Failed, Instruction, Message, Path, Run, Send
+
+Inputs = tuple[Input, ...]
+_WORKER = "profiler"
+
+
+@dataclass(frozen=True, slots=True)
+class _Outputs:
+    """A run's outputs by downstream, as the brain asks for them."""
+
+    by_downstream: Mapping[str, Array]
+
+    def rows(self, downstream: str) -> int:
+        return int(self.by_downstream[downstream].shape[0])
+
+    def take(self, downstream: str, row: int | None) -> Array:
+        array = self.by_downstream[downstream]
+        return array if row is None else array[row : row + 1]
+
+
+@dataclass
+class Traffic:
+    """Totals over the messages seen: (operator, variant, downstream) -> messages, bytes, runs that made them."""
+
+    messages: dict[tuple[str, str, str], int] = field(default_factory=lambda: defaultdict(int))
+    message_bytes: dict[tuple[str, str, str], int] = field(default_factory=lambda: defaultdict(int))
+    runs: dict[tuple[str, str, str], int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, model: Model, downstream: str, array: Array, *, fans_out: bool) -> None:
+        """Counts one run's output: as many messages as rows when it fans out."""
+        key = (model.operator, model.variant, downstream)
+        self.runs[key] += 1
+        self.messages[key] += array.shape[0] if fans_out else 1
+        self.message_bytes[key] += array.nbytes
+
+
+class Flow:
+    """Answers requests under any selection."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._executors: dict[tuple[str, str], Executor] = {}
+        self._request = -1
+        self._memo: dict[tuple[tuple[str, ...], Path], Mapping[str, Array]] = {}
+        self.traffic = Traffic()
+        self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> inputs of the runs really made
+
+    def answer(self, request: int, selection: Selection) -> Mapping[str, Array]:
+        """Sink -> its answer to a held-out request; the answers of all children in one tensor under open fan-outs."""
+        if request != self._request:
+            self._request = request
+            self._memo.clear()
+        workload = self._workload
+        brain = Brain(_WORKER, workload.wiring, [dict.fromkeys(workload.wiring, _WORKER)])
+        todo: deque[Instruction] = deque()
+        for edge in workload.edges:
+            if edge.upstream in workload.requests:
+                payload = workload.requests[edge.upstream][request : request + 1]
+                todo.extend(brain.received(Message("request", 0, edge.upstream, edge.downstream, (), payload)))
+        answers: dict[str, dict[Path, Array | None]] = {sink: {} for sink in workload.sinks}
+        while todo:
+            match todo.popleft():
+                case Run() as run:
+                    todo.extend(brain.completed(run.run, _Outputs(self._outputs(run, selection))))
+                case Send(_, message):
+                    answers[message.upstream][message.path] = message.payload
+                case Failed() as failed:
+                    raise ProfileError(f"operator {failed.operator}: {failed.reason}")
+        return {sink: _joined(found) for sink, found in answers.items()}
+
+    def _outputs(self, run: Run, selection: Selection) -> Mapping[str, Array]:
+        above = self._workload.ancestors[run.operator]
+        key = ((run.operator, *(selection[name] for name in above)), run.path)
+        if key not in self._memo:
+            self._memo[key] = self._execute(run, self._workload.step_by_name[run.operator].model(selection[above[-1]]))
+        return self._memo[key]
+
+    def _execute(self, run: Run, model: Model) -> Mapping[str, Array]:
+        workload = self._workload
+        try:
+            result = self.executor(model).run(run.inputs)
+        except AgentError as error:
+            raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
+        self.inputs[run.operator].append(run.inputs)
+        found: dict[str, Array] = {}
+        for edge in workload.edges:
+            if edge.upstream == model.operator:
+                found[edge.downstream] = _output(workload, model, edge.downstream, result.outputs)
+                self.traffic.add(model, edge.downstream, found[edge.downstream], fans_out=edge.kind == "fan_out")
+        if not found:
+            found[GATEWAY] = next(iter(result.outputs.values()))
+            self.traffic.add(model, GATEWAY, found[GATEWAY], fans_out=False)
+        return found
+
+    def executor(self, model: Model) -> Executor:
+        """The model at this machine's own speed, loaded once."""
+        key = (model.operator, model.variant)
+        if key not in self._executors:
+            self._executors[key] = load(self._workload, model, 1.0)
+        return self._executors[key]
+
+
+def load(workload: Workload, model: Model, speed: float) -> Executor:
+    """The executor of a model on a worker of `speed`. ProfileError when it cannot be loaded."""
+    try:
+        return Executor(model.path, model.sha256, workload.step_by_name[model.operator].upstreams, speed)
+    except AgentError as error:
+        raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
+
+
+def _output(workload: Workload, model: Model, downstream: str, outputs: Mapping[str, Array]) -> Array:
+    name = workload.outputs.get((model.operator, downstream), next(iter(outputs)))
+    if name not in outputs:
+        raise ProfileError(
+            f"operator {model.operator}, variant {model.variant}: the model has no output {name!r} for {downstream}; "
+            f"it has {', '.join(outputs)}"
+        )
+    return outputs[name]
+
+
+def _joined(found: Mapping[Path, Array | None]) -> Array:
+    """One tensor per answer: the children's rows in order; no rows when there was no child."""
+    rows = [payload for _, payload in sorted(found.items(), key=lambda item: item[0]) if payload is not None]
+    return np.concatenate(rows) if rows else np.zeros((0,))

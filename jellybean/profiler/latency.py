@@ -1,0 +1,145 @@
+"""How long a worker is busy with one batch, through the executor that serves.
+
+Every point (model, speed, batch) is measured in several short blocks, round-robin over all points, so that drift of
+the machine hits all alike; the spread of a point's block medians says how noisy it was. Between runs the worker rests
+for a moment as a serving worker does: caches are then as cold as in service, where a tight loop would flatter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from jellybean.profiler.cache import Cache, key_of
+from jellybean.profiler.errors import ProfileError
+from jellybean.profiler.flow import Inputs, load
+from jellybean.profiler.workload import Array, Model, Workload
+from jellybean_agent.errors import AgentError
+from jellybean_agent.executor import Executor
+
+BLOCKS = 5
+FEWEST_RUNS = 2  # per block
+WARM_UP_BELOW_S = 0.05  # a block starts with a run that does not count, unless runs take longer
+REST_S = 0.002
+SAMPLE = 64  # different inputs per point
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to measure. Types of workers with equal speed share a point."""
+
+    model: Model
+    speed: float
+    batch: int
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds busy with one batch. `noise`: spread of block medians relative to their median."""
+
+    mean_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    noise: float
+
+
+def batched(sample: Sequence[Inputs], batch: int) -> list[Inputs]:
+    """Inputs of `batch` requests stacked along the leading dimension; the sample is used again where it is too short.
+
+    A gather's input is already all children of a request; such operators are measured at batch size 1.
+    """
+    if batch == 1:
+        return list(sample)
+    groups = [
+        [sample[(first + offset) % len(sample)] for offset in range(batch)] for first in range(0, len(sample), batch)
+    ]
+    return [tuple(_stacked([inputs[edge] for inputs in group]) for edge in range(len(group[0]))) for group in groups]
+
+
+def _stacked(values: Sequence[Array | tuple[Array, ...]]) -> Array:
+    arrays = [value for value in values if not isinstance(value, tuple)]
+    if len(arrays) != len(values):
+        raise ProfileError("inputs of a gather cannot be stacked into a batch")
+    return np.concatenate(arrays)
+
+
+class LatencyMeter:
+    """Measures points block by block. `blocks()` lists what is to do; `measure` does one; `result` sums up."""
+
+    def __init__(
+        self, workload: Workload, inputs: dict[str, list[Inputs]], cache: Cache, seconds_per_point: float
+    ) -> None:
+        self._workload, self._inputs, self._cache = workload, inputs, cache
+        self._seconds = seconds_per_point / BLOCKS
+        self._executors: dict[tuple[Model, float], Executor] = {}
+        self._took_s: dict[Point, float] = {}
+
+    def expected_s(self, point: Point) -> float:
+        """How long one more block of a point takes, as far as is known."""
+        return self._took_s.get(point, self._seconds)
+
+    def key(self, point: Point, block: int) -> str:
+        """The cache key of one block."""
+        model = point.model
+        return key_of(
+            kind="latency",
+            model=(model.operator, model.variant, model.sha256),
+            speed=point.speed,
+            batch=point.batch,
+            block=block,
+            seconds=self._seconds,
+            work=self._workload.digest,
+        )
+
+    def measure(self, point: Point, block: int) -> None:
+        """One block of one point, unless the cache has it."""
+        key = self.key(point, block)
+        if key in self._cache:
+            return
+        began = time.perf_counter()
+        self._cache.put(key, self._samples(point, block))
+        self._took_s[point] = time.perf_counter() - began
+
+    def _samples(self, point: Point, block: int) -> list[float]:
+        model = point.model
+        executor = self._executor(model, point.speed)
+        inputs = batched(self._inputs[model.operator][:SAMPLE], point.batch)
+        samples: list[float] = []
+        try:
+            if self.expected_s(point) < WARM_UP_BELOW_S or block == 0 or self._fast(point):
+                executor.run(inputs[0])
+            ends = time.perf_counter() + self._seconds
+            while len(samples) < FEWEST_RUNS or time.perf_counter() < ends:
+                time.sleep(REST_S)
+                samples.append(executor.run(inputs[(block * 7 + len(samples)) % len(inputs)]).busy_s)
+        except AgentError as error:
+            raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
+        return samples
+
+    def _fast(self, point: Point) -> bool:
+        """Whether a run that does not count costs little."""
+        key = self.key(point, 0)
+        return key in self._cache and median(self._cache[key]) < WARM_UP_BELOW_S
+
+    def _executor(self, model: Model, speed: float) -> Executor:
+        if (model, speed) not in self._executors:
+            self._executors[model, speed] = load(self._workload, model, speed)
+        return self._executors[model, speed]
+
+    def accepts_batches(self, model: Model) -> bool:
+        """Whether the model's inputs leave their leading dimension open."""
+        return all(port.shape and port.shape[0] == -1 for port in self._executor(model, 1.0).inputs)
+
+    def result(self, point: Point) -> Latency:
+        """All blocks of a finished point together."""
+        blocks = [self._cache[self.key(point, block)] for block in range(BLOCKS)]
+        medians = [median(block) for block in blocks]
+        samples = np.array([sample for block in blocks for sample in block])
+        p50, p90, p99 = (float(value) for value in np.quantile(samples, (0.5, 0.9, 0.99)))
+        spread = (max(medians) - min(medians)) / median(medians)
+        return Latency(float(samples.mean()), p50, p90, p99, spread)

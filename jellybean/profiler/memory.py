@@ -1,0 +1,49 @@
+"""Memory of a model while it serves: growth of a fresh process over loading it and running it.
+
+A process of its own, because an allocator that has already grown hides what the next model needs. Started with spawn:
+a fork after onnxruntime has threads is not safe.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import psutil
+
+from jellybean.profiler.errors import ProfileError
+from jellybean.profiler.workload import Model
+from jellybean_agent.errors import AgentError
+from jellybean_agent.executor import Executor, Input
+
+RUNS = 3
+SMALLEST_BYTES = 4096  # growth is counted in pages
+
+
+def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple[Input, ...]]) -> float:
+    """Bytes by which a process grows that loads `model` and runs each of `batches`. ProfileError when it dies."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            grown = pool.submit(_growth, model.path, model.sha256, tuple(upstreams), tuple(batches)).result()
+        except AgentError as error:
+            raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
+        except BrokenProcessPool as error:
+            raise ProfileError(
+                f"operator {model.operator}, variant {model.variant}: the process that loaded {model.path} died; "
+                "is there enough memory?"
+            ) from error
+    return float(max(SMALLEST_BYTES, grown))
+
+
+def _growth(path: Path, sha256: str, upstreams: tuple[str, ...], batches: Sequence[tuple[Input, ...]]) -> int:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    executor = Executor(path, sha256, upstreams)
+    for inputs in batches:
+        for _ in range(RUNS):
+            executor.run(inputs)
+    return int(process.memory_info().rss - before)

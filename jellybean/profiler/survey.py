@@ -1,0 +1,66 @@
+"""What flows on the edges: real inputs per operator, message sizes, children per fan-out, from held-out requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jellybean.profiler.accuracy import covering_selections
+from jellybean.profiler.errors import ProfileError
+from jellybean.profiler.flow import Flow, Inputs
+from jellybean.profiler.workload import Workload
+from jellybean_solver.problem import Edge, EdgeKind
+
+MOST_REQUESTS = 1000  # for children per fan-out, under each operator's first variant
+OTHER_REQUESTS = 60  # under the other variants
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Inputs are those under the first variant of everything upstream."""
+
+    inputs: dict[str, list[Inputs]]
+    message_bytes: dict[tuple[str, str], dict[str, float]]  # (operator, variant) -> downstream -> mean bytes
+    children: dict[tuple[str, str], float]  # fan-out edge (upstream, downstream) -> mean count
+
+
+def survey(workload: Workload, flow: Flow) -> Survey:
+    """Runs held-out requests under selections that cover every variant."""
+    covering = covering_selections(workload)
+    total = min(workload.request_count, MOST_REQUESTS)
+    for request in range(total):
+        flow.answer(request, covering[0])
+    inputs = {name: list(found) for name, found in flow.inputs.items()}
+    missing = [step.name for step in workload.steps if not inputs.get(step.name)]
+    if missing:
+        raise ProfileError(f"no held-out request reaches {', '.join(missing)}: a fan-out above gave no children at all")
+    children = {
+        (edge.upstream, edge.downstream): _mean_children(flow, covering[0], edge)
+        for edge in workload.edges
+        if edge.kind is EdgeKind.FAN_OUT and edge.upstream in workload.step_by_name
+    }
+    for request in range(min(total, OTHER_REQUESTS)):
+        for selection in covering[1:]:
+            flow.answer(request, selection)
+    sizes: dict[tuple[str, str], dict[str, float]] = {}
+    for (operator, variant, downstream), count in flow.traffic.messages.items():
+        mean = flow.traffic.message_bytes[operator, variant, downstream] / max(1, count)
+        sizes.setdefault((operator, variant), {})[downstream] = mean
+    return Survey(inputs, sizes, children)
+
+
+def _mean_children(flow: Flow, selection: dict[str, str], edge: Edge) -> float:
+    key = (edge.upstream, selection[edge.upstream], edge.downstream)
+    return flow.traffic.messages[key] / flow.traffic.runs[key]
+
+
+def ratio_warnings(workload: Workload, found: Survey, tolerance: float = 0.05) -> list[str]:
+    """Where the document's ratio is not what held-out data show."""
+    notes = []
+    for edge in workload.edges:
+        mean = found.children.get((edge.upstream, edge.downstream))
+        if mean is not None and abs(edge.ratio - mean) > tolerance * max(mean, 1e-9):
+            notes.append(
+                f"{edge.downstream}: workflow.yaml says ratio {edge.ratio:g} from {edge.upstream}, held-out data show "
+                f"{mean:.3g}; rates and loads of the plan will be off by that much"
+            )
+    return notes

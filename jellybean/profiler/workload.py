@@ -1,0 +1,116 @@
+"""What is to be measured: the project's operators with their model files, and held-out requests."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from jellybean_agent.brain import OperatorWiring
+from jellybean_agent.messages import GATEWAY
+from jellybean_solver.problem import Edge, EdgeKind
+
+Array = npt.NDArray[Any]
+Selection = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Model:
+    """One variant's file."""
+
+    operator: str
+    variant: str
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator: its input edges, and its variants in the document's order."""
+
+    name: str
+    inputs: tuple[Edge, ...]
+    models: tuple[Model, ...]
+
+    @property
+    def upstreams(self) -> tuple[str, ...]:
+        return tuple(edge.upstream for edge in self.inputs)
+
+    def model(self, variant: str) -> Model:
+        return next(model for model in self.models if model.variant == variant)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Steps in topological order, one array per source (row i belongs to request i), labels of the requests if any.
+
+    `outputs` names the model output of an edge (upstream, downstream) where it is not the first one. `speeds`: worker
+    type -> speed relative to this machine.
+    """
+
+    steps: tuple[Step, ...]
+    requests: Mapping[str, Array]
+    labels: Array | None
+    metric: str
+    speeds: Mapping[str, float]
+    outputs: Mapping[tuple[str, str], str]
+
+    @cached_property
+    def step_by_name(self) -> Mapping[str, Step]:
+        return {step.name: step for step in self.steps}
+
+    @property
+    def request_count(self) -> int:
+        return min(len(rows) for rows in self.requests.values())
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        return tuple(edge for step in self.steps for edge in step.inputs)
+
+    @cached_property
+    def wiring(self) -> Mapping[str, OperatorWiring]:
+        """All operators as one worker's brain wants them."""
+        out: dict[str, list[tuple[str, EdgeKind]]] = {step.name: [] for step in self.steps}
+        for edge in self.edges:
+            if edge.upstream in out:
+                out[edge.upstream].append((edge.downstream, edge.kind))
+        return {
+            step.name: OperatorWiring(
+                tuple((edge.upstream, edge.kind.value) for edge in step.inputs),
+                tuple((downstream, kind.value) for downstream, kind in out[step.name]),
+            )
+            for step in self.steps
+        }
+
+    @cached_property
+    def sinks(self) -> tuple[str, ...]:
+        return tuple(name for name, wires in self.wiring.items() if not wires.outputs)
+
+    @cached_property
+    def ancestors(self) -> Mapping[str, tuple[str, ...]]:
+        """Operator -> all operators that its output depends on, itself included, in topological order."""
+        found: dict[str, set[str]] = {}
+        for step in self.steps:
+            found[step.name] = {step.name}.union(*(found.get(upstream, set()) for upstream in step.upstreams))
+        order = [step.name for step in self.steps]
+        return {name: tuple(one for one in order if one in above) for name, above in found.items()}
+
+    def downstreams(self, operator: str) -> tuple[str, ...]:
+        """Who gets the operator's output; the gateway for a sink."""
+        return tuple(downstream for downstream, _ in self.wiring[operator].outputs) or (GATEWAY,)
+
+    @cached_property
+    def digest(self) -> str:
+        """Content hash of wiring, held-out requests, labels and metric."""
+        found = hashlib.sha256(repr((self.edges, sorted(self.outputs.items()), self.metric)).encode())
+        arrays = [*(self.requests[name] for name in sorted(self.requests)), self.labels]
+        for array in arrays:
+            if array is not None:
+                found.update(repr((array.dtype, array.shape)).encode())
+                found.update(array.tobytes())
+        return found.hexdigest()
