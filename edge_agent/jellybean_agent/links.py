@@ -1,8 +1,8 @@
 """Emulated links between tiers, so that tiers mean something on one machine.
 
 Per (upstream tier, downstream tier) there is one FIFO bandwidth pipe that all processes of a run share, then a latency.
-The pipe's state is the CLOCK_MONOTONIC time at which it is next free, in a small file that every process maps; an fcntl
-lock makes reserve atomic between processes.
+The pipe's state is the CLOCK_MONOTONIC time at which it is next free and the bytes it has carried, in a small file that
+every process maps; an fcntl lock makes `reserve` atomic between processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Self
 
 from jellybean_agent.plan_view import LinkView
 
-_DOUBLE = struct.Struct("<d")
+_SLOT = struct.Struct("<dd")  # next free second, bytes sent so far
 
 
 class EmulatedLinks:
@@ -27,10 +27,10 @@ class EmulatedLinks:
 
     def __init__(self, links: Sequence[LinkView], path: Path) -> None:
         self._links = {(link.upstream_tier, link.downstream_tier): (slot, link) for slot, link in enumerate(links)}
-        size = max(1, len(links)) * _DOUBLE.size
+        size = max(1, len(links)) * _SLOT.size
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.fstat(self._file).st_size < size:
-            os.ftruncate(self._file, size)  # zero bytes read as 0.0: free since the clock began
+            os.ftruncate(self._file, size)  # zero bytes read as 0.0: free, nothing sent
         self._map = mmap.mmap(self._file, size)
 
     def reserve(self, upstream_tier: str, downstream_tier: str, message_bytes: int, now: float | None = None) -> float:
@@ -40,17 +40,24 @@ class EmulatedLinks:
         if upstream_tier == downstream_tier or found is None:
             return at
         slot, link = found
-        if not link.bandwidth_bytes_per_s:
-            return at + link.latency_s
-        offset = slot * _DOUBLE.size
-        fcntl.lockf(self._file, fcntl.LOCK_EX, _DOUBLE.size, offset)
+        offset = slot * _SLOT.size
+        fcntl.lockf(self._file, fcntl.LOCK_EX, _SLOT.size, offset)
         try:
-            (next_free,) = _DOUBLE.unpack_from(self._map, offset)
-            free_s = max(at, next_free) + message_bytes / link.bandwidth_bytes_per_s
-            _DOUBLE.pack_into(self._map, offset, free_s)
+            next_free_s, total = self._read(offset)
+            if link.bandwidth_bytes_per_s:
+                at = next_free_s = max(at, next_free_s) + message_bytes / link.bandwidth_bytes_per_s
+            _SLOT.pack_into(self._map, offset, next_free_s, total + message_bytes)
         finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, _DOUBLE.size, offset)
-        return free_s + link.latency_s
+            fcntl.lockf(self._file, fcntl.LOCK_UN, _SLOT.size, offset)
+        return at + link.latency_s
+
+    def bytes_sent(self) -> dict[tuple[str, str], float]:
+        """Bytes that all processes of the run have sent so far, by (upstream tier, downstream tier)."""
+        return {tiers: self._read(slot * _SLOT.size)[1] for tiers, (slot, _) in self._links.items()}
+
+    def _read(self, offset: int) -> tuple[float, float]:
+        next_free_s, total = _SLOT.unpack_from(self._map, offset)
+        return float(next_free_s), float(total)
 
     def close(self) -> None:
         """Unmap; the file belongs to the run and goes with its folder."""

@@ -1,0 +1,1 @@
+"""Serving a plan on this machine: gateway, launcher, client and bench."""

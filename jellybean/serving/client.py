@@ -1,0 +1,83 @@
+"""A client of a running workflow.
+
+with Client.of("demo/digits") as client:
+    print(client.infer({"strip": image}))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import numpy as np
+
+from jellybean.serving.errors import RequestError
+from jellybean.serving.state import running_state
+from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.peers import CHANNEL_OPTIONS
+from jellybean_agent.tensors import Array, decode, encode
+from jellybean_protos.agent.v1 import agent_pb2
+from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+
+TIMEOUT_S = 60.0
+
+
+class Client:
+    """Talks to a gateway; safe for several threads. Close it, or use it as a context manager."""
+
+    def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._stub = gateway_pb2_grpc.GatewayStub(self._channel)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def of(cls, directory: Path | str, *, timeout_s: float = TIMEOUT_S) -> Self:
+        """A client of what is up for a project's folder. NotRunningError when nothing is."""
+        return cls(running_state(Path(directory)).gateway_address, timeout_s=timeout_s)
+
+    def infer(
+        self, inputs: Mapping[str, Any], *, request_id: str = "", timeout_s: float | None = None
+    ) -> dict[str, Array]:
+        """One request: a tensor per source in, a tensor per sink out. RequestError when it is refused or fails."""
+        request = request_of(inputs, request_id)
+        response = self._call(self._stub.Infer, request, timeout_s)
+        return {name: decode(tensor) for name, tensor in response.outputs.items()}
+
+    def status(self) -> gateway_pb2.StatusResponse:
+        """State of the gateway and of every worker."""
+        status: gateway_pb2.StatusResponse = self._call(self._stub.Status, gateway_pb2.StatusRequest(), None)
+        return status
+
+    def drain(self, timeout_s: float) -> int:
+        """Let the gateway finish what it has in hand and take nothing new; the number of requests left."""
+        request = agent_pb2.DrainRequest(timeout_s=timeout_s)
+        return int(self._call(self._stub.Drain, request, timeout_s + 5.0).left)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+        try:
+            return method(request, timeout=timeout_s or self._timeout_s)
+        except grpc.RpcError as error:
+            raise RequestError(error.code().name, error.details() or "no details") from error
+
+
+def request_of(inputs: Mapping[str, Any], request_id: str = "") -> gateway_pb2.InferRequest:
+    """A request on the wire. RequestError when a value cannot be a tensor."""
+    try:
+        tensors = {name: encode(np.asarray(value)) for name, value in inputs.items()}
+    except InvalidInputError as error:
+        raise RequestError(grpc.StatusCode.INVALID_ARGUMENT.name, str(error)) from error
+    return gateway_pb2.InferRequest(request_id=request_id, inputs=tensors)

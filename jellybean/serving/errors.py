@@ -1,0 +1,30 @@
+"""What can go wrong while serving, in words for a person."""
+
+from __future__ import annotations
+
+from jellybean_solver.errors import JellyBeanError
+
+
+class ServingError(JellyBeanError):
+    """Serving could not start, stop or answer."""
+
+
+class LaunchError(ServingError):
+    """A process of the run did not come up; names it and ends with the last lines of its log."""
+
+
+class NotRunningError(ServingError):
+    """Nothing is up for this project."""
+
+
+class AlreadyRunningError(ServingError):
+    """Something is up for this project already."""
+
+
+class RequestError(ServingError):
+    """A request was refused or failed. `status` is the gRPC status code's name."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(f"{reason} ({status})")
+        self.status = status
+        self.reason = reason

@@ -1,0 +1,376 @@
+"""The gateway: takes requests, draws a route for each, sends the sources' data, collects the sinks' answers.
+
+It keeps a stream open to every worker of the plan; when one breaks, the worker is gone and the requests on their way
+through it fail by its name. A worker that wants to leave gets no new requests and its stream ends with the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from jellybean.serving.answers import SinkAnswer
+from jellybean_agent.driver import read_path
+from jellybean_agent.errors import AgentError, InvalidInputError, TransientError, status_from_number, status_of
+from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.messages import GATEWAY
+from jellybean_agent.peers import CHANNEL_OPTIONS, Peer
+from jellybean_agent.plan_view import PlanView
+from jellybean_agent.tensors import decode, mismatch
+from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from jellybean_protos.gateway.v1 import gateway_pb2
+from jellybean_solver.routing import RouteDrawer
+
+LOG = logging.getLogger("jellybean.gateway")
+MAX_IN_HAND = 1024
+TIMEOUT_S = 60.0
+_DESCRIBE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Why a request failed."""
+
+    status: grpc.StatusCode
+    reason: str
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """A request in hand. Its `key` is never used twice, whatever ids clients choose."""
+
+    key: str
+    route: int
+    done: asyncio.Future[Outcome | None]
+    answers: dict[str, SinkAnswer]
+    missing: set[str]
+
+
+@dataclass(slots=True)
+class _Worker:
+    state: str = "starting"  # starting, ready, draining, gone
+    reason: str = ""
+    signatures: Mapping[str, agent_pb2.Signature] = field(default_factory=dict)
+
+
+class Gateway:
+    """The Gateway service of one plan."""
+
+    def __init__(
+        self,
+        view: PlanView,
+        addresses: Mapping[str, str],
+        links: EmulatedLinks,
+        *,
+        max_in_hand: int = MAX_IN_HAND,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._view, self._addresses, self._links = view, addresses, links
+        self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
+        self._run = uuid.uuid4().hex[:8]
+        self._numbers = itertools.count()
+        self._in_hand: dict[str, _Request] = {}
+        self._ids: set[str] = set()  # of clients, in hand
+        self._workers = {worker.name: _Worker() for worker in view.serving}
+        self._drawer = RouteDrawer(view.weights)
+        self._draining = False
+        self._drain_until = math.inf
+        self._answered = self._failed = 0
+        self._describing: set[asyncio.Task[None]] = set()
+        self._peers = {
+            name: Peer(name, addresses[name], sender=GATEWAY, on_lost=self._lost, on_credit=self._credit, eager=True)
+            for name in self._workers
+        }
+
+    # -- what clients ask ---------------------------------------------------------------------------------------------
+
+    async def Infer(self, request: gateway_pb2.InferRequest, context: Any) -> gateway_pb2.InferResponse:
+        try:
+            refusal = self._refusal(request)
+            if refusal is None:
+                self._check_inputs(request.inputs)
+        except AgentError as error:
+            refusal = Outcome(status_of(error), str(error))
+        if refusal is not None:
+            self._failed += 1
+            await context.abort(refusal.status, refusal.reason)
+        outcome, response = await self._serve(request, context.time_remaining())
+        if outcome is not None:
+            self._failed += 1
+            await context.abort(outcome.status, outcome.reason)
+        self._answered += 1
+        return response
+
+    async def Status(self, _request: gateway_pb2.StatusRequest, _context: Any) -> gateway_pb2.StatusResponse:
+        return gateway_pb2.StatusResponse(
+            workflow=self._view.name,
+            plan=self._view.hash,
+            state=self.state,
+            workers={name: worker.state for name, worker in self._workers.items()},
+            reasons={name: worker.reason for name, worker in self._workers.items() if worker.reason},
+            requests_in_hand=len(self._in_hand),
+            answered=self._answered,
+            failed=self._failed,
+        )
+
+    async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
+        return agent_pb2.DrainResponse(left=await self.drain(request.timeout_s or TIMEOUT_S))
+
+    @property
+    def state(self) -> str:
+        """starting, ready, degraded (some worker is not there), or draining."""
+        states = {worker.state for worker in self._workers.values()}
+        if self._draining:
+            return "draining"
+        if "starting" in states:
+            return "starting"
+        return "ready" if states == {"ready"} else "degraded"
+
+    async def drain(self, timeout_s: float) -> int:
+        """Refuse new requests, finish those in hand; how many were left when the time was up."""
+        self._draining = True
+        self._drain_until = min(self._drain_until, time.monotonic() + timeout_s)  # asked twice: the sooner counts
+        while self._in_hand and time.monotonic() < self._drain_until:
+            await asyncio.sleep(0.01)
+        return len(self._in_hand)
+
+    async def close(self) -> None:
+        """Fail what is still in hand and end all streams."""
+        for request in list(self._in_hand.values()):
+            self._finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down"))
+        for task in self._describing:
+            task.cancel()
+        for peer in self._peers.values():
+            await peer.close()
+
+    # -- one request --------------------------------------------------------------------------------------------------
+
+    def _refusal(self, request: gateway_pb2.InferRequest) -> Outcome | None:
+        state = self.state
+        if state == "draining":
+            return Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is draining: it takes no new requests")
+        if state == "starting":
+            waiting = ", ".join(name for name, worker in self._workers.items() if worker.state == "starting")
+            return Outcome(grpc.StatusCode.UNAVAILABLE, f"still starting: waiting for {waiting}")
+        if len(self._in_hand) >= self._max_in_hand:
+            reason = f"overloaded: {len(self._in_hand)} requests in hand are the most this gateway takes"
+            return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        if request.request_id in self._ids:
+            return Outcome(grpc.StatusCode.ALREADY_EXISTS, f"request {request.request_id[:60]!r} is in hand already")
+        return None
+
+    def _check_inputs(self, inputs: Mapping[str, agent_pb2.Tensor]) -> None:
+        sources = self._view.source_outputs
+        if set(inputs) != set(sources):
+            got = ", ".join(sorted(inputs)) or "none"
+            raise InvalidInputError(f"a request takes one tensor per source ({', '.join(sources)}), got {got}")
+        for source, outputs in sources.items():
+            tensor = inputs[source]
+            try:
+                shape = decode(tensor).shape
+            except InvalidInputError as error:
+                raise InvalidInputError(f"source {source}: {error}") from error
+            for operator, kind in outputs:
+                wanted = self._wanted(source, operator)
+                row = (1, *shape[1:]) if kind == "fan_out" and shape else shape
+                why = mismatch(tensor.dtype, row, wanted.dtype, tuple(wanted.shape)) if wanted else None
+                if why is None and kind == "each" and (not shape or shape[0] != 1):
+                    why = f"one request has a leading dimension of 1, got shape {list(shape)}"
+                if why is not None:
+                    raise InvalidInputError(f"source {source}: {why} (for {operator})")
+
+    def _wanted(self, source: str, operator: str) -> agent_pb2.TensorSpec | None:
+        """What the operator's model takes from a source; any worker that runs it knows."""
+        for worker in self._workers.values():
+            if operator in worker.signatures:
+                return worker.signatures[operator].inputs[source]
+        return None
+
+    async def _serve(
+        self, infer: gateway_pb2.InferRequest, remaining_s: float | None
+    ) -> tuple[Outcome | None, gateway_pb2.InferResponse]:
+        response = gateway_pb2.InferResponse(request_id=infer.request_id or uuid.uuid4().hex)
+        route = self._drawer.draw()
+        for name in self._view.routes[route].values():
+            worker = self._workers[name]
+            if worker.state in ("gone", "draining"):
+                return Outcome(
+                    grpc.StatusCode.UNAVAILABLE, f"worker {name} is {worker.state}: {worker.reason}"
+                ), response
+        sinks = self._view.sinks
+        done: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+        key = f"{self._run}-{next(self._numbers)}"
+        request = _Request(key, route, done, {sink: SinkAnswer() for sink in sinks}, set(sinks))
+        self._in_hand[key] = request
+        self._ids.add(response.request_id)
+        timeout_s = min(self._timeout_s, remaining_s if remaining_s is not None else self._timeout_s)
+        outcome: Outcome | None = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
+        try:
+            self._send_sources(request, infer.inputs)
+            async with asyncio.timeout(timeout_s):
+                outcome = await done
+            if outcome is None:
+                for sink, answer in request.answers.items():
+                    response.outputs[sink].CopyFrom(answer.tensor(self._answer_spec(sink)))
+        except TimeoutError:
+            waiting = ", ".join(sorted(request.missing))
+            outcome = Outcome(
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                f"no answer of {waiting} within {timeout_s:.3g} s: overloaded or stuck",
+            )
+        except AgentError as error:
+            outcome = Outcome(status_of(error), str(error))
+        finally:
+            self._ids.discard(response.request_id)
+            self._release(request, outcome)
+        return outcome, response
+
+    def _answer_spec(self, sink: str) -> agent_pb2.TensorSpec:
+        for worker in self._workers.values():
+            if sink in worker.signatures:
+                return worker.signatures[sink].outputs[GATEWAY]
+        return agent_pb2.TensorSpec(dtype="float32", shape=[0])
+
+    def _send_sources(self, request: _Request, inputs: Mapping[str, agent_pb2.Tensor]) -> None:
+        for source, outputs in self._view.source_outputs.items():
+            for operator, kind in outputs:
+                for position, tensor in _children(inputs[source], kind):
+                    message = agent_pb2.Message(
+                        request_id=request.key,
+                        route=request.route,
+                        upstream=source,
+                        downstream=operator,
+                        path=position,
+                        tensor=tensor,
+                        plan=self._view.hash,
+                    )
+                    worker = self._view.routes[request.route][operator]
+                    tiers = (self._view.source_tiers[source], self._view.workers[worker].tier)
+                    due_s = self._links.reserve(*tiers, len(message.tensor.data)) if tiers[0] != tiers[1] else 0.0
+                    self._peers[worker].put(message, due_s)
+
+    def _finish(self, request: _Request, outcome: Outcome | None) -> None:
+        if not request.done.done():
+            request.done.set_result(outcome)
+
+    def _release(self, request: _Request, outcome: Outcome | None) -> None:
+        """The request is over: after a failure, workers on its route forget it; draining workers may be free to go."""
+        del self._in_hand[request.key]
+        if outcome is not None:
+            given_up = agent_pb2.Failure(reason=outcome.reason, status=int(outcome.status.value[0]))
+            message = agent_pb2.Message(request_id=request.key, failure=given_up, plan=self._view.hash)
+            for name in set(self._view.routes[request.route].values()):
+                if self._workers[name].state == "ready":
+                    self._peers[name].put(message)
+        self._let_go()
+
+    # -- what workers say ---------------------------------------------------------------------------------------------
+
+    def receive(self, message: agent_pb2.Message) -> None:
+        """An answer or a failure from a worker; what comes for a request that is over is dropped."""
+        request = self._in_hand.get(message.request_id)
+        if request is None:
+            return
+        if message.HasField("failure"):
+            failure = message.failure
+            reason = f"worker {failure.worker}, operator {failure.operator}: {failure.reason}"
+            self._finish(request, Outcome(status_from_number(failure.status), reason))
+        elif message.upstream in request.answers:
+            try:
+                path = read_path(message, self._view.operators[message.upstream].depth)
+            except InvalidInputError as error:
+                self._finish(request, Outcome(grpc.StatusCode.INTERNAL, f"answer of {message.upstream}: {error}"))
+                return
+            if request.answers[message.upstream].add(path, message.tensor):
+                request.missing.discard(message.upstream)
+            if not request.missing:
+                self._finish(request, None)
+
+    def _credit(self, name: str, credit: agent_pb2.Credit) -> None:
+        worker = self._workers[name]
+        if credit.draining:
+            if worker.state != "draining":
+                LOG.info("%s is draining", name)
+            worker.state, worker.reason = "draining", "it was asked to leave"
+            self._redraw()
+            self._let_go()
+        elif worker.state in ("starting", "gone") and credit.messages:
+            task = asyncio.create_task(self._describe(name))
+            self._describing.add(task)
+            task.add_done_callback(self._describing.discard)
+
+    async def _describe(self, name: str) -> None:
+        """Learn what the worker's models take and give; then it is ready."""
+        worker = self._workers[name]
+        try:
+            async with grpc.aio.insecure_channel(self._addresses[name], options=CHANNEL_OPTIONS) as channel:
+                stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
+                status = await stub.Describe(agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S)
+        except grpc.aio.AioRpcError as error:
+            worker.reason = error.details() or error.code().name
+            return
+        if status.plan != self._view.hash or status.worker != name:
+            worker.reason = f"{status.worker} of plan {status.plan[:12]} answers at its address"
+            return
+        worker.signatures = dict(status.signatures)
+        worker.state, worker.reason = "ready", ""
+        self._redraw()
+        LOG.info("%s is ready", name)
+
+    def _lost(self, name: str, reason: str, _undelivered: Sequence[agent_pb2.Message]) -> None:
+        worker = self._workers[name]
+        if worker.state == "starting":
+            worker.reason = reason
+            return
+        if worker.state != "gone":
+            LOG.warning("%s is gone: %s", name, reason)
+        worker.state, worker.reason = "gone", reason
+        error = TransientError(f"worker {name} is gone: {reason}")
+        for request in list(self._in_hand.values()):
+            if name in self._view.routes[request.route].values():
+                self._finish(request, Outcome(status_of(error), str(error)))
+
+    def _redraw(self) -> None:
+        """New requests go round workers that drain, if any route does."""
+        draining = {name for name, worker in self._workers.items() if worker.state == "draining"}
+        weights = [
+            0.0 if draining & set(route.values()) else weight
+            for weight, route in zip(self._view.weights, self._view.routes, strict=True)
+        ]
+        self._drawer = RouteDrawer(weights if any(weights) else self._view.weights)
+
+    def _let_go(self) -> None:
+        """End the stream to each draining worker that no request in hand can reach any more."""
+        for name, worker in self._workers.items():
+            if worker.state == "draining" and not any(
+                name in self._view.routes[request.route].values() for request in self._in_hand.values()
+            ):
+                self._peers[name].end()
+
+
+def _children(tensor: agent_pb2.Tensor, kind: str) -> list[tuple[list[agent_pb2.Position], agent_pb2.Tensor | None]]:
+    """A source's tensor as the messages of an edge: whole, or one row each with a leading dimension of 1."""
+    if kind != "fan_out":
+        return [([], tensor)]
+    count = tensor.shape[0]
+    if count == 0:
+        return [([agent_pb2.Position(index=0, count=0)], None)]
+    size = len(tensor.data) // count
+    shape, data = [1, *tensor.shape[1:]], tensor.data
+    return [
+        (
+            [agent_pb2.Position(index=row, count=count)],
+            agent_pb2.Tensor(dtype=tensor.dtype, shape=shape, data=data[row * size : (row + 1) * size]),
+        )
+        for row in range(count)
+    ]

@@ -1,0 +1,90 @@
+"""The gateway as a process: `python -m jellybean.serving.gateway_main`, started by the launcher."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
+from jellybean_agent.errors import AgentError
+from jellybean_agent.inboxes import Inboxes
+from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.plan_view import read_plan
+from jellybean_agent.server import DRAIN_S, SERVER_OPTIONS, bind, read_peers, stop_event
+from jellybean_protos.agent.v1 import agent_pb2
+from jellybean_protos.gateway.v1 import gateway_pb2_grpc
+
+LOG = logging.getLogger("jellybean.gateway")
+
+
+async def serve(given: argparse.Namespace) -> None:
+    """Serve clients on loopback and the workers' answers on a unix socket until SIGTERM, then drain."""
+    view, addresses = read_plan(given.plan), read_peers(given.peers)
+    stop = stop_event()
+    with EmulatedLinks(view.links, given.links) as links:
+        clients, workers = grpc.aio.server(options=SERVER_OPTIONS), grpc.aio.server(options=SERVER_OPTIONS)
+        bind(workers, addresses[""])
+        port = bind(clients, f"127.0.0.1:{given.port}")
+        gateway = Gateway(view, addresses, links, max_in_hand=given.max_in_hand, timeout_s=given.timeout_s)
+        inboxes = Inboxes(gateway.receive, lambda: False)
+        deliver = grpc.stream_stream_rpc_method_handler(
+            inboxes.deliver,
+            request_deserializer=agent_pb2.Message.FromString,
+            response_serializer=agent_pb2.Credit.SerializeToString,
+        )
+        handler = grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver})
+        workers.add_generic_rpc_handlers((handler,))
+        gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, clients)  # type: ignore[no-untyped-call]
+        healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        health_pb2_grpc.add_HealthServicer_to_server(healthy, clients)
+        await workers.start()
+        await clients.start()
+        _announce(given.address_file, f"127.0.0.1:{port}")
+        await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
+        try:
+            await stop.wait()
+            await healthy.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+            left = await gateway.drain(given.drain_s)
+            LOG.info("drained, %d requests left", left)
+        finally:
+            await gateway.close()
+            await clients.stop(1.0)
+            await workers.stop(0.1)
+
+
+def _announce(path: Path, address: str) -> None:
+    """Written whole or not at all: whoever waits for the file reads a complete address."""
+    part = path.with_suffix(".part")
+    part.write_text(address)
+    part.rename(path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the gateway. 0 after a drain, 2 when the plan or an address is at fault."""
+    parser = argparse.ArgumentParser(prog="jellybean-gateway", description="The gateway of a plan that is up.")
+    for name in ("--plan", "--peers", "--links", "--address-file"):
+        parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; 0: any free one")
+    parser.add_argument("--max-in-hand", type=int, default=MAX_IN_HAND)
+    parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S)
+    parser.add_argument("--drain-s", type=float, default=DRAIN_S)
+    given = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        asyncio.run(serve(given))
+    except AgentError as error:
+        print(f"gateway: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,326 @@
+"""Brings a plan up on this machine: one agent process per worker, and a gateway.
+
+Children are spawned, never forked from a process that has used gRPC, each in a session of its own, so that a Ctrl-C in
+the terminal reaches only the launcher, which then drains. Sockets live in a private folder under the system's temporary
+folder, because a socket's path is short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from jellybean.serving.client import Client
+from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError
+from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S
+from jellybean.serving.state import GATEWAY_NAME, ProcessState, RunState, clear_state, read_state, write_state
+from jellybean_agent.errors import AgentError
+from jellybean_agent.messages import GATEWAY
+from jellybean_agent.plan_view import PlanView, plan_view
+
+START_S = 120.0
+DRAIN_S = 30.0
+_STOP_S = 10.0  # from SIGTERM to SIGKILL, once the gateway has been drained
+_POLL_S = 0.1
+_LOG_LINES = 8
+_MAX_SOCKET_PATH = 100
+
+Progress = Callable[[float, float, str], None]
+
+
+class Running:
+    """A plan that is up. `wait` stays in front; `down` drains and stops it."""
+
+    def __init__(self, directory: Path, state: RunState, children: Mapping[str, subprocess.Popen[bytes]]) -> None:
+        self.directory = directory
+        self.state = state
+        self._children = dict(children)
+
+    @property
+    def gateway_address(self) -> str:
+        return self.state.gateway_address
+
+    def down(self, timeout_s: float = DRAIN_S) -> int:
+        """Drain and stop; the number of requests that were left."""
+        try:
+            return down(self.directory, timeout_s=timeout_s)
+        finally:
+            self._reap()
+
+    def wait(self, report: Callable[[str], None] | None = None) -> str | None:
+        """Watch the processes until Ctrl-C, SIGTERM (both drain), a `down` from elsewhere, or the gateway's death.
+
+        Each death is reported by name as it happens. Returns what died, None when nothing did.
+        """
+        say = report or (lambda text: print(text, file=sys.stderr, flush=True))
+        deaths: list[str] = []
+        try:
+            with _terminated_as_interrupt():
+                while self._children:
+                    for name in self._dead():
+                        if self._was_stopped():
+                            self._reap()
+                            return "; ".join(deaths) or None
+                        deaths.append(_death(name, self._children.pop(name).returncode, self._log(name)))
+                        say(deaths[-1])
+                        if name == GATEWAY_NAME:
+                            self.down()
+                            return "; ".join(deaths)
+                    time.sleep(_POLL_S)
+        except KeyboardInterrupt:
+            self.down()
+        return "; ".join(deaths) or None
+
+    def _dead(self) -> list[str]:
+        return [name for name, child in self._children.items() if child.poll() is not None]
+
+    def _was_stopped(self) -> bool:
+        state = read_state(self.directory)
+        return state is None or state.stopping or state.folder != self.state.folder
+
+    def _log(self, name: str) -> Path:
+        return next(Path(process.log) for process in self.state.processes if process.name == name)
+
+    def _reap(self) -> None:
+        for child in self._children.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_STOP_S)
+
+
+def up(
+    directory: Path,
+    document: Mapping[str, Any],
+    *,
+    port: int = 0,
+    detach: bool = False,
+    progress: Progress = lambda done, total, label: None,
+    start_timeout_s: float = START_S,
+    max_in_hand: int = MAX_IN_HAND,
+    request_timeout_s: float = TIMEOUT_S,
+) -> Running:
+    """Start every process of the plan and return once all are ready.
+
+    LaunchError names the process that did not come up; AlreadyRunningError when the project is up. `detach`: the caller
+    will go away and somebody else will call `down`.
+    """
+    directory = directory.resolve()
+    try:
+        view = plan_view(document)
+    except AgentError as error:
+        raise LaunchError(str(error)) from error
+    with _lock(directory):
+        _refuse_second(directory)
+        launch = _Launch(directory, view, port, max_in_hand, request_timeout_s)
+        try:
+            launch.spawn(document)
+            launch.await_ready(progress, time.monotonic() + start_timeout_s)
+        except BaseException:
+            launch.abandon()
+            raise
+    return Running(directory, launch.state, {} if detach else launch.children)
+
+
+def down(directory: Path, *, timeout_s: float = DRAIN_S) -> int:
+    """Drain and stop what is up for a project, whoever started it; the number of requests that were left.
+
+    NotRunningError when nothing is up. No process of the run is left behind: what does not end is killed.
+    """
+    directory = directory.resolve()
+    state = read_state(directory)
+    if state is None:
+        raise NotRunningError(f"nothing is up for {directory}")
+    left = 0
+    alive = state.alive()
+    if alive:
+        write_state(directory, dataclasses.replace(state, stopping=True))
+        if state.gateway_address and any(process.name == GATEWAY_NAME for process, _ in alive):
+            with contextlib.suppress(RequestError), Client(state.gateway_address) as client:
+                left = client.drain(timeout_s)
+    _stop([process for _, process in state.alive()])
+    clear_state(directory, state)
+    return left
+
+
+class _Launch:
+    """A run while it starts. The state file is written after every spawn, so that nothing can be lost."""
+
+    def __init__(self, directory: Path, view: PlanView, port: int, max_in_hand: int, timeout_s: float) -> None:
+        self._directory, self._view, self._port = directory, view, port
+        self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
+        self._folder = _run_folder()
+        self._logs = directory / ".jellybean" / "logs"
+        self.state = RunState(view.hash, view.name, str(self._folder))
+        self.children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def spawn(self, document: Mapping[str, Any]) -> None:
+        """Write what the processes read and start them all."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        addresses = {GATEWAY: f"unix:{self._folder}/g.sock"}
+        addresses |= {w.name: f"unix:{self._folder}/{i}.sock" for i, w in enumerate(self._view.serving)}
+        (self._folder / "plan.json").write_text(json.dumps(document), encoding="utf-8")
+        (self._folder / "peers.json").write_text(json.dumps(addresses), encoding="utf-8")
+        common = [f"--{name}={self._folder / file}" for name, file in _FILES.items()]
+        for worker in self._view.serving:
+            own = [f"--worker={worker.name}", f"--listen={addresses[worker.name]}", f"--root={self._directory}"]
+            self._start(worker.name, "jellybean_agent", [*common, *own], addresses[worker.name])
+        own = [f"--address-file={self._address_file}", f"--port={self._port}"]
+        own += [f"--max-in-hand={self._max_in_hand}", f"--timeout-s={self._timeout_s}"]
+        self._start(GATEWAY_NAME, "jellybean.serving.gateway_main", [*common, *own], addresses[GATEWAY])
+
+    @property
+    def _address_file(self) -> Path:
+        return self._folder / "gateway.address"
+
+    def _start(self, name: str, module: str, arguments: list[str], address: str) -> None:
+        log = self._logs / f"{name}.log"
+        with log.open("wb") as file:
+            # -P: the project's folder must not shadow what is imported
+            command = [sys.executable, "-P", "-m", module, *arguments]
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, cwd=self._directory
+            )
+        self.children[name] = child
+        with contextlib.suppress(psutil.Error):  # it has ended already: await_ready will say so
+            found = ProcessState(name, child.pid, psutil.Process(child.pid).create_time(), address, str(log))
+            self.state = dataclasses.replace(self.state, processes=(*self.state.processes, found))
+            write_state(self._directory, self.state)
+
+    def await_ready(self, progress: Progress, until: float) -> None:
+        """Return when the gateway and all workers are ready."""
+        total = len(self.children)
+        while not self._address_file.exists():
+            self._check(until, "the gateway")
+            progress(0, total, "starting the gateway")
+            time.sleep(_POLL_S / 2)
+        address = self._address_file.read_text(encoding="utf-8")
+        with Client(address) as client:
+            while True:
+                status = client.status()
+                waiting = [name for name, state in status.workers.items() if state != "ready"]
+                progress(total - len(waiting), total, f"waiting for {waiting[0]}" if waiting else "ready")
+                if status.state == "ready":
+                    break
+                self._check(until, ", ".join(f"{name} ({status.reasons.get(name, 'no answer')})" for name in waiting))
+                time.sleep(_POLL_S / 2)
+        self.state = dataclasses.replace(self.state, gateway_address=address)
+        write_state(self._directory, self.state)
+
+    def _check(self, until: float, waiting: str) -> None:
+        dead = [name for name, child in self.children.items() if child.poll() is not None]
+        if dead:
+            texts = [_death(name, self.children[name].returncode, self._logs / f"{name}.log") for name in dead]
+            raise LaunchError("\n".join(texts))
+        if time.monotonic() > until:
+            raise LaunchError(f"not ready in time: {waiting}; see the logs in {self._logs}")
+
+    def abandon(self) -> None:
+        """Stop what was started; nothing is left."""
+        for child in self.children.values():
+            child.terminate()
+        _stop([process for _, process in self.state.alive()], graceful_s=2.0)
+        for child in self.children.values():
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+        clear_state(self._directory, self.state)
+
+
+_FILES = {"plan": "plan.json", "peers": "peers.json", "links": "links"}
+
+
+def _run_folder() -> Path:
+    """A private folder (mode 0700) whose sockets have short enough paths."""
+    folder = Path(tempfile.mkdtemp(prefix="jellybean-"))
+    if len(str(folder)) + len("/9999.sock") >= _MAX_SOCKET_PATH:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="jellybean-", dir="/tmp"))
+    return folder
+
+
+@contextlib.contextmanager
+def _lock(directory: Path) -> Iterator[None]:
+    """One launcher at a time per project."""
+    path = directory / ".jellybean" / "up.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise AlreadyRunningError(f"another `jellybean up {directory}` is starting right now") from error
+        yield
+
+
+def _refuse_second(directory: Path) -> None:
+    state = read_state(directory)
+    if state is None:
+        return
+    alive = state.alive()
+    if alive:
+        names = ", ".join(process.name for process, _ in alive)
+        where = f" on {state.gateway_address}" if state.gateway_address else ""
+        how = f"stop it with `jellybean down {directory}`"
+        raise AlreadyRunningError(f"{directory} is up already{where} ({names}); {how}")
+    clear_state(directory, state)
+
+
+def _stop(processes: list[psutil.Process], graceful_s: float = _STOP_S) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    until = time.monotonic() + graceful_s
+    while any(_lives(process) for process in processes) and time.monotonic() < until:
+        time.sleep(0.02)
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    until = time.monotonic() + graceful_s
+    while any(_lives(process) for process in processes) and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether it still runs; one that only waits to be reaped by its parent does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _death(name: str, code: int, log: Path) -> str:
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+    except OSError:
+        lines = []
+    told = "".join(f"\n    {line}" for line in lines)
+    return f"{name} {how}; the end of {log}:{told}" if told else f"{name} {how}; its log is empty"
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM drains like Ctrl-C does. Only the main thread may listen to signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

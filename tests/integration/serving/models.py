@@ -1,0 +1,126 @@
+"""Tiny ONNX models and hand-made plans for the serving tests."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from jellybean_solver.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.plan_document import Document, to_document
+from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, ModelRef, ServiceTime, Sharing, Slo, Source
+
+FLOAT = TensorProto.FLOAT
+
+
+def save(
+    path: Path, nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, list], output: tuple[str, list], **constants
+):
+    """Write a model of one output; its sha256."""
+    graph = helper.make_graph(
+        list(nodes),
+        path.stem,
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(output[0], FLOAT, output[1])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def scale(path: Path, factor: float, size: int | str = 4) -> str:
+    """y = factor * x, [1, size] to [1, size]."""
+    node = helper.make_node("Mul", ["x", "factor"], ["y"])
+    return save(path, [node], {"x": ["n", size]}, ("y", ["n", size]), factor=np.float32(factor))
+
+
+def positives(path: Path) -> str:
+    """The positive values of [1, m] as [n, 1]: a fan-out whose n may be 0."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["v"]),
+        helper.make_node("Greater", ["v", "zero"], ["keep"]),
+        helper.make_node("Compress", ["v", "keep"], ["kept"], axis=0),
+        helper.make_node("Reshape", ["kept", "column"], ["y"]),
+    ]
+    constants = {"flat": np.array([-1], np.int64), "column": np.array([-1, 1], np.int64), "zero": np.float32(0)}
+    return save(path, nodes, {"x": [1, "m"]}, ("y", ["n", 1]), **constants)
+
+
+def total(path: Path) -> str:
+    """The sum over all children: [n, 1] to [1, 1]; n = 0 gives 0."""
+    node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=1)
+    return save(path, [node], {"x": ["n", 1]}, ("y", [1, 1]), axes=np.array([0], np.int64))
+
+
+def difference(path: Path, left: str, right: str) -> str:
+    """left - right, by the names of the inputs: shows that a join is wired by name, whatever the order."""
+    node = helper.make_node("Sub", [left, right], ["y"])
+    return save(path, [node], {right: [1, 4], left: [1, 4]}, ("y", [1, 4]))
+
+
+def make_plan(
+    root: Path,
+    operators: Mapping[str, tuple[Sequence[Edge | str], str]],
+    routes: Sequence[tuple[float, Mapping[str, str]]],
+    *,
+    sources: Mapping[str, str],
+    links: Sequence[Link] = (),
+    speed: float = 1.0,
+    rate_per_s: float = 20.0,
+    arrivals: Arrivals = Arrivals.PERIODIC,
+) -> Document:
+    """A plan document. Operators: name -> (inputs, sha256 of models/NAME.onnx); workers are called POOL-i, the pool is
+    the tier as well."""
+    planned = []
+    for name, (inputs, sha256) in operators.items():
+        edges = tuple(item if isinstance(item, Edge) else Edge(item, name) for item in inputs)
+        service = {tier: ServiceTime(1e-4, 1e-4) for tier in ("edge", "cloud")}
+        model = ModelRef(f"models/{name}.onnx", sha256)
+        planned.append(PlannedOperator(name, edges, "only", 1, rate_per_s, service, {}, {}, model))
+    names = dict.fromkeys(worker for _, route in routes for worker in route.values())
+    workers = []
+    for worker in names:
+        tier = worker.partition("-")[0]
+        rates = {op: rate_per_s for _, route in routes for op, w in route.items() if w == worker}
+        workers.append(PlannedWorker(worker, tier, tier, 0.1, Sharing.SHARED, rates, 0.1, None, speed))
+    plan = Plan(
+        name="tiny",
+        tiers=("edge", "cloud"),
+        sources=tuple(Source(name, tier, rate_per_s, 16.0, arrivals) for name, tier in sources.items()),
+        operators=tuple(planned),
+        workers=tuple(workers),
+        routes=tuple(Route(weight, workers_) for weight, workers_ in routes),
+        links=tuple(links),
+        slo=Slo(),
+        utilisation=0.8,
+        hop_s=0.001,
+        cost=Cost(0.1 * len(workers), 0.0),
+        accuracy=None,
+        certificate=Certificate(1.0, 1.0, 0.0, "optimal"),
+    )
+    return to_document(plan)
+
+
+def chain(root: Path, *, workers: Sequence[str] = ("edge-1", "cloud-1"), **more: object) -> Document:
+    """double then triple, over two tiers."""
+    operators = {
+        "double": (["x"], scale(root / "models/double.onnx", 2.0)),
+        "triple": (["double"], scale(root / "models/triple.onnx", 3.0)),
+    }
+    route = {"double": workers[0], "triple": workers[1]}
+    return make_plan(root, operators, [(1.0, route)], sources={"x": "edge"}, **more)
+
+
+def fan_out(upstream: str, downstream: str) -> Edge:
+    return Edge(upstream, downstream, EdgeKind.FAN_OUT, 2.0)
+
+
+def gather(upstream: str, downstream: str) -> Edge:
+    return Edge(upstream, downstream, EdgeKind.GATHER, 0.5)
