@@ -1,0 +1,200 @@
+"""Brains driven by hand: any order of deliveries, repeated messages, failures. Answers are checked against a reference
+that evaluates the workflow by recursion."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jellybean_agent.brain import Brain, OperatorWiring
+from jellybean_agent.messages import GATEWAY, Failed, Instruction, Message, Path, Run, Send
+from jellybean_solver.answers import Answers
+from jellybean_solver.problem import Edge, EdgeKind
+from tests.property.simulator.plans import random_edges
+
+Inputs = Mapping[str, list[Edge]]
+randoms = st.randoms(use_true_random=False)  # for the wiring, so that it shrinks
+orders = st.integers(0, 2**32).map(random.Random)  # for the order of events, of which there are too many to shrink
+
+
+def children(request: str, operator: str, path: Path) -> int:
+    """How many children a run has: 0 to 3, always the same for the same run."""
+    return random.Random(f"{request} {operator} {path}").choice([0, 1, 1, 2, 3])
+
+
+class Symbols:
+    """Outputs whose payload spells out how it came about."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def rows(self, downstream: str) -> int:
+        return children(self._run.request, self._run.operator, self._run.path)
+
+    def take(self, downstream: str, row: int | None) -> object:
+        whole = (self._run.operator, self._run.inputs)
+        return whole if row is None else (whole, row)
+
+
+def value(inputs: Inputs, request: str, operator: str, path: Path) -> object:
+    """What `operator` gives at `path`, by recursion."""
+    return (operator, tuple(_input(inputs, request, edge, path) for edge in inputs[operator]))
+
+
+def _input(inputs: Inputs, request: str, edge: Edge, path: Path) -> object:
+    upstream = edge.upstream
+    if upstream not in inputs:
+        return (request, upstream)
+    if edge.kind is EdgeKind.EACH:
+        return value(inputs, request, upstream, path)
+    if edge.kind is EdgeKind.FAN_OUT:
+        return (value(inputs, request, upstream, path[:-1]), path[-1][0])
+    gathered = [p for p in paths(inputs, request, upstream) if p[:-1] == path and p[-1][1] > 0]
+    return tuple(value(inputs, request, upstream, child) for child in gathered)
+
+
+def paths(inputs: Inputs, request: str, operator: str) -> list[Path]:
+    """Where `operator` runs, in order, or is told that it does not: the paths that it emits."""
+    edge = inputs[operator][0]
+    if edge.upstream not in inputs:
+        return [()]
+    above = paths(inputs, request, edge.upstream)
+    if edge.kind is EdgeKind.EACH:
+        return above
+    if edge.kind is EdgeKind.GATHER:
+        return list(dict.fromkeys(path[:-1] for path in above))
+    below: list[Path] = []
+    for path in above:
+        alive = all(count for _, count in path)
+        count = children(request, edge.upstream, path) if alive else 0
+        below += [(*path, (row, count)) for row in range(count)] or [(*path, (0, 0))]
+    return below
+
+
+class Network:
+    """Brains with everything in flight in one bag, from which any thing may come next, and some twice."""
+
+    def __init__(self, rng: random.Random, inputs: Inputs, repeats: float, failures: float = 0.0) -> None:
+        self.rng, self.inputs, self.repeats, self.failures = rng, inputs, repeats, failures
+        edges = [edge for into in inputs.values() for edge in into]
+        wiring = {
+            name: OperatorWiring(
+                tuple((e.upstream, e.kind.value) for e in into),
+                tuple((e.downstream, e.kind.value) for e in edges if e.upstream == name),
+            )
+            for name, into in inputs.items()
+        }
+        names = [f"w{i}" for i in range(rng.randint(1, 3))]
+        self.routes = [{op: rng.choice(names) for op in inputs} for _ in range(rng.randint(1, 3))]
+        self.brains = {name: Brain(name, wiring, self.routes) for name in names}
+        self.running: dict[str, Run | None] = dict.fromkeys(names)
+        self.bag: list[tuple[str, Message | str]] = []  # worker, message or request to forget
+        self.answers: dict[str, list[Message]] = {}
+        self.failed: set[str] = set()
+
+    def offer(self, request: str, sources: list[str]) -> None:
+        route = self.rng.randrange(len(self.routes))
+        self.answers[request] = []
+        for edges in self.inputs.values():
+            for edge in edges:
+                if edge.upstream in sources:
+                    message = Message(request, route, edge.upstream, edge.downstream, (), (request, edge.upstream))
+                    self.bag.append((self.routes[route][edge.downstream], message))
+
+    def follow(self, worker: str, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Run):
+                assert self.running[worker] is None, "two runs outstanding"
+                self.running[worker] = instruction
+            elif isinstance(instruction, Failed):
+                self.failed.add(instruction.request)
+                self.bag += [(name, instruction.request) for name in self.brains]
+            elif instruction.worker == GATEWAY:
+                self.answers[instruction.message.request].append(instruction.message)
+            else:
+                assert isinstance(instruction, Send)
+                assert instruction.worker != worker, "a message to itself left the worker"
+                self.bag.append((instruction.worker, instruction.message))
+
+    def drain(self) -> None:
+        while True:
+            busy = [name for name, run in self.running.items() if run is not None]
+            if not busy and not self.bag:
+                return
+            if busy and (not self.bag or self.rng.random() < 0.4):
+                self.finish(self.rng.choice(busy))
+            else:
+                self.deliver()
+
+    def deliver(self) -> None:
+        index = self.rng.randrange(len(self.bag))
+        worker, thing = self.bag[index]
+        if self.rng.random() >= self.repeats:
+            self.bag[index] = self.bag[-1]
+            self.bag.pop()
+        brain = self.brains[worker]
+        self.follow(worker, list(brain.forget(thing) if isinstance(thing, str) else brain.received(thing)))
+
+    def finish(self, worker: str) -> None:
+        run = self.running[worker]
+        assert run is not None
+        self.running[worker] = None
+        brain = self.brains[worker]
+        if self.rng.random() < self.failures:
+            self.follow(worker, list(brain.failed(run.run, "broken")))
+        else:
+            self.follow(worker, list(brain.completed(run.run, Symbols(run))))
+
+
+def check(network: Network, request: str, sinks: list[str]) -> None:
+    """The request has the answers that it should, each once."""
+    found = {(m.upstream, m.path): m.payload for m in network.answers[request]}
+    assert len(found) == len(network.answers[request])
+    expected = {(sink, path) for sink in sinks for path in paths(network.inputs, request, sink)}
+    assert set(found) == expected
+    for (sink, path), payload in found.items():
+        alive = all(count for _, count in path)
+        assert payload == (value(network.inputs, request, sink, path) if alive else None)
+    collected = Answers(sinks)
+    for index, message in enumerate(network.answers[request], 1):
+        assert collected.add(message.upstream, message.path)
+        assert collected.complete == (index == len(found))
+
+
+@settings(deadline=None, max_examples=300)
+@given(randoms, orders, st.sampled_from([0.0, 0.2]))
+def test_every_request_gets_one_complete_answer_whatever_the_order(
+    rng: random.Random, order: random.Random, repeats: float
+) -> None:
+    sources, inputs = random_edges(rng)
+    network = Network(order, inputs, repeats)
+    requests = [f"r{i}" for i in range(order.randint(1, 4))]
+    for request in requests:
+        network.offer(request, sources)
+    network.drain()
+    used = {edge.upstream for edges in inputs.values() for edge in edges}
+    for request in requests:
+        check(network, request, [op for op in inputs if op not in used])
+    assert not network.failed
+    assert [(brain.queued, brain.requests_in_hand) for brain in network.brains.values()] == [(0, 0)] * len(
+        network.brains
+    )
+
+
+@settings(deadline=None, max_examples=200)
+@given(randoms, orders)
+def test_failed_requests_leave_nothing_and_do_not_touch_the_others(rng: random.Random, order: random.Random) -> None:
+    sources, inputs = random_edges(rng)
+    network = Network(order, inputs, repeats=0.1, failures=0.1)
+    requests = [f"r{i}" for i in range(order.randint(1, 5))]
+    for request in requests:
+        network.offer(request, sources)
+    network.drain()
+    used = {edge.upstream for edges in inputs.values() for edge in edges}
+    for request in requests:
+        if request not in network.failed:
+            check(network, request, [op for op in inputs if op not in used])
+    assert all(brain.queued == 0 and brain.requests_in_hand == 0 for brain in network.brains.values())
