@@ -1,0 +1,66 @@
+"""Plans ML workflows over edge and cloud: pure functions from problems to plans.
+
+No files, no clock, no network: what needs them is passed in.
+"""
+
+from jellybean_solver.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator, Row
+from jellybean_solver.baselines import Baseline, baselines
+from jellybean_solver.errors import JellyBeanError, SolverError
+from jellybean_solver.evaluate import Evaluation, evaluate
+from jellybean_solver.infeasible import Infeasibility
+from jellybean_solver.plan import Certificate, Cost, Placement, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.problem import (
+    Arrivals,
+    Edge,
+    EdgeKind,
+    Link,
+    ModelRef,
+    Operator,
+    Pool,
+    Problem,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+    Variant,
+)
+from jellybean_solver.routing import RouteDrawer
+from jellybean_solver.solve import Solution, solve
+
+__all__ = [
+    "AccuracyModel",
+    "Arrivals",
+    "Baseline",
+    "Certificate",
+    "Cost",
+    "Edge",
+    "EdgeKind",
+    "EndToEnd",
+    "Evaluation",
+    "Independent",
+    "Infeasibility",
+    "JellyBeanError",
+    "Link",
+    "ModelRef",
+    "Operator",
+    "PerOperator",
+    "Placement",
+    "Plan",
+    "PlannedOperator",
+    "PlannedWorker",
+    "Pool",
+    "Problem",
+    "Route",
+    "RouteDrawer",
+    "Row",
+    "ServiceTime",
+    "Sharing",
+    "Slo",
+    "Solution",
+    "SolverError",
+    "Source",
+    "Variant",
+    "baselines",
+    "evaluate",
+    "solve",
+]

@@ -116,6 +116,8 @@ class PerOperator:
 
     def value(self, selection: Mapping[str, str]) -> float | None:
         """The answers' accuracy, worst first; None when some operator's inputs lie below all its points."""
+        if not self.tables:
+            return None
         known: dict[str, float] = {}
         for name in self.order:
             rows = self.tables[name].get(selection[name], ())
@@ -128,7 +130,7 @@ class PerOperator:
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
         """The answers' accuracy when every open operator is at its best on inputs at their best."""
         best = self._best(partial)
-        return None if best is None else min(best[name] for name in self.answers)
+        return None if not best else min(best[name] for name in self.answers)
 
     def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
         """The requirement in reverse topological order: the least own accuracy that leaves `target` within reach."""
@@ -182,6 +184,8 @@ class Independent:
 
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
         """The product with every open operator at its best."""
+        if not self.table:
+            return None
         product = 100.0
         for name, variants in self.table.items():
             percent = variants.get(partial[name]) if name in partial else max(variants.values(), default=None)

@@ -1,0 +1,96 @@
+"""What people do without a planner, each at its best: the figures to hold a plan against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from jellybean_solver.demand import BATCH, Network
+from jellybean_solver.objectives import Fleet, MostAccurate
+from jellybean_solver.plan import Cost
+from jellybean_solver.problem import Operator, Pool, Problem
+from jellybean_solver.selection import BeamSearch
+from jellybean_solver.solve import cheapest, finish
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A restricted optimum. `status`: optimal, accuracy_missed, limit_broken or infeasible; `note` says it in words."""
+
+    name: str
+    status: str
+    cost: Cost | None
+    accuracy: float | None
+    selection: Mapping[str, str] | None
+    note: str
+
+    @property
+    def cost_usd_per_h(self) -> float | None:
+        """Total; None when infeasible."""
+        return None if self.cost is None else self.cost.total_usd_per_h
+
+
+def baselines(problem: Problem) -> tuple[Baseline, ...]:
+    """All near the data, all in the cloud, cheapest variants, most accurate variants; each the exact optimum."""
+    low, high = problem.tiers[0], problem.tiers[-1]
+    found = [_in_tier(problem, low, f"all in {low}")]
+    if high != low:
+        found.append(_in_tier(problem, high, f"all in {high}"))
+    fleet = Fleet(Network(problem))
+    found.append(_with_variants(fleet, _cheapest_variants(fleet.network), "cheapest variants"))
+    found.append(_with_variants(fleet, _most_accurate_variants(fleet), "most accurate variants"))
+    return tuple(found)
+
+
+def _in_tier(problem: Problem, tier: str, name: str) -> Baseline:
+    pools = tuple(pool for pool in problem.pools if pool.tier == tier)
+    fleet = Fleet(Network(replace(problem, pools=pools)))
+    return _solved(fleet, name, problem.slo.accuracy, None, f"infeasible with the workers of {tier} alone")
+
+
+def _with_variants(fleet: Fleet, selection: Mapping[str, str] | None, name: str) -> Baseline:
+    if selection is None:
+        return Baseline(name, "infeasible", None, None, None, "there is no such selection")
+    return _solved(fleet, name, None, selection, "infeasible: the fleet is too small for it")
+
+
+def _solved(
+    fleet: Fleet, name: str, target: float | None, fixed: Mapping[str, str] | None, infeasible: str
+) -> Baseline:
+    outcome = cheapest(fleet, target, fixed=fixed)
+    if outcome.found is None:
+        accuracy = None if fixed is None else fleet.network.problem.accuracy.value(fixed)
+        return Baseline(name, "infeasible", None, accuracy, fixed, infeasible)
+    plan, evaluation = finish(fleet.network, outcome)
+    asked = fleet.network.problem.slo.accuracy
+    status, note = "optimal", ""
+    if evaluation.breaches:
+        status, note = "limit_broken", "; ".join(evaluation.breaches)
+    if asked is not None and evaluation.violations:
+        status, note = "accuracy_missed", "; ".join(evaluation.violations)
+    return Baseline(name, status, plan.cost, plan.accuracy, plan.selection, note)
+
+
+def _cheapest_variants(network: Network) -> dict[str, str] | None:
+    """Per operator the least price per throughput on any pool; then the least time."""
+
+    def price(operator: Operator, variant: str) -> tuple[float, float]:
+        service = operator.variant(variant).service
+        usable: list[Pool] = [pool for pool in network.pools if BATCH in service.get(pool.name, ())]
+        loads = [service[pool.name][BATCH].load_s for pool in usable]
+        return min(p.price_usd_per_h * load for p, load in zip(usable, loads, strict=True)), min(loads)
+
+    if not all(network.runnable.values()):
+        return None
+    return {
+        operator.name: min(network.runnable[operator.name], key=lambda variant, o=operator: price(o, variant))  # type: ignore[misc]
+        for operator in network.problem.operators
+    }
+
+
+def _most_accurate_variants(fleet: Fleet) -> Mapping[str, str] | None:
+    network = fleet.network
+    if not all(network.runnable.values()):
+        return None
+    search: BeamSearch[object] = BeamSearch(network, MostAccurate(fleet, fits=False))
+    return search.run().selection

@@ -1,0 +1,243 @@
+"""From fractions of requests to concrete workers and whole-request routes.
+
+1. Bags' fractions are made exactly consistent, root to leaves, so that they are marginals of one joint distribution.
+2. A pool's operators are laid end to end and cut into workers of equal load (McNaughton's wrap-around rule, 1959), so
+   that few workers host several operators; an exclusive pool gives each operator its own workers.
+3. The unit interval of requests is cut: by the root bag's tiers, then by each further bag's within what the bags share,
+   then per operator and tier by workers. Each step adds no more cuts than it has parts, so the number of routes is
+   linear in operators and workers.
+
+Invariant: a route's weight is the length of its pieces; workers' rates are computed from the routes, never beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from jellybean_solver.assignment import Assignment, BagTiers
+from jellybean_solver.demand import BATCH, Demand, Network
+from jellybean_solver.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.problem import Pool, Sharing
+
+SLIVER = 1e-12  # lengths below it are rounding and go to their neighbour
+NEGLIGIBLE = 1e-10  # routes below it are dropped: one request in ten thousand million
+SPARE = 1e-7  # workers: a need of 2.0000000001 is met by 2
+
+T = TypeVar("T")
+
+Marks = dict[str, str]  # operator -> tier, later operator -> worker
+Piece = tuple[float, Marks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """A named worker and the fraction of each operator's requests that it serves."""
+
+    name: str
+    pool: Pool
+    shares: Mapping[str, float]
+
+
+def build_plan(
+    network: Network, selection: Mapping[str, str], assignment: Assignment, certificate: Certificate
+) -> Plan:
+    """The plan of an assignment; its cost and accuracy are left for `evaluate` to fill in."""
+    problem = network.problem
+    pieces = _tier_pieces(network, assignment)
+    seats = _seats(network, network.demand(selection), assignment, _marginals(pieces))
+    routes = _routes(network, pieces, seats)
+    workers = tuple(worker for seat in seats if (worker := _worker(network, selection, seat, routes)) is not None)
+    return Plan(
+        name=problem.name,
+        tiers=problem.tiers,
+        sources=problem.sources,
+        operators=tuple(_operator(network, name, selection[name], workers) for name in network.names),
+        workers=workers,
+        routes=routes,
+        links=problem.links,
+        slo=problem.slo,
+        utilisation=problem.utilisation,
+        hop_s=problem.hop_s,
+        cost=Cost(0.0, 0.0),
+        accuracy=None,
+        certificate=certificate,
+    )
+
+
+def _tier_pieces(network: Network, assignment: Assignment) -> list[Piece]:
+    """The unit interval cut by whole assignments to tiers."""
+    served = {(name, network.tier_of[pool]) for name, pool in assignment.shares}
+    pieces: list[Piece] = [(1.0, {})]
+    for bag, fractions in zip(network.bags, assignment.bags, strict=True):
+        at = [bag.operators.index(name) for name in bag.separator]
+        groups: dict[Hashable, list[tuple[BagTiers, float]]] = {}
+        for tiers, fraction in sorted(fractions.items()):
+            if all(key in served for key in zip(bag.operators, tiers, strict=True)):
+                groups.setdefault(tuple(tiers[i] for i in at), []).append((tiers, fraction))
+
+        def group(marks: Marks, names: Sequence[str] = bag.separator) -> Hashable:
+            return tuple(marks[name] for name in names)
+
+        cut = _cut(pieces, group, groups)
+        pieces = [(w, {**m, **dict(zip(bag.operators, tiers, strict=True))}) for w, m, tiers in cut]
+    return pieces
+
+
+def _marginals(pieces: Sequence[Piece]) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for weight, marks in pieces:
+        for key in marks.items():
+            found[key] = found.get(key, 0.0) + weight
+    return found
+
+
+def _cut(
+    pieces: Sequence[Piece], group: Callable[[Marks], Hashable], parts: Mapping[Hashable, Sequence[tuple[T, float]]]
+) -> list[tuple[float, Marks, T]]:
+    """Split pieces so that within each group the parts have their proportions, one part after the other.
+
+    Pieces of a group without parts are dropped: they are rounding of the solver's.
+    """
+    lengths: dict[Hashable, float] = {}
+    for weight, marks in pieces:
+        lengths[group(marks)] = lengths.get(group(marks), 0.0) + weight
+    left: dict[Hashable, list[tuple[T, float]]] = {}
+    for key, length in lengths.items():
+        total = sum(size for _, size in parts.get(key, ()))
+        left[key] = [(part, size / total * length) for part, size in reversed(parts.get(key, ()))]
+    cut: list[tuple[float, Marks, T]] = []
+    for weight, marks in pieces:
+        queue, rest = left[group(marks)], weight
+        while queue:
+            part, size = queue[-1]
+            if len(queue) == 1 or rest <= size + SLIVER:
+                cut.append((rest, marks, part))
+                queue[-1] = (part, size - rest)
+                break
+            if size > SLIVER:
+                cut.append((size, marks, part))
+                rest -= size
+            queue.pop()
+    return cut
+
+
+def _seats(
+    network: Network, demand: Demand, assignment: Assignment, marginals: Mapping[tuple[str, str], float]
+) -> list[_Seat]:
+    """Named workers with fractions of requests, pool by pool."""
+    in_tier: dict[tuple[str, str], float] = {}
+    for (name, pool_name), share in assignment.shares.items():
+        key = (name, network.tier_of[pool_name])
+        in_tier[key] = in_tier.get(key, 0.0) + share
+    seats: list[_Seat] = []
+    for pool in network.pools:
+        shares = {
+            name: assignment.shares[name, pool.name] / in_tier[name, pool.tier] * marginals[name, pool.tier]
+            for name in network.names
+            if (name, pool.name) in assignment.shares and (name, pool.tier) in marginals
+        }
+        busy = {name: demand.workers[name][pool.name] for name in shares}
+        if not shares:
+            continue
+        if pool.sharing is Sharing.SHARED:
+            filled = _wrap_around(shares, busy, assignment.counts[pool.name])
+        else:
+            filled = [
+                {name: share / count}
+                for name, share in shares.items()
+                for count in [_count(share * busy[name], assignment.own_counts[name, pool.name])]
+                for _ in range(count)
+            ]
+        seats.extend(_Seat(f"{pool.name}-{i}", pool, one) for i, one in enumerate(filled, 1))
+    return seats
+
+
+def _count(needed: float, allowed: int) -> int:
+    """No more workers than needed, even where more cost nothing."""
+    return max(1, min(allowed, math.ceil(needed - SPARE)))
+
+
+def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], allowed: int) -> list[dict[str, float]]:
+    """Operators end to end, cut into workers of equal load."""
+    loads = {name: share * busy[name] for name, share in shares.items()}
+    total = sum(loads.values())
+    count = _count(total, allowed)
+    filled: list[dict[str, float]] = [{}]
+    room = total / count
+    for name, load in loads.items():
+        rest = load
+        while rest > room + SLIVER * total and len(filled) < count:
+            if room > SLIVER * total:
+                filled[-1][name] = room / busy[name]
+                rest -= room
+            filled.append({})
+            room = total / count
+        filled[-1][name] = rest / busy[name]
+        room -= rest
+    return filled
+
+
+def _routes(network: Network, pieces: list[Piece], seats: Sequence[_Seat]) -> tuple[Route, ...]:
+    """Pieces cut further by workers, merged where they agree, weights scaled to sum to 1."""
+    for name in network.names:
+        parts: dict[Hashable, list[tuple[str, float]]] = {}
+        for seat in seats:
+            if name in seat.shares:
+                parts.setdefault(seat.pool.tier, []).append((seat.name, seat.shares[name]))
+        cut = _cut(pieces, lambda marks, name=name: marks[name], parts)  # type: ignore[misc]
+        pieces = [(weight, {**marks, name: worker}) for weight, marks, worker in cut]
+    weights: dict[tuple[str, ...], float] = {}
+    for weight, marks in pieces:
+        key = tuple(marks[name] for name in network.names)
+        weights[key] = weights.get(key, 0.0) + weight
+    kept = {key: weight for key, weight in weights.items() if weight > NEGLIGIBLE}
+    total = math.fsum(kept.values())
+    return tuple(Route(weight / total, dict(zip(network.names, key, strict=True))) for key, weight in kept.items())
+
+
+def _worker(
+    network: Network, selection: Mapping[str, str], seat: _Seat, routes: Sequence[Route]
+) -> PlannedWorker | None:
+    problem = network.problem
+    rates: dict[str, float] = {}
+    load = 0.0
+    for name in network.names:
+        share = math.fsum(route.weight for route in routes if route.workers[name] == seat.name)
+        if share > 0:
+            rates[name] = problem.rate_per_s[name] * share
+            service = problem.operator_by_name[name].variant(selection[name]).service[seat.pool.name][BATCH]
+            load += rates[name] * service.load_s / BATCH
+    if not rates:
+        return None
+    pool = seat.pool
+    return PlannedWorker(
+        name=seat.name,
+        pool=pool.name,
+        tier=pool.tier,
+        price_usd_per_h=pool.price_usd_per_h,
+        sharing=pool.sharing,
+        rates_per_s=rates,
+        load=load,
+        memory_bytes=pool.memory_bytes,
+        speed=pool.speed,
+    )
+
+
+def _operator(network: Network, name: str, chosen: str, workers: Sequence[PlannedWorker]) -> PlannedOperator:
+    operator = network.problem.operator_by_name[name]
+    variant = operator.variant(chosen)
+    pools = dict.fromkeys(worker.pool for worker in workers if name in worker.rates_per_s)
+    return PlannedOperator(
+        name=name,
+        inputs=operator.inputs,
+        variant=chosen,
+        batch=BATCH,
+        rate_per_s=network.problem.rate_per_s[name],
+        service={pool: variant.service[pool][BATCH] for pool in pools},
+        message_bytes=dict(variant.message_bytes),
+        memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},
+        model=variant.model,
+    )

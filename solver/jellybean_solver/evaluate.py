@@ -1,0 +1,284 @@
+"""The only scorer: what a plan costs and whether it holds, recomputed from its routes and workers alone.
+
+The assignment's objective, the report, the baselines and the tests all compare with it. It trusts no figure that the
+plan states about itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from jellybean_solver.plan import Cost, Plan, PlannedWorker
+from jellybean_solver.problem import GIB, Edge, Problem, Sharing
+
+SECONDS_PER_HOUR = 3600.0
+RELATIVE = 1e-6  # a figure breaks a limit only when it exceeds it by more than this share of it
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Traffic of one edge between two tiers."""
+
+    upstream: str
+    downstream: str
+    upstream_tier: str
+    downstream_tier: str
+    bytes_per_s: float
+    cost_usd_per_h: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A plan's figures. `violations` and `breaches` are sentences with the figures; both empty for a good plan."""
+
+    cost: Cost
+    accuracy: float | None
+    rates_per_s: Mapping[tuple[str, str], float]  # (operator, worker) -> requests per second
+    loads: Mapping[str, float]  # worker -> busy fraction
+    crossings: tuple[Crossing, ...]
+    by_operator: Mapping[str, Cost]  # compute by share of its workers' load, network by the edges into it
+    by_tier: Mapping[str, Cost]  # network where it arrives
+    violations: tuple[str, ...]  # the plan contradicts the problem: rates, capacity, tiers, counts, accuracy
+    breaches: tuple[str, ...]  # limits that the optimiser does not see: budget, memory, bandwidth
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Everything that is wrong with the plan."""
+        return self.violations + self.breaches
+
+
+def evaluate(problem: Problem, plan: Plan) -> Evaluation:
+    """Score `plan` as an answer to `problem`."""
+    scorer = _Scorer(problem, plan)
+    compute = sum(worker.price_usd_per_h for worker in plan.workers)
+    network = sum(crossing.cost_usd_per_h for crossing in scorer.crossings)
+    cost = Cost(compute, network)
+    accuracy = problem.accuracy.value(plan.selection) if not scorer.unknown else None
+    violations = (
+        *scorer.unknown,
+        *scorer.wrong_routes(),
+        *scorer.wrong_rates(),
+        *scorer.wrong_workers(),
+        *scorer.wrong_tiers(),
+        *_accuracy_violation(problem, accuracy),
+    )
+    breaches = (*_over_budget(problem, cost), *scorer.over_memory(), *scorer.over_bandwidth())
+    return Evaluation(
+        cost,
+        accuracy,
+        scorer.rates,
+        scorer.loads,
+        scorer.crossings,
+        scorer.cost_by_operator(),
+        scorer.cost_by_tier(),
+        violations,
+        breaches,
+    )
+
+
+class _Scorer:
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        self.problem, self.plan = problem, plan
+        self.unknown = tuple(_unknown(problem, plan))
+
+    @cached_property
+    def rates(self) -> Mapping[tuple[str, str], float]:
+        found: dict[tuple[str, str], float] = {}
+        for route in self.plan.routes:
+            for name, worker in route.workers.items():
+                rate = self.problem.rate_per_s.get(name, 0.0) * route.weight
+                found[name, worker] = found.get((name, worker), 0.0) + rate
+        return found
+
+    @cached_property
+    def shares(self) -> Mapping[tuple[str, str], float]:
+        """(operator, worker) -> busy fraction of the worker that the operator causes."""
+        found: dict[tuple[str, str], float] = {}
+        for (name, worker_name), rate in self.rates.items():
+            worker = self.plan.worker_by_name.get(worker_name)
+            operator = self.plan.operator_by_name.get(name)
+            if worker is None or operator is None or name not in self.problem.operator_by_name or self.unknown:
+                continue
+            service = self.problem.operator_by_name[name].variant(operator.variant).service.get(worker.pool, {})
+            if operator.batch in service:
+                found[name, worker_name] = rate * service[operator.batch].load_s / operator.batch
+        return found
+
+    @cached_property
+    def loads(self) -> Mapping[str, float]:
+        loads = {worker.name: 0.0 for worker in self.plan.workers}
+        for (_, worker), share in self.shares.items():
+            loads[worker] += share
+        return loads
+
+    @cached_property
+    def crossings(self) -> tuple[Crossing, ...]:
+        return tuple(crossing for edge in self.problem.edges for crossing in self._edge_crossings(edge))
+
+    def _edge_crossings(self, edge: Edge) -> Iterator[Crossing]:
+        if self.unknown:
+            return
+        per_s = self.problem.edge_rate_per_s(edge) * self.problem.message_bytes(edge, self.plan.selection)
+        weights: dict[tuple[str, str], float] = {}
+        for route in self.plan.routes:
+            upstream, downstream = self._tier(route.workers, edge.upstream), self._tier(route.workers, edge.downstream)
+            if upstream is not None and downstream is not None and upstream != downstream:
+                weights[upstream, downstream] = weights.get((upstream, downstream), 0.0) + route.weight
+        for tiers, weight in weights.items():
+            link = self.problem.link_by_tiers.get(tiers)
+            price = link.price_usd_per_gib if link is not None else 0.0
+            cost = per_s * weight * SECONDS_PER_HOUR / GIB * price
+            yield Crossing(edge.upstream, edge.downstream, *tiers, per_s * weight, cost)
+
+    def _tier(self, workers: Mapping[str, str], name: str) -> str | None:
+        source = self.problem.source_by_name.get(name)
+        if source is not None:
+            return source.tier
+        worker = self.plan.worker_by_name.get(workers.get(name, ""))
+        return worker.tier if worker is not None else None
+
+    def wrong_routes(self) -> Iterator[str]:
+        total = sum(route.weight for route in self.plan.routes)
+        if abs(total - 1.0) > RELATIVE:
+            yield f"the routes' weights sum to {total:.9g} instead of 1"
+        for number, route in enumerate(self.plan.routes, 1):
+            if route.weight < 0:
+                yield f"route {number} has weight {route.weight:.6g}, below 0"
+            for name in self.problem.operator_by_name:
+                if name not in route.workers:
+                    yield f"route {number} leaves out operator {name}"
+                elif route.workers[name] not in self.plan.worker_by_name:
+                    yield f"route {number} sends {name} to {route.workers[name]}, which is no worker of the plan"
+
+    def wrong_rates(self) -> Iterator[str]:
+        for (name, worker_name), rate in self.rates.items():
+            worker = self.plan.worker_by_name.get(worker_name)
+            stated = worker.rates_per_s.get(name, 0.0) if worker is not None else rate
+            if abs(stated - rate) > RELATIVE * max(rate, stated):
+                yield f"{worker_name} states {stated:.6g}/s of {name}, but the routes bring {rate:.6g}/s"
+        for worker in self.plan.workers:
+            for name in worker.rates_per_s:
+                if (name, worker.name) not in self.rates:
+                    yield f"{worker.name} states a rate of {name}, but no route brings any"
+
+    def wrong_workers(self) -> Iterator[str]:
+        counted: dict[str, int] = {}
+        for worker in self.plan.workers:
+            counted[worker.pool] = counted.get(worker.pool, 0) + 1
+            yield from self._wrong_worker(worker)
+        for pool_name, count in counted.items():
+            pool = self.problem.pool_by_name.get(pool_name)
+            if pool is not None and count > pool.count:
+                yield f"the plan uses {count} workers of pool {pool_name}, which has {pool.count}"
+        if len(self.plan.worker_by_name) < len(self.plan.workers):
+            yield "two workers have the same name"
+
+    def _wrong_worker(self, worker: PlannedWorker) -> Iterator[str]:
+        pool = self.problem.pool_by_name.get(worker.pool)
+        if pool is None:
+            yield f"{worker.name} is of pool {worker.pool}, which does not exist"
+            return
+        if (worker.tier, worker.price_usd_per_h) != (pool.tier, pool.price_usd_per_h):
+            yield f"{worker.name} states another tier or price than its pool {pool.name}"
+        hosted = [name for (name, of), _ in self.rates.items() if of == worker.name]
+        if not hosted:
+            yield f"{worker.name} is paid for but serves nothing"
+        if pool.sharing is Sharing.EXCLUSIVE and len(hosted) > 1:
+            yield f"{worker.name} is exclusive but serves {', '.join(hosted)}"
+        for name in hosted:
+            if (name, worker.name) not in self.shares and not self.unknown:
+                yield f"{worker.name} cannot run {name} with variant {self.plan.selection.get(name)}: no profile"
+        load, cap = self.loads[worker.name], self.problem.utilisation
+        if load > cap * (1 + RELATIVE):
+            yield f"{worker.name} would be busy {load:.4f} of the time, above the cap of {cap:g}"
+
+    def wrong_tiers(self) -> Iterator[str]:
+        for crossing in self.crossings:
+            if not self.problem.can_flow(crossing.upstream_tier, crossing.downstream_tier):
+                yield (
+                    f"{crossing.upstream} -> {crossing.downstream} would flow from tier {crossing.upstream_tier} to "
+                    f"{crossing.downstream_tier}, for which there is no link up the tiers"
+                )
+
+    def over_memory(self) -> Iterator[str]:
+        for worker in self.plan.workers:
+            limit = self.problem.pool_by_name[worker.pool].memory_bytes if not self.unknown else None
+            hosted = [name for (name, of) in self.shares if of == worker.name]
+            needed = sum(self._memory(name, worker.pool) for name in hosted)
+            if limit is not None and needed > limit * (1 + RELATIVE):
+                yield (
+                    f"memory: {worker.name} would hold {', '.join(hosted)} in {needed / 2**20:.1f} MiB, "
+                    f"{(needed - limit) / 2**20:.1f} MiB more than its {limit / 2**20:.1f} MiB"
+                )
+
+    def _memory(self, name: str, pool: str) -> float:
+        variant = self.problem.operator_by_name[name].variant(self.plan.selection[name])
+        return variant.memory_bytes.get(pool, 0.0)
+
+    def over_bandwidth(self) -> Iterator[str]:
+        carried: dict[tuple[str, str], float] = {}
+        for crossing in self.crossings:
+            tiers = crossing.upstream_tier, crossing.downstream_tier
+            carried[tiers] = carried.get(tiers, 0.0) + crossing.bytes_per_s
+        for tiers, carries in carried.items():
+            link = self.problem.link_by_tiers.get(tiers)
+            limit = link.bandwidth_bytes_per_s if link is not None else None
+            if limit is not None and carries > limit * (1 + RELATIVE):
+                yield (
+                    f"bandwidth: the link {tiers[0]} -> {tiers[1]} would carry {carries * 8e-6:.3f} Mbit/s, "
+                    f"{(carries / limit - 1) * 100:.1f} % more than its {limit * 8e-6:.3f} Mbit/s"
+                )
+
+    def cost_by_operator(self) -> Mapping[str, Cost]:
+        compute = dict.fromkeys(self.problem.operator_by_name, 0.0)
+        for worker in self.plan.workers:
+            hosted = [name for (name, of) in self.rates if of == worker.name and name in compute]
+            total = self.loads[worker.name]
+            for name in hosted:
+                part = self.shares.get((name, worker.name), 0.0) / total if total > 0 else 1 / len(hosted)
+                compute[name] += worker.price_usd_per_h * part
+        network = dict.fromkeys(compute, 0.0)
+        for crossing in self.crossings:
+            network[crossing.downstream] += crossing.cost_usd_per_h
+        return {name: Cost(compute[name], network[name]) for name in compute}
+
+    def cost_by_tier(self) -> Mapping[str, Cost]:
+        found: dict[str, Cost] = {}
+        for tier in self.problem.tiers:
+            compute = sum(w.price_usd_per_h for w in self.plan.workers if w.tier == tier)
+            network = sum(c.cost_usd_per_h for c in self.crossings if c.downstream_tier == tier)
+            found[tier] = Cost(compute, network)
+        return found
+
+
+def _unknown(problem: Problem, plan: Plan) -> Iterator[str]:
+    planned = plan.operator_by_name
+    for operator in problem.operators:
+        if operator.name not in planned:
+            yield f"the plan has no operator {operator.name}"
+        elif planned[operator.name].variant not in {variant.name for variant in operator.variants}:
+            yield f"operator {operator.name} has no variant {planned[operator.name].variant}"
+    for name in planned:
+        if name not in problem.operator_by_name:
+            yield f"the problem has no operator {name}"
+
+
+def _accuracy_violation(problem: Problem, accuracy: float | None) -> Iterator[str]:
+    target = problem.slo.accuracy
+    if target is None:
+        return
+    if accuracy is None:
+        yield f"the accuracy of this selection is not in the profile; the target is {target:g}"
+    elif accuracy < target - RELATIVE * abs(target):
+        yield f"accuracy {accuracy:g} is below the target of {target:g}"
+
+
+def _over_budget(problem: Problem, cost: Cost) -> Iterator[str]:
+    budget = problem.slo.budget_usd_per_h
+    if budget is not None and cost.total_usd_per_h > budget * (1 + RELATIVE):
+        yield (
+            f"budget: {cost.total_usd_per_h:.4f} USD/h is {cost.total_usd_per_h - budget:.4f} USD/h "
+            f"more than the {budget:.4f} USD/h allowed"
+        )

@@ -1,0 +1,223 @@
+"""Why there is no plan, and the nearest targets for which there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from jellybean_solver.assignment import Assignment, RateScale
+from jellybean_solver.bound import cheapest
+from jellybean_solver.demand import Network
+from jellybean_solver.evaluate import Evaluation
+from jellybean_solver.objectives import Fastest, Fleet, MostAccurate
+from jellybean_solver.plan import Plan
+from jellybean_solver.problem import Problem, Sharing
+from jellybean_solver.selection import ACCURACY_SLACK, BeamSearch, Clock, Outcome, Selection
+
+SHAVE = 1e-6  # the rate scale is reported this share below its supremum, so that it is feasible as printed
+FULL = 0.999  # a pool busier than this share of its workers is called full
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasibility:
+    """Sentences that name the binding constraints with figures, and the nearest feasible targets where there are any.
+
+    `nearest_accuracy`: the highest accuracy target that is feasible at these rates (and budget).
+    `nearest_rate_scale`: the largest factor on all rates that is feasible at this accuracy (and budget).
+    `breaches`: limits that the cheapest plan breaks and that the optimiser does not see.
+    `refused`: that plan.
+    """
+
+    reasons: tuple[str, ...]
+    breaches: tuple[str, ...] = ()
+    nearest_accuracy: float | None = None
+    nearest_rate_scale: float | None = None
+    refused: Plan | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "reasons": list(self.reasons),
+            "breaches": list(self.breaches),
+            "nearest_accuracy": self.nearest_accuracy,
+            "nearest_rate_scale": self.nearest_rate_scale,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How to search, and `holds`: whether a changed problem has a plan that breaks nothing."""
+
+    beam_width: int
+    clock: Clock
+    holds: Callable[[Problem], bool]
+
+
+def scaled(problem: Problem, factor: float) -> Problem:
+    """The problem with all rates multiplied."""
+    sources = tuple(replace(source, rate_per_s=source.rate_per_s * factor) for source in problem.sources)
+    return replace(problem, sources=sources)
+
+
+def explain(fleet: Fleet, effort: Effort) -> Infeasibility:
+    """The reasons of a problem that has no plan."""
+    structural = tuple(_structural(fleet.network))
+    if structural:
+        return Infeasibility(structural)
+    budget = fleet.network.problem.slo.budget_usd_per_h
+    explainer = _Explainer(fleet, effort, math.inf if budget is None else budget)
+    return Infeasibility(
+        (*explainer.accuracy(), *explainer.capacity(), *explainer.nearest()),
+        (),
+        explainer.nearest_accuracy,
+        explainer.nearest_rate_scale,
+    )
+
+
+def explain_breaches(fleet: Fleet, plan: Plan, evaluation: Evaluation, effort: Effort) -> Infeasibility:
+    """The reasons why the cheapest plan is refused. A broken budget is final: no plan is cheaper."""
+    problem = fleet.network.problem
+    budget = problem.slo.budget_usd_per_h
+    if budget is None or plan.cost.total_usd_per_h <= budget or len(evaluation.breaches) > 1:
+        note = "this is the cheapest plan; a dearer one might fit, which is not searched for: relax the limit"
+        return Infeasibility((*evaluation.breaches, note), evaluation.breaches, refused=plan)
+    explainer = _Explainer(fleet, effort, budget)
+    sure = "no plan is cheaper" if plan.certificate.termination == "optimal" else "no cheaper plan was found in time"
+    return Infeasibility(
+        (*(f"{breach}; {sure}" for breach in evaluation.breaches), *explainer.nearest()),
+        evaluation.breaches,
+        explainer.nearest_accuracy,
+        explainer.nearest_rate_scale,
+        plan,
+    )
+
+
+def _structural(network: Network) -> Iterator[str]:
+    """Operators without a place, whatever the rates and targets."""
+    problem = network.problem
+    stuck = [operator for operator in problem.operators if not network.runnable[operator.name]]
+    for operator in stuck:
+        names = ", ".join(variant.name for variant in operator.variants)
+        yield f"operator {operator.name} cannot run anywhere: no worker pool has a profile of its variants ({names})"
+    if stuck:
+        return
+    tiers: dict[str, list[str]] = {}
+    demand = network.demand({})
+    for operator in problem.operators:
+        own = list(dict.fromkeys(network.tier_of[pool] for pool in demand.workers[operator.name]))
+        inputs = {
+            edge.upstream: [problem.source_by_name[edge.upstream].tier]
+            if edge.upstream in problem.source_by_name
+            else tiers[edge.upstream]
+            for edge in operator.inputs
+        }
+        tiers[operator.name] = [
+            tier for tier in own if all(any(problem.can_flow(up, tier) for up in ups) for ups in inputs.values())
+        ]
+        if not tiers[operator.name]:
+            origins = "; ".join(f"{name} in {' or '.join(ups)}" for name, ups in inputs.items())
+            yield (
+                f"operator {operator.name} can only run in tier {' or '.join(own)}, where its inputs cannot flow "
+                f"({origins}): data goes up the tiers, over declared links"
+            )
+            return
+    nothing: dict[str, Mapping[str, float]] = {
+        name: dict.fromkeys(workers, 0.0) for name, workers in demand.workers.items()
+    }
+    if math.isinf(cheapest(network, demand, nothing, with_traffic=False)):
+        yield "no assignment of operators to tiers lets all data flow up the tiers over declared links"
+
+
+class _Explainer:
+    """Three searches on one problem; each is run at most once."""
+
+    def __init__(self, fleet: Fleet, effort: Effort, budget: float) -> None:
+        self.fleet, self.effort = fleet, effort
+        self.problem = fleet.network.problem
+        self.target = self.problem.slo.accuracy
+        self.best = self._search(MostAccurate(fleet, fits=False), None) if self.target is not None else None
+        reachable = self.best is None or -self.best.value >= (self.target or -math.inf) - ACCURACY_SLACK
+        self.scaled: Outcome[RateScale] | None = None
+        if reachable:
+            fastest: BeamSearch[RateScale] = BeamSearch(
+                fleet.network,
+                Fastest(fleet, budget),
+                target=self.target,
+                beam_width=effort.beam_width,
+                clock=effort.clock,
+            )
+            self.scaled = fastest.run()
+        self.fitting: Outcome[Assignment] | None = None
+        if self.target is not None:
+            self.fitting = self._search(MostAccurate(fleet, fits=True, budget=budget), None)
+
+    def _search(self, objective: MostAccurate, target: float | None) -> Outcome[Assignment]:
+        search: BeamSearch[Assignment] = BeamSearch(
+            self.fleet.network, objective, target=target, beam_width=self.effort.beam_width, clock=self.effort.clock
+        )
+        return search.run()
+
+    @cached_property
+    def nearest_accuracy(self) -> float | None:
+        if self.fitting is None or self.fitting.selection is None or not self.fitting.finished:
+            return None
+        accuracy = -self.fitting.value
+        problem = replace(self.problem, slo=replace(self.problem.slo, accuracy=accuracy))
+        return accuracy if self.effort.holds(problem) else None
+
+    @cached_property
+    def nearest_rate_scale(self) -> float | None:
+        if self.scaled is None or self.scaled.selection is None or not self.scaled.finished:
+            return None
+        scale = -self.scaled.value * (1 - SHAVE)
+        return scale if scale > SHAVE and self.effort.holds(scaled(self.problem, scale)) else None
+
+    def _words(self, selection: Selection) -> str:
+        chosen = [o.name for o in self.problem.operators if len(o.variants) > 1] or list(selection)
+        return ", ".join(f"{name} {selection[name]}" for name in chosen)
+
+    def accuracy(self) -> Iterator[str]:
+        if self.target is None or self.best is None or self.scaled is not None:
+            return
+        if self.best.selection is None:
+            yield "accuracy: the profile knows no complete selection of variants that can run on this infrastructure"
+            return
+        yield (
+            f"accuracy: the target is {self.target:g}, but the best selection reaches {-self.best.value:.6g} "
+            f"({self._words(self.best.selection)})"
+        )
+
+    def capacity(self) -> Iterator[str]:
+        if self.scaled is None or self.scaled.selection is None or self.scaled.found is None:
+            return
+        found, selection = self.scaled.found, self.scaled.selection
+        rates = ", ".join(
+            f"{s.name} {found.scale * s.rate_per_s:.4g} of {s.rate_per_s:g}/s" for s in self.problem.sources
+        )
+        yield (
+            f"capacity: at most {found.scale:.4g} of the rates fits ({rates}), with "
+            f"{self._words(selection)}, "
+            f"at a utilisation of at most {self.problem.utilisation:g}"
+        )
+        full = [pool for pool in self.fleet.network.pools if found.busy[pool.name] > FULL * pool.count]
+        if full:
+            yield "full pools: " + ", ".join(f"{pool.name} ({pool.count} in {pool.tier})" for pool in full)
+        names = {pool.name for pool in full}
+        demand = self.fleet.network.demand(selection)
+        short = [name for name, workers in demand.workers.items() if set(workers) <= names]
+        if short:
+            yield f"run short: {', '.join(short)} (can run in no other pool)"
+        exclusive = [pool.name for pool in self.fleet.network.pools if pool.sharing is Sharing.EXCLUSIVE]
+        if exclusive and not full:
+            yield f"exclusive pools ({', '.join(exclusive)}) give each operator whole workers; sharing would fit more"
+
+    def nearest(self) -> Iterator[str]:
+        accuracy, scale = self.nearest_accuracy, self.nearest_rate_scale
+        if accuracy is not None and self.fitting is not None and self.fitting.selection is not None:
+            words = self._words(self.fitting.selection)
+            yield f"nearest: accuracy {accuracy:.10g} is feasible at these rates ({words})"
+        if scale is not None:
+            yield f"nearest: {math.floor(scale * 1e4) / 1e4:g} times these rates is feasible at this accuracy"

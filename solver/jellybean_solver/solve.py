@@ -1,0 +1,116 @@
+"""The two-stage solver: model selection over worker assignment, with a certificate or an explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from jellybean_solver.assignment import Assignment
+from jellybean_solver.decomposition import build_plan
+from jellybean_solver.demand import Network
+from jellybean_solver.errors import SolverError
+from jellybean_solver.evaluate import Evaluation, evaluate
+from jellybean_solver.infeasible import Effort, Infeasibility, explain, explain_breaches
+from jellybean_solver.objectives import Cheapest, Fleet
+from jellybean_solver.plan import Certificate, Plan
+from jellybean_solver.problem import Problem
+from jellybean_solver.selection import BEAM_WIDTH, RELATIVE, BeamSearch, Clock, Outcome, Selection
+
+AGREEMENT = 1e-6  # relative; assignment and evaluation are two computations of one cost
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The solver's answer. `status`: optimal, time_limit (a plan, not proven cheapest) or infeasible.
+
+    `selections_tried` counts exact worker assignments; `certificate` is the plan's, or that of the refused plan.
+    """
+
+    status: str
+    plan: Plan | None
+    infeasibility: Infeasibility | None
+    selections_tried: int
+    certificate: Certificate | None
+
+
+def solve(
+    problem: Problem,
+    *,
+    beam_width: int = BEAM_WIDTH,
+    time_limit_s: float | None = None,
+    clock: Callable[[], float] | None = None,
+) -> Solution:
+    """The cheapest plan that meets the accuracy at the rates, or why there is none.
+
+    `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError when
+    time ends before any plan was found.
+    """
+    return _solve(problem, beam_width, _clock(time_limit_s, clock), explained=True)
+
+
+def _solve(problem: Problem, beam_width: int, limit: Clock, *, explained: bool) -> Solution:
+    def holds(changed: Problem) -> bool:
+        return _solve(changed, beam_width, limit, explained=False).plan is not None
+
+    fleet = Fleet(Network(problem))
+    effort = Effort(beam_width, limit, holds)
+    outcome = cheapest(fleet, problem.slo.accuracy, beam_width=beam_width, clock=limit)
+    if outcome.found is None:
+        if not outcome.finished:
+            raise SolverError(
+                f"no plan was found in the time allowed ({outcome.tried} selections tried); allow more time"
+            )
+        reasons = explain(fleet, effort) if explained else None
+        return Solution("infeasible", None, reasons, outcome.tried, None)
+    plan, evaluation = finish(fleet.network, outcome)
+    if evaluation.breaches:
+        reasons = explain_breaches(fleet, plan, evaluation, effort) if explained else None
+        return Solution("infeasible", None, reasons, outcome.tried, plan.certificate)
+    return Solution(plan.certificate.termination, plan, None, outcome.tried, plan.certificate)
+
+
+def cheapest(
+    fleet: Fleet,
+    target: float | None,
+    *,
+    fixed: Selection | None = None,
+    beam_width: int = BEAM_WIDTH,
+    clock: Clock | None = None,
+) -> Outcome[Assignment]:
+    """The cheapest selection and assignment that reach the accuracy `target` with the variants in `fixed`."""
+    search: BeamSearch[Assignment] = BeamSearch(
+        fleet.network, Cheapest(fleet), target=target, fixed=fixed, beam_width=beam_width, clock=clock
+    )
+    return search.run()
+
+
+def finish(network: Network, outcome: Outcome[Assignment]) -> tuple[Plan, Evaluation]:
+    """The plan of a search's answer, scored. SolverError when assignment and evaluation disagree."""
+    if outcome.found is None or outcome.selection is None:
+        raise SolverError("the search has no answer to make a plan of")
+    draft = build_plan(network, outcome.selection, outcome.found, _certificate(outcome, outcome.value))
+    evaluation = evaluate(network.problem, draft)
+    total = evaluation.cost.total_usd_per_h
+    if abs(total - outcome.value) > AGREEMENT * max(1.0, abs(outcome.value)):
+        raise SolverError(
+            f"the assignment's cost of {outcome.value:.9g} USD/h and the plan's of {total:.9g} USD/h disagree; "
+            "please report this problem"
+        )
+    certificate = _certificate(outcome, total)
+    plan = replace(draft, cost=evaluation.cost, accuracy=evaluation.accuracy, certificate=certificate)
+    return plan, evaluation
+
+
+def _certificate(outcome: Outcome[Assignment], objective: float) -> Certificate:
+    bound = min(outcome.bound, objective)
+    if outcome.finished or objective - bound <= RELATIVE * max(1.0, objective):
+        return Certificate(objective, objective, 0.0, "optimal")
+    return Certificate(objective, bound, (objective - bound) / objective, "time_limit")
+
+
+def _clock(time_limit_s: float | None, clock: Callable[[], float] | None) -> Clock:
+    if time_limit_s is None:
+        return Clock()
+    if clock is None:
+        raise SolverError("a time limit needs a clock: solve(problem, time_limit_s=5, clock=time.monotonic)")
+    return Clock(clock, clock() + time_limit_s)
