@@ -19,6 +19,7 @@ from jellybean_agent.brain import Brain
 from jellybean_agent.errors import AgentError
 from jellybean_agent.executor import Executor, Input
 from jellybean_agent.messages import GATEWAY, Failed, Instruction, Message, Path, Run, Send
+from jellybean_solver.problem import Edge, EdgeKind
 
 Inputs = tuple[Input, ...]
 _WORKER = "profiler"
@@ -74,9 +75,9 @@ class Flow:
         brain = Brain(_WORKER, workload.wiring, [dict.fromkeys(workload.wiring, _WORKER)])
         todo: deque[Instruction] = deque()
         for edge in workload.edges:
-            if edge.upstream in workload.requests:
-                payload = workload.requests[edge.upstream][request : request + 1]
-                todo.extend(brain.received(Message("request", 0, edge.upstream, edge.downstream, (), payload)))
+            for path, payload in self._source_messages(edge, request):
+                message = Message("request", 0, edge.upstream, edge.downstream, path, payload)
+                todo.extend(brain.received(message))
         answers: dict[str, dict[Path, Array | None]] = {sink: {} for sink in workload.sinks}
         while todo:
             match todo.popleft():
@@ -87,6 +88,15 @@ class Flow:
                 case Failed() as failed:
                     raise ProfileError(f"operator {failed.operator}: {failed.reason}")
         return {sink: _joined(found) for sink, found in answers.items()}
+
+    def _source_messages(self, edge: Edge, request: int) -> list[tuple[Path, Array | None]]:
+        """What a request's source sends on an edge; nothing when the edge comes from an operator."""
+        if edge.upstream not in self._workload.requests:
+            return []
+        tensor = self._workload.requests[edge.upstream][request : request + 1]
+        if edge.kind is not EdgeKind.FAN_OUT:
+            return [((), tensor)]
+        return [(((row, len(tensor)),), tensor[row : row + 1]) for row in range(len(tensor))]
 
     def _outputs(self, run: Run, selection: Selection) -> Mapping[str, Array]:
         above = self._workload.ancestors[run.operator]
@@ -105,8 +115,8 @@ class Flow:
         found: dict[str, Array] = {}
         for edge in workload.edges:
             if edge.upstream == model.operator:
-                found[edge.downstream] = _output(workload, model, edge.downstream, result.outputs)
-                self.traffic.add(model, edge.downstream, found[edge.downstream], fans_out=edge.kind == "fan_out")
+                found[edge.downstream] = _output(model, edge, result.outputs)
+                self.traffic.add(model, edge.downstream, found[edge.downstream], fans_out=edge.kind is EdgeKind.FAN_OUT)
         if not found:
             found[GATEWAY] = next(iter(result.outputs.values()))
             self.traffic.add(model, GATEWAY, found[GATEWAY], fans_out=False)
@@ -128,14 +138,17 @@ def load(workload: Workload, model: Model, speed: float) -> Executor:
         raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
 
 
-def _output(workload: Workload, model: Model, downstream: str, outputs: Mapping[str, Array]) -> Array:
-    name = workload.outputs.get((model.operator, downstream), next(iter(outputs)))
+def _output(model: Model, edge: Edge, outputs: Mapping[str, Array]) -> Array:
+    name = edge.output or next(iter(outputs))
     if name not in outputs:
         raise ProfileError(
-            f"operator {model.operator}, variant {model.variant}: the model has no output {name!r} for {downstream}; "
-            f"it has {', '.join(outputs)}"
+            f"operator {model.operator}, variant {model.variant}: the model has no output {name!r} for "
+            f"{edge.downstream}; it has {', '.join(outputs)}"
         )
-    return outputs[name]
+    array = outputs[name]
+    if edge.kind is EdgeKind.FAN_OUT and array.ndim == 0:
+        raise ProfileError(f"operator {model.operator}, variant {model.variant}: output {name} has no rows to fan out")
+    return array
 
 
 def _joined(found: Mapping[Path, Array | None]) -> Array:

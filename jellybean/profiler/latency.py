@@ -39,7 +39,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds busy with one batch. `noise`: spread of block medians relative to their median."""
+    """Seconds busy with one batch. `noise`: interquartile range of the block medians, relative to their median."""
 
     mean_s: float
     p50_s: float
@@ -111,7 +111,7 @@ class LatencyMeter:
         inputs = batched(self._inputs[model.operator][:SAMPLE], point.batch)
         samples: list[float] = []
         try:
-            if self.expected_s(point) < WARM_UP_BELOW_S or block == 0 or self._fast(point):
+            if block == 0 or self._fast(point):
                 executor.run(inputs[0])
             ends = time.perf_counter() + self._seconds
             while len(samples) < FEWEST_RUNS or time.perf_counter() < ends:
@@ -141,5 +141,5 @@ class LatencyMeter:
         medians = [median(block) for block in blocks]
         samples = np.array([sample for block in blocks for sample in block])
         p50, p90, p99 = (float(value) for value in np.quantile(samples, (0.5, 0.9, 0.99)))
-        spread = (max(medians) - min(medians)) / median(medians)
-        return Latency(float(samples.mean()), p50, p90, p99, spread)
+        low, high = np.quantile(medians, (0.25, 0.75))
+        return Latency(float(samples.mean()), p50, p90, p99, float(high - low) / median(medians))

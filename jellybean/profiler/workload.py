@@ -49,8 +49,7 @@ class Step:
 class Workload:
     """Steps in topological order, one array per source (row i belongs to request i), labels of the requests if any.
 
-    `outputs` names the model output of an edge (upstream, downstream) where it is not the first one. `speeds`: worker
-    type -> speed relative to this machine.
+    `speeds`: worker type -> speed relative to this machine.
     """
 
     steps: tuple[Step, ...]
@@ -58,7 +57,6 @@ class Workload:
     labels: Array | None
     metric: str
     speeds: Mapping[str, float]
-    outputs: Mapping[tuple[str, str], str]
 
     @cached_property
     def step_by_name(self) -> Mapping[str, Step]:
@@ -107,7 +105,8 @@ class Workload:
     @cached_property
     def digest(self) -> str:
         """Content hash of wiring, held-out requests, labels and metric."""
-        found = hashlib.sha256(repr((self.edges, sorted(self.outputs.items()), self.metric)).encode())
+        wires = [(edge.upstream, edge.downstream, edge.kind.value, edge.output) for edge in self.edges]
+        found = hashlib.sha256(repr((wires, self.metric)).encode())
         arrays = [*(self.requests[name] for name in sorted(self.requests)), self.labels]
         for array in arrays:
             if array is not None:

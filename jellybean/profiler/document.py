@@ -1,0 +1,126 @@
+"""Measurements as profiles.yaml says them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import onnxruntime
+
+from jellybean.documents.profiles import (
+    AccuracyProfile,
+    Figures,
+    MeasuredSelection,
+    ProfilesDocument,
+    VariantProfile,
+)
+from jellybean.profiler.accuracy import Measured
+from jellybean.profiler.latency import Latency, Point
+from jellybean.profiler.survey import Survey
+from jellybean.profiler.workload import Model, Workload
+
+NOISY = 0.10
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that was measured. `latency` and `memory_bytes` by point and by model; `accuracy` None without labels."""
+
+    workload: Workload
+    survey: Survey
+    latency: Mapping[Point, Latency]
+    memory_bytes: Mapping[Model, float]
+    hop_s: float
+    accuracy: Measured | dict[str, dict[str, float]] | None
+
+
+def to_profiles(findings: Findings) -> ProfilesDocument:
+    """The document: latency per worker type and batch size, sizes, memory, accuracy and the machine."""
+    operators: dict[str, dict[str, VariantProfile]] = {}
+    for step in findings.workload.steps:
+        operators[step.name] = {model.variant: _variant(findings, model) for model in step.models}
+    return ProfilesDocument(
+        machine=_machine(findings.latency), hop=findings.hop_s, operators=operators, accuracy=_accuracy(findings)
+    )
+
+
+def _variant(findings: Findings, model: Model) -> VariantProfile:
+    by_type: dict[str, dict[int, Figures]] = {}
+    for worker_type, speed in findings.workload.speeds.items():
+        points = [point for point in findings.latency if point.model == model and point.speed == speed]
+        by_type[worker_type] = {
+            point.batch: _figures(findings.latency[point], findings.memory_bytes[model]) for point in points
+        }
+    sizes = findings.survey.message_bytes[model.operator, model.variant]
+    same = set(sizes.values())
+    return VariantProfile(message={"*": same.pop()} if len(same) == 1 else dict(sizes), latency=by_type)
+
+
+def _figures(latency: Latency, memory_bytes: float) -> Figures:
+    return Figures(
+        mean=latency.mean_s,
+        p50=latency.p50_s,
+        p90=latency.p90_s,
+        p99=latency.p99_s,
+        memory=memory_bytes,
+        noise=latency.noise,
+    )
+
+
+def _accuracy(findings: Findings) -> AccuracyProfile | None:
+    match findings.accuracy:
+        case None:
+            return None
+        case Measured() as measured:
+            choices = {step.name for step in findings.workload.steps if len(step.models) > 1}
+            rows = []
+            for selection, percent in zip(measured.selections, measured.percent, strict=True):
+                chosen = {name: variant for name, variant in selection.items() if name in choices}
+                rows.append(MeasuredSelection(selection=chosen, accuracy=percent))
+            return AccuracyProfile(end_to_end=tuple(rows))
+        case by_operator:
+            return AccuracyProfile(independent=by_operator)
+
+
+def _machine(latency: Mapping[Point, Latency]) -> dict[str, Any]:
+    noises = [found.noise for found in latency.values()]
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count() or 1,
+        "system": f"{platform.system()} {platform.machine()}",
+        "onnxruntime": onnxruntime.__version__,
+        "threads": 1,
+        "measured": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "noise": f"block medians differ by {100 * median(noises):.0f} %, at worst by {100 * max(noises):.0f} %",
+    }
+
+
+def _cpu() -> str:
+    """The processor's name, where the system tells."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def noise_notes(findings: Findings) -> list[str]:
+    """In words, when repeated measurements disagreed by more than a tenth."""
+    noisy = {point: found.noise for point, found in findings.latency.items() if found.noise > NOISY}
+    if not noisy:
+        return []
+    worst = max(noisy, key=lambda point: noisy[point])
+    types = [name for name, speed in findings.workload.speeds.items() if speed == worst.speed]
+    return [
+        f"the machine was busy or unsteady: {len(noisy)} of {len(findings.latency)} latencies vary by more than "
+        f"{100 * NOISY:.0f} % between repeated blocks, the worst by {100 * noisy[worst]:.0f} % ({worst.model.operator} "
+        f"{worst.model.variant} on {' / '.join(types)}, batch {worst.batch}); for better figures close other programs "
+        "and run `jellybean profile --fresh --seconds 2`"
+    ]

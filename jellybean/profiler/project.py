@@ -1,0 +1,52 @@
+"""A project's documents as a workload to measure."""
+
+from __future__ import annotations
+
+from jellybean.documents import Project
+from jellybean.documents.flow import flow_of
+from jellybean.profiler.errors import ProfileError
+from jellybean.profiler.workload import Model, Step, Workload
+from jellybean.serving.heldout import held_out
+
+
+def workload_of(project: Project) -> Workload:
+    """What there is to measure. ProfileError when variants have no model files."""
+    workflow = project.workflow
+    without = [
+        f"{operator}.{variant}"
+        for operator, spec in workflow.operators.items()
+        for variant, model in spec.variants.items()
+        if model.model is None or model.sha256 is None
+    ]
+    if without:
+        raise ProfileError(
+            f"no model file to measure for {', '.join(without)}; give each variant `model:` and `sha256:` in "
+            "workflow.yaml, or write profiles.yaml by hand"
+        )
+    flow = flow_of(workflow)
+    steps = tuple(
+        Step(
+            name,
+            flow.edges[name],
+            tuple(
+                Model(name, variant, project.directory / str(spec.model), str(spec.sha256))
+                for variant, spec in workflow.operators[name].variants.items()
+            ),
+        )
+        for name in flow.order
+    )
+    data = held_out(project)
+    return Workload(steps, data.inputs, data.labels, data.metric, speeds_of(project))
+
+
+def speeds_of(project: Project) -> dict[str, float]:
+    """Worker type -> speed. Pools of one type have one row in the profile, so their speeds must agree."""
+    found: dict[str, float] = {}
+    for pool, spec in project.infrastructure.workers.items():
+        name = spec.type or pool
+        if found.setdefault(name, spec.speed) != spec.speed:
+            raise ProfileError(
+                f"worker type {name} has pools of different speed ({found[name]:g} and {spec.speed:g}); give pool "
+                f"{pool} a `type` of its own in infrastructure.yaml"
+            )
+    return found

@@ -1,0 +1,53 @@
+"""A small digits project: the real models, few held-out strips, two kinds of workers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits"
+STRIPS = 30
+
+INFRASTRUCTURE = """\
+kind: Infrastructure
+tiers: [edge, cloud]
+workers:
+  box: {tier: edge, count: 2, price: 0.04 USD/h, speed: 0.5}
+  cloud: {tier: cloud, count: 1, price: 0.45 USD/h}
+links:
+  - {from: edge, to: cloud, price: 4 USD/GiB, latency: 20 ms}
+"""
+
+
+def make_project(folder: Path) -> Path:
+    """A copy of the example with `STRIPS` strips."""
+    shutil.copytree(DIGITS, folder, ignore=shutil.ignore_patterns(".jellybean", "profiles.yaml", "__pycache__"))
+    data = np.load(DIGITS / "data/heldout.npz")
+    np.savez(folder / "data/heldout.npz", strips=data["strips"][:STRIPS], labels=data["labels"][:STRIPS])
+    (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE)
+    return folder
+
+
+@pytest.fixture
+def project_folder(tmp_path: Path) -> Path:
+    return make_project(tmp_path / "digits")
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that tests only read, or profile again."""
+    return make_project(tmp_path_factory.mktemp("profiled") / "digits")
+
+
+@pytest.fixture
+def edit() -> Callable[[Path, str, str], None]:
+    def replace(path: Path, old: str, new: str) -> None:
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    return replace
