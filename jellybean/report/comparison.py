@@ -1,0 +1,166 @@
+"""Predicted beside measured, and both beside the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+from jellybean.report import units
+from jellybean.report.store import Row
+from jellybean_solver.problem import Slo
+
+ROUNDING = 1e-9
+
+
+class Verdict(StrEnum):
+    """How a measured figure stands to the predicted one."""
+
+    WITHIN = "within"
+    HIGHER = "higher"
+    LOWER = "lower"
+    UNKNOWN = "unknown"  # one of the two is missing
+
+
+class SloState(StrEnum):
+    """How a figure stands to its target."""
+
+    MET = "met"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure that is both predicted and measured. Relative tolerances, except for accuracy: points."""
+
+    key: str
+    label: str
+    unit: str
+    tolerance: float
+    lower_is_better: bool
+    show: Callable[[float | None], str]
+    absolute: bool = False
+
+    def shown_tolerance(self) -> str:
+        return f"± {units.plain(self.tolerance)} points" if self.absolute else f"± {self.tolerance * 100:.0f} %"
+
+
+METRICS = (
+    Metric("cost_usd_per_h", "Cost", "USD/h", 0.05, True, units.usd),
+    Metric("accuracy", "Accuracy", "%", 1.0, False, units.accuracy, absolute=True),
+    Metric("throughput_per_s", "Throughput", "requests/s", 0.05, False, units.rate),
+    Metric("highest_rate_per_s", "Highest sustained rate", "requests/s", 0.15, False, units.rate),
+    Metric("latency_p50_s", "Latency p50", "s", 0.25, True, units.duration),
+    Metric("latency_p90_s", "Latency p90", "s", 0.35, True, units.duration),
+    Metric("latency_p99_s", "Latency p99", "s", 0.50, True, units.duration),
+)
+METRIC_BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in METRICS}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One metric, predicted and measured. `difference` = measured - predicted, `ratio` = measured / predicted."""
+
+    metric: str
+    predicted: float | None
+    measured: float | None
+    difference: float | None
+    ratio: float | None
+    tolerance: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class SloVerdict:
+    """One target beside what is predicted and measured of it."""
+
+    metric: str
+    target: float
+    predicted: float | None
+    predicted_state: SloState
+    measured: float | None
+    measured_state: SloState
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The newest measurement beside the median of the earlier ones of the same plan."""
+
+    metric: str
+    earlier: float
+    runs: int
+    latest: float
+    ratio: float | None
+    verdict: Verdict
+
+
+def figure(record: Mapping[str, Any] | None, key: str) -> float | None:
+    """A figure of a flat record; None when the record or the figure is missing."""
+    value = record.get(key) if record is not None else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def compare(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[Comparison, ...]:
+    """Every metric in METRICS' order, missing ones included."""
+    found: list[Comparison] = []
+    for metric in METRICS:
+        before, after = figure(predicted, metric.key), figure(measured, metric.key)
+        known = before is not None and after is not None
+        difference = after - before if before is not None and after is not None else None
+        ratio = after / before if before is not None and after is not None and before != 0 else None
+        verdict = _verdict(metric, difference, before) if known else Verdict.UNKNOWN
+        found.append(Comparison(metric.key, before, after, difference, ratio, metric.tolerance, verdict))
+    return tuple(found)
+
+
+def judge(slo: Slo, predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[SloVerdict, ...]:
+    """The targets that were asked for, each against both figures."""
+    targets = (
+        ("accuracy", slo.accuracy),
+        ("latency_p99_s", slo.latency_p99_s),
+        ("cost_usd_per_h", slo.budget_usd_per_h),
+    )
+    found: list[SloVerdict] = []
+    for key, target in targets:
+        if target is not None:
+            before, after = figure(predicted, key), figure(measured, key)
+            metric = METRIC_BY_KEY[key]
+            states = _state(metric, target, before), _state(metric, target, after)
+            found.append(SloVerdict(key, target, before, states[0], after, states[1]))
+    return tuple(found)
+
+
+def drift(benches: Sequence[Row]) -> tuple[Drift, ...]:
+    """How the newest of several measurements of one plan differs from the earlier ones; empty with fewer than two."""
+    if len(benches) < 2:
+        return ()
+    found: list[Drift] = []
+    for metric in METRICS:
+        latest = figure(benches[-1].record, metric.key)
+        earlier = [value for row in benches[:-1] if (value := figure(row.record, metric.key)) is not None]
+        if latest is not None and earlier:
+            usual = median(earlier)
+            ratio = latest / usual if usual else None
+            verdict = _verdict(metric, latest - usual, usual)
+            found.append(Drift(metric.key, usual, len(earlier), latest, ratio, verdict))
+    return tuple(found)
+
+
+def _verdict(metric: Metric, difference: float | None, expected: float | None) -> Verdict:
+    if difference is None or expected is None:
+        return Verdict.UNKNOWN
+    allowed = metric.tolerance if metric.absolute else metric.tolerance * abs(expected)
+    if abs(difference) <= allowed + ROUNDING:
+        return Verdict.WITHIN
+    return Verdict.HIGHER if difference > 0 else Verdict.LOWER
+
+
+def _state(metric: Metric, target: float, value: float | None) -> SloState:
+    if value is None:
+        return SloState.UNKNOWN
+    slack = ROUNDING * max(1.0, abs(target))
+    met = value <= target + slack if metric.lower_is_better else value >= target - slack
+    return SloState.MET if met else SloState.BROKEN

@@ -1,0 +1,203 @@
+"""The lines of the topology drawing and their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from jellybean.report import units
+from jellybean.report.breakdown import Flow
+from jellybean.report.graph import Key, Rows, ends
+from jellybean_solver.plan import Plan
+from jellybean_solver.problem import Edge, EdgeKind
+
+Point = tuple[float, float]
+LETTER = 11 * 0.56  # mean width of a label's character
+LINE = 22.0
+THIN, THICK = 1.5, 5.0
+SPREAD = 0.6  # part of a box's width over which its lines are spread
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a box stands."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A flow as cubic pieces from top to bottom. `crosses`: it uses a link, so it costs money."""
+
+    points: tuple[Point, ...]
+    width: float
+    crosses: bool
+    hint: str
+
+    @property
+    def path(self) -> str:
+        """SVG path data: straight through passages, bent between them."""
+        x, y = self.points[0]
+        parts = [f"M{x:.1f} {y:.1f}"]
+        for (x0, y0), (x1, y1) in zip(self.points, self.points[1:], strict=False):
+            middle = (y0 + y1) / 2
+            parts.append(f"C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}")
+        return " ".join(parts)
+
+    def x_at(self, y: float) -> float:
+        """Where the curve is at a height; y falls monotonically along each piece."""
+        for (x0, y0), (x1, y1) in zip(self.points, self.points[1:], strict=False):
+            if y0 <= y <= y1 and y1 > y0:
+                low, high = 0.0, 1.0
+                middle = (y0 + y1) / 2
+                for _ in range(24):
+                    t = (low + high) / 2
+                    low, high = (t, high) if _bezier(y0, middle, middle, y1, t) < y else (low, t)
+                return _bezier(x0, x0, x1, x1, low)
+        return self.points[-1][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Pill:
+    """A label on a line, by its centre."""
+
+    x: float
+    y: float
+    text: str
+    width: float
+    crosses: bool
+
+
+def draw_lines(
+    plan: Plan,
+    flows: Sequence[Flow],
+    rows: Rows,
+    frames: Mapping[Key, Frame],
+    passages: Mapping[tuple[int, int], tuple[float, float, float]],
+    bands: Sequence[tuple[float, float]],
+) -> tuple[tuple[Curve, ...], tuple[Pill, ...]]:
+    """Curves and labels of all flows. `passages`: (row, flow) -> x, top, bottom; `bands`: top, bottom of each tier."""
+    edges = {(edge.upstream, edge.downstream): edge for operator in plan.operators for edge in operator.inputs}
+    busiest = max((flow.bytes_per_s for flow in flows), default=0.0) or 1.0
+    row_of = rows.row_of()
+    middles = _middles(flows, row_of, frames, passages)
+    curves: list[Curve] = []
+    landing: dict[int, list[tuple[Curve, str]]] = {}
+    pills: list[Pill] = []
+    for index, flow in enumerate(flows):
+        _, downstream = ends(flow)
+        kind = _kind(edges[flow.upstream, flow.downstream])
+        points = tuple(_points(index, flow, row_of, frames, passages, middles))
+        width = THIN + (THICK - THIN) * sqrt(flow.bytes_per_s / busiest)
+        curve = Curve(points, width, flow.crosses, _hint(flow, kind))
+        curves.append(curve)
+        if flow.crosses:
+            landing.setdefault(rows.tiers[row_of[downstream]], []).append((curve, _text(flow, kind)))
+        elif kind:
+            y = (points[-1][1] + points[-2][1]) / 2
+            pills.append(Pill(curve.x_at(y), y, kind, len(kind) * LETTER + 14, False))
+    right = max((frame.x + frame.width for frame in frames.values()), default=0.0)
+    for tier, wanted in sorted(landing.items()):
+        pills += _place(wanted, bands[tier - 1][1], bands[tier][0], right)
+    return tuple(curves), tuple(pills)
+
+
+def _points(
+    index: int,
+    flow: Flow,
+    row_of: Mapping[Key, int],
+    frames: Mapping[Key, Frame],
+    passages: Mapping[tuple[int, int], tuple[float, float, float]],
+    middles: Mapping[tuple[int, int], float],
+) -> list[Point]:
+    """From the bottom of one box through its passages to the top of the other, each box's lines spread out."""
+    upstream, downstream = ends(flow)
+    above, below = frames[upstream], frames[downstream]
+    found = [(middles[index, 0], above.y + above.height)]
+    for row in range(row_of[upstream] + 1, row_of[downstream]):
+        x, top, bottom = passages[row, index]
+        found += [(x, top), (x, bottom)]
+    found.append((middles[index, 1], below.y))
+    return found
+
+
+def _middles(
+    flows: Sequence[Flow],
+    row_of: Mapping[Key, int],
+    frames: Mapping[Key, Frame],
+    passages: Mapping[tuple[int, int], tuple[float, float, float]],
+) -> dict[tuple[int, int], float]:
+    """(flow, 0) -> x where it leaves its upstream, (flow, 1) -> x where it enters its downstream."""
+    found: dict[tuple[int, int], float] = {}
+    for key, frame in frames.items():
+        for side in (0, 1):
+            members = [index for index, flow in enumerate(flows) if ends(flow)[side] == key]
+            towards = {i: _next_x(i, flows[i], side, row_of, frames, passages) for i in members}
+            ordered = sorted(members, key=lambda i: towards[i])
+            for position, index in enumerate(ordered):
+                offset = (position + 0.5) / len(ordered) - 0.5
+                found[index, side] = frame.x + frame.width * (0.5 + SPREAD * offset)
+    return found
+
+
+def _next_x(
+    index: int,
+    flow: Flow,
+    side: int,
+    row_of: Mapping[Key, int],
+    frames: Mapping[Key, Frame],
+    passages: Mapping[tuple[int, int], tuple[float, float, float]],
+) -> float:
+    """Where a line goes next, seen from one of its ends."""
+    here, there = ends(flow)[side], ends(flow)[1 - side]
+    step = 1 if side == 0 else -1
+    passage = passages.get((row_of[here] + step, index))
+    return passage[0] if passage is not None else frames[there].x + frames[there].width / 2
+
+
+def _place(wanted: Sequence[tuple[Curve, str]], top: float, bottom: float, right: float) -> list[Pill]:
+    """Labels in the gap between two bands, each on its curve, on the first line where it hides no other."""
+    lines = [top + 15 + LINE * index for index in range(max(1, int((bottom - top - 8) // LINE)))]
+    placed: list[Pill] = []
+    for curve, text in sorted(wanted, key=lambda item: item[0].points[-1][0]):
+        width = len(text) * LETTER + 16
+        options = [Pill(_inside(curve.x_at(y), width, right), y, text, width, True) for y in lines]
+        free = [pill for pill in options if not any(_overlap(pill, other) for other in placed)]
+        placed.append(free[0] if free else min(options, key=lambda p: sum(_overlap(p, other) for other in placed)))
+    return placed
+
+
+def _inside(x: float, width: float, right: float) -> float:
+    return max(width / 2 + 4, min(x, max(right, width) - width / 2 + 4))
+
+
+def _overlap(one: Pill, other: Pill) -> bool:
+    return one.y == other.y and abs(one.x - other.x) < (one.width + other.width) / 2 + 4
+
+
+def _text(flow: Flow, kind: str) -> str:
+    text = f"{units.byte_rate(flow.bytes_per_s)} · {units.usd(flow.cost_usd_per_h)} USD/h"
+    return f"{kind} · {text}" if kind else text
+
+
+def _hint(flow: Flow, kind: str) -> str:
+    text = (
+        f"{flow.upstream} to {flow.downstream}: {units.rate(flow.messages_per_s)}, {units.byte_rate(flow.bytes_per_s)}"
+    )
+    text += f", {kind}" if kind else ""
+    return text + (f", {units.usd(flow.cost_usd_per_h)} USD/h" if flow.crosses else "")
+
+
+def _kind(edge: Edge) -> str:
+    if edge.kind is EdgeKind.EACH:
+        return ""
+    return "gather" if edge.kind is EdgeKind.GATHER else f"× {units.plain(edge.ratio)}"
+
+
+def _bezier(p0: float, p1: float, p2: float, p3: float, t: float) -> float:
+    s = 1 - t
+    return s * s * s * p0 + 3 * s * s * t * p1 + 3 * s * t * t * p2 + t * t * t * p3

@@ -1,0 +1,113 @@
+"""The report as one page: no scripts, nothing loaded, readable on a telephone and on paper.
+
+The content security policy allows exactly the one style sheet that the page holds, by its hash, so that a hostile name
+that slipped through the escaping could still do nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib import resources
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from jellybean.report import topology, units, views
+from jellybean.report.comparison import METRIC_BY_KEY
+from jellybean.report.plan_view import proof, where
+from jellybean.report.report import Report
+
+_CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p99_s")
+
+
+def render_html(report: Report) -> str:
+    """A self-contained page. The same report gives the same bytes."""
+    style, policy = _style()
+    plan = report.plan
+    colours = {operator.name: index for index, operator in enumerate(plan.operators)}
+    return _environment().get_template("report.html.j2").render(
+        report=report,
+        plan=plan,
+        style=style,
+        policy=policy,
+        proof=proof(plan),
+        where={placement: where(plan, placement) for placement in plan.placements},
+        metrics=METRIC_BY_KEY,
+        cards=[report.comparison(key) for key in _CARDS],
+        targets={slo.metric: slo for slo in report.slos},
+        drawings=[topology.draw(report, shape) for shape in (topology.WIDE, topology.NARROW)],
+        bar_width=topology.BAR_WIDTH,
+        bar_height=topology.BAR_HEIGHT,
+        cost_by_operator=views.cost_rows(report.breakdown.operators, plan.cost.total_usd_per_h),
+        cost_by_tier=views.cost_rows(report.breakdown.tiers, plan.cost.total_usd_per_h),
+        ratios=views.ratio_rows(report),
+        latencies=views.latency_rows(report),
+        accuracy=views.accuracy_chart(report),
+        workers=views.worker_rows(report.workers, plan.utilisation, colours),
+        trends=views.trends(report),
+        colours=colours,
+    )  # fmt: skip
+
+
+def _read(name: str) -> str | None:
+    file = resources.files("jellybean.report") / "templates" / name
+    return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+@cache
+def _style() -> tuple[Markup, str]:
+    """The style sheet and the policy that names it."""
+    style = _read("style.css") or ""
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return Markup(style), f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        autoescape=True,
+        loader=FunctionLoader(_read),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "usd": units.usd,
+        "number": units.number,
+        "duration": units.duration,
+        "rate": units.rate,
+        "byte_rate": units.byte_rate,
+        "size": units.size,
+        "share": units.percent,
+        "accuracy": units.accuracy,
+        "moment": units.moment,
+        "plain": units.plain,
+        "count": _count,
+        "saved": _saved,
+        "advice": _advice,
+        "cut": topology.cut,
+        "xy": _xy,
+    }
+    return environment
+
+
+def _xy(value: float) -> str:
+    """A coordinate: a tenth of a unit is finer than any screen."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _count(value: float | None) -> str:
+    return units.MISSING if value is None else f"{value:.0f}"
+
+
+def _saved(fraction: float) -> str:
+    """A saving that rounds to nothing is none; a negative one is said."""
+    return f"{fraction * 100:.0f} %" if abs(fraction) >= 0.005 else "0 %"
+
+
+def _advice(line: str) -> tuple[str, str]:
+    """The command and what it does; no command for plain sentences."""
+    command, _, why = line.partition("  ")
+    return (command, why) if why else ("", line)

@@ -1,0 +1,114 @@
+"""What `jellybean plan` prints: the answer, then why, then what it beat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from jellybean.report import units
+from jellybean_solver.plan import Placement, Plan
+
+MAX_RANGES = 3
+
+
+def plan_text(
+    plan: Plan, solve_s: float | None = None, baselines: Sequence[tuple[str, float | None, str]] = ()
+) -> RenderableType:
+    """A compact view of a plan. `baselines` as (name, USD/h or None when infeasible, note)."""
+    parts: list[RenderableType] = [answer(plan, solve_s), Padding(_placements(plan), (0, 0, 0, 2))]
+    if baselines:
+        parts.append(Padding(comparison(plan.cost.total_usd_per_h, baselines), (0, 0, 0, 2)))
+    return Group(*parts)
+
+
+def answer(plan: Plan, solve_s: float | None = None) -> Text:
+    """One line: cost, accuracy against its target, and the proof."""
+    cost = plan.cost
+    text = Text.assemble(
+        (plan.name, "bold"),
+        ": ",
+        (f"{units.usd(cost.total_usd_per_h)} USD/h", "bold"),
+        f" (compute {units.usd(cost.compute_usd_per_h)}, network {units.usd(cost.network_usd_per_h)})",
+    )
+    if plan.accuracy is not None:
+        text.append(f", accuracy {units.accuracy(plan.accuracy)}")
+        if plan.slo.accuracy is not None:
+            text.append(f" >= {units.plain(plan.slo.accuracy)}")
+    text.append(f", {proof(plan)}")
+    if solve_s is not None:
+        text.append(f" in {solve_s:.2f} s")
+    return text
+
+
+def proof(plan: Plan) -> str:
+    """What the certificate says, in words."""
+    certificate = plan.certificate
+    if certificate.termination == "optimal" and certificate.gap <= 1e-6:
+        return "proven optimal"
+    return f"at most {certificate.gap:.1%} above the optimum ({certificate.termination.replace('_', ' ')})"
+
+
+def where(plan: Plan, placement: Placement) -> str:
+    """`edge: cpu-1..3`: the workers of a pool that serve an operator."""
+    prefix = f"{placement.pool}-"
+    numbers = [
+        int(worker.name.removeprefix(prefix))
+        for worker in plan.workers
+        if worker.pool == placement.pool and placement.operator in worker.rates_per_s
+    ]
+    ranges = _ranges(sorted(numbers))
+    if len(ranges) > MAX_RANGES:
+        return f"{placement.tier}: {placement.pool} x {placement.count}"
+    return f"{placement.tier}: {placement.pool}-{','.join(ranges)}"
+
+
+def comparison(cost_usd_per_h: float, baselines: Sequence[tuple[str, float | None, str]]) -> Text:
+    """What each baseline costs beside the plan; those without a plan say why."""
+    lines: list[Text] = []
+    for name, cost, note in baselines:
+        if cost is None:
+            continue
+        saved = 1 - cost_usd_per_h / cost if cost > 0 else 0.0
+        line = Text.assemble(("saves ", "dim"), (f"{saved * 100:3.0f} %", "green" if saved >= 0.005 else "dim"))
+        line.append(f" against {name} ({units.usd(cost)}{_note(note)})")
+        lines.append(line)
+    for name, cost, note in baselines:
+        if cost is None:
+            lines.append(Text(f"{name} is infeasible{_note(note, ': ')}", "dim"))
+    return Text("\n").join(lines)
+
+
+def _note(note: str, before: str = ", ") -> str:
+    return f"{before}{note}" if note else ""
+
+
+def _placements(plan: Plan) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("operator", "variant", "where"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("rate/s", justify="right", no_wrap=True)
+    table.add_column("load", justify="right", no_wrap=True)
+    for name, group in groupby(plan.placements, key=lambda placement: placement.operator):
+        for index, placement in enumerate(group):
+            table.add_row(
+                Text(name if index == 0 else ""),
+                Text(placement.variant if index == 0 else ""),
+                Text(where(plan, placement)),
+                f"{placement.rate_per_s:.1f}",
+                f"{placement.load:.2f}",
+            )
+    return table
+
+
+def _ranges(numbers: Sequence[int]) -> list[str]:
+    """1, 2, 3, 5 as 1..3 and 5."""
+    found: list[str] = []
+    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        found.append(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}")
+    return found

@@ -1,0 +1,297 @@
+"""The report of a plan: what it costs and how accurate it is, predicted beside measured.
+
+A pure value made of the store's rows; tables, JSON and the page only show it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from jellybean.report.breakdown import Breakdown, break_down, operator_loads
+from jellybean.report.comparison import (
+    METRIC_BY_KEY,
+    Comparison,
+    Drift,
+    SloState,
+    SloVerdict,
+    Verdict,
+    compare,
+    drift,
+    figure,
+    judge,
+)
+from jellybean.report.store import Record, Row, Snapshot, Store
+from jellybean_solver.errors import JellyBeanError
+from jellybean_solver.plan import Plan
+from jellybean_solver.plan_document import from_document
+
+REPORT_VERSION = 1
+
+
+class Level(StrEnum):
+    """The report in one word."""
+
+    GOOD = "good"  # targets met, figures as predicted
+    WARNING = "warning"  # targets met, figures not as predicted
+    BAD = "bad"  # a target broken, or requests failed
+    OPEN = "open"  # not measured yet
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The answer first."""
+
+    level: Level
+    title: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What the plan beat. `cost_usd_per_h` is None when the baseline has no plan."""
+
+    name: str
+    cost_usd_per_h: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUse:
+    """One worker: the part of its time that each operator keeps it busy; planned, simulated and measured."""
+
+    name: str
+    pool: str
+    tier: str
+    price_usd_per_h: float
+    loads: Mapping[str, float]
+    load: float
+    simulated: float | None
+    measured: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How one measurement was made."""
+
+    kind: str
+    at: float
+    figures: Mapping[str, float]  # duration_s, offered, completed, errors and the metrics
+    machine: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything there is to say about one plan."""
+
+    plan: Plan
+    plan_hash: str
+    planned_at: float
+    project: str
+    headline: Headline
+    comparisons: tuple[Comparison, ...]
+    slos: tuple[SloVerdict, ...]
+    breakdown: Breakdown
+    workers: tuple[WorkerUse, ...]
+    drift: tuple[Drift, ...]
+    runs: tuple[Run, ...]  # oldest first
+    baselines: tuple[Baseline, ...]
+    planning: Record
+    advice: tuple[str, ...]  # what to run to learn what is missing
+
+    @property
+    def measured(self) -> bool:
+        return any(comparison.measured is not None for comparison in self.comparisons)
+
+    def comparison(self, metric: str) -> Comparison:
+        """The comparison of one metric; KeyError for an unknown one."""
+        return {comparison.metric: comparison for comparison in self.comparisons}[metric]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values with the same names as the fields; `version` changes when a name goes or changes its meaning."""
+        plan = self.plan
+        return {
+            "kind": "Report",
+            "version": REPORT_VERSION,
+            "name": plan.name,
+            "plan_hash": self.plan_hash,
+            "planned_at": self.planned_at,
+            "project": self.project,
+            "headline": _plain(self.headline),
+            "cost_usd_per_h": {
+                "total": plan.cost.total_usd_per_h,
+                "compute": plan.cost.compute_usd_per_h,
+                "network": plan.cost.network_usd_per_h,
+            },
+            "accuracy": plan.accuracy,
+            "selection": dict(plan.selection),
+            "certificate": _plain(plan.certificate),
+            "placements": [_plain(placement) for placement in plan.placements],
+            "comparisons": [_plain(comparison) for comparison in self.comparisons],
+            "slos": [_plain(slo) for slo in self.slos],
+            "cost_by": _plain(self.breakdown),
+            "workers": [_plain(worker) for worker in self.workers],
+            "drift": [_plain(item) for item in self.drift],
+            "runs": [_plain(run) for run in self.runs],
+            "baselines": [_plain(baseline) for baseline in self.baselines],
+            "planning": dict(self.planning),
+            "advice": list(self.advice),
+        }
+
+
+def build_report(store: Store, plan_hash: str | None = None) -> Report:
+    """The report of a plan (its hash or the start of it), of the one made last by default.
+
+    What was not measured yet is missing from it, and its advice says how to measure that. JellyBeanError without a plan.
+    """
+    snapshot = store.latest(plan_hash)
+    if snapshot is None:
+        if plan_hash is not None:
+            raise JellyBeanError(
+                f"no plan {plan_hash} in {store.path}; jellybean report {store.project} shows the latest"
+            )
+        raise JellyBeanError(f"there is nothing to report in {store.project} yet; run: jellybean plan {store.project}")
+    plan = from_document(snapshot.document)
+    predicted = _predicted(plan, snapshot)
+    measured = _measured(snapshot)
+    comparisons = compare(predicted, measured)
+    slos = judge(plan.slo, predicted, measured)
+    rows = store.history(snapshot.plan_hash)
+    benches = [row for row in rows if row.kind == "bench"]
+    advice = _advice(snapshot, plan, store.project)
+    return Report(
+        plan=plan,
+        plan_hash=snapshot.plan_hash,
+        planned_at=snapshot.planning.created_s,
+        project=store.project,
+        headline=_headline(comparisons, slos, snapshot),
+        comparisons=comparisons,
+        slos=slos,
+        breakdown=break_down(plan),
+        workers=_workers(plan, snapshot),
+        drift=drift(benches),
+        runs=tuple(_run(row) for row in rows if row.kind not in {"plan", "prediction"}),
+        baselines=_baselines(snapshot.planning.record),
+        planning=snapshot.planning.record,
+        advice=advice,
+    )
+
+
+def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
+    """The simulator's figures over the plan's own."""
+    predicted = {
+        "cost_usd_per_h": plan.cost.total_usd_per_h,
+        "throughput_per_s": min(source.rate_per_s for source in plan.sources),
+    }
+    if plan.accuracy is not None:
+        predicted["accuracy"] = plan.accuracy
+    record = snapshot.prediction.record if snapshot.prediction is not None else {}
+    simulated = {key: value for key in METRIC_BY_KEY if (value := figure(record, key)) is not None}
+    return predicted | simulated
+
+
+def _measured(snapshot: Snapshot) -> dict[str, float]:
+    """What `bench` measured at the workflow's rates, and the highest rate from `bench --saturate`."""
+    bench = snapshot.bench.record if snapshot.bench is not None else {}
+    measured = {key: value for key in METRIC_BY_KEY if (value := figure(bench, key)) is not None}
+    saturate = snapshot.saturate.record if snapshot.saturate is not None else {}
+    if (highest := figure(saturate, "highest_rate_per_s")) is not None:
+        measured["highest_rate_per_s"] = highest
+    return measured
+
+
+def _headline(comparisons: Sequence[Comparison], slos: Sequence[SloVerdict], snapshot: Snapshot) -> Headline:
+    bad: list[str] = []
+    bench = snapshot.bench.record if snapshot.bench is not None else {}
+    for slo in slos:
+        for state, value, word in (
+            (slo.measured_state, slo.measured, "measured"),
+            (slo.predicted_state, slo.predicted, "predicted"),
+        ):
+            if state is SloState.BROKEN:
+                metric = METRIC_BY_KEY[slo.metric]
+                bad.append(f"{metric.label} {metric.show(value)} {word}, target {metric.show(slo.target)}")
+    if errors := figure(bench, "errors"):
+        bad.append(f"{errors:.0f} of {figure(bench, 'offered') or 0:.0f} requests failed")
+    if bench.get("sustained") is False:
+        bad.append("the offered rate was not sustained")
+    if bad:
+        return Headline(Level.BAD, "Misses its targets", tuple(bad))
+    known = [comparison for comparison in comparisons if comparison.verdict is not Verdict.UNKNOWN]
+    off = [comparison for comparison in known if comparison.verdict is not Verdict.WITHIN]
+    if off:
+        return Headline(Level.WARNING, "Not as predicted", tuple(_deviation(comparison) for comparison in off))
+    if snapshot.bench is None:
+        return Headline(Level.OPEN, "Not measured yet", ("All figures are predictions.",))
+    title = "Meets its targets, as predicted" if slos else "As predicted"
+    return Headline(Level.GOOD, title, (f"{len(known)} of {len(known)} figures within tolerance of the prediction.",))
+
+
+def _deviation(comparison: Comparison) -> str:
+    metric = METRIC_BY_KEY[comparison.metric]
+    measured, predicted = metric.show(comparison.measured), metric.show(comparison.predicted)
+    return f"{metric.label} {measured} measured, {predicted} predicted"
+
+
+def _workers(plan: Plan, snapshot: Snapshot) -> tuple[WorkerUse, ...]:
+    simulated, measured = (
+        (row.record.get("utilisation") or {}) if row is not None else {}
+        for row in (snapshot.prediction, snapshot.bench)
+    )
+    return tuple(
+        WorkerUse(
+            name=worker.name,
+            pool=worker.pool,
+            tier=worker.tier,
+            price_usd_per_h=worker.price_usd_per_h,
+            loads=operator_loads(plan, worker),
+            load=worker.load,
+            simulated=figure(simulated, worker.name),
+            measured=figure(measured, worker.name),
+        )
+        for worker in plan.workers
+    )
+
+
+def _run(row: Row) -> Run:
+    machine = row.record.get("machine")
+    figures = {key: value for key in row.record if (value := figure(row.record, key)) is not None and key != "at"}
+    described = {str(key): str(value) for key, value in machine.items()} if isinstance(machine, Mapping) else {}
+    return Run(row.kind, figure(row.record, "at") or row.created_s, figures, described)
+
+
+def _baselines(planning: Record) -> tuple[Baseline, ...]:
+    found = planning.get("baselines") or ()
+    return tuple(Baseline(str(name), None if cost is None else float(cost), str(note)) for name, cost, note in found)
+
+
+def _advice(snapshot: Snapshot, plan: Plan, project: str) -> tuple[str, ...]:
+    advice: list[str] = []
+    if snapshot.prediction is None:
+        advice.append(f"jellybean simulate {project}  predicts latency and the highest rate")
+    if not all(operator.model is not None for operator in plan.operators):
+        if snapshot.bench is None:
+            advice.append("Variants without a model file can be planned and simulated, not served or measured.")
+        return tuple(advice)
+    if snapshot.bench is None:
+        advice.append(
+            f"jellybean bench {project}  serves and measures the plan (after jellybean up {project} --detach)"
+        )
+    if snapshot.saturate is None:
+        advice.append(f"jellybean bench {project} --saturate  finds the highest sustained rate")
+    return tuple(advice)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value

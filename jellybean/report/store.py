@@ -1,0 +1,317 @@
+"""The report store: plans, predictions and measurements of one project, in one SQLite file.
+
+Rows are only ever added, so that a report of last week can be drawn again; triggers refuse anything else. A call that
+returned has reached the disk (write-ahead log, full synchronisation): killing the process right after loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from jellybean_solver.errors import JellyBeanError
+
+SCHEMA_VERSION = 1
+LOCK_TIMEOUT_S = 10.0
+STORE_FILE = Path(".jellybean") / "report.db"
+
+Record = Mapping[str, Any]
+MeasurementKind = Literal["bench", "scaled", "saturate"]
+RowKind = Literal["plan", "prediction", "bench", "scaled", "saturate"]
+
+_TABLES = """
+CREATE TABLE plans (hash TEXT PRIMARY KEY, document TEXT NOT NULL, created_s REAL NOT NULL);
+CREATE TABLE plannings (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, plan_hash TEXT NOT NULL REFERENCES plans (hash),
+    record TEXT NOT NULL, created_s REAL NOT NULL);
+CREATE TABLE predictions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, plan_hash TEXT NOT NULL REFERENCES plans (hash),
+    record TEXT NOT NULL, created_s REAL NOT NULL);
+CREATE TABLE measurements (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, plan_hash TEXT NOT NULL REFERENCES plans (hash),
+    kind TEXT NOT NULL CHECK (kind IN ('bench', 'scaled', 'saturate')), record TEXT NOT NULL, created_s REAL NOT NULL);
+"""
+_APPEND_ONLY = """
+CREATE TRIGGER {table}_no_{verb} BEFORE {verb} ON {table} BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+"""
+_ROWS = """
+SELECT kind, plan_hash, record, created_s FROM (
+    SELECT 'plan' AS kind, plan_hash, record, created_s, id FROM plannings
+    UNION ALL SELECT 'prediction', plan_hash, record, created_s, id FROM predictions
+    UNION ALL SELECT kind, plan_hash, record, created_s, id FROM measurements)
+WHERE ?1 IS NULL OR plan_hash = ?1 ORDER BY {order}
+"""
+_BY_TIME = _ROWS.format(order="created_s, id")
+_BY_ADDITION = _ROWS.format(order="id")  # what is newest must not depend on a clock that was set back
+
+
+class StoreError(JellyBeanError):
+    """The report store cannot be read or written; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row as it was added. `record` holds plain JSON values; `created_s` is Unix time."""
+
+    kind: RowKind
+    plan_hash: str
+    record: Record
+    created_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The newest of everything about one plan."""
+
+    plan_hash: str
+    document: Record
+    planning: Row
+    prediction: Row | None
+    bench: Row | None
+    saturate: Row | None
+
+
+@dataclass(frozen=True)
+class Store:
+    """Appends and reads the rows of one project. Each call opens the file anew, so processes may share it freely."""
+
+    path: Path
+    clock: Callable[[], float] = field(default=time.time, repr=False)
+
+    @classmethod
+    def of(cls, directory: Path) -> Store:
+        """The store of a project's folder."""
+        return cls(directory / STORE_FILE)
+
+    @property
+    def project(self) -> str:
+        """The project's folder as a command line would name it."""
+        parent = self.path.parent
+        return str(parent.parent if parent.name == STORE_FILE.parent.name else parent)
+
+    def add_plan(self, document: Record, info: Record | None = None) -> str:
+        """Record that this plan document was made, and return its hash.
+
+        `info` is what the report says about the planning: `solve_s`, `status`, `selections_tried`,
+        `baselines` as [name, USD/h or null, note].
+        """
+        plan_hash = document.get("hash")
+        if document.get("kind") != "Plan" or not isinstance(plan_hash, str):
+            raise StoreError("not a plan document: it has no hash; make one with jellybean_solver.plan_document")
+        now = self.clock()
+        with self._writing() as connection:
+            connection.execute(
+                "INSERT INTO plans (hash, document, created_s) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (plan_hash, _to_json(document), now),
+            )
+            connection.execute(
+                "INSERT INTO plannings (plan_hash, record, created_s) VALUES (?, ?, ?)",
+                (plan_hash, _to_json(info or {}), now),
+            )
+        return plan_hash
+
+    def add_prediction(self, plan_hash: str, record: Record) -> None:
+        """Record what is expected of a plan (the simulator's figures)."""
+        with self._writing() as connection:
+            self._require_plan(connection, plan_hash)
+            connection.execute(
+                "INSERT INTO predictions (plan_hash, record, created_s) VALUES (?, ?, ?)",
+                (plan_hash, _to_json(record), self.clock()),
+            )
+
+    def add_measurement(self, plan_hash: str, record: Record, kind: MeasurementKind | None = None) -> None:
+        """Record what was measured of a plan.
+
+        `bench` at the workflow's own rates, `scaled` at a multiple of them (a `rate_scale` other than 1), `saturate`
+        when the highest sustained rate was sought; told from the record when not given.
+        """
+        kind = _kind(record) if kind is None else kind
+        if kind not in get_args(MeasurementKind):
+            raise StoreError(f"unknown kind of measurement {kind!r}: one of {', '.join(get_args(MeasurementKind))}")
+        with self._writing() as connection:
+            self._require_plan(connection, plan_hash)
+            connection.execute(
+                "INSERT INTO measurements (plan_hash, kind, record, created_s) VALUES (?, ?, ?, ?)",
+                (plan_hash, kind, _to_json(record), self.clock()),
+            )
+
+    def latest(self, plan_hash: str | None = None) -> Snapshot | None:
+        """The newest rows of a plan, of the plan made last when no hash (or unique start of one) is given."""
+        if not self._exists():
+            return None
+        with self._reading() as connection:
+            if plan_hash is None:
+                newest = connection.execute("SELECT plan_hash FROM plannings ORDER BY id DESC LIMIT 1").fetchone()
+                found = newest[0] if newest else None
+            else:
+                found = self._find(connection, plan_hash)
+            return None if found is None else self._snapshot(connection, found)
+
+    def history(self, plan_hash: str | None = None) -> tuple[Row, ...]:
+        """Every row of one plan, or of all, oldest first."""
+        if not self._exists():
+            return ()
+        with self._reading() as connection:
+            rows = connection.execute(_BY_TIME, (plan_hash,)).fetchall()
+        return tuple(_row(values) for values in rows)
+
+    def _snapshot(self, connection: sqlite3.Connection, plan_hash: str) -> Snapshot:
+        document = connection.execute("SELECT document FROM plans WHERE hash = ?", (plan_hash,)).fetchone()[0]
+        newest: dict[RowKind, Row] = {}
+        for values in connection.execute(_BY_ADDITION, (plan_hash,)):
+            row = _row(values)
+            if row.kind == "plan" and not row.record and (known := newest.get("plan")) is not None:
+                row = replace(row, record=known.record)  # looking at a plan again does not unlearn how it was made
+            newest[row.kind] = row
+        return Snapshot(
+            plan_hash=plan_hash,
+            document=json.loads(document),
+            planning=newest["plan"],
+            prediction=newest.get("prediction"),
+            bench=newest.get("bench"),
+            saturate=newest.get("saturate"),
+        )
+
+    def _find(self, connection: sqlite3.Connection, start: str) -> str | None:
+        query = "SELECT hash FROM plans WHERE substr(hash, 1, ?) = ? ORDER BY hash LIMIT 2"
+        found = [row[0] for row in connection.execute(query, (len(start), start))]
+        if len(found) > 1:
+            raise StoreError(f"several plans start with {start!r}: give more of the hash")
+        return found[0] if found else None
+
+    def _require_plan(self, connection: sqlite3.Connection, plan_hash: str) -> None:
+        if connection.execute("SELECT 1 FROM plans WHERE hash = ?", (plan_hash,)).fetchone() is None:
+            raise StoreError(f"plan {plan_hash[:12]} is not in {self.path}: run `jellybean plan {self.project}` first")
+
+    def _exists(self) -> bool:
+        with _explained(self.path):
+            return self.path.exists()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with _explained(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(self._connect()) as connection:
+                self._migrate(connection)
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute("COMMIT")
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with _explained(self.path), closing(self._connect()) as connection:
+            self._migrate(connection)
+            connection.execute("BEGIN")
+            yield connection
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        """Create the tables once. Of two processes that come first together, one waits for the other."""
+        if _version(connection) == SCHEMA_VERSION:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        version = _version(connection)
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path} has schema version {version}, this JellyBean knows {SCHEMA_VERSION}: update JellyBean, "
+                "or move the file away to start a new history"
+            )
+        if version == 0:
+            script = _TABLES
+            for table in ("plans", "plannings", "predictions", "measurements"):
+                script += "".join(_APPEND_ONLY.format(table=table, verb=verb) for verb in ("UPDATE", "DELETE"))
+            for statement in _statements(script):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+
+
+def _kind(record: Record) -> MeasurementKind:
+    if record.get("highest_rate_per_s") is not None:
+        return "saturate"
+    return "bench" if math.isclose(record.get("rate_scale") or 1.0, 1.0) else "scaled"
+
+
+def _row(values: tuple[RowKind, str, str, float]) -> Row:
+    kind, plan_hash, record, created_s = values
+    return Row(kind, plan_hash, json.loads(record), created_s)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The script's statements one by one: `executescript` would commit the transaction it runs in."""
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the file system say into what to do next."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {error}. {_advice(error)}") from error
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}. Check the folder's owner and permissions.") from error
+
+
+def _advice(error: sqlite3.Error) -> str:
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_FULL"):
+        return "Nothing was written; free some disk space and repeat the command."
+    if name.startswith("SQLITE_IOERR"):
+        return "Nothing was written; check free space, quota and the disk's health, then repeat the command."
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return "The file is damaged or no report store; move it away to start a new history."
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return f"Another process has kept it locked for {LOCK_TIMEOUT_S:.0f} s; wait for it to end and repeat."
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
+        return "Check the owner and permissions of the file and its folder."
+    return "Move the file away to start a new history if this persists."
+
+
+def _to_json(value: Any) -> str:
+    """JSON of a record. Figures that are no numbers (a p50 of nothing) become null, which reads as 'not known'."""
+    return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False, default=_plain)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """numpy scalars have `item()`; all else is a mistake of the caller's."""
+    item = getattr(value, "item", None)
+    if item is None:
+        raise TypeError(f"a record holds plain JSON values, not {type(value).__name__}")
+    return _finite(item())

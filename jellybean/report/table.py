@@ -1,0 +1,94 @@
+"""The report in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from jellybean.report import units
+from jellybean.report.comparison import METRIC_BY_KEY, Comparison, SloState, Verdict
+from jellybean.report.plan_view import plan_text
+from jellybean.report.report import Level, Report
+
+BAR_CELLS = 20
+STYLE = {Level.GOOD: "green", Level.WARNING: "yellow", Level.BAD: "red", Level.OPEN: "cyan"}
+
+
+def to_table(report: Report) -> RenderableType:
+    """Plan, predicted beside measured, targets and the workers' load; then what to run for what is missing."""
+    baselines = [(item.name, item.cost_usd_per_h, item.note) for item in report.baselines]
+    solve_s = report.planning.get("solve_s")
+    parts: list[RenderableType] = [plan_text(report.plan, solve_s, baselines), "", _headline(report), ""]
+    parts += [Padding(_figures(report), (0, 0, 0, 2)), ""]
+    parts.append(Padding(_workers(report), (0, 0, 0, 2)))
+    if report.drift and (moved := [item for item in report.drift if item.verdict is not Verdict.WITHIN]):
+        parts.append("")
+        for item in moved:
+            metric = METRIC_BY_KEY[item.metric]
+            earlier = f"{metric.show(item.earlier)} over {item.runs} earlier runs"
+            parts.append(Text(f"  drift: {metric.label} {metric.show(item.latest)}, was {earlier}", "yellow"))
+    if report.advice:
+        parts.append("")
+        parts += [Text(f"  {'next: ' if index == 0 else '      '}{line}") for index, line in enumerate(report.advice)]
+    return Group(*parts)
+
+
+def _headline(report: Report) -> Text:
+    text = Text(report.headline.title, f"bold {STYLE[report.headline.level]}")
+    return text.append(": " + "; ".join(report.headline.reasons), "not bold")
+
+
+def _figures(report: Report) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("figure", no_wrap=True)
+    for heading in ("predicted", "measured", "ratio", "tolerance"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("target")
+    targets = {slo.metric: slo for slo in report.slos}
+    for item in report.comparisons:
+        metric = METRIC_BY_KEY[item.metric]
+        target = ""
+        if (slo := targets.get(item.metric)) is not None:
+            state = slo.measured_state if slo.measured_state is not SloState.UNKNOWN else slo.predicted_state
+            target = f"{'<=' if metric.lower_is_better else '>='} {metric.show(slo.target)} {state.value}"
+        table.add_row(
+            metric.label + (f" ({metric.unit})" if metric.unit in {"USD/h", "%"} else ""),
+            metric.show(item.predicted),
+            metric.show(item.measured),
+            units.MISSING if item.ratio is None else f"{item.ratio:.2f}",
+            metric.shown_tolerance(),
+            _verdict(item),
+            Text(target, "red" if target.endswith("broken") else ""),
+        )
+    return table
+
+
+def _verdict(item: Comparison) -> Text:
+    if item.verdict is Verdict.UNKNOWN:
+        return Text("not measured" if item.measured is None else "not predicted", "dim")
+    return Text(item.verdict.value, "green" if item.verdict is Verdict.WITHIN else "yellow")
+
+
+def _workers(report: Report) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("worker", no_wrap=True)
+    table.add_column("tier", no_wrap=True)
+    table.add_column("busy", no_wrap=True)
+    for heading in ("planned", "measured"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("serves")
+    for worker in report.workers:
+        busy = worker.measured if worker.measured is not None else worker.load
+        cells = round(min(1.0, max(0.0, busy)) * BAR_CELLS)
+        table.add_row(
+            Text(worker.name),
+            Text(worker.tier),
+            Text.assemble(("━" * cells, "cyan"), ("─" * (BAR_CELLS - cells), "dim")),
+            units.percent(worker.load),
+            units.percent(worker.measured),
+            Text(", ".join(worker.loads)),
+        )
+    return table

@@ -1,0 +1,271 @@
+"""The topology drawing as geometry: tiers as bands, placements as boxes, workers as bars, flows as curves.
+
+Pure numbers in SVG user units; `templates/topology.svg.j2` draws them. Two shapes of one drawing: `WIDE` has the
+workers beside the flow, `NARROW` (telephones) below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jellybean.report import units
+from jellybean.report.breakdown import Flow
+from jellybean.report.curves import Curve, Frame, Pill, draw_lines
+from jellybean.report.graph import Key, Rows, Slot, arrange, ends
+from jellybean.report.report import Report, WorkerUse
+from jellybean_solver.plan import Plan
+
+GLYPH = 0.56  # mean width of a character in ems, on the safe side
+CARD_HEIGHT, SOURCE_HEIGHT = 76.0, 36.0
+HEADER, ROW_GAP, PADDING = 34.0, 44.0, 16.0
+PASSAGE = 14.0
+BAR_WIDTH, BAR_GAP, BAR_HEIGHT, POOL_TITLE = 16.0, 6.0, 48.0, 34.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes that differ between screens."""
+
+    name: str
+    width: float
+    card_width: float
+    columns: int
+    workers_beside: bool
+    gap: float
+
+    @property
+    def panel_width(self) -> float:
+        return 268.0 if self.workers_beside else self.width - 2 * PADDING
+
+    @property
+    def flow_width(self) -> float:
+        return self.width - (self.panel_width + PADDING if self.workers_beside else 0.0)
+
+
+WIDE = Shape("wide", 1080.0, 212.0, 3, True, 32.0)
+NARROW = Shape("narrow", 400.0, 176.0, 2, False, 14.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A source or a placement. Texts are cut to the box; `hint` has all of them."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str  # source, placement
+    title: str
+    subtitle: str
+    note: str
+    rate: str
+    load: float
+    colour: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Part of a worker's bar, from the bottom up."""
+
+    y: float
+    height: float
+    colour: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBar:
+    """One worker as an upright bar."""
+
+    x: float
+    y: float
+    segments: tuple[Segment, ...]
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPanel:
+    """The workers in use of one pool."""
+
+    x: float
+    y: float
+    title: str
+    subtitle: str
+    bars: tuple[WorkerBar, ...]
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One tier."""
+
+    y: float
+    height: float
+    title: str
+    note: str
+    panels: tuple[PoolPanel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Everything to draw, in one coordinate system."""
+
+    shape: Shape
+    height: float
+    bands: tuple[Band, ...]
+    boxes: tuple[Box, ...]
+    curves: tuple[Curve, ...]
+    pills: tuple[Pill, ...]
+
+
+def draw(report: Report, shape: Shape) -> Drawing:
+    """Lay out a plan. The same report gives the same drawing, to the last digit."""
+    plan, flows = report.plan, report.breakdown.flows
+    rows = arrange(plan, flows, shape.columns)
+    xs = _columns(rows, shape)
+    gaps = _tier_gaps(rows, flows, plan, shape)
+    bands: list[Band] = []
+    tops: dict[int, float] = {}
+    y = 0.0
+    for tier, name in enumerate(plan.tiers):
+        members = [index for index, at in enumerate(rows.tiers) if at == tier]
+        flow_end = _stack(rows, members, y + HEADER, tops)
+        workers = [worker for worker in report.workers if worker.tier == name]
+        start = y + HEADER if shape.workers_beside else flow_end + (PADDING if members else 0.0)
+        panels = _panels(plan, workers, shape, start)
+        below = max((panel.y + panel.height for panel in panels), default=0.0)
+        height = max(flow_end, below, y + HEADER) + PADDING - y
+        share = next(share for share in report.breakdown.tiers if share.name == name)
+        note = f"{len(workers)} worker{'' if len(workers) == 1 else 's'} · {units.usd(share.compute_usd_per_h)} USD/h"
+        bands.append(Band(y, height, name, note, panels))
+        y += height + gaps[tier]
+    boxes = _boxes(plan, rows, xs, tops, shape)
+    passages = {
+        (index, slot.flow): (xs[index, slot] + PASSAGE / 2, tops[index], tops[index] + _row_height(row))
+        for index, row in enumerate(rows.slots)
+        for slot in row
+        if slot.flow is not None
+    }
+    frames = {key: Frame(box.x, box.y, box.width, box.height) for key, box in boxes.items()}
+    band_ends = [(band.y, band.y + band.height) for band in bands]
+    curves, pills = draw_lines(plan, flows, rows, frames, passages, band_ends)
+    return Drawing(shape, y - gaps[-1], tuple(bands), tuple(boxes.values()), curves, pills)
+
+
+def cut(text: str, width: float, size: float) -> str:
+    """The text, or as much of it as fits with an ellipsis."""
+    fits = max(1, int(width / (size * GLYPH)))
+    return text if len(text) <= fits else text[: fits - 1] + "…"
+
+
+def _width(slot: Slot, shape: Shape) -> float:
+    return PASSAGE if slot.key is None else shape.card_width
+
+
+def _columns(rows: Rows, shape: Shape) -> dict[tuple[int, Slot], float]:
+    """Left edge of every slot; rows are centred, and drawn together when they would not fit."""
+    found: dict[tuple[int, Slot], float] = {}
+    for index, row in enumerate(rows.slots):
+        total = sum(_width(slot, shape) for slot in row)
+        room = shape.flow_width - 2 * PADDING - total
+        gap = min(shape.gap, room / max(1, len(row) - 1))
+        x = (shape.flow_width - total - gap * (len(row) - 1)) / 2
+        for slot in row:
+            found[index, slot] = x
+            x += _width(slot, shape) + gap
+    return found
+
+
+def _row_height(row: Sequence[Slot]) -> float:
+    return CARD_HEIGHT if any(slot.key is not None and slot.key[1] is not None for slot in row) else SOURCE_HEIGHT
+
+
+def _stack(rows: Rows, members: Sequence[int], top: float, tops: dict[int, float]) -> float:
+    """Write the top of each of a tier's rows into `tops`; returns where the last one ends."""
+    y = top
+    for position, index in enumerate(members):
+        tops[index] = y
+        y += _row_height(rows.slots[index]) + (ROW_GAP if position < len(members) - 1 else 0.0)
+    return y
+
+
+def _tier_gaps(rows: Rows, flows: Sequence[Flow], plan: Plan, shape: Shape) -> list[float]:
+    """Height between bands: room for the labels of the flows that end below it."""
+    row_of = rows.row_of()
+    gaps: list[float] = []
+    per_line = 3 if shape.workers_beside else 2
+    for tier in range(len(plan.tiers)):
+        landing = [flow for flow in flows if flow.crosses and rows.tiers[row_of[ends(flow)[1]]] == tier + 1]
+        gaps.append(30.0 + 22.0 * -(-len(landing) // per_line))
+    return gaps
+
+
+def _boxes(
+    plan: Plan, rows: Rows, xs: Mapping[tuple[int, Slot], float], tops: Mapping[int, float], shape: Shape
+) -> dict[Key, Box]:
+    sources = {source.name: source for source in plan.sources}
+    placements = {(item.operator, item.pool): item for item in plan.placements}
+    colour = {operator.name: index for index, operator in enumerate(plan.operators)}
+    inner = shape.card_width - 24
+    found: dict[Key, Box] = {}
+    for (index, slot), x in xs.items():
+        if slot.key is None:
+            continue
+        name, pool = slot.key
+        if pool is None:
+            source = sources[name]
+            size = f"{units.rate(source.rate_per_s)} × {units.size(source.message_bytes)}"
+            title = cut(name, inner - len(size) * 11 * GLYPH - 12, 13)
+            hint = f"source {name}: {size}, {source.arrivals.value} arrivals"
+            y = tops[index] + (_row_height(rows.slots[index]) - SOURCE_HEIGHT) / 2
+            found[slot.key] = Box(x, y, shape.card_width, SOURCE_HEIGHT, "source", title, "", "", size, 0.0, -1, hint)
+            continue
+        item = placements[name, pool]
+        rate = units.rate(item.rate_per_s)
+        note = f"{pool} × {item.count} · {units.percent(item.load)} busy"
+        hint = f"{name} ({item.variant}) on {item.count} of {pool}: {rate}, keeps them {units.percent(item.load)} busy"
+        found[slot.key] = Box(
+            x, tops[index], shape.card_width, CARD_HEIGHT, "placement", cut(name, inner, 13),
+            cut(item.variant, inner - len(rate) * 12 * GLYPH - 8, 12), cut(note, inner, 11), rate, item.load,
+            colour[name], hint,
+        )  # fmt: skip
+    return found
+
+
+def _panels(plan: Plan, workers: Sequence[WorkerUse], shape: Shape, top: float) -> tuple[PoolPanel, ...]:
+    left = shape.flow_width if shape.workers_beside else PADDING
+    per_line = int((shape.panel_width - PADDING + BAR_GAP) // (BAR_WIDTH + BAR_GAP))
+    found: list[PoolPanel] = []
+    y = top
+    for pool in dict.fromkeys(worker.pool for worker in workers):
+        members = [worker for worker in workers if worker.pool == pool]
+        bars = tuple(
+            _bar(
+                plan,
+                worker,
+                left + (index % per_line) * (BAR_WIDTH + BAR_GAP),
+                y + POOL_TITLE + (index // per_line) * (BAR_HEIGHT + 8),
+            )
+            for index, worker in enumerate(members)
+        )
+        lines = -(-len(members) // per_line)
+        height = POOL_TITLE + lines * (BAR_HEIGHT + 8) - 8
+        load = sum(worker.load for worker in members) / len(members)
+        subtitle = f"{units.usd(members[0].price_usd_per_h)} USD/h each · mean load {units.percent(load)}"
+        title = cut(f"{pool} × {len(members)}", shape.panel_width - PADDING, 12)
+        found.append(PoolPanel(left, y, title, subtitle, bars, height))
+        y += height + PADDING
+    return tuple(found)
+
+
+def _bar(plan: Plan, worker: WorkerUse, x: float, y: float) -> WorkerBar:
+    colour = {operator.name: index for index, operator in enumerate(plan.operators)}
+    segments: list[Segment] = []
+    bottom = y + BAR_HEIGHT
+    for operator, load in worker.loads.items():
+        height = min(load * BAR_HEIGHT, bottom - y)
+        bottom -= height
+        segments.append(Segment(bottom, height, colour[operator]))
+    parts = ", ".join(f"{operator} {units.percent(load)}" for operator, load in worker.loads.items())
+    return WorkerBar(x, y, tuple(segments), f"{worker.name}: {units.percent(worker.load)} busy ({parts})")

@@ -1,0 +1,88 @@
+"""Figures as people read them: three significant digits and a unit."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+MISSING = "–"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Significant digits without an exponent: 7.01, 0.0043, 1234."""
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    magnitude = abs(value)
+    decimals = digits - 1
+    while magnitude >= 10 and decimals > 0:
+        magnitude, decimals = magnitude / 10, decimals - 1
+    while 0 < magnitude < 1 and decimals < digits + 3:
+        magnitude, decimals = magnitude * 10, decimals + 1
+    return f"{value:.{decimals}f}"
+
+
+def usd(value: float | None) -> str:
+    """USD per hour, cents and, below a dime, a tenth of a cent."""
+    if value is None:
+        return MISSING
+    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4f}"
+
+
+def duration(seconds: float | None) -> str:
+    """1.2 ms, 340 ms, 2.5 s, 3 min."""
+    if seconds is None:
+        return MISSING
+    if seconds < 1e-3:
+        return f"{number(seconds * 1e6)} µs"
+    if seconds < 1:
+        return f"{number(seconds * 1e3)} ms"
+    return f"{number(seconds)} s" if seconds < 120 else f"{number(seconds / 60)} min"
+
+
+def rate(per_s: float | None) -> str:
+    """Requests per second."""
+    return MISSING if per_s is None else f"{number(per_s)}/s"
+
+
+def byte_rate(bytes_per_s: float | None) -> str:
+    """B/s, kB/s, MB/s: decimal, as bandwidth is sold."""
+    if bytes_per_s is None:
+        return MISSING
+    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if bytes_per_s >= size:
+            return f"{number(bytes_per_s / size)} {unit}"
+    return f"{number(bytes_per_s)} B/s"
+
+
+def size(size_bytes: float | None) -> str:
+    """B, KiB, MiB: binary, as documents state message sizes."""
+    if size_bytes is None:
+        return MISSING
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= factor:
+            return f"{plain(size_bytes / factor)} {unit}"
+    return f"{plain(size_bytes)} B"
+
+
+def plain(value: float | None) -> str:
+    """Four significant digits without trailing zeros: 4, 0.25, 56.5."""
+    text = number(value, 4)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as a percentage without decimals: 0.994 is 99 %."""
+    if fraction is None:
+        return MISSING
+    return f"{fraction * 100:.0f} %" if fraction == 0 or fraction >= 0.01 else "< 1 %"
+
+
+def accuracy(value: float | None) -> str:
+    """Percent with two decimals, as profiles state it."""
+    return MISSING if value is None else f"{value:.2f}"
+
+
+def moment(unix_s: float | None) -> str:
+    """UTC to the minute."""
+    return MISSING if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

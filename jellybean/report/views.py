@@ -1,0 +1,168 @@
+"""The page's charts as percentages of their width: rows of bars, marks and bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log2
+
+from jellybean.report import units
+from jellybean.report.breakdown import Share
+from jellybean.report.comparison import METRIC_BY_KEY, Comparison, Verdict
+from jellybean.report.report import Report, WorkerUse
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a bar: from `start`, `width` wide (percent), painted as `style`."""
+
+    start: float
+    width: float
+    style: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class BarRow:
+    """One line of a bar chart. `marks` are (percent, style): lines across the bar."""
+
+    name: str
+    note: str
+    figure: str
+    parts: tuple[Part, ...]
+    marks: tuple[tuple[float, str], ...] = ()
+    dot: tuple[float, str] | None = None
+
+    @property
+    def about(self) -> str:
+        return "; ".join([f"{self.name}: {self.figure}", *(part.hint for part in self.parts)])
+
+
+def cost_rows(shares: Sequence[Share], total: float) -> tuple[BarRow, ...]:
+    """Compute and network side by side, on one scale: the dearest fills its row."""
+    scale = max((share.total_usd_per_h for share in shares), default=0.0) or 1.0
+    rows: list[BarRow] = []
+    for share in shares:
+        compute = 100 * share.compute_usd_per_h / scale
+        network = 100 * share.network_usd_per_h / scale
+        part_of = units.percent(share.total_usd_per_h / total) if total > 0 else units.MISSING
+        parts = (
+            Part(0.0, compute, "compute", f"compute {units.usd(share.compute_usd_per_h)} USD/h"),
+            Part(compute, network, "network", f"network {units.usd(share.network_usd_per_h)} USD/h"),
+        )
+        rows.append(BarRow(share.name, "", f"{units.usd(share.total_usd_per_h)} · {part_of}", parts))
+    return tuple(rows)
+
+
+def ratio_rows(report: Report) -> tuple[BarRow, ...]:
+    """Measured / predicted on a doubling scale from a half to twice, with the tolerance as a band."""
+    return tuple(_ratio_row(item) for item in report.comparisons if item.ratio is not None)
+
+
+def _ratio_row(item: Comparison) -> BarRow:
+    metric = METRIC_BY_KEY[item.metric]
+    ratio = item.ratio or 0.0
+    relative = item.tolerance / item.predicted if metric.absolute and item.predicted else item.tolerance
+    low, high = _doubling(1 - relative), _doubling(1 + relative)
+    band = Part(low, high - low, "tolerance", f"tolerance {metric.shown_tolerance()}")
+    figure = f"× {ratio:.2f}"
+    style = "mark" if item.verdict is Verdict.WITHIN else "mark off"
+    return BarRow(metric.label, "", figure, (band,), ((50.0, "axis"),), (_doubling(ratio), style))
+
+
+def _doubling(ratio: float) -> float:
+    """0.5 -> 0, 1 -> 50, 2 -> 100; beyond is held at the ends."""
+    return 100.0 if ratio >= 2 else 0.0 if ratio <= 0.5 else 50 * (1 + log2(ratio))
+
+
+def latency_rows(report: Report) -> tuple[BarRow, ...]:
+    """p50, p90 and p99, predicted and measured, on one scale that holds the p99 target when it is near."""
+    items = [report.comparison(f"latency_{name}_s") for name in ("p50", "p90", "p99")]
+    values = [value for item in items for value in (item.predicted, item.measured) if value is not None]
+    if not values:
+        return ()
+    target = report.plan.slo.latency_p99_s
+    near = target is not None and target <= 4 * max(values)
+    scale = max([*values, target] if near and target is not None else values) * 1.02 or 1.0
+    rows: list[BarRow] = []
+    for item in items:
+        name = METRIC_BY_KEY[item.metric].label.removeprefix("Latency ")
+        marks = ((100 * target / scale, "target"),) if near and target is not None and name == "p99" else ()
+        for word, value in (("predicted", item.predicted), ("measured", item.measured)):
+            if value is not None:
+                part = Part(0.0, 100 * value / scale, word, f"{word} {units.duration(value)}")
+                rows.append(BarRow(name, word, units.duration(value), (part,), marks))
+    return tuple(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyChart:
+    """Accuracy on a scale that shows the difference to the target; positions in percent."""
+
+    low: float
+    high: float
+    target: float | None
+    rows: tuple[BarRow, ...]
+
+
+def accuracy_chart(report: Report) -> AccuracyChart | None:
+    """Predicted and measured accuracy against the target; None when accuracy is not known."""
+    item, target = report.comparison("accuracy"), report.plan.slo.accuracy
+    known = [(word, value) for word, value in (("predicted", item.predicted), ("measured", item.measured)) if value]
+    if not known:
+        return None
+    values = [value for _, value in known] + ([target] if target is not None else [])
+    margin = max(1.0, (max(values) - min(values)) * 0.6)
+    low, high = max(0.0, min(values) - margin), min(100.0, max(values) + margin)
+    span = high - low or 1.0
+    marks = ((100 * (target - low) / span, "target"),) if target is not None else ()
+    rows = tuple(
+        BarRow(word, "", f"{units.accuracy(value)} %",
+               (Part(0.0, 100 * (value - low) / span, word, f"{word} {units.accuracy(value)} %"),), marks)
+        for word, value in known
+    )  # fmt: skip
+    return AccuracyChart(low, high, target, rows)
+
+
+def worker_rows(workers: Sequence[WorkerUse], cap: float, colours: Mapping[str, int]) -> tuple[BarRow, ...]:
+    """Planned load by operator, the cap, and what was measured as a dot."""
+    rows: list[BarRow] = []
+    for worker in workers:
+        parts: list[Part] = []
+        start = 0.0
+        for operator, load in worker.loads.items():
+            width = min(100 * load, 100 - start)
+            parts.append(Part(start, width, f"c{colours[operator] % 8}", f"{operator} {units.percent(load)}"))
+            start += width
+        figure = units.percent(worker.load)
+        if worker.measured is not None:
+            figure = f"{figure} → {units.percent(worker.measured)}"
+        dot = (min(100.0, 100 * worker.measured), "mark") if worker.measured is not None else None
+        rows.append(BarRow(worker.name, worker.tier, figure, tuple(parts), ((100 * cap, "cap"),), dot))
+    return tuple(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """One metric over all measurements of this plan: points of a line in a box of 100 x 30."""
+
+    label: str
+    points: str
+    first: str
+    last: str
+    runs: int
+
+
+def trends(report: Report) -> tuple[Trend, ...]:
+    """How cost, accuracy and latency went over three or more measurements."""
+    found: list[Trend] = []
+    for key in ("accuracy", "throughput_per_s", "latency_p50_s", "latency_p99_s"):
+        values = [run.figures[key] for run in report.runs if run.kind == "bench" and key in run.figures]
+        if len(values) < 3:
+            continue
+        low, span = min(values), (max(values) - min(values)) or 1.0
+        step = 100 / (len(values) - 1)
+        points = " ".join(f"{i * step:.1f},{27 - 24 * (value - low) / span:.1f}" for i, value in enumerate(values))
+        metric = METRIC_BY_KEY[key]
+        found.append(Trend(metric.label, points, metric.show(values[0]), metric.show(values[-1]), len(values)))
+    return tuple(found)
