@@ -46,6 +46,11 @@ class Planned:
     def infeasibility(self) -> Infeasibility | None:
         return self.solution.infeasibility
 
+    @property
+    def comparison(self) -> tuple[tuple[str, float | None, str], ...]:
+        """What the plan is compared to: (name, USD/h or None when infeasible, note)."""
+        return tuple((found.name, found.cost_usd_per_h, found.note) for found in self.baselines)
+
 
 def plan_project(project: Project, *, time_limit_s: float | None = None, compare: bool = True) -> Planned:
     """Solve, then check the latency SLO on the plan. Never raises for an infeasible problem: that is an answer."""

@@ -20,21 +20,13 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit status (0 fine, 1 failure, 2 bad input, 3 infeasible, 4 overload)."""
     command = typer.main.get_command(app)
     try:
-        result = command.main(arguments, prog_name="jellybean", standalone_mode=False)
-    except typer.Exit as exit_:
-        return exit_.exit_code
-    except typer.Abort:
-        return 130
-    except typer.TyperException as error:
-        error.show()
-        return EXIT_BAD_INPUT
-    except (DocumentError, InfeasibleError, JellyBeanError, OSError) as error:
-        errors.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        command.main(arguments, prog_name="jellybean")
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 0
+    except (JellyBeanError, OSError) as error:
+        errors.print(str(error), style="red", markup=False, soft_wrap=True)
         return _status_of(error)
-    except KeyboardInterrupt:
-        errors.print("interrupted", style="yellow")
-        return 130
-    return result if isinstance(result, int) else 0
+    return 0
 
 
 def _status_of(error: Exception) -> int:

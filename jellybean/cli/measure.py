@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -12,13 +13,12 @@ from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
 from jellybean.cli.console import EXIT_OVERLOAD, errors, out, print_json, progress
 from jellybean.cli.documents import Example, init
 from jellybean.documents import load_project
-from jellybean.planning import current_plan, state_folder
+from jellybean.planning import current_plan
 from jellybean.predict import predict
-from jellybean.report.html import render_html
-from jellybean.report.report import build_report
-from jellybean.report.store import Store
-from jellybean.report.table import to_table
-from jellybean_solver.plan_document import to_document
+from jellybean.records import record_measurement, record_prediction
+from jellybean.report import Store, build_report, render_html, to_table
+from jellybean.serving import bench as bench_module
+from jellybean.serving.bench import BenchResult
 
 
 @app.command(
@@ -36,16 +36,17 @@ def bench(
     saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
 ) -> None:
     """Offer the workflow's own rates on held-out inputs to the running plan; exit status 4 when it does not keep up."""
-    record = measure(
+    result = measure(
         directory, overrides or (), seed=seed, duration_s=duration, rate_scale=rate_scale, saturate=saturate
     )
     if json:
-        print_json(record)
+        print_json(result.to_dict())
     else:
-        out.print(_bench_table(record))
-        verdict = record.get("verdict", "")
-        errors.print(verdict, style="green" if record["sustained"] else "bold red", markup=False)
-    if not record["sustained"]:
+        out.print(_bench_table(result))
+        errors.print(result.verdict, style="green" if result.sustained else "bold red", markup=False)
+        for breach in result.breaches:
+            errors.print(breach, style="yellow", markup=False)
+    if not result.sustained:
         raise typer.Exit(EXIT_OVERLOAD)
 
 
@@ -62,7 +63,7 @@ def report(
     html: Annotated[Path | None, typer.Option(help="Where to write the page; DIR/report.html by default.")] = None,
 ) -> None:
     """Show the newest plan, predicted beside measured, and write a self-contained HTML page."""
-    found = build_report(Store(state_folder(directory) / "report.db"))
+    found = build_report(Store.of(directory))
     if json:
         print_json(found.to_json())
         if html is None:
@@ -89,11 +90,11 @@ def demo(
     profile(directory)
     plan(directory)
     project = load_project(directory)
-    _predict_and_store(project.directory)
+    _predict(directory)
     start(project, detach=True)
     try:
-        measure(directory, (), seed=0, duration_s=duration)
-        measure(directory, (), seed=0, duration_s=duration, saturate=True)
+        measure(directory, duration_s=duration)
+        measure(directory, saturate=True)
     finally:
         down(directory)
     report(directory)
@@ -101,39 +102,50 @@ def demo(
 
 def measure(
     directory: Path,
-    overrides: tuple[str, ...] | list[str],
+    overrides: Sequence[str] = (),
     *,
-    seed: int,
-    duration_s: float,
+    seed: int = 0,
+    duration_s: float = 30.0,
     rate_scale: float = 1.0,
     saturate: bool = False,
-) -> dict[str, Any]:
-    """Bench the running plan, keep the measurement in the report store, return its record."""
-    from jellybean.serving.bench import bench as run
-    from jellybean.serving.bench import saturate as run_saturate
-
+) -> BenchResult:
+    """Bench the running plan and keep the measurement in the report store."""
     project = load_project(directory, overrides)
     with progress("saturate" if saturate else "bench") as advance:
         if saturate:
-            plan, _ = current_plan(project)
-            result = run_saturate(
-                project, start_rate_per_s=_predicted_rate(directory, plan), seed=seed, progress=advance
-            )
+            result = bench_module.saturate(project, seed=seed, progress=advance)
         else:
-            result = run(project, duration_s=duration_s, rate_scale=rate_scale, seed=seed, progress=advance)
-    record = result.to_dict()
-    Store(state_folder(directory) / "report.db").add_measurement(record["plan"], record)
-    return record
+            result = bench_module.bench(
+                project, duration_s=duration_s, rate_scale=rate_scale, seed=seed, progress=advance
+            )
+    record_measurement(directory, result.to_dict())
+    return result
 
 
-def _predict_and_store(directory: Path) -> None:
+def _predict(directory: Path) -> None:
     plan, _ = current_plan(load_project(directory))
     with progress("simulate") as advance:
-        record = predict(plan, progress=advance)
-    store = Store(state_folder(directory) / "report.db")
-    store.add_prediction(to_document(plan)["hash"], record)
+        record_prediction(directory, plan, predict(plan, progress=advance))
 
 
-def _bench_table(record: dict[str, Any]) -> Table:
-    table = Table("figure", "measured", title="bench", title_justify="left")
+def _bench_table(result: BenchResult) -> Table:
+    table = Table("figure", "measured", title=f"{result.workflow}: measured", title_justify="left")
+    table.add_row("offered", f"{result.offered} at {result.rate_per_s:.4g}/s in {result.duration_s:g} s")
+    table.add_row("completed", f"{result.completed} ({result.failed} failed)")
+    table.add_row("throughput", f"{result.throughput_per_s:.2f}/s")
+    if result.highest_rate_per_s is not None:
+        table.add_row("highest sustained rate", f"{result.highest_rate_per_s:.2f}/s")
+    for label, value in (
+        ("latency p50", result.latency_p50_s),
+        ("latency p90", result.latency_p90_s),
+        ("latency p99", result.latency_p99_s),
+    ):
+        if value is not None:
+            table.add_row(label, f"{value * 1e3:.1f} ms")
+    if result.accuracy is not None:
+        table.add_row("accuracy", f"{result.accuracy:.2f} %")
+    if result.cost_usd_per_h is not None:
+        table.add_row("cost", f"{result.cost_usd_per_h:.4f} USD/h")
+    for worker, busy in result.utilisation.items():
+        table.add_row(f"busy {worker}", f"{busy:.0%}")
     return table

@@ -11,10 +11,10 @@ from rich.table import Table
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
 from jellybean.documents import load_project
-from jellybean.planning import Planned, current_plan, plan_project, save_plan, state_folder
+from jellybean.planning import Planned, current_plan, plan_project, save_plan
 from jellybean.predict import predict
-from jellybean.report.plan_view import plan_text
-from jellybean.report.store import Store
+from jellybean.records import record_plan, record_prediction
+from jellybean.report import plan_text
 from jellybean_solver.plan_document import to_document
 
 
@@ -46,14 +46,13 @@ def plan(
 ) -> None:
     """Choose variants and place operators at the lowest cost; writes plan.json."""
     project = load_project(directory, overrides or ())
-    planned = plan_project(project, time_limit_s=time_limit, compare=not json)
+    planned = plan_project(project, time_limit_s=time_limit)
     if planned.plan is not None:
-        document = save_plan(project, planned)
-        Store(state_folder(directory) / "report.db").add_plan(document)
+        record_plan(directory, save_plan(project, planned), planned)
     if json:
         print_json(plan_json(planned))
     elif planned.plan is not None:
-        out.print(plan_text(planned.plan, planned.solve_s, planned.baselines))
+        out.print(plan_text(planned.plan, planned.solve_s, planned.comparison))
         say(f"wrote {directory / 'plan.json'}; next: jellybean simulate {directory}, jellybean up {directory}")
     else:
         _print_infeasible(planned)
@@ -76,10 +75,7 @@ def simulate(
     with progress("simulate") as advance:
         record = predict(current, seed=seed, rate_scale=rate_scale, duration_s=duration, progress=advance)
     if math.isclose(rate_scale, 1.0):
-        store = Store(state_folder(directory) / "report.db")
-        document = to_document(current)
-        store.add_plan(document)
-        store.add_prediction(document["hash"], record)
+        record_prediction(directory, current, record)
     if json:
         print_json(record)
     else:
@@ -89,10 +85,15 @@ def simulate(
 def plan_json(planned: Planned) -> dict[str, Any]:
     """What `plan --json` prints, feasible or not."""
     if planned.plan is None:
+        why = planned.infeasibility
         return {
             "status": "infeasible",
             "reasons": list(planned.reasons),
-            **(planned.infeasibility.to_dict() if planned.infeasibility else {}),
+            "breaches": list(why.breaches) if why else list(planned.reasons),
+            "nearest": {
+                "accuracy": why.nearest_accuracy if why else None,
+                "rate_scale": why.nearest_rate_scale if why else None,
+            },
             "solve_s": planned.solve_s,
         }
     found = planned.plan

@@ -10,11 +10,11 @@ import typer
 from PIL import Image, UnidentifiedImageError
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
-from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress, say
+from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say
 from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
-from jellybean.planning import current_plan, state_folder
-from jellybean.report.store import Store
+from jellybean.planning import current_plan
+from jellybean.records import record_plan
 from jellybean_solver.plan_document import to_document
 
 MAX_INPUT_BYTES = 64 * 2**20
@@ -40,7 +40,8 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
     if renewed:
         say("planned anew: there was no plan yet, or the documents have changed since")
     document = to_document(plan)
-    Store(state_folder(project.directory) / "report.db").add_plan(document)
+    if renewed:
+        record_plan(project.directory, document)
     with progress("up") as advance:
         running = launcher.up(project.directory, document, port=port, detach=detach, progress=advance)
     out.print(f"[green]serving[/] {plan.name} on {running.gateway_address} with {len(plan.workers)} workers")
@@ -48,9 +49,9 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
         out.print(f"stop it with: jellybean down {project.directory}", style="bold")
         return
     say("Ctrl-C drains and stops")
-    died = running.wait()
+    died = running.wait(lambda text: errors.print(text, style="bold red", markup=False))
     if died:
-        raise JellyBeanError(died)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 @app.command(epilog=example("jellybean down my-digits"))
