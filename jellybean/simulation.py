@@ -70,10 +70,13 @@ def highest_sustained_rate(plan: Plan, *, seed: int = 0, window_s: float = 20.0)
     """Requests per second of the first source up to which the plan keeps up; all sources grow together.
 
     Bisects around the analytic capacity with simulations of `window_s` of evenly spaced requests, by the definition of
-    `jellybean_solver.sustained`. 0.0 when nothing is sustained.
+    `jellybean_solver.sustained`. 0.0 when nothing is sustained. Windows of far more than 50,000 requests are cut short.
     """
     first = plan.sources[0].rate_per_s
     grace = grace_s(unloaded_latency_s(plan, seed=seed))
+    scale = capacity_scale(plan)
+    all_per_s = scale * sum(stream.rate_per_s for stream in request_streams(plan))
+    window_s = min(window_s, max(MOST_REQUESTS / all_per_s, 10.0 * grace))
 
     def probe(rate: float) -> bool:
         result = simulate_plan(
@@ -87,7 +90,7 @@ def highest_sustained_rate(plan: Plan, *, seed: int = 0, window_s: float = 20.0)
         )
         return is_sustained(result.offered, result.completed, failed=0)
 
-    capacity = first * capacity_scale(plan)
+    capacity = first * scale
     return highest_sustained(probe, 0.95 * capacity, 1.05 * capacity)
 
 

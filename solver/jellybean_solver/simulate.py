@@ -24,6 +24,7 @@ from jellybean_solver.simulation_result import QueueSums, RunSums, SimulationRes
 from jellybean_solver.streams import RequestStream, arrival_times, request_streams
 
 GATEWAY = ""  # the worker name under which workers address the gateway
+GOLDEN = (5**0.5 - 1) / 2  # phases by it keep periodic streams of commensurable rates from meeting
 
 
 class Worker(Protocol):
@@ -164,11 +165,10 @@ class _Simulation:
 
     def run(self, rate_scale: float, arrivals: Arrivals | None, drain_s: float | None) -> None:
         """Handle all events, or those until `drain_s` after the window."""
-        streams = request_streams(self._plan)
-        for index, stream in enumerate(streams):
+        for index, stream in enumerate(request_streams(self._plan)):
             rng = random.Random(f"{self._seed}/arrivals/{index}")
             kind = arrivals or stream.arrivals
-            phase = index / len(streams)
+            phase = index * GOLDEN % 1.0
             times = arrival_times(stream.rate_per_s * rate_scale, kind, self._window.end_s, rng, phase)
             self._next_arrival(_Traffic(stream, times, RouteDrawer([route.weight for route in self._plan.routes])))
         events, pop = self._events, heapq.heappop

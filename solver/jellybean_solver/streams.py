@@ -14,7 +14,7 @@ from jellybean_solver.problem import Arrivals, Edge, Source
 
 @dataclass(frozen=True, slots=True)
 class RequestStream:
-    """A weakly connected part of the workflow. One request is one message of each of its sources."""
+    """Sources that make one request together: one message of each."""
 
     sources: tuple[Source, ...]
     entries: tuple[Edge, ...]  # edges that leave the sources
@@ -25,8 +25,13 @@ class RequestStream:
 
 
 def request_streams(plan: Plan) -> tuple[RequestStream, ...]:
-    """The streams in the order of the plan's sources. SolverError when sources of one stream differ in rate."""
+    """The streams in the order of the plan's sources: one, as the gateway takes requests, if all sources have one rate.
+
+    Otherwise one per weakly connected part of the workflow; SolverError when sources of one part differ in rate.
+    """
     group = {name: name for name in [source.name for source in plan.sources] + [op.name for op in plan.operators]}
+    if len({source.rate_per_s for source in plan.sources}) == 1:
+        return (_stream(plan, frozenset(group)),)
 
     def find(name: str) -> str:
         while group[name] != name:

@@ -138,7 +138,13 @@ def test_a_window_that_cannot_be_is_refused(arguments: dict[str, float]) -> None
 
 def test_an_unloaded_request_meets_nobody() -> None:
     assert unloaded_latency_s(chain([FIXED, FIXED], 9.9, hop_s=0.001)) == pytest.approx(0.203)
-    assert unloaded_latency_s(two_streams(8.0, 8.0)) == pytest.approx(0.035, rel=0.1)
+    assert unloaded_latency_s(two_streams(8.0, 2.0)) == pytest.approx((4 * 0.02 + 0.05) / 5, rel=0.05)
+
+
+def test_sources_of_one_rate_make_one_request_even_if_nothing_joins_them() -> None:
+    result = simulate_plan(two_streams(2.0, 2.0), duration_s=100, arrivals=Arrivals.PERIODIC)
+    assert result.offered == 200
+    assert result.latency_p50_s == pytest.approx(0.07)
 
 
 def test_the_highest_sustained_rate_of_constant_service_is_its_capacity() -> None:
@@ -152,6 +158,11 @@ def test_the_highest_sustained_rate_does_not_depend_on_the_rate_of_the_plan() ->
     rates = [highest_sustained_rate(chain([ServiceTime(0.1, 0.1, quantiles)], rate)) for rate in (1.0, 5.0, 50.0)]
     assert max(rates) / min(rates) < 1.03
     assert rates[0] == pytest.approx(10.0, rel=0.05)
+
+
+def test_a_fast_plan_is_judged_on_a_shorter_window() -> None:
+    found = highest_sustained_rate(chain([ServiceTime(1e-4, 1e-4)], 10.0), window_s=1e6)
+    assert found == pytest.approx(10_000.0, rel=0.08)
 
 
 def test_a_link_can_be_what_bounds_the_rate() -> None:
