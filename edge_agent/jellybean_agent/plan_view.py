@@ -114,9 +114,7 @@ def plan_view(document: Any) -> PlanView:
     if document.get("version") != PLAN_VERSION:
         raise PlanViewError(f"plan version {document.get('version')!r}; this agent reads {PLAN_VERSION}")
     if content_hash(document) != document.get("hash"):
-        raise PlanViewError(
-            "the plan's content does not match its hash: it was changed after it was written; plan again"
-        )
+        raise PlanViewError("the plan's content does not match its hash: it was changed; plan again")
     try:
         view = _parse(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -1,7 +1,7 @@
 """Tensors between the wire and numpy, checked before a byte is believed.
 
-A tensor on the wire is a dtype name, a shape and C-order little-endian bytes. Nothing is allocated from a shape that the
-bytes do not fill.
+A tensor on the wire is a dtype name, a shape and C-order little-endian bytes. Nothing is allocated from a shape that
+the bytes do not fill.
 """
 
 from __future__ import annotations

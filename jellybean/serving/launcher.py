@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,19 @@ _MAX_SOCKET_PATH = 100
 Progress = Callable[[float, float, str], None]
 
 
+class _Child(subprocess.Popen[bytes]):
+    """A process that may outlive its launcher: `--detach` means just that, and is no leak to warn of."""
+
+    def __del__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            super().__del__()  # it keeps the process to be reaped later
+
+
 class Running:
     """A plan that is up. `wait` stays in front; `down` drains and stops it."""
 
-    def __init__(self, directory: Path, state: RunState, children: Mapping[str, subprocess.Popen[bytes]]) -> None:
+    def __init__(self, directory: Path, state: RunState, children: Mapping[str, _Child]) -> None:
         self.directory = directory
         self.state = state
         self._children = dict(children)
@@ -163,7 +173,7 @@ class _Launch:
         self._folder = _run_folder()
         self._logs = directory / ".jellybean" / "logs"
         self.state = RunState(view.hash, view.name, str(self._folder))
-        self.children: dict[str, subprocess.Popen[bytes]] = {}
+        self.children: dict[str, _Child] = {}
 
     def spawn(self, document: Mapping[str, Any]) -> None:
         """Write what the processes read and start them all."""
@@ -189,7 +199,7 @@ class _Launch:
         with log.open("wb") as file:
             # -P: the project's folder must not shadow what is imported
             command = [sys.executable, "-P", "-m", module, *arguments]
-            child = subprocess.Popen(
+            child = _Child(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, cwd=self._directory
             )
         self.children[name] = child

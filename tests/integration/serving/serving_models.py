@@ -82,8 +82,9 @@ def make_plan(
     for name, (inputs, sha256) in operators.items():
         edges = tuple(item if isinstance(item, Edge) else Edge(item, name) for item in inputs)
         service = {tier: ServiceTime(1e-4, 1e-4) for tier in ("edge", "cloud")}
+        sizes = dict.fromkeys(operators, 16.0)
         model = ModelRef(f"models/{name}.onnx", sha256)
-        planned.append(PlannedOperator(name, edges, "only", 1, rate_per_s, service, {}, {}, model))
+        planned.append(PlannedOperator(name, edges, "only", 1, rate_per_s, service, sizes, {}, model))
     names = dict.fromkeys(worker for _, route in routes for worker in route.values())
     workers = []
     for worker in names:

@@ -1,0 +1,372 @@
+"""Measures a plan that is up: its own rates on held-out inputs, or the highest rate that it sustains.
+
+"Sustained" is `jellybean_solver.sustained`, the definition the simulator predicts by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+import numpy as np
+
+from jellybean.metrics import is_correct
+from jellybean.serving.client import Client, request_of
+from jellybean.serving.errors import ServingError
+from jellybean.serving.heldout import HeldOut, held_out
+from jellybean.serving.load import OK, UNANSWERED, Sample, Tick, due_times, offer
+from jellybean.serving.state import GATEWAY_NAME, RunState, running_state
+from jellybean.simulation import unloaded_latency_s
+from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.plan_view import PlanView, read_plan
+from jellybean_agent.tensors import decode
+from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from jellybean_protos.gateway.v1 import gateway_pb2
+from jellybean_solver.plan import Plan
+from jellybean_solver.plan_document import from_document
+from jellybean_solver.problem import GIB, Arrivals
+from jellybean_solver.sustained import grace_s, highest_sustained, is_sustained
+
+if TYPE_CHECKING:
+    from jellybean.documents import Project
+
+
+Progress = Callable[[float, float, str], None]
+
+DURATION_S = 30.0
+WARMUP_S = 2.0
+WINDOW_S = 8.0  # of one probe of a saturation search
+_SETTLE_S = 10.0  # answers that come later than this are not waited for
+_QUIET_S = 30.0
+_BRACKET = (0.85, 1.15)  # of the predicted rate: where a saturation search begins
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """What was offered and what came back. Latencies count from the due time; unanswered requests as long as awaited.
+
+    `sustained`: nothing failed and at least 98 % was answered in time. `breaches` are targets of the plan that the
+    measurement missed, in words.
+    """
+
+    plan: str
+    workflow: str
+    seed: int
+    rate_per_s: float
+    duration_s: float
+    offered: int
+    completed: int
+    answered_in_time: int
+    failed: int
+    throughput_per_s: float
+    sustained: bool
+    verdict: str
+    at: float
+    latency_p50_s: float | None = None
+    latency_p90_s: float | None = None
+    latency_p99_s: float | None = None
+    latency_mean_s: float | None = None
+    accuracy: float | None = None
+    cost_usd_per_h: float | None = None
+    highest_rate_per_s: float | None = None
+    utilisation: Mapping[str, float] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    breaches: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """A flat record for the report store; figures that were not measured are left out."""
+        found = {key: value for key, value in asdict(self).items() if value is not None}
+        return {**found, "breaches": list(self.breaches), "errors": self.failed}
+
+
+def bench(
+    project: Project,
+    *,
+    duration_s: float = DURATION_S,
+    warmup_s: float = WARMUP_S,
+    rate_scale: float = 1.0,
+    seed: int = 0,
+    progress: Progress = lambda done, total, label: None,
+) -> BenchResult:
+    """Offer the workflow's own rate and arrivals, times `rate_scale`, to what is up for the project."""
+    target = Target(project.directory, held_out(project))
+    return target.measure(
+        rate_scale * target.data.rate_per_s, duration_s=duration_s, warmup_s=warmup_s, seed=seed, progress=progress
+    )
+
+
+def saturate(
+    project: Project,
+    *,
+    start_rate_per_s: float | None = None,
+    seed: int = 0,
+    window_s: float = WINDOW_S,
+    progress: Progress = lambda done, total, label: None,
+) -> BenchResult:
+    """Find the highest sustained rate by bisection, from a guess such as the simulator's."""
+    target = Target(project.directory, held_out(project))
+    return target.saturate(start_rate_per_s, seed=seed, window_s=window_s, progress=progress)
+
+
+class Target:
+    """A plan that is up, and the requests to send it."""
+
+    def __init__(self, directory: Path, data: HeldOut) -> None:
+        self.data = data
+        self.state: RunState = running_state(directory.resolve())
+        self.view: PlanView = read_plan(self.state.plan_path)
+        self.plan: Plan = from_document(json.loads(self.state.plan_path.read_text(encoding="utf-8")))
+        if data.labels is not None and len(self.view.sinks) != 1:
+            raise ServingError(f"labels need one sink to be compared with; the plan has {', '.join(self.view.sinks)}")
+        self.grace_s = grace_s(unloaded_latency_s(self.plan))
+        self._requests = [request_of(data.request(row)).SerializeToString() for row in range(data.rows)]
+
+    def measure(
+        self,
+        rate_per_s: float,
+        *,
+        duration_s: float = DURATION_S,
+        warmup_s: float = WARMUP_S,
+        seed: int = 0,
+        arrivals: Arrivals | None = None,
+        settle_s: float | None = None,
+        progress: Progress = lambda done, total, label: None,
+    ) -> BenchResult:
+        """Offer `rate_per_s` for `duration_s` after a warm-up that does not count."""
+        if not (rate_per_s > 0 and duration_s > 0 and warmup_s >= 0):
+            raise ServingError(f"a bench needs a rate and a duration above 0, not {rate_per_s}/s for {duration_s} s")
+        settle = max(self.grace_s, _SETTLE_S) if settle_s is None else settle_s
+        due = due_times(rate_per_s, warmup_s + duration_s, arrivals or self.data.arrivals, seed)
+        rows = _rows(self.data.rows, len(due), seed)
+        window = _Window(self, warmup_s, warmup_s + duration_s, progress)
+        offered = self.offer(due, rows, settle_s=settle, end_s=warmup_s + duration_s, tick=window.tick)
+        samples = [sample for sample in asyncio.run(offered) if sample.due_s >= warmup_s]
+        return self._result(samples, rate_per_s, warmup_s, duration_s, seed, window)
+
+    def saturate(
+        self,
+        start_rate_per_s: float | None = None,
+        *,
+        seed: int = 0,
+        window_s: float = WINDOW_S,
+        progress: Progress = lambda done, total, label: None,
+    ) -> BenchResult:
+        """Bisect the highest sustained rate with evenly spaced requests."""
+        guess = start_rate_per_s or self.data.rate_per_s
+        best: list[BenchResult] = []
+        probes = 0
+
+        def once(rate: float) -> BenchResult:
+            nonlocal probes
+            probes += 1
+            progress(probes - 1, max(7, probes), f"{rate:.4g}/s")
+            result = self.measure(
+                rate,
+                duration_s=window_s,
+                warmup_s=1.0,
+                seed=seed,
+                arrivals=Arrivals.PERIODIC,
+                settle_s=self.grace_s,
+            )
+            self._await_quiet()
+            return result
+
+        def probe(rate: float) -> bool:
+            result = once(rate)
+            if not result.sustained and rate < guess:  # a stall of the machine is no overload: look again
+                result = once(rate)
+            if result.sustained:
+                best.append(result)
+            return result.sustained
+
+        highest = highest_sustained(probe, _BRACKET[0] * guess, _BRACKET[1] * guess)
+        progress(probes, probes, "done")
+        return self._saturated(highest, best)
+
+    async def offer(
+        self, due_s: Sequence[float], rows: Sequence[int], *, settle_s: float, end_s: float, tick: Tick | None = None
+    ) -> list[Sample]:
+        """Send row `rows[i]` of the held-out requests at `due_s[i]`."""
+        address = self.state.gateway_address
+        return await offer(address, self._requests, rows, due_s, settle_s=settle_s, end_s=end_s, tick=tick)
+
+    def _saturated(self, highest: float, best: Sequence[BenchResult]) -> BenchResult:
+        if not best:
+            raise ServingError("no rate was sustained, however low: see `jellybean bench` for what fails")
+        last = max(best, key=lambda result: result.rate_per_s)
+        declared = self.data.rate_per_s
+        verdict = f"highest sustained rate {highest:.4g}/s; the workflow's own is {declared:.4g}/s"
+        return BenchResult(
+            **{
+                **{name: getattr(last, name) for name in BenchResult.__dataclass_fields__},
+                "highest_rate_per_s": highest,
+                "sustained": highest >= declared,
+                "verdict": verdict if highest >= declared else f"overload: {verdict}",
+                "breaches": (),
+            }
+        )
+
+    def _await_quiet(self) -> None:
+        """Between probes nothing of the last one may be in hand any more."""
+        until = time.monotonic() + _QUIET_S
+        with Client(self.state.gateway_address) as client:
+            while client.status().requests_in_hand and time.monotonic() < until:
+                time.sleep(0.05)
+
+    @property
+    def plan_hash(self) -> str:
+        """The name of the plan that is up."""
+        return self.view.hash
+
+    async def busy_s(self) -> dict[str, float]:
+        """Seconds that each worker was busy since it started; a worker that is gone is left out."""
+        found: dict[str, float] = {}
+        for process in self.state.processes:
+            if process.name == GATEWAY_NAME:
+                continue
+            async with grpc.aio.insecure_channel(process.address) as channel:
+                stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
+                try:
+                    status = await stub.Describe(agent_pb2.DescribeRequest(), timeout=2.0)
+                except grpc.aio.AioRpcError:
+                    continue
+            found[process.name] = sum(status.busy_s.values())
+        return found
+
+    def bytes_sent(self) -> dict[tuple[str, str], float]:
+        """Bytes that crossed each link since the run began."""
+        with EmulatedLinks(self.view.links, self.state.links_path) as links:
+            return links.bytes_sent()
+
+    def _result(
+        self,
+        samples: Sequence[Sample],
+        rate_per_s: float,
+        warmup_s: float,
+        duration_s: float,
+        seed: int,
+        window: _Window,
+    ) -> BenchResult:
+        fine = [sample for sample in samples if sample.status == OK]
+        failed = [sample for sample in samples if sample.status not in (OK, UNANSWERED)]
+        end_s = warmup_s + duration_s
+        in_time = sum(sample.finished_s <= end_s + self.grace_s for sample in fine)
+        by_end = sum(sample.finished_s <= end_s for sample in fine)
+        sustained = is_sustained(len(samples), in_time, len(failed))
+        awaited = [sample.latency_s for sample in samples if sample.status in (OK, UNANSWERED)]
+        p50, p90, p99 = np.percentile(awaited, [50, 90, 99]).tolist() if awaited else (None, None, None)
+        reasons = Counter(f"{s.status}: {s.reason}" for s in samples if s.status != OK)
+        accuracy = self._accuracy(fine)
+        cost = window.cost_usd_per_h()
+        return BenchResult(
+            plan=self.view.hash,
+            workflow=self.view.name,
+            seed=seed,
+            rate_per_s=rate_per_s,
+            duration_s=duration_s,
+            offered=len(samples),
+            completed=len(fine),
+            answered_in_time=in_time,
+            failed=len(failed),
+            throughput_per_s=by_end / duration_s,
+            sustained=sustained,
+            verdict=_verdict(rate_per_s, len(samples), in_time, len(failed), reasons, sustained),
+            at=time.time(),
+            latency_p50_s=p50,
+            latency_p90_s=p90,
+            latency_p99_s=p99,
+            latency_mean_s=float(np.mean(awaited)) if awaited else None,
+            accuracy=accuracy,
+            cost_usd_per_h=cost,
+            utilisation=window.utilisation(),
+            reasons=dict(reasons.most_common(10)),
+            breaches=self._breaches(p99, accuracy, cost),
+        )
+
+    def _accuracy(self, fine: Sequence[Sample]) -> float | None:
+        """Percent of the answers that match their labels."""
+        labels = self.data.labels
+        if labels is None or not fine:
+            return None
+        (sink,) = self.view.sinks
+        right = 0
+        for sample in fine:
+            response = gateway_pb2.InferResponse.FromString(sample.answer)
+            right += is_correct(self.data.metric, decode(response.outputs[sink]), labels[sample.row])
+        return 100.0 * right / len(fine)
+
+    def _breaches(self, p99_s: float | None, accuracy: float | None, cost: float | None) -> tuple[str, ...]:
+        slo = self.plan.slo
+        found = []
+        if slo.latency_p99_s is not None and p99_s is not None and p99_s > slo.latency_p99_s:
+            found.append(f"latency p99 {p99_s * 1e3:.0f} ms is above the target of {slo.latency_p99_s * 1e3:.0f} ms")
+        if slo.accuracy is not None and accuracy is not None and accuracy < slo.accuracy:
+            found.append(f"accuracy {accuracy:.2f} % is below the target of {slo.accuracy:g} %")
+        if slo.budget_usd_per_h is not None and cost is not None and cost > slo.budget_usd_per_h:
+            found.append(f"{cost:.4g} USD/h is above the budget of {slo.budget_usd_per_h:g} USD/h")
+        return tuple(found)
+
+
+class _Window:
+    """Looks at workers and links when the counted window begins and ends."""
+
+    def __init__(self, target: Target, begin_s: float, end_s: float, progress: Progress) -> None:
+        self._target, self._begin_s, self._end_s, self._progress = target, begin_s, end_s, progress
+        self._looks: list[tuple[float, dict[str, float], dict[tuple[str, str], float]]] = []
+
+    async def tick(self, elapsed_s: float) -> None:
+        label = "warm-up" if elapsed_s < self._begin_s else "offering load"
+        self._progress(min(elapsed_s, self._end_s), self._end_s, label if elapsed_s < self._end_s else "settling")
+        if len(self._looks) < 2 and elapsed_s >= (self._begin_s, self._end_s)[len(self._looks)]:
+            at = time.monotonic()
+            self._looks.append((at, await self._target.busy_s(), self._target.bytes_sent()))
+
+    def utilisation(self) -> dict[str, float]:
+        """Busy fraction of each worker over the window."""
+        if len(self._looks) < 2:
+            return {}
+        (begin, before, _), (end, after, _) = self._looks
+        return {name: (after[name] - before[name]) / (end - begin) for name in after if name in before}
+
+    def cost_usd_per_h(self) -> float | None:
+        """The workers' prices and the bytes that really crossed the links."""
+        if len(self._looks) < 2:
+            return None
+        (begin, _, before), (end, _, after) = self._looks
+        compute = sum(worker.price_usd_per_h for worker in self._target.plan.workers)
+        network = sum(
+            (after[link.upstream_tier, link.downstream_tier] - before[link.upstream_tier, link.downstream_tier])
+            / (end - begin)
+            * 3600
+            / GIB
+            * link.price_usd_per_gib
+            for link in self._target.plan.links
+        )
+        return compute + network
+
+
+def _rows(rows: int, count: int, seed: int) -> list[int]:
+    """Held-out rows in a random order, each as often as any other."""
+    generator = np.random.default_rng(seed)
+    found: list[int] = []
+    while len(found) < count:
+        found += generator.permutation(rows).tolist()
+    return found[:count]
+
+
+def _verdict(
+    rate_per_s: float, offered: int, in_time: int, failed: int, reasons: Mapping[str, int], sustained: bool
+) -> str:
+    counts = f"{in_time} of {offered} requests answered in time at {rate_per_s:.4g}/s, {failed} failed"
+    if sustained:
+        return f"kept up: {counts}"
+    if failed:
+        return f"failures: {counts}; most often {max(reasons, key=lambda reason: reasons[reason])}"
+    return f"overload: {counts}"

@@ -1,0 +1,34 @@
+"""Runs with real processes; every one is taken down, whatever a test does."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jellybean.serving import launcher
+from jellybean.serving.errors import NotRunningError
+from jellybean_solver.plan_document import Document
+
+sys.path.insert(0, str(Path(__file__).parent))  # for serving_models
+
+Start = Callable[..., launcher.Running]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """`up` whose runs end with the test."""
+    folders: list[Path] = []
+
+    def up(directory: Path, document: Document, **more: Any) -> launcher.Running:
+        folders.append(directory)
+        return launcher.up(directory, document, **more)
+
+    yield up
+    for folder in folders:
+        with contextlib.suppress(NotRunningError):
+            launcher.down(folder, timeout_s=1.0)

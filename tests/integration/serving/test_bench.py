@@ -1,0 +1,87 @@
+"""Load, counts and verdicts against a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serving_models import chain
+
+from jellybean.serving import launcher
+from jellybean.serving.bench import Target
+from jellybean.serving.errors import ServingError
+from jellybean.serving.heldout import HeldOut
+from jellybean.serving.hop import measure_hop_s
+from jellybean_solver.problem import Arrivals, Link
+
+INPUTS = np.arange(40, dtype=np.float32).reshape(10, 4)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("bench")
+    running = launcher.up(root, chain(root, links=[Link("edge", "cloud", 1e6, None, 0.001)]))
+    yield root
+    running.down()
+
+
+def test_counts_accuracy_cost_and_utilisation(directory: Path) -> None:
+    labels = 6 * INPUTS
+    labels[:5] += 1.0  # half of the answers are wrong
+    data = HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, labels)
+    told: list[str] = []
+    result = Target(directory, data).measure(
+        20.0, duration_s=2.0, warmup_s=0.5, progress=lambda done, total, label: told.append(label)
+    )
+    assert (result.offered, result.completed, result.failed) == (40, 40, 0)
+    assert result.accuracy == 50.0
+    assert result.sustained
+    assert result.latency_p50_s is not None
+    assert result.latency_p99_s is not None
+    assert 0.001 < result.latency_p50_s <= result.latency_p99_s
+    assert set(result.utilisation) == {"edge-1", "cloud-1"}
+    assert all(0 < busy < 1 for busy in result.utilisation.values())
+    assert result.cost_usd_per_h is not None
+    network = 20.0 * 16 * 3600 / 2**30 * 1e6  # 20 messages of 16 bytes per second over the link
+    assert result.cost_usd_per_h == pytest.approx(0.2 + network, rel=0.25)
+    assert {"warm-up", "offering load"} <= set(told)
+    record = result.to_dict()
+    assert record["errors"] == 0
+    assert record["plan"] == Target(directory, data).plan_hash
+
+
+def test_failures_are_counted_by_reason(directory: Path) -> None:
+    data = HeldOut({"x": np.ones((3, 5), np.float32)}, 20.0, Arrivals.PERIODIC)
+    result = Target(directory, data).measure(20.0, duration_s=1.0, warmup_s=0.0)
+    assert (result.offered, result.completed, result.failed) == (20, 0, 20)
+    assert not result.sustained
+    assert result.verdict.startswith("failures")
+    assert "INVALID_ARGUMENT" in next(iter(result.reasons))
+    assert result.latency_p50_s is None
+    assert "latency_p50_s" not in result.to_dict()
+
+
+def test_labels_of_a_target_and_rates_are_checked(directory: Path) -> None:
+    target = Target(directory, HeldOut({"x": INPUTS}, 20.0))
+    with pytest.raises(ServingError, match="above 0"):
+        target.measure(0.0)
+
+
+def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
+    """At a 5000th of this machine's speed an inference takes tens of milliseconds: a rate above that is overload."""
+    start(tmp_path, chain(tmp_path, speed=1 / 5000, links=[Link("edge", "cloud", 0.0, None, 0.001)]))
+    target = Target(tmp_path, HeldOut({"x": INPUTS}, 1.0, Arrivals.PERIODIC))
+    overloaded = target.measure(1000.0, duration_s=1.5, warmup_s=0.0, settle_s=target.grace_s)
+    assert not overloaded.sustained
+    assert "overload" in overloaded.verdict or "RESOURCE_EXHAUSTED" in overloaded.verdict
+    assert max(overloaded.utilisation.values()) > 0.5
+    assert overloaded.answered_in_time < 0.98 * overloaded.offered
+    found = target.saturate(30.0, window_s=1.0)
+    assert found.highest_rate_per_s is not None
+    assert 0 < found.highest_rate_per_s < 1000
+
+
+def test_hop_is_a_small_positive_time() -> None:
+    assert 0 < measure_hop_s(duration_s=1.0) < 1.0
