@@ -1,0 +1,23 @@
+"""Documents as people write them, and the planning problem that they state."""
+
+from __future__ import annotations
+
+from jellybean.documents.heldout import HeldOut, load_heldout
+from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
+from jellybean.documents.problem import build_problem
+from jellybean.documents.profiles import ProfilesDocument
+from jellybean.documents.project import Project, load_project
+from jellybean.documents.writer import json_schemas, write_profiles
+
+__all__ = [
+    "HeldOut",
+    "InfrastructureDocument",
+    "ProfilesDocument",
+    "Project",
+    "WorkflowDocument",
+    "build_problem",
+    "json_schemas",
+    "load_heldout",
+    "load_project",
+    "write_profiles",
+]

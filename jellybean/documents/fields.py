@@ -49,6 +49,15 @@ def from_document(info: ValidationInfo) -> bool:
     return bool(info.context and info.context.get("document"))
 
 
+def _filled(value: Any, info: ValidationInfo) -> Any:
+    if not value and not (info.context and info.context.get("partial")):
+        raise UnitError("is empty", "at least one is needed")
+    return value
+
+
+NOT_EMPTY = AfterValidator(_filled)  # the sound rest of a broken document may be empty
+
+
 def _reader(kind: Kind) -> BeforeValidator:
     def read(value: object, info: ValidationInfo) -> float:
         if from_document(info) or isinstance(value, str):

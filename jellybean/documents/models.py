@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from jellybean.documents.fields import (
+    NOT_EMPTY,
     Bandwidth,
     Duration,
     Fraction,
@@ -161,8 +162,8 @@ class WorkflowDocument(Strict):
     kind: Literal["Workflow"]
     name: Name
     description: str = ""
-    sources: dict[Name, SourceSpec] = Field(min_length=1)
-    operators: dict[Name, OperatorSpec] = Field(min_length=1)
+    sources: Annotated[dict[Name, SourceSpec], NOT_EMPTY]
+    operators: Annotated[dict[Name, OperatorSpec], NOT_EMPTY]
     labels: ArrayRef | None = Field(default=None, description="Labels of the held-out inputs: data/heldout.npz#labels.")
     metric: Literal["exact_match", "top1"] | None = Field(
         default=None, description="How answers are compared to labels."
@@ -213,10 +214,10 @@ class InfrastructureDocument(Strict):
 
     kind: Literal["Infrastructure"]
     description: str = ""
-    tiers: Annotated[tuple[Name, ...], Field(strict=False)] = Field(
-        min_length=1, description="Nearest the data first; data flows this way only."
+    tiers: Annotated[tuple[Name, ...], Field(strict=False), NOT_EMPTY] = Field(
+        description="Nearest the data first; data flows this way only."
     )
-    workers: dict[Name, WorkerPoolSpec] = Field(min_length=1)
+    workers: Annotated[dict[Name, WorkerPoolSpec], NOT_EMPTY]
     links: Annotated[tuple[LinkSpec, ...], Field(strict=False)] = ()
     limits: LimitsSpec = LimitsSpec()
 

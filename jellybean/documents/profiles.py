@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from jellybean.documents import units
-from jellybean.documents.fields import Duration, Name, Noise, Percent, Size, Strict, digits_of, from_document
+from jellybean.documents.fields import NOT_EMPTY, Duration, Name, Noise, Percent, Size, Strict, digits_of, from_document
 from jellybean.documents.units import UnitError
 
 ANY_DOWNSTREAM = "*"
@@ -179,7 +179,7 @@ class ProfilesDocument(Strict):
     hop_s: Duration | None = Field(
         default=None, alias="hop", description="Time that one message takes between two agents, links aside."
     )
-    operators: dict[Name, dict[Name, VariantProfile]] = Field(min_length=1)
+    operators: Annotated[dict[Name, dict[Name, VariantProfile]], NOT_EMPTY]
     accuracy: AccuracyProfile | None = None
 
     @model_validator(mode="before")

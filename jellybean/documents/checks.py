@@ -1,0 +1,179 @@
+"""Checks of what no document can say of itself: names, tiers and flows.
+
+Each check adds its problems to the tree that has to change. Broken entries count as declared, and nothing more is said
+about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jellybean.documents.explain import Checked
+from jellybean.documents.flow import Flow, flow_of
+from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
+from jellybean.documents.reader import DocPath
+from jellybean.documents.units import close
+
+Workflow = Checked[WorkflowDocument]
+Infrastructure = Checked[InfrastructureDocument]
+
+
+def check_workflow(workflow: Workflow) -> Flow:
+    """Names, cycles, rates and held-out data of the workflow; returns how requests flow as far as that is known."""
+    document, tree = workflow.document, workflow.tree
+    if document is None:
+        return Flow()
+    _inputs(workflow, document)
+    flow = flow_of(document)
+    for path, message, hint in flow.problems:
+        tree.add(path, message, hint)
+    _requests(workflow, document)
+    given = [key for key in ("labels", "metric") if getattr(document, key) is not None]
+    if len(given) == 1 and not workflow.unknown("labels") and not workflow.unknown("metric"):
+        other = "metric" if given == ["labels"] else "labels"
+        example = "metric: exact_match" if other == "metric" else "labels: data/heldout.npz#labels"
+        tree.add((given[0],), f"{given[0]} without {other}", f"write {example} too", key=True)
+    if document.labels is not None:
+        for name, source in document.sources.items():
+            if source.inputs is None:
+                hint = "write inputs: data/heldout.npz#name too"
+                tree.add(("sources", name), "labels are given, but this source has no held-out inputs", hint, key=True)
+    return flow
+
+
+def _inputs(workflow: Workflow, document: WorkflowDocument) -> None:
+    sources, operators = workflow.names("sources"), workflow.names("operators")
+    for name in operators:
+        if name in sources:
+            workflow.tree.add(("operators", name), f"{name} is a source too", "give one another name", key=True)
+    read: set[str] = set()
+    for name, operator in document.operators.items():
+        for index, edge in enumerate(operator.inputs):
+            read.add(edge.upstream)
+            if edge.upstream not in sources and edge.upstream not in operators:
+                hint = close(edge.upstream, [*sources, *(item for item in operators if item != name)])
+                message = f"there is no source or operator {edge.upstream!r}"
+                workflow.tree.add(_edge_path(workflow, name, index, "from"), message, hint or _known(sources))
+            elif edge.upstream in document.sources and edge.output is not None:
+                message = f"{edge.upstream} is a source: it has no model outputs"
+                workflow.tree.add(_edge_path(workflow, name, index, "output"), message, "leave output out")
+    if any(path[0] == "operators" for path in workflow.broken):
+        return
+    for name in sources:
+        if name not in read:
+            hint = f"add inputs: [{name}] to an operator, or remove the source"
+            workflow.tree.add(("sources", name), "no operator reads this source", hint, key=True)
+
+
+def _edge_path(workflow: Workflow, operator: str, index: int, key: str) -> DocPath:
+    """Down to the key when the edge is written out, else to the short form."""
+    path: DocPath = ("operators", operator, "inputs", index)
+    return (*path, key) if (*path, key) in workflow.tree.values else path
+
+
+def _requests(workflow: Workflow, document: WorkflowDocument) -> None:
+    """A request is one message of each source, so sources agree on when requests come."""
+    if not document.sources or any("rates differ" in problem.message for problem in workflow.tree.problems):
+        return
+    first_name, first = next(iter(document.sources.items()))
+    for name, source in document.sources.items():
+        if abs(source.rate_per_s - first.rate_per_s) > 1e-9 * first.rate_per_s:
+            figures = f"{source.rate_per_s:.6g}/s here, {first_name} {first.rate_per_s:.6g}/s"
+            message = f"a request has one message of each source, but their rates differ: {figures}"
+            workflow.tree.add(("sources", name, "rate"), message, "give all sources one rate")
+        if source.arrivals is not first.arrivals:
+            figures = f"{source.arrivals.value} here, {first_name} {first.arrivals.value}"
+            message = f"a request has one message of each source, but their arrivals differ: {figures}"
+            workflow.tree.add(("sources", name, "arrivals"), message, "give all sources the same arrivals")
+
+
+def check_infrastructure(infrastructure: Infrastructure) -> None:
+    """Tiers of workers and links, and that data flows up."""
+    document, tree = infrastructure.document, infrastructure.tree
+    if document is None or infrastructure.unknown("tiers"):
+        return
+    tiers = document.tiers
+    for name, pool in document.workers.items():
+        if pool.tier not in tiers:
+            _no_tier(infrastructure, ("workers", name, "tier"), pool.tier, tiers)
+    _links(infrastructure, document)
+    if document.workers and not any(pool.count for pool in document.workers.values()):
+        tree.add(("workers",), "all pools have count 0", "at least one worker is needed", key=True)
+
+
+def _links(infrastructure: Infrastructure, document: InfrastructureDocument) -> None:
+    tree, tiers = infrastructure.tree, document.tiers
+    seen: dict[tuple[str, str], int] = {}
+    for index, link in enumerate(document.links):
+        ends = {"from": link.upstream_tier, "to": link.downstream_tier}
+        for key, tier in ends.items():
+            if tier not in tiers:
+                _no_tier(infrastructure, ("links", index, key), tier, tiers)
+        if any(tier not in tiers for tier in ends.values()):
+            continue
+        up, down = link.upstream_tier, link.downstream_tier
+        if up == down:
+            message = f"the link stays inside tier {up}, where traffic is free and immediate"
+            tree.add(("links", index), message, "remove it, or name two tiers")
+        elif tiers.index(up) > tiers.index(down):
+            order = " -> ".join(tiers)
+            tree.add(
+                ("links", index), f"data would flow down, from {up} to {down}", f"tiers: {order}; exchange the ends"
+            )
+        elif (up, down) in seen:
+            message = f"a second link from {up} to {down}, the first is links.{seen[up, down]}"
+            tree.add(("links", index), message, "keep one of them")
+        seen.setdefault((up, down), index)
+
+
+def _no_tier(checked: Checked[InfrastructureDocument], path: DocPath, tier: str, tiers: tuple[str, ...]) -> None:
+    checked.tree.add(path, f"there is no tier {tier!r}", close(tier, tiers) or f"tiers: {', '.join(tiers)}")
+
+
+def check_source_tiers(workflow: Workflow, infrastructure: Infrastructure) -> None:
+    """Sources sit in declared tiers."""
+    if workflow.document is None or infrastructure.document is None or infrastructure.unknown("tiers"):
+        return
+    tiers = infrastructure.document.tiers
+    for name, source in workflow.document.sources.items():
+        if source.tier not in tiers:
+            hint = close(source.tier, tiers) or f"tiers of the infrastructure: {', '.join(tiers)}"
+            workflow.tree.add(("sources", name, "tier"), f"there is no tier {source.tier!r}", hint)
+
+
+def check_reach(
+    workflow: Workflow, infrastructure: Infrastructure, flow: Flow, runs_on: Mapping[str, Iterable[str]]
+) -> None:
+    """Some worker that can run an operator stands where all its data can come. `runs_on`: operator -> pools."""
+    document, fleet = workflow.document, infrastructure.document
+    if document is None or fleet is None or infrastructure.broken or infrastructure.tree.problems:
+        return
+    reach = {tier: _reachable(tier, fleet) for tier in fleet.tiers}
+    feeding: dict[str, set[str]] = {name: {name} for name in document.sources}
+    for name in flow.order:
+        if name not in flow.edges:
+            continue
+        feeding[name] = set().union(*(feeding[edge.upstream] for edge in flow.edges[name]))
+        sources = [document.sources[source] for source in feeding[name]]
+        if name not in runs_on or any(source.tier not in reach for source in sources):
+            continue
+        tiers = set(fleet.tiers).intersection(*(reach[source.tier] for source in sources))
+        pools = [pool for pool in runs_on[name] if fleet.workers[pool].count > 0]
+        if pools and not any(fleet.workers[pool].tier in tiers for pool in pools):
+            where = ", ".join(f"{pool} in {fleet.workers[pool].tier}" for pool in pools)
+            origin = ", ".join(f"{source} in {document.sources[source].tier}" for source in sorted(feeding[name]))
+            message = f"its data cannot reach a worker that can run it: data from {origin}; workers {where}"
+            hint = "data flows up the tiers over declared links: add a link, or workers in a later tier"
+            workflow.tree.add(("operators", name), message, hint, key=True)
+
+
+def _reachable(tier: str, fleet: InfrastructureDocument) -> set[str]:
+    found = {tier}
+    while new := {link.downstream_tier for link in fleet.links if link.upstream_tier in found} - found:
+        found |= new
+    return found
+
+
+def _known(names: Iterable[str]) -> str:
+    listed = ", ".join(names)
+    return f"sources: {listed}" if listed else ""

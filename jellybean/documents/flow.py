@@ -1,0 +1,164 @@
+"""How requests flow: edge kinds, levels and rates of a workflow's operators.
+
+A level is the chain of fan-outs that are open. Edges without `ratio` and `gather` keep it, a ratio opens one, a gather
+closes the innermost. A join needs all its inputs on one level and at one rate, because it joins by request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+
+from jellybean.documents.models import InputSpec, WorkflowDocument
+from jellybean.documents.reader import DocPath
+from jellybean_solver.problem import Edge, EdgeKind
+
+# A ratio written with few digits (0.333 for a third) still brings rates together; the exact one is then used.
+RATE_TOLERANCE = 2e-3
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """An open fan-out: whose rows became requests, and how many on average. Two edges from one output share it."""
+
+    upstream: str
+    output: str | None
+    ratio: float
+
+
+Level = tuple[FanOut, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Requests at one point of the workflow."""
+
+    rate_per_s: float
+    level: Level
+
+
+@dataclass
+class Flow:
+    """Edges and streams of what is sound; `problems` are (path in the workflow, message, hint)."""
+
+    edges: dict[str, tuple[Edge, ...]] = field(default_factory=dict)
+    streams: dict[str, Stream] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    problems: list[tuple[DocPath, str, str]] = field(default_factory=list)
+
+
+def flow_of(workflow: WorkflowDocument) -> Flow:
+    """Follow the requests from the sources on. Operators behind anything unknown have no stream."""
+    flow = Flow()
+    operators = workflow.operators
+    graph = {name: [e.upstream for e in spec.inputs if e.upstream in operators] for name, spec in operators.items()}
+    try:
+        flow.order = tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        cycle = list(reversed(error.args[1]))
+        message = f"the operators form a cycle: {' -> '.join(cycle)}"
+        flow.problems.append((("operators", cycle[1], "inputs"), message, "data flows one way; take one edge out"))
+        return flow
+    for name, source in workflow.sources.items():
+        flow.streams[name] = Stream(source.rate_per_s, ())
+    for name in flow.order:
+        _follow(flow, name, operators[name].inputs)
+    _same_rows(flow, workflow)
+    return flow
+
+
+def _follow(flow: Flow, name: str, inputs: tuple[InputSpec, ...]) -> None:
+    path: DocPath = ("operators", name, "inputs")
+    if any(edge.upstream not in flow.streams for edge in inputs):
+        return
+    upstreams = [flow.streams[edge.upstream] for edge in inputs]
+    depths = [len(stream.level) - (1 if edge.gather else 0) for edge, stream in zip(inputs, upstreams, strict=True)]
+    edges: list[Edge] = []
+    streams: list[Stream] = []
+    for index, (spec, stream) in enumerate(zip(inputs, upstreams, strict=True)):
+        closes = spec.gather or (spec.ratio is not None and len(inputs) > 1 and len(stream.level) == min(depths) + 1)
+        if closes and not stream.level:
+            message = f"gathers {spec.upstream}, but no fan-out is open there"
+            flow.problems.append(((*path, index), message, "leave gather out, or give a ratio to an edge before it"))
+            return
+        edge, after = _edge(name, spec, stream, closes=closes)
+        if closes and spec.ratio is not None and not _close(spec.ratio * stream.level[-1].ratio, 1.0):
+            flow.problems.append(((*path, index), *_rates_differ(name, inputs, upstreams)))
+            return
+        edges.append(edge)
+        streams.append(after)
+    problem = _join(name, inputs, streams)
+    if problem is not None:
+        flow.problems.append((path, *problem))
+        return
+    flow.edges[name] = tuple(edges)
+    flow.streams[name] = streams[0]
+
+
+def _edge(name: str, spec: InputSpec, stream: Stream, *, closes: bool) -> tuple[Edge, Stream]:
+    if closes:
+        ratio = 1.0 / stream.level[-1].ratio
+        after = Stream(stream.rate_per_s * ratio, stream.level[:-1])
+        return Edge(spec.upstream, name, EdgeKind.GATHER, ratio, spec.output), after
+    if spec.ratio is not None:
+        level = (*stream.level, FanOut(spec.upstream, spec.output, spec.ratio))
+        edge = Edge(spec.upstream, name, EdgeKind.FAN_OUT, spec.ratio, spec.output)
+        return edge, Stream(stream.rate_per_s * spec.ratio, level)
+    return Edge(spec.upstream, name, EdgeKind.EACH, 1.0, spec.output), stream
+
+
+def _rates_differ(name: str, inputs: tuple[InputSpec, ...], streams: list[Stream]) -> tuple[str, str]:
+    """Rates as written, a ratio simply multiplied."""
+    rates = [s.rate_per_s * (e.ratio if e.ratio is not None else 1.0) for e, s in zip(inputs, streams, strict=True)]
+    figures = ", ".join(f"{e.upstream} {rate:.6g}/s" for e, rate in zip(inputs, rates, strict=True))
+    hint = "inputs of a join meet one to one; give a ratio that brings the rates together, or gather: true"
+    return f"{name} joins inputs whose rates differ after ratios: {figures}", hint
+
+
+def _join(name: str, inputs: tuple[InputSpec, ...], streams: list[Stream]) -> tuple[str, str] | None:
+    rates = [stream.rate_per_s for stream in streams]
+    figures = ", ".join(f"{e.upstream} {rate:.6g}/s" for e, rate in zip(inputs, rates, strict=True))
+    if not all(_close(rate, rates[0]) for rate in rates):
+        hint = "inputs of a join meet one to one; give a ratio that brings the rates together, or gather: true"
+        return f"{name} joins inputs whose rates differ after ratios: {figures}", hint
+    if any(_rows(stream.level) != _rows(streams[0].level) for stream in streams):
+        levels = ", ".join(f"{e.upstream} {_words(s.level)}" for e, s in zip(inputs, streams, strict=True))
+        hint = "close a fan-out with {from: ..., gather: true} before or at the join"
+        return f"{name} joins requests of different fan-outs: {levels}", hint
+    return None
+
+
+def _rows(level: Level) -> tuple[tuple[str, str | None], ...]:
+    return tuple((fan.upstream, fan.output) for fan in level)
+
+
+def _words(level: Level) -> str:
+    return f"inside the fan-out of {' and '.join(fan.upstream for fan in level)}" if level else "outside any"
+
+
+def _same_rows(flow: Flow, workflow: WorkflowDocument) -> None:
+    """Edges that fan out one output make the same children, so their ratios agree."""
+    seen: dict[tuple[str, str | None], Edge] = {}
+    for name, edges in flow.edges.items():
+        for index, edge in enumerate(edges):
+            if edge.kind is not EdgeKind.FAN_OUT:
+                continue
+            first = seen.setdefault((edge.upstream, edge.output), edge)
+            if not _close(first.ratio, edge.ratio):
+                figures = f"{edge.ratio:g} here, {first.ratio:g} to {first.downstream}"
+                message = f"two ratios for the rows of one output of {edge.upstream}: {figures}"
+                path: DocPath = ("operators", name, "inputs", index)
+                if len(workflow.operators[name].inputs) > index:
+                    path = (*path, "ratio")
+                flow.problems.append((path, message, "write one ratio, or name another output"))
+
+
+def _close(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=RATE_TOLERANCE)
+
+
+def rates_of(flow: Flow) -> Mapping[str, float]:
+    """Requests per second of every source and operator that is known."""
+    return {name: stream.rate_per_s for name, stream in flow.streams.items()}

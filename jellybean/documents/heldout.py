@@ -1,0 +1,59 @@
+"""Held-out requests and their labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from jellybean.documents.files import array_header, inside
+from jellybean.documents.project import WORKFLOW_FILE, Project
+from jellybean.documents.units import UnitError
+from jellybean.errors import DocumentError, DocumentProblem
+
+Array = npt.NDArray[Any]
+
+
+class HeldOut(NamedTuple):
+    """Row i of every array belongs to request i. `inputs` by source; `metric` compares answers to labels."""
+
+    inputs: dict[str, Array]
+    labels: Array
+    metric: str
+
+
+def load_heldout(project: Project) -> HeldOut:
+    """The labelled held-out requests of a project. DocumentError when the workflow names none or files lack them."""
+    workflow = project.workflow
+    file = str(project.directory / WORKFLOW_FILE)
+    problems: list[DocumentProblem] = []
+    arrays: dict[str, Array] = {}
+    references = {f"sources.{name}.inputs": source.inputs for name, source in workflow.sources.items()}
+    for path, reference in {**references, "labels": workflow.labels}.items():
+        if reference is None:
+            hint = f"write {path.rpartition('.')[2]}: data/heldout.npz#name"
+            problems.append(DocumentProblem(file, None, None, path, "no held-out data is named", hint))
+            continue
+        try:
+            arrays[path] = _load(project.directory, reference)
+        except UnitError as error:
+            problems.append(DocumentProblem(file, None, None, path, error.message, error.hint))
+    if workflow.metric is None:
+        hint = "write metric: exact_match or top1"
+        problems.append(DocumentProblem(file, None, None, "metric", "no metric is named", hint))
+    if problems or workflow.metric is None:
+        raise DocumentError(problems)
+    inputs = {name: arrays[f"sources.{name}.inputs"] for name in workflow.sources}
+    return HeldOut(inputs, arrays["labels"], workflow.metric)
+
+
+def _load(directory: Path, reference: str) -> Array:
+    array_header(directory, reference)
+    file, _, name = reference.partition("#")
+    try:
+        with np.load(inside(directory, file), allow_pickle=False) as archive:
+            return np.asarray(archive[name])
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise UnitError(f"{reference} cannot be read: {error}", "write it with numpy.savez") from error

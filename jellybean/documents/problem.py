@@ -1,0 +1,168 @@
+"""From checked documents to the planning problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from jellybean.documents.flow import Flow, flow_of
+from jellybean.documents.models import InfrastructureDocument, VariantSpec, WorkflowDocument
+from jellybean.documents.profiles import AccuracyProfile, Figures, ProfilesDocument, VariantProfile, latency_figure
+from jellybean.documents.project import PROFILES_FILE, WORKFLOW_FILE, Project
+from jellybean.documents.reader import dotted
+from jellybean.errors import DocumentError, DocumentProblem
+from jellybean_solver.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator, Row
+from jellybean_solver.distributions import quantile_mean
+from jellybean_solver.problem import Link, ModelRef, Operator, Pool, Problem, ServiceTime, Slo, Source, Variant
+
+
+def build_problem(project: Project) -> Problem:
+    """The problem that the solver answers. DocumentError without profiles, or when requests cannot flow."""
+    workflow, infrastructure = project.workflow, project.infrastructure
+    if project.profiles is None:
+        path = project.directory / PROFILES_FILE
+        hint = f"run: jellybean profile {project.directory}"
+        raise DocumentError([DocumentProblem(str(path), 1, 1, "", "planning needs profiles", hint)])
+    flow = flow_of(workflow)
+    if flow.problems:
+        file = str(project.directory / WORKFLOW_FILE)
+        raise DocumentError(
+            DocumentProblem(file, None, None, dotted(where), text, hint) for where, text, hint in flow.problems
+        )
+    return Problem(
+        name=workflow.name,
+        tiers=infrastructure.tiers,
+        sources=tuple(
+            Source(name, source.tier, source.rate_per_s, source.message_bytes, source.arrivals)
+            for name, source in workflow.sources.items()
+        ),
+        operators=_operators(workflow, infrastructure, project.profiles, flow),
+        pools=_pools(infrastructure),
+        links=tuple(
+            Link(
+                link.upstream_tier,
+                link.downstream_tier,
+                link.price_usd_per_gib,
+                link.bandwidth_bytes_per_s,
+                link.latency_s,
+            )
+            for link in infrastructure.links
+        ),
+        accuracy=accuracy_model(project.profiles.accuracy, workflow),
+        slo=Slo(workflow.slo.accuracy, workflow.slo.latency_p99_s, workflow.slo.budget_usd_per_h),
+        utilisation=infrastructure.limits.utilisation,
+        hop_s=project.profiles.hop_s or 0.0,
+    )
+
+
+def accuracy_model(profile: AccuracyProfile | None, workflow: WorkflowDocument) -> AccuracyModel:
+    """The solver's accuracy model; one that knows nothing when there is no accuracy section."""
+    if profile is None:
+        return EndToEnd((), {})
+    if profile.end_to_end is not None:
+        return _end_to_end(profile, workflow)
+    if profile.per_operator is not None:
+        tables = {
+            operator: {
+                variant: tuple(Row(point.inputs, point.output) for point in points)
+                for variant, points in variants.items()
+                if variant in workflow.operators[operator].variants
+            }
+            for operator, variants in profile.per_operator.items()
+        }
+        inputs = {
+            operator: tuple(edge.upstream for edge in workflow.operators[operator].inputs if edge.upstream in tables)
+            for operator in tables
+        }
+        return PerOperator(inputs, tables)
+    return Independent(
+        {
+            operator: {
+                name: percent for name, percent in variants.items() if name in workflow.operators[operator].variants
+            }
+            for operator, variants in (profile.independent or {}).items()
+        }
+    )
+
+
+def _end_to_end(profile: AccuracyProfile, workflow: WorkflowDocument) -> EndToEnd:
+    """Rows that the workflow's variants can make. Operators with one variant have no say, so they are left out."""
+    choices = tuple(name for name, spec in workflow.operators.items() if len(spec.variants) > 1)
+    table: dict[tuple[str, ...], float] = {}
+    for row in profile.end_to_end or ():
+        if all(variant in workflow.operators[name].variants for name, variant in row.selection.items()):
+            table[tuple(row.selection[name] for name in choices)] = row.accuracy
+    return EndToEnd(choices, table)
+
+
+def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
+    """Pools with workers; `count: 0` takes a pool out."""
+    return tuple(
+        Pool(
+            name,
+            pool.tier,
+            pool.count,
+            pool.price_usd_per_h,
+            pool.sharing or infrastructure.limits.sharing,
+            pool.memory_bytes,
+            pool.speed,
+        )
+        for name, pool in infrastructure.workers.items()
+        if pool.count > 0
+    )
+
+
+def _operators(
+    workflow: WorkflowDocument, infrastructure: InfrastructureDocument, profiles: ProfilesDocument, flow: Flow
+) -> tuple[Operator, ...]:
+    readers: dict[str, list[str]] = {name: [] for name in (*workflow.sources, *workflow.operators)}
+    for edges in flow.edges.values():
+        for edge in edges:
+            readers[edge.upstream].append(edge.downstream)
+    return tuple(
+        Operator(
+            name,
+            flow.edges[name],
+            tuple(
+                _variant(variant, spec, profiles.operators[name][variant], infrastructure, readers[name])
+                for variant, spec in workflow.operators[name].variants.items()
+            ),
+        )
+        for name in flow.order
+    )
+
+
+def _variant(
+    name: str, spec: VariantSpec, profile: VariantProfile, infrastructure: InfrastructureDocument, readers: list[str]
+) -> Variant:
+    load_from = infrastructure.limits.load_from
+    service: dict[str, Mapping[int, ServiceTime]] = {}
+    memory: dict[str, float] = {}
+    for pool, worker in infrastructure.workers.items():
+        batches = profile.latency.get(worker.type or pool)
+        if batches is None or worker.count == 0:
+            continue
+        service[pool] = {size: service_time(batches[size], load_from) for size in sorted(batches)}
+        loaded = batches[min(batches)].memory_bytes
+        if loaded is not None:
+            memory[pool] = loaded
+    sizes = {reader: profile.bytes_to(reader) or 0.0 for reader in readers}
+    model = ModelRef(Path(spec.model).as_posix(), spec.sha256) if spec.model and spec.sha256 else None
+    return Variant(name, service, sizes, memory, model)
+
+
+def service_time(figures: Figures, load_from: str) -> ServiceTime:
+    """Time of one batch. Without a measured mean it is the mean of the measured quantiles, joined by straight lines."""
+    load_s = latency_figure(figures, load_from)
+    mean_s = figures.mean_s if figures.mean_s is not None else _mean_of(figures.quantiles)
+    return ServiceTime(load_s if load_s is not None else mean_s, mean_s, figures.quantiles)
+
+
+def _mean_of(quantiles: tuple[tuple[float, float], ...]) -> float:
+    """Constant below the first quantile, the last slope above the last: as the simulator draws."""
+    first, last = quantiles[0][1], quantiles[-1]
+    if len(quantiles) == 1:
+        return first
+    (left, low), (right, high) = quantiles[-2], last
+    slope = (high - low) / (right - left)
+    return quantile_mean(((0.0, first), *quantiles, (1.0, high + slope * (1.0 - right))))

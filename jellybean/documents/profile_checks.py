@@ -1,0 +1,237 @@
+"""Checks of profiles against workflow and infrastructure: every variant must be known well enough to be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jellybean.documents.checks import Infrastructure, Workflow
+from jellybean.documents.explain import Checked
+from jellybean.documents.flow import Flow
+from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
+from jellybean.documents.profiles import (
+    ANY_DOWNSTREAM,
+    AccuracyProfile,
+    ProfilesDocument,
+    VariantProfile,
+    latency_figure,
+)
+from jellybean.documents.reader import DocPath, dotted
+from jellybean.documents.units import close
+
+Profiles = Checked[ProfilesDocument]
+
+
+def check_profiles(
+    workflow: Workflow, infrastructure: Infrastructure, profiles: Profiles, flow: Flow
+) -> Mapping[str, tuple[str, ...]]:
+    """Names, figures and accuracies. Returns operator -> pools that can run it, as far as known."""
+    if workflow.document is None or profiles.document is None:
+        return {}
+    _unknown_names(workflow, profiles, profiles.document)
+    _variants(workflow, profiles, workflow.document, profiles.document)
+    if profiles.document.accuracy is not None:
+        _Accuracy(workflow, profiles, workflow.document, profiles.document.accuracy, flow).check()
+    elif workflow.document.slo.accuracy is not None and not profiles.unknown("accuracy"):
+        message = f"accuracy {workflow.document.slo.accuracy:g} is asked for, but the profiles know no accuracy"
+        hint = "add an accuracy section to profiles.yaml (labels in the workflow let `jellybean profile` measure it)"
+        workflow.tree.add(("slo", "accuracy"), message, hint)
+    if infrastructure.document is None:
+        return {}
+    return _workers(workflow, infrastructure, profiles, infrastructure.document)
+
+
+def _replaced(workflow: Workflow, operator: str) -> bool:
+    """Whether an override chose this operator's variants, so that profiles of others are no mistake."""
+    return workflow.tree.place(("operators", operator, "variants")).line is None
+
+
+def _unknown_names(workflow: Workflow, profiles: Profiles, document: ProfilesDocument) -> None:
+    operators = workflow.names("operators")
+    for operator, variants in document.operators.items():
+        path: DocPath = ("operators", operator)
+        if operator not in operators:
+            hint = close(operator, operators) or f"operators: {', '.join(operators)}"
+            profiles.tree.add(path, f"the workflow has no operator {operator!r}", hint, key=True)
+        elif not workflow.unknown("operators", operator) and not _replaced(workflow, operator):
+            known = workflow.document.operators[operator].variants if workflow.document else {}
+            for variant in variants:
+                if variant not in known:
+                    hint = close(variant, known) or f"variants: {', '.join(known)}"
+                    message = f"the workflow's {operator} has no variant {variant!r}"
+                    profiles.tree.add((*path, variant), message, hint, key=True)
+
+
+def _variants(workflow: Workflow, profiles: Profiles, plan: WorkflowDocument, document: ProfilesDocument) -> None:
+    """Each variant has a profile, with message sizes for all that read it."""
+    for operator, spec in plan.operators.items():
+        if profiles.unknown("operators", operator):
+            continue
+        profiled = document.operators.get(operator, {})
+        readers = [name for name, other in plan.operators.items() if any(e.upstream == operator for e in other.inputs)]
+        for variant in spec.variants:
+            if variant not in profiled:
+                where: DocPath = ("operators", operator, "variants", variant)
+                hint = close(variant, profiled) or "run `jellybean profile`, or write its latency by hand"
+                workflow.tree.add(where, f"variant {variant!r} of {operator} has no profile", hint)
+                continue
+            _messages(workflow, profiles, profiled[variant], ("operators", operator, variant), readers)
+
+
+def _messages(
+    workflow: Workflow, profiles: Profiles, profile: VariantProfile, path: DocPath, readers: list[str]
+) -> None:
+    missing = [name for name in readers if profile.bytes_to(name) is None]
+    if missing:
+        message = f"missing key 'message': the size of what it sends to {', '.join(missing)}"
+        profiles.tree.add(path, message, "write message: 2 KiB", key=True)
+    for name in profile.message_bytes:
+        if name != ANY_DOWNSTREAM and name not in readers and not workflow.broken:
+            hint = close(name, readers) or f"read by: {', '.join(readers) or 'nothing'}"
+            profiles.tree.add((*path, "message", name), f"{name!r} does not read this operator", hint, key=True)
+
+
+def _workers(
+    workflow: Workflow, infrastructure: Infrastructure, profiles: Profiles, fleet: InfrastructureDocument
+) -> Mapping[str, tuple[str, ...]]:
+    """Worker types against latencies, and the figure that capacity counts."""
+    types = {name: pool.type or name for name, pool in fleet.workers.items()}
+    broken = any(path[0] == "workers" for path in infrastructure.broken)
+    profiled: set[str] = set()
+    runs_on: dict[str, tuple[str, ...]] = {}
+    document = profiles.document
+    for operator, variants in document.operators.items() if document else ():
+        selected = workflow.document.operators.get(operator) if workflow.document else None
+        for variant, profile in variants.items():
+            profiled.update(profile.latency)
+            if selected is None or variant not in selected.variants:
+                continue
+            path: DocPath = ("operators", operator, variant, "latency")
+            pools = tuple(name for name, type_ in types.items() if type_ in profile.latency)
+            runs_on[operator] = tuple(dict.fromkeys([*runs_on.get(operator, ()), *pools]))
+            if not broken:
+                _types(profiles, path, profile, set(types.values()), pools)
+            _load_figures(profiles, path, profile, fleet)
+    if not profiles.broken:
+        for name, type_ in types.items():
+            if type_ not in profiled:
+                hint = close(type_, profiled) or f"types with profiles: {', '.join(sorted(profiled))}"
+                key = "type" if fleet.workers[name].type is not None else ""
+                where: DocPath = ("workers", name, key) if key else ("workers", name)
+                infrastructure.tree.add(where, f"no profile knows the worker type {type_!r}", hint, key=not key)
+    return runs_on
+
+
+def _types(profiles: Profiles, path: DocPath, profile: VariantProfile, types: set[str], pools: tuple[str, ...]) -> None:
+    """Profiles may know more types than the fleet has, but not a misspelt one, and at least one of the fleet's."""
+    for type_ in profile.latency:
+        if type_ not in types and (hint := close(type_, types - set(profile.latency))):
+            profiles.tree.add((*path, type_), f"no worker has the type {type_!r}", hint, key=True)
+    if not pools:
+        known = ", ".join(sorted(types))
+        profiles.tree.add(path, "no latency on any worker of the infrastructure", f"worker types: {known}", key=True)
+
+
+def _load_figures(profiles: Profiles, path: DocPath, profile: VariantProfile, fleet: InfrastructureDocument) -> None:
+    load_from = fleet.limits.load_from
+    types = {pool.type or name for name, pool in fleet.workers.items()}
+    for type_, batches in profile.latency.items():
+        if type_ not in types:
+            continue
+        if 1 not in batches:
+            sizes = ", ".join(str(size) for size in batches)
+            profiles.tree.add((*path, type_), f"no latency at batch size 1 (there is {sizes})", "measure it", key=True)
+        for size, figures in batches.items():
+            if latency_figure(figures, load_from) is None:
+                message = f"no {load_from} latency, which limits.load_from asks for"
+                where = (*path, type_, str(size))
+                where = where if where in profiles.tree.values else where[:-1]
+                profiles.tree.add(where, message, f"add {load_from}, or set limits.load_from to a figure it has")
+
+
+class _Accuracy:
+    """Checks of the accuracy section."""
+
+    def __init__(
+        self, workflow: Workflow, profiles: Profiles, plan: WorkflowDocument, accuracy: AccuracyProfile, flow: Flow
+    ) -> None:
+        self.workflow, self.profiles, self.plan, self.accuracy, self.flow = workflow, profiles, plan, accuracy, flow
+
+    def check(self) -> None:
+        """The one form that is given."""
+        if self.accuracy.end_to_end is not None:
+            self._end_to_end()
+        elif self.accuracy.per_operator is not None:
+            self._tables(("accuracy", "per_operator"), self.accuracy.per_operator)
+            self._points()
+        elif self.accuracy.independent is not None:
+            self._tables(("accuracy", "independent"), self.accuracy.independent)
+            for operator, variants in self.accuracy.independent.items():
+                for variant, percent in variants.items():
+                    if not 0 <= percent <= 100:
+                        path = ("accuracy", "independent", operator, variant)
+                        message = f"an independent accuracy lies between 0 and 100, not {percent:g}"
+                        self.profiles.tree.add(path, message, "the workflow has the product of the operators' shares")
+
+    def _name(self, path: DocPath, operator: str, variant: str | None) -> bool:
+        """Tell an operator or variant that the workflow does not have; True when both are known and sound."""
+        operators = self.workflow.names("operators")
+        if operator not in operators:
+            hint = close(operator, operators) or f"operators: {', '.join(operators)}"
+            self.profiles.tree.add(path, f"the workflow has no operator {operator!r}", hint, key=True)
+            return False
+        if self.workflow.unknown("operators", operator):
+            return False
+        known = self.plan.operators[operator].variants
+        if variant is not None and variant not in known:
+            if not _replaced(self.workflow, operator):
+                hint = close(variant, known) or f"variants: {', '.join(known)}"
+                self.profiles.tree.add(path, f"the workflow's {operator} has no variant {variant!r}", hint)
+            return False
+        return True
+
+    def _end_to_end(self) -> None:
+        needed = [name for name, spec in self.plan.operators.items() if len(spec.variants) > 1]
+        seen: dict[tuple[tuple[str, str], ...], int] = {}
+        for index, row in enumerate(self.accuracy.end_to_end or ()):
+            path: DocPath = ("accuracy", "end_to_end", index)
+            for operator, variant in row.selection.items():
+                self._name((*path, "selection", operator), operator, variant)
+            missing = [name for name in needed if name not in row.selection]
+            if missing:
+                hint = "only operators with one variant may be left out"
+                message = f"the selection says nothing about {', '.join(missing)}"
+                self.profiles.tree.add((*path, "selection"), message, hint, key=True)
+            chosen = tuple(sorted((name, row.selection[name]) for name in needed if name in row.selection))
+            single = [n for n, spec in self.plan.operators.items() if len(spec.variants) == 1 and n in row.selection]
+            whole = (*chosen, *sorted((name, row.selection[name]) for name in single))
+            if whole in seen:
+                message = f"the same selection as {dotted((*path[:-1], seen[whole]))}"
+                self.profiles.tree.add(path, message, "keep one of them")
+            seen.setdefault(whole, index)
+
+    def _tables(self, path: DocPath, tables: Mapping[str, Mapping[str, object]]) -> None:
+        for operator, variants in tables.items():
+            for variant in variants:
+                self._name((*path, operator, variant), operator, variant)
+            if not self._name((*path, operator), operator, None):
+                continue
+            missing = [name for name in self.plan.operators[operator].variants if name not in variants]
+            if missing:
+                message = f"no accuracy of variant {', '.join(missing)}"
+                self.profiles.tree.add((*path, operator), message, "add it, or drop the variant", key=True)
+
+    def _points(self) -> None:
+        """Rows have one accuracy per input that has accuracies itself."""
+        tables = self.accuracy.per_operator or {}
+        for operator, variants in tables.items():
+            if operator not in self.plan.operators:
+                continue
+            inputs = [edge.upstream for edge in self.plan.operators[operator].inputs if edge.upstream in tables]
+            for variant, points in variants.items():
+                for index, point in enumerate(points):
+                    if len(point.inputs) != len(inputs):
+                        path: DocPath = ("accuracy", "per_operator", operator, variant, index)
+                        path = path if path in self.profiles.tree.values else path[:-1]
+                        wanted = f"{len(inputs)} ({', '.join(inputs)})" if inputs else "none"
+                        message = f"{len(point.inputs)} input accuracies, but {operator} has {wanted} with a table"
+                        self.profiles.tree.add(path, message, "write one per input, in the order of its inputs")
