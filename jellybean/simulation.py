@@ -114,20 +114,23 @@ def load_by_worker(plan: Plan) -> Mapping[str, float]:
 def check_latency(plan: Plan, *, seeds: int = SEEDS) -> str | None:
     """Why the plan breaks its p99 latency SLO, with the figures; None when it keeps it or has none.
 
-    The median of several seeds decides, so that one unlucky run does not.
+    The median over several seeds decides, so that one unlucky run does not; runs that cannot change it are left out.
     """
     target_s = plan.slo.latency_p99_s
     if target_s is None:
         return None
-    results = [simulate_plan(plan, seed=seed) for seed in range(seeds)]
-    found = sorted(result.latency_p99_s for result in results)
-    if median(found) <= target_s:
-        return None
+    duration_s = _duration_s(request_streams(plan), least_s=0.0)
+    found: list[float] = []
+    for seed in range(seeds):
+        found.append(simulate_plan(plan, seed=seed, duration_s=duration_s).latency_p99_s)
+        if sum(p99_s <= target_s for p99_s in found) > seeds // 2:
+            return None
+    found.sort()
     loads = load_by_worker(plan)
     busiest = max(loads, key=loads.__getitem__)
     return (
         f"p99 latency would be {_ms(median(found))}, above the SLO of {_ms(target_s)} "
-        f"({seeds} simulations of {results[0].offered} requests: {_ms(found[0])} to {_ms(found[-1])}; "
+        f"({seeds} simulations of about {REQUESTS:,} requests: {_ms(found[0])} to {_ms(found[-1])}; "
         f"without queues a request takes {_ms(unloaded_latency_s(plan))}; "
         f"the busiest worker is {busiest}, load {loads[busiest]:.2f})"
     )
@@ -148,9 +151,9 @@ def _wiring(inputs: tuple[Edge, ...], name: str, edges: list[Edge]) -> OperatorW
     )
 
 
-def _duration_s(streams: tuple[RequestStream, ...], rate_scale: float) -> float:
+def _duration_s(streams: tuple[RequestStream, ...], rate_scale: float = 1.0, least_s: float = 60.0) -> float:
     rates = [stream.rate_per_s * rate_scale for stream in streams]
-    return min(max(60.0, REQUESTS / min(rates)), max(MOST_REQUESTS / sum(rates), 1.0))
+    return min(max(least_s, REQUESTS / min(rates)), max(MOST_REQUESTS / sum(rates), 1.0))
 
 
 def _load_by_link(plan: Plan) -> Mapping[tuple[str, str], float]:
