@@ -15,6 +15,7 @@ from jellybean_solver.sustained import grace_s, highest_sustained, is_sustained
 
 REQUESTS = 2_000  # of the slowest stream, so that p99 stands on 20 requests or more
 MOST_REQUESTS = 50_000  # of all streams together
+PROBE_REQUESTS = 20_000  # of all streams together, in one window of the search for the highest sustained rate
 WARMUP_SHARE = 0.1
 SEEDS = 5
 
@@ -70,13 +71,13 @@ def highest_sustained_rate(plan: Plan, *, seed: int = 0, window_s: float = 20.0)
     """Requests per second of the first source up to which the plan keeps up; all sources grow together.
 
     Bisects around the analytic capacity with simulations of `window_s` of evenly spaced requests, by the definition of
-    `jellybean_solver.sustained`. 0.0 when nothing is sustained. Windows of far more than 50,000 requests are cut short.
+    `jellybean_solver.sustained`. 0.0 when nothing is sustained. Windows of more than 20,000 requests are cut short.
     """
     first = plan.sources[0].rate_per_s
     grace = grace_s(unloaded_latency_s(plan, seed=seed))
     scale = capacity_scale(plan)
     all_per_s = scale * sum(stream.rate_per_s for stream in request_streams(plan))
-    window_s = min(window_s, max(MOST_REQUESTS / all_per_s, 10.0 * grace))
+    window_s = min(window_s, max(PROBE_REQUESTS / all_per_s, 10.0 * grace))
 
     def probe(rate: float) -> bool:
         result = simulate_plan(

@@ -59,7 +59,7 @@ def test_general_service_pollaczek_khinchine() -> None:
 
 
 def test_equal_constant_services_in_tandem_queue_only_at_the_first() -> None:
-    results = runs(chain([FIXED, FIXED, FIXED], 6.0))
+    results = runs(chain([FIXED, FIXED, FIXED], 6.0), 1000.0)
     assert agrees([r.latency_mean_s for r in results], 0.3 + 0.6 * 0.1 / (2 * 0.4))
     assert all(r.operators[name].wait_mean_s < 1e-9 for r in results for name in ("op2", "op3"))
 
