@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from jellybean.documents.explain import Checked
-from jellybean.documents.flow import Flow, flow_of
+from jellybean.documents.flow import RATES_DIFFER, Flow, flow_of
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.reader import DocPath
 from jellybean.documents.units import close
@@ -26,7 +26,7 @@ def check_workflow(workflow: Workflow) -> Flow:
     _inputs(workflow, document)
     flow = flow_of(document)
     for path, message, hint in flow.problems:
-        tree.add(path, message, hint)
+        tree.add(_cause(workflow, document, path, message), message, hint)
     _requests(workflow, document)
     given = [key for key in ("labels", "metric") if getattr(document, key) is not None]
     if len(given) == 1 and not workflow.unknown("labels") and not workflow.unknown("metric"):
@@ -39,6 +39,15 @@ def check_workflow(workflow: Workflow) -> Flow:
                 hint = "write inputs: data/heldout.npz#name too"
                 tree.add(("sources", name), "labels are given, but this source has no held-out inputs", hint, key=True)
     return flow
+
+
+def _cause(workflow: Workflow, document: WorkflowDocument, path: DocPath, message: str) -> DocPath:
+    """Where to tell a problem of the flow: at the source whose rate an override changed, when rates are the problem."""
+    if RATES_DIFFER in message and workflow.tree.place(path).line is not None:
+        for name in document.sources:
+            if workflow.tree.place(("sources", name, "rate")).line is None:
+                return ("sources", name, "rate")
+    return path
 
 
 def _inputs(workflow: Workflow, document: WorkflowDocument) -> None:
@@ -60,7 +69,7 @@ def _inputs(workflow: Workflow, document: WorkflowDocument) -> None:
     if any(path[0] == "operators" for path in workflow.broken):
         return
     for name in sources:
-        if name not in read:
+        if name not in read and not workflow.unknown("sources", name):
             hint = f"add inputs: [{name}] to an operator, or remove the source"
             workflow.tree.add(("sources", name), "no operator reads this source", hint, key=True)
 
@@ -73,7 +82,7 @@ def _edge_path(workflow: Workflow, operator: str, index: int, key: str) -> DocPa
 
 def _requests(workflow: Workflow, document: WorkflowDocument) -> None:
     """A request is one message of each source, so sources agree on when requests come."""
-    if not document.sources or any("rates differ" in problem.message for problem in workflow.tree.problems):
+    if not document.sources or any(RATES_DIFFER in problem.message for problem in workflow.tree.problems):
         return
     first_name, first = next(iter(document.sources.items()))
     for name, source in document.sources.items():

@@ -58,11 +58,14 @@ def check_tree(model: type[Model], tree: Tree) -> Checked[Model]:
     if not isinstance(tree.data, dict):
         tree.add((), f"{describe(tree.data)} is no document", f"write a map that begins with kind: {_kind(model)}")
         return Checked(tree, None)
+    if "kind" not in tree.data and not model.model_fields["kind"].is_required():
+        tree.add(("kind",), "missing key 'kind'", f"write kind: {_kind(model)}", key=True)
     empty = set(_empty(tree.data, ()))
-    for path in empty:
+    for path in empty - tree.unread:
         tree.add(path, "is empty", "write a value or remove the key", key=True)
     try:
-        return Checked(tree, _validate(model, tree.data), frozenset(_entry(path) for path in empty))
+        document = _validate(model, tree.data)
+        return Checked(tree, document, frozenset(_entry(path) for path in empty))
     except ValidationError as error:
         found = error.errors(include_url=False)
     broken = {_entry(path) for path in empty}

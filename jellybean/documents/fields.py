@@ -15,11 +15,14 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     PlainSerializer,
     SerializationInfo,
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic_core import core_schema
 
 from jellybean.documents import units
 from jellybean.documents.units import Kind, UnitError
@@ -55,7 +58,24 @@ def _filled(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-NOT_EMPTY = AfterValidator(_filled)  # the sound rest of a broken document may be empty
+class _NotEmpty:
+    """At least one item; only the sound rest of a broken document may have none.
+
+    Unlike `min_length`, it says nothing when the items themselves are wrong.
+    """
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.with_info_after_validator_function(_filled, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        found = handler(schema)
+        found.update({"minItems": 1} if found.get("type") == "array" else {"minProperties": 1})
+        return found
+
+
+NOT_EMPTY = _NotEmpty()
 
 
 def _reader(kind: Kind) -> BeforeValidator:

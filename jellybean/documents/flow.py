@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
-from jellybean.documents.models import InputSpec, WorkflowDocument
+from jellybean.documents.models import InputSpec, OperatorSpec, WorkflowDocument
 from jellybean.documents.reader import DocPath
 from jellybean_solver.problem import Edge, EdgeKind
 
 # A ratio written with few digits (0.333 for a third) still brings rates together; the exact one is then used.
 RATE_TOLERANCE = 2e-3
+RATES_DIFFER = "rates differ after ratios"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,7 @@ def flow_of(workflow: WorkflowDocument) -> Flow:
     try:
         flow.order = tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        cycle = list(reversed(error.args[1]))
-        message = f"the operators form a cycle: {' -> '.join(cycle)}"
-        flow.problems.append((("operators", cycle[1], "inputs"), message, "data flows one way; take one edge out"))
+        flow.problems.append(_cycle(error.args[1][:-1], operators))
         return flow
     for name, source in workflow.sources.items():
         flow.streams[name] = Stream(source.rate_per_s, ())
@@ -67,6 +66,19 @@ def flow_of(workflow: WorkflowDocument) -> Flow:
         _follow(flow, name, operators[name].inputs)
     _same_rows(flow, workflow)
     return flow
+
+
+def _cycle(members: list[str], operators: Mapping[str, OperatorSpec]) -> tuple[DocPath, str, str]:
+    """Told at the member that stands first in the document, at the edge that closes the cycle."""
+    first = min(range(len(members)), key=lambda index: list(operators).index(members[index]))
+    members = [*members[first:], *members[:first]]
+    closing = [edge.upstream for edge in operators[members[0]].inputs].index(members[-1])
+    path: DocPath = ("operators", members[0], "inputs", closing)
+    return (
+        path,
+        f"the operators form a cycle: {' -> '.join([*members, members[0]])}",
+        "data flows one way; take an edge out",
+    )
 
 
 def _follow(flow: Flow, name: str, inputs: tuple[InputSpec, ...]) -> None:
@@ -85,7 +97,8 @@ def _follow(flow: Flow, name: str, inputs: tuple[InputSpec, ...]) -> None:
             return
         edge, after = _edge(name, spec, stream, closes=closes)
         if closes and spec.ratio is not None and not _close(spec.ratio * stream.level[-1].ratio, 1.0):
-            flow.problems.append(((*path, index), *_rates_differ(name, inputs, upstreams)))
+            rates = [up.rate_per_s * (e.ratio or 1.0) for e, up in zip(inputs, upstreams, strict=True)]  # as written
+            flow.problems.append(((*path, index), *_rates_differ(name, inputs, rates)))
             return
         edges.append(edge)
         streams.append(after)
@@ -109,20 +122,16 @@ def _edge(name: str, spec: InputSpec, stream: Stream, *, closes: bool) -> tuple[
     return Edge(spec.upstream, name, EdgeKind.EACH, 1.0, spec.output), stream
 
 
-def _rates_differ(name: str, inputs: tuple[InputSpec, ...], streams: list[Stream]) -> tuple[str, str]:
-    """Rates as written, a ratio simply multiplied."""
-    rates = [s.rate_per_s * (e.ratio if e.ratio is not None else 1.0) for e, s in zip(inputs, streams, strict=True)]
-    figures = ", ".join(f"{e.upstream} {rate:.6g}/s" for e, rate in zip(inputs, rates, strict=True))
-    hint = "inputs of a join meet one to one; give a ratio that brings the rates together, or gather: true"
-    return f"{name} joins inputs whose rates differ after ratios: {figures}", hint
+def _rates_differ(name: str, inputs: tuple[InputSpec, ...], rates: list[float]) -> tuple[str, str]:
+    figures = ", ".join(f"{edge.upstream} {rate:.6g}/s" for edge, rate in zip(inputs, rates, strict=True))
+    hint = "inputs of a join meet one to one: give a ratio that brings the rates together, or gather: true"
+    return f"{name} joins inputs whose {RATES_DIFFER}: {figures}", hint
 
 
 def _join(name: str, inputs: tuple[InputSpec, ...], streams: list[Stream]) -> tuple[str, str] | None:
     rates = [stream.rate_per_s for stream in streams]
-    figures = ", ".join(f"{e.upstream} {rate:.6g}/s" for e, rate in zip(inputs, rates, strict=True))
     if not all(_close(rate, rates[0]) for rate in rates):
-        hint = "inputs of a join meet one to one; give a ratio that brings the rates together, or gather: true"
-        return f"{name} joins inputs whose rates differ after ratios: {figures}", hint
+        return _rates_differ(name, inputs, rates)
     if any(_rows(stream.level) != _rows(streams[0].level) for stream in streams):
         levels = ", ".join(f"{e.upstream} {_words(s.level)}" for e, s in zip(inputs, streams, strict=True))
         hint = "close a fan-out with {from: ..., gather: true} before or at the join"
@@ -157,8 +166,3 @@ def _same_rows(flow: Flow, workflow: WorkflowDocument) -> None:
 
 def _close(left: float, right: float) -> bool:
     return math.isclose(left, right, rel_tol=RATE_TOLERANCE)
-
-
-def rates_of(flow: Flow) -> Mapping[str, float]:
-    """Requests per second of every source and operator that is known."""
-    return {name: stream.rate_per_s for name, stream in flow.streams.items()}

@@ -114,11 +114,11 @@ class VariantSpec(Strict):
 class OperatorSpec(Strict):
     """A logical node of the workflow."""
 
-    inputs: Annotated[tuple[InputEdge, ...], Field(strict=False)] = Field(
-        min_length=1, description="What it reads; two or more are joined by request."
+    inputs: Annotated[tuple[InputEdge, ...], Field(strict=False), NOT_EMPTY] = Field(
+        description="What it reads; two or more are joined by request."
     )
-    variants: dict[Name, VariantSpec] = Field(
-        min_length=1, description="The models that can play it: a list of names, or name -> {model, sha256}."
+    variants: Annotated[dict[Name, VariantSpec], NOT_EMPTY] = Field(
+        description="The models that can play it: a list of names, or name -> {model, sha256}."
     )
 
     @field_validator("variants", mode="before", json_schema_input_type=list[Name] | dict[Name, VariantSpec])

@@ -28,7 +28,7 @@ def check_profiles(
     if workflow.document is None or profiles.document is None:
         return {}
     _unknown_names(workflow, profiles, profiles.document)
-    _variants(workflow, profiles, workflow.document, profiles.document)
+    _variants(workflow, profiles, workflow.document, profiles.document, flow)
     if profiles.document.accuracy is not None:
         _Accuracy(workflow, profiles, workflow.document, profiles.document.accuracy, flow).check()
     elif workflow.document.slo.accuracy is not None and not profiles.unknown("accuracy"):
@@ -61,8 +61,13 @@ def _unknown_names(workflow: Workflow, profiles: Profiles, document: ProfilesDoc
                     profiles.tree.add((*path, variant), message, hint, key=True)
 
 
-def _variants(workflow: Workflow, profiles: Profiles, plan: WorkflowDocument, document: ProfilesDocument) -> None:
+def _variants(
+    workflow: Workflow, profiles: Profiles, plan: WorkflowDocument, document: ProfilesDocument, flow: Flow
+) -> None:
     """Each variant has a profile, with message sizes for all that read it."""
+    known = {*plan.sources, *plan.operators}
+    # Who reads whom is only known when every input is, and none runs in a circle.
+    linked = bool(flow.order) and all(e.upstream in known for spec in plan.operators.values() for e in spec.inputs)
     for operator, spec in plan.operators.items():
         if profiles.unknown("operators", operator):
             continue
@@ -70,11 +75,14 @@ def _variants(workflow: Workflow, profiles: Profiles, plan: WorkflowDocument, do
         readers = [name for name, other in plan.operators.items() if any(e.upstream == operator for e in other.inputs)]
         for variant in spec.variants:
             if variant not in profiled:
-                where: DocPath = ("operators", operator, "variants", variant)
+                path: DocPath = ("operators", operator, "variants")
+                listed = (*path, list(spec.variants).index(variant))  # variants may be a list of names
+                where = listed if listed in workflow.tree.values else (*path, variant)
                 hint = close(variant, profiled) or "run `jellybean profile`, or write its latency by hand"
                 workflow.tree.add(where, f"variant {variant!r} of {operator} has no profile", hint)
                 continue
-            _messages(workflow, profiles, profiled[variant], ("operators", operator, variant), readers)
+            if linked and not plan.sources.keys() & plan.operators.keys():
+                _messages(workflow, profiles, profiled[variant], ("operators", operator, variant), readers)
 
 
 def _messages(
@@ -204,7 +212,7 @@ class _Accuracy:
             chosen = tuple(sorted((name, row.selection[name]) for name in needed if name in row.selection))
             single = [n for n, spec in self.plan.operators.items() if len(spec.variants) == 1 and n in row.selection]
             whole = (*chosen, *sorted((name, row.selection[name]) for name in single))
-            if whole in seen:
+            if whole in seen and not self.workflow.broken:
                 message = f"the same selection as {dotted((*path[:-1], seen[whole]))}"
                 self.profiles.tree.add(path, message, "keep one of them")
             seen.setdefault(whole, index)

@@ -9,7 +9,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializationInfo,
-    ValidationInfo,
     WithJsonSchema,
     field_serializer,
     field_validator,
@@ -17,7 +16,7 @@ from pydantic import (
 )
 
 from jellybean.documents import units
-from jellybean.documents.fields import NOT_EMPTY, Duration, Name, Noise, Percent, Size, Strict, digits_of, from_document
+from jellybean.documents.fields import NOT_EMPTY, Duration, Name, Noise, Percent, Size, Strict, digits_of
 from jellybean.documents.units import UnitError
 
 ANY_DOWNSTREAM = "*"
@@ -90,7 +89,7 @@ BatchSize = Annotated[int, BeforeValidator(_batch_size), WithJsonSchema({"type":
 MeanOrFigures = Annotated[Figures, BeforeValidator(_mean, json_schema_input_type=Duration | Figures)]
 ByBatch = Annotated[
     dict[BatchSize, MeanOrFigures],
-    Field(min_length=1),
+    NOT_EMPTY,
     BeforeValidator(_by_batch, json_schema_input_type=Duration | Figures | dict[BatchSize, MeanOrFigures]),
 ]
 
@@ -103,8 +102,8 @@ class VariantProfile(Strict):
         alias="message",
         description="Size of one output message (per child when fanned out): one for all, or by downstream operator.",
     )
-    latency: dict[Name, ByBatch] = Field(
-        min_length=1, description="Worker type -> batch size -> figures; a plain duration is the mean at batch 1."
+    latency: Annotated[dict[Name, ByBatch], NOT_EMPTY] = Field(
+        description="Worker type -> batch size -> figures; a plain duration is the mean at batch 1."
     )
 
     @field_validator("message_bytes", mode="before", json_schema_input_type=Size | dict[str, Size])
@@ -144,7 +143,8 @@ def _points(value: Any) -> Any:
 
 Points = Annotated[
     tuple[AccuracyPoint, ...],
-    Field(strict=False, min_length=1),
+    Field(strict=False),
+    NOT_EMPTY,
     BeforeValidator(_points, json_schema_input_type=Percent | list[AccuracyPoint]),
 ]
 
@@ -152,13 +152,13 @@ Points = Annotated[
 class AccuracyProfile(Strict):
     """The workflow's accuracy, in one of three forms."""
 
-    end_to_end: Annotated[tuple[MeasuredSelection, ...], Field(strict=False, min_length=1)] | None = Field(
+    end_to_end: Annotated[tuple[MeasuredSelection, ...], Field(strict=False), NOT_EMPTY] | None = Field(
         default=None, description="Measured per selection."
     )
-    per_operator: Annotated[dict[Name, dict[Name, Points]], Field(min_length=1)] | None = Field(
+    per_operator: Annotated[dict[Name, dict[Name, Points]], NOT_EMPTY] | None = Field(
         default=None, description="Operator -> variant -> its accuracy as a function of its inputs' accuracies."
     )
-    independent: Annotated[dict[Name, dict[Name, Percent]], Field(min_length=1)] | None = Field(
+    independent: Annotated[dict[Name, dict[Name, Percent]], NOT_EMPTY] | None = Field(
         default=None, description="Operator -> variant -> percent; the workflow has their product."
     )
 
@@ -181,13 +181,6 @@ class ProfilesDocument(Strict):
     )
     operators: Annotated[dict[Name, dict[Name, VariantProfile]], NOT_EMPTY]
     accuracy: AccuracyProfile | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _kind(cls, value: Any, info: ValidationInfo) -> Any:
-        if from_document(info) and isinstance(value, dict) and "kind" not in value:
-            raise UnitError("missing key 'kind'", "write kind: Profiles")
-        return value
 
 
 def latency_figure(figures: Figures, load_from: str) -> float | None:

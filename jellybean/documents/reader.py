@@ -62,6 +62,7 @@ class Tree:
     keys: dict[DocPath, Mark] = field(default_factory=dict)
     values: dict[DocPath, Mark] = field(default_factory=dict)
     problems: list[DocumentProblem] = field(default_factory=list)
+    unread: set[DocPath] = field(default_factory=set)  # values that were refused; they are None in `data`
 
     def place(self, path: DocPath, *, key: bool = False) -> Mark:
         """Where the value (or key) at `path` stands; the nearest enclosing one that exists when it does not."""
@@ -116,7 +117,8 @@ def read_file(path: Path) -> Tree:
 def read_text(text: str, file: str) -> Tree:
     """The tree of YAML text; `file` stands in its places."""
     tree = Tree(file)
-    builder = _Builder(tree)
+    directive = re.search(r"(?m)^%", text)
+    builder = _Builder(tree, text.count("\n", 0, directive.start()) + 1 if directive else 1)
     try:
         for event in _events(text):
             if not builder.take(event):
@@ -177,8 +179,9 @@ class _Frame:
 class _Builder:
     """Builds a tree from parser events without recursion, so depth is bounded by the check and not by the stack."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, directive_line: int) -> None:
         self.tree = tree
+        self._directive_line = directive_line
         self.last = Mark(tree.file, 1, 1)
         self._stack: list[_Frame] = []
         self._documents = 0
@@ -201,6 +204,7 @@ class _Builder:
             self._refuse("a second document in one file", "keep one document per file; remove `---`")
             return False
         if event.version or event.tags:
+            self.last = Mark(self.tree.file, self._directive_line, 1)
             self._refuse("%YAML and %TAG lines are not read", "remove them; documents are YAML 1.2")
         return True
 
@@ -227,6 +231,8 @@ class _Builder:
                 frame.value[frame.key or ""] = value
             frame.key, frame.skip = None, False
         self.tree.values.setdefault(path, self.last)
+        if isinstance(event, AliasEvent):
+            self.tree.unread.add(path)
         return self._open(value, path)
 
     def _key(self, frame: _Frame, event: NodeEvent, value: object) -> bool:
