@@ -102,6 +102,6 @@ def independent(workload: Workload, flow: Flow, cache: Cache, step: Step) -> dic
     found: dict[str, dict[str, float]] = {}
     percents = iter(measured.percent)
     for one in workload.steps:
-        share = 100.0 / reference if one is not workload.steps[-1] and reference > 0 else 1.0
-        found[one.name] = {model.variant: min(100.0, next(percents) * share) for model in one.models}
+        whole = 100.0 if one is workload.steps[-1] or reference == 0 else reference
+        found[one.name] = {model.variant: 100.0 * (next(percents) / whole) for model in one.models}
     return found

@@ -29,6 +29,10 @@ def make_project(folder: Path) -> Path:
     data = np.load(DIGITS / "data/heldout.npz")
     np.savez(folder / "data/heldout.npz", strips=data["strips"][:STRIPS], labels=data["labels"][:STRIPS])
     (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE)
+    workflow = folder / "workflow.yaml"
+    text = workflow.read_text()
+    assert "ratio: 3.84" in text
+    workflow.write_text(text.replace("ratio: 3.84", f"ratio: {data['held'][:STRIPS].sum(1).mean():.4f}"))
     return folder
 
 
