@@ -45,7 +45,11 @@ class Metric:
     absolute: bool = False
 
     def shown_tolerance(self) -> str:
-        return f"± {units.plain(self.tolerance)} points" if self.absolute else f"± {self.tolerance * 100:.0f} %"
+        return (
+            f"± {units.plain(self.tolerance)} point{'' if self.tolerance == 1 else 's'}"
+            if self.absolute
+            else f"± {self.tolerance * 100:.0f} %"
+        )
 
 
 METRICS = (

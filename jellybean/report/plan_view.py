@@ -19,10 +19,10 @@ MAX_RANGES = 3
 def plan_text(
     plan: Plan, solve_s: float | None = None, baselines: Sequence[tuple[str, float | None, str]] = ()
 ) -> RenderableType:
-    """A compact view of a plan. `baselines` as (name, USD/h or None when infeasible, note)."""
-    parts: list[RenderableType] = [answer(plan, solve_s), Padding(_placements(plan), (0, 0, 0, 2))]
+    """A compact view of a plan. `baselines` as (name, USD/h or None when infeasible, why it is no answer)."""
+    parts: list[RenderableType] = [answer(plan, solve_s), Padding(_placements(plan), (0, 0, 0, 2), expand=False)]
     if baselines:
-        parts.append(Padding(comparison(plan.cost.total_usd_per_h, baselines), (0, 0, 0, 2)))
+        parts.append(Padding(comparison(plan.cost.total_usd_per_h, baselines), (0, 0, 0, 2), expand=False))
     return Group(*parts)
 
 
@@ -68,23 +68,21 @@ def where(plan: Plan, placement: Placement) -> str:
 
 
 def comparison(cost_usd_per_h: float, baselines: Sequence[tuple[str, float | None, str]]) -> Text:
-    """What each baseline costs beside the plan; those without a plan say why."""
+    """What the plan saves against each baseline; a note says why a baseline is no answer."""
     lines: list[Text] = []
     for name, cost, note in baselines:
-        if cost is None:
+        if cost is None or note:
             continue
         saved = 1 - cost_usd_per_h / cost if cost > 0 else 0.0
         line = Text.assemble(("saves ", "dim"), (f"{saved * 100:3.0f} %", "green" if saved >= 0.005 else "dim"))
-        line.append(f" against {name} ({units.usd(cost)}{_note(note)})")
-        lines.append(line)
+        lines.append(line.append(f" against {name} ({units.usd(cost)})"))
+    for name, cost, note in baselines:
+        if cost is not None and note:
+            lines.append(Text(f"{name} ({units.usd(cost)}) is no answer: {note}", "dim"))
     for name, cost, note in baselines:
         if cost is None:
-            lines.append(Text(f"{name} is infeasible{_note(note, ': ')}", "dim"))
+            lines.append(Text(f"{name}: {note or 'infeasible'}", "dim"))
     return Text("\n").join(lines)
-
-
-def _note(note: str, before: str = ", ") -> str:
-    return f"{before}{note}" if note else ""
 
 
 def _placements(plan: Plan) -> Table:

@@ -145,7 +145,7 @@ class Report:
 def build_report(store: Store, plan_hash: str | None = None) -> Report:
     """The report of a plan (its hash or the start of it), of the one made last by default.
 
-    What was not measured yet is missing from it, and its advice says how to measure that. JellyBeanError without a plan.
+    What was not measured yet is missing from it, and its advice says how to. JellyBeanError when there is no plan.
     """
     snapshot = store.latest(plan_hash)
     if snapshot is None:
@@ -217,7 +217,7 @@ def _headline(comparisons: Sequence[Comparison], slos: Sequence[SloVerdict], sna
     if errors := figure(bench, "errors"):
         bad.append(f"{errors:.0f} of {figure(bench, 'offered') or 0:.0f} requests failed")
     if bench.get("sustained") is False:
-        bad.append("the offered rate was not sustained")
+        bad.append(str(bench.get("verdict") or "the offered rate was not sustained"))
     if bad:
         return Headline(Level.BAD, "Misses its targets", tuple(bad))
     known = [comparison for comparison in comparisons if comparison.verdict is not Verdict.UNKNOWN]

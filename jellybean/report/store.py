@@ -20,6 +20,7 @@ from jellybean_solver.errors import JellyBeanError
 
 SCHEMA_VERSION = 1
 LOCK_TIMEOUT_S = 10.0
+SAME_RATE = 0.01
 STORE_FILE = Path(".jellybean") / "report.db"
 
 Record = Mapping[str, Any]
@@ -129,14 +130,14 @@ class Store:
     def add_measurement(self, plan_hash: str, record: Record, kind: MeasurementKind | None = None) -> None:
         """Record what was measured of a plan.
 
-        `bench` at the workflow's own rates, `scaled` at a multiple of them (a `rate_scale` other than 1), `saturate`
-        when the highest sustained rate was sought; told from the record when not given.
+        `bench` at the workflow's own rates, `scaled` at a multiple of them, `saturate` when the highest sustained
+        rate was sought; told from the record's `highest_rate_per_s` and `rate_per_s` when not given.
         """
-        kind = _kind(record) if kind is None else kind
-        if kind not in get_args(MeasurementKind):
+        if kind is not None and kind not in get_args(MeasurementKind):
             raise StoreError(f"unknown kind of measurement {kind!r}: one of {', '.join(get_args(MeasurementKind))}")
         with self._writing() as connection:
-            self._require_plan(connection, plan_hash)
+            document = self._require_plan(connection, plan_hash)
+            kind = kind or _kind(record, document)
             connection.execute(
                 "INSERT INTO measurements (plan_hash, kind, record, created_s) VALUES (?, ?, ?, ?)",
                 (plan_hash, kind, _to_json(record), self.clock()),
@@ -186,9 +187,12 @@ class Store:
             raise StoreError(f"several plans start with {start!r}: give more of the hash")
         return found[0] if found else None
 
-    def _require_plan(self, connection: sqlite3.Connection, plan_hash: str) -> None:
-        if connection.execute("SELECT 1 FROM plans WHERE hash = ?", (plan_hash,)).fetchone() is None:
+    def _require_plan(self, connection: sqlite3.Connection, plan_hash: str) -> Record:
+        found = connection.execute("SELECT document FROM plans WHERE hash = ?", (plan_hash,)).fetchone()
+        if found is None:
             raise StoreError(f"plan {plan_hash[:12]} is not in {self.path}: run `jellybean plan {self.project}` first")
+        document: Record = json.loads(found[0])
+        return document
 
     def _exists(self) -> bool:
         with _explained(self.path):
@@ -243,10 +247,14 @@ class Store:
         connection.execute("COMMIT")
 
 
-def _kind(record: Record) -> MeasurementKind:
+def _kind(record: Record, plan: Record) -> MeasurementKind:
     if record.get("highest_rate_per_s") is not None:
         return "saturate"
-    return "bench" if math.isclose(record.get("rate_scale") or 1.0, 1.0) else "scaled"
+    declared = [source["rate_per_s"] for source in plan.get("sources", ())]
+    offered = record.get("rate_per_s")
+    if offered is None or not declared or math.isclose(offered, declared[0], rel_tol=SAME_RATE):
+        return "bench"
+    return "scaled"
 
 
 def _row(values: tuple[RowKind, str, str, float]) -> Row:

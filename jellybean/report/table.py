@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from statistics import mean
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -13,6 +16,7 @@ from jellybean.report.plan_view import plan_text
 from jellybean.report.report import Level, Report
 
 BAR_CELLS = 20
+MAX_WORKERS = 12
 STYLE = {Level.GOOD: "green", Level.WARNING: "yellow", Level.BAD: "red", Level.OPEN: "cyan"}
 
 
@@ -21,8 +25,8 @@ def to_table(report: Report) -> RenderableType:
     baselines = [(item.name, item.cost_usd_per_h, item.note) for item in report.baselines]
     solve_s = report.planning.get("solve_s")
     parts: list[RenderableType] = [plan_text(report.plan, solve_s, baselines), "", _headline(report), ""]
-    parts += [Padding(_figures(report), (0, 0, 0, 2)), ""]
-    parts.append(Padding(_workers(report), (0, 0, 0, 2)))
+    parts += [Padding(_figures(report), (0, 0, 0, 2), expand=False), ""]
+    parts.append(Padding(_workers(report), (0, 0, 0, 2), expand=False))
     if report.drift and (moved := [item for item in report.drift if item.verdict is not Verdict.WITHIN]):
         parts.append("")
         for item in moved:
@@ -73,22 +77,25 @@ def _verdict(item: Comparison) -> Text:
 
 
 def _workers(report: Report) -> Table:
+    """One line per worker; per pool where there are many."""
+    pools = len(report.workers) > MAX_WORKERS
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("worker", no_wrap=True)
+    table.add_column("pool" if pools else "worker", no_wrap=True)
     table.add_column("tier", no_wrap=True)
     table.add_column("busy", no_wrap=True)
     for heading in ("planned", "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("serves")
-    for worker in report.workers:
-        busy = worker.measured if worker.measured is not None else worker.load
-        cells = round(min(1.0, max(0.0, busy)) * BAR_CELLS)
+    for key, members in groupby(report.workers, key=lambda worker: worker.pool if pools else worker.name):
+        workers = list(members)
+        planned = mean(worker.load for worker in workers)
+        known = [worker.measured for worker in workers if worker.measured is not None]
+        measured = mean(known) if known else None
+        cells = round(min(1.0, max(0.0, planned if measured is None else measured)) * BAR_CELLS)
         table.add_row(
-            Text(worker.name),
-            Text(worker.tier),
+            Text(f"{key} × {len(workers)}" if pools else key),
+            Text(workers[0].tier),
             Text.assemble(("━" * cells, "cyan"), ("─" * (BAR_CELLS - cells), "dim")),
-            units.percent(worker.load),
-            units.percent(worker.measured),
-            Text(", ".join(worker.loads)),
+            units.percent(planned),
+            units.percent(measured),
         )
     return table

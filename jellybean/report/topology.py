@@ -1,7 +1,7 @@
 """The topology drawing as geometry: tiers as bands, placements as boxes, workers as bars, flows as curves.
 
 Pure numbers in SVG user units; `templates/topology.svg.j2` draws them. Two shapes of one drawing: `WIDE` has the
-workers beside the flow, `NARROW` (telephones) below it.
+workers beside the flow, `NARROW` (telephones) below all.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ GLYPH = 0.56  # mean width of a character in ems, on the safe side
 CARD_HEIGHT, SOURCE_HEIGHT = 76.0, 36.0
 HEADER, ROW_GAP, PADDING = 34.0, 44.0, 16.0
 PASSAGE = 14.0
+BOLD = 15.0  # 13 px in bold takes the room of 15
 BAR_WIDTH, BAR_GAP, BAR_HEIGHT, POOL_TITLE = 16.0, 6.0, 48.0, 34.0
 
 
@@ -98,7 +99,7 @@ class PoolPanel:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One tier."""
+    """One tier; in the narrow shape also the one that holds all workers."""
 
     y: float
     height: float
@@ -132,14 +133,14 @@ def draw(report: Report, shape: Shape) -> Drawing:
         members = [index for index, at in enumerate(rows.tiers) if at == tier]
         flow_end = _stack(rows, members, y + HEADER, tops)
         workers = [worker for worker in report.workers if worker.tier == name]
-        start = y + HEADER if shape.workers_beside else flow_end + (PADDING if members else 0.0)
-        panels = _panels(plan, workers, shape, start)
+        panels = _panels(plan, workers, shape, y + HEADER) if shape.workers_beside else ()
         below = max((panel.y + panel.height for panel in panels), default=0.0)
         height = max(flow_end, below, y + HEADER) + PADDING - y
         share = next(share for share in report.breakdown.tiers if share.name == name)
         note = f"{len(workers)} worker{'' if len(workers) == 1 else 's'} · {units.usd(share.compute_usd_per_h)} USD/h"
         bands.append(Band(y, height, name, note, panels))
         y += height + gaps[tier]
+    y -= gaps[-1]
     boxes = _boxes(plan, rows, xs, tops, shape)
     passages = {
         (index, slot.flow): (xs[index, slot] + PASSAGE / 2, tops[index], tops[index] + _row_height(row))
@@ -150,7 +151,11 @@ def draw(report: Report, shape: Shape) -> Drawing:
     frames = {key: Frame(box.x, box.y, box.width, box.height) for key, box in boxes.items()}
     band_ends = [(band.y, band.y + band.height) for band in bands]
     curves, pills = draw_lines(plan, flows, rows, frames, passages, band_ends)
-    return Drawing(shape, y - gaps[-1], tuple(bands), tuple(boxes.values()), curves, pills)
+    if not shape.workers_beside:  # below everything, where no line runs
+        panels = _panels(plan, report.workers, shape, y + PADDING + HEADER)
+        top, y = y + PADDING, max((panel.y + panel.height for panel in panels), default=y) + PADDING
+        bands.append(Band(top, y - top, "workers", "", panels))
+    return Drawing(shape, y, tuple(bands), tuple(boxes.values()), curves, pills)
 
 
 def cut(text: str, width: float, size: float) -> str:
@@ -216,17 +221,17 @@ def _boxes(
         if pool is None:
             source = sources[name]
             size = f"{units.rate(source.rate_per_s)} × {units.size(source.message_bytes)}"
-            title = cut(name, inner - len(size) * 11 * GLYPH - 12, 13)
+            title = cut(name, inner - len(size) * 11 * GLYPH - 12, BOLD)
             hint = f"source {name}: {size}, {source.arrivals.value} arrivals"
             y = tops[index] + (_row_height(rows.slots[index]) - SOURCE_HEIGHT) / 2
             found[slot.key] = Box(x, y, shape.card_width, SOURCE_HEIGHT, "source", title, "", "", size, 0.0, -1, hint)
             continue
         item = placements[name, pool]
         rate = units.rate(item.rate_per_s)
-        note = f"{pool} × {item.count} · {units.percent(item.load)} busy"
+        note = f"{units.percent(item.load)} of {pool} × {item.count}"
         hint = f"{name} ({item.variant}) on {item.count} of {pool}: {rate}, keeps them {units.percent(item.load)} busy"
         found[slot.key] = Box(
-            x, tops[index], shape.card_width, CARD_HEIGHT, "placement", cut(name, inner, 13),
+            x, tops[index], shape.card_width, CARD_HEIGHT, "placement", cut(name, inner, BOLD),
             cut(item.variant, inner - len(rate) * 12 * GLYPH - 8, 12), cut(note, inner, 11), rate, item.load,
             colour[name], hint,
         )  # fmt: skip

@@ -117,16 +117,15 @@ def accuracy_chart(report: Report) -> AccuracyChart | None:
     span = high - low or 1.0
     marks = ((100 * (target - low) / span, "target"),) if target is not None else ()
     rows = tuple(
-        BarRow(word, "", f"{units.accuracy(value)} %",
-               (Part(0.0, 100 * (value - low) / span, word, f"{word} {units.accuracy(value)} %"),), marks)
+        BarRow(word, "", f"{units.accuracy(value)} %", (), marks, (100 * (value - low) / span, word))
         for word, value in known
-    )  # fmt: skip
+    )
     return AccuracyChart(low, high, target, rows)
 
 
-def worker_rows(workers: Sequence[WorkerUse], cap: float, colours: Mapping[str, int]) -> tuple[BarRow, ...]:
-    """Planned load by operator, the cap, and what was measured as a dot."""
-    rows: list[BarRow] = []
+def worker_rows(workers: Sequence[WorkerUse], cap: float, colours: Mapping[str, int]) -> Mapping[str, Sequence[BarRow]]:
+    """By tier: planned load by operator, the cap, and what was measured as a dot."""
+    rows: dict[str, list[BarRow]] = {}
     for worker in workers:
         parts: list[Part] = []
         start = 0.0
@@ -138,8 +137,9 @@ def worker_rows(workers: Sequence[WorkerUse], cap: float, colours: Mapping[str, 
         if worker.measured is not None:
             figure = f"{figure} → {units.percent(worker.measured)}"
         dot = (min(100.0, 100 * worker.measured), "mark") if worker.measured is not None else None
-        rows.append(BarRow(worker.name, worker.tier, figure, tuple(parts), ((100 * cap, "cap"),), dot))
-    return tuple(rows)
+        row = BarRow(worker.name, "", figure, tuple(parts), ((100 * cap, "cap"),), dot)
+        rows.setdefault(worker.tier, []).append(row)
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jellybean.report import Report, Store, build_report
+from jellybean.report.breakdown import break_down
+from jellybean.report.comparison import SloState, Verdict
+from jellybean.report.report import Level
+from jellybean_solver.errors import JellyBeanError
+from jellybean_solver.plan import Plan
+from tests import report_plans as plans
+
+ALL = (plans.vqa, plans.digits, plans.one_worker, plans.large)
+
+
+def _report(tmp_path: Path, plan: Plan, *records: dict[str, Any], prediction: dict[str, Any] | None = None) -> Report:
+    store = Store.of(tmp_path / plan.name)
+    plan_hash = store.add_plan(plans.document(plan))
+    store.add_prediction(plan_hash, prediction or plans.prediction(plan))
+    for record in records:
+        store.add_measurement(plan_hash, record)
+    return build_report(store)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_breakdown_adds_up_to_the_plans_cost(make: Any) -> None:
+    plan = make()
+    found = break_down(plan)
+    for shares in (found.operators, found.tiers):
+        assert sum(share.compute_usd_per_h for share in shares) == pytest.approx(plan.cost.compute_usd_per_h)
+        assert sum(share.network_usd_per_h for share in shares) == pytest.approx(plan.cost.network_usd_per_h)
+    assert sum(link.cost_usd_per_h for link in found.links) == pytest.approx(plan.cost.network_usd_per_h)
+    assert all(flow.cost_usd_per_h == 0 for flow in found.flows if not flow.crosses)
+
+
+def test_traffic_of_a_fan_out_counts_every_child() -> None:
+    flows = {(flow.upstream, flow.downstream): flow for flow in break_down(plans.digits()).flows}
+    assert flows["find", "strokes"].messages_per_s == pytest.approx(48)
+    assert flows["find", "strokes"].bytes_per_s == pytest.approx(48 * 256)
+    assert flows["find", "strokes"].cost_usd_per_h == pytest.approx(48 * 256 * 3600 / 2**30 * 0.1)
+    assert flows["read", "number"].messages_per_s == pytest.approx(48)
+    assert not flows["read", "number"].crosses
+
+
+def test_as_predicted(tmp_path: Path) -> None:
+    plan = plans.digits()
+    report = _report(tmp_path, plan, plans.measurement(plan), {"highest_rate_per_s": 21.0})
+    assert report.headline.level is Level.GOOD
+    assert {item.verdict for item in report.comparisons} == {Verdict.WITHIN}
+    p50 = report.comparison("latency_p50_s")
+    assert (p50.predicted, p50.measured, p50.ratio) == (0.061, 0.066, pytest.approx(0.066 / 0.061))
+    assert report.comparison("highest_rate_per_s").measured == 21.0
+    assert report.advice == ()
+    assert {slo.metric: slo.measured_state for slo in report.slos} == dict.fromkeys(
+        ("accuracy", "latency_p99_s", "cost_usd_per_h"), SloState.MET
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "metric", "verdict"),
+    [
+        ({"latency_p50_s": 0.061 * 1.26}, "latency_p50_s", Verdict.HIGHER),
+        ({"latency_p50_s": 0.061 * 1.25}, "latency_p50_s", Verdict.WITHIN),
+        ({"accuracy": 93.1 - 1.01}, "accuracy", Verdict.LOWER),
+        ({"accuracy": 93.1 - 1.0}, "accuracy", Verdict.WITHIN),
+        ({"throughput_per_s": 10.0}, "throughput_per_s", Verdict.LOWER),
+        ({"latency_p90_s": None}, "latency_p90_s", Verdict.UNKNOWN),
+    ],
+)
+def test_verdicts_at_their_tolerances(tmp_path: Path, changes: dict[str, Any], metric: str, verdict: Verdict) -> None:
+    plan = plans.digits()
+    report = _report(tmp_path, plan, plans.measurement(plan, **changes))
+    assert report.comparison(metric).verdict is verdict
+    assert report.headline.level is (Level.WARNING if verdict in {Verdict.HIGHER, Verdict.LOWER} else Level.GOOD)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"accuracy": 89.0}, "Accuracy 89.00 measured, target 90.00"),
+        ({"latency_p99_s": 0.9}, "Latency p99 900 ms measured, target 800 ms"),
+        ({"errors": 3, "completed": 357}, "3 of 360 requests failed"),
+        ({"sustained": False, "verdict": "overload: 300 of 360 answered"}, "overload: 300 of 360 answered"),
+    ],
+)
+def test_broken_targets_and_failures_come_first(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    plan = plans.digits()
+    report = _report(tmp_path, plan, plans.measurement(plan, **changes))
+    assert report.headline.level is Level.BAD
+    assert reason in report.headline.reasons
+
+
+def test_not_measured_says_how_to_measure(tmp_path: Path) -> None:
+    report = _report(tmp_path, plans.digits())
+    assert report.headline.level is Level.OPEN
+    assert not report.measured
+    assert any(line.startswith(f"jellybean bench {tmp_path / 'digits'} ") for line in report.advice)
+    assert any("--saturate" in line for line in report.advice)
+
+
+def test_variants_without_models_are_not_sent_to_bench(tmp_path: Path) -> None:
+    store = Store.of(tmp_path)
+    store.add_plan(plans.document(plans.vqa()))
+    advice = build_report(store).advice
+    assert any("jellybean simulate" in line for line in advice)
+    assert not any("jellybean bench" in line for line in advice)
+
+
+def test_nothing_to_report_says_to_plan(tmp_path: Path) -> None:
+    store = Store.of(tmp_path)
+    with pytest.raises(JellyBeanError, match="run: jellybean plan"):
+        build_report(store)
+    store.add_plan(plans.document(plans.vqa()))
+    with pytest.raises(JellyBeanError, match="no plan 1234"):
+        build_report(store, "1234")
+
+
+def test_drift_is_the_newest_against_the_median_of_the_earlier(tmp_path: Path) -> None:
+    plan = plans.digits()
+    p50s = (0.060, 0.062, 0.064, 0.090)
+    report = _report(tmp_path, plan, *(plans.measurement(plan, latency_p50_s=p50) for p50 in p50s))
+    drift = {item.metric: item for item in report.drift}
+    assert (drift["latency_p50_s"].earlier, drift["latency_p50_s"].latest) == (0.062, 0.090)
+    assert drift["latency_p50_s"].verdict is Verdict.HIGHER
+    assert drift["accuracy"].verdict is Verdict.WITHIN
+    assert _report(tmp_path / "one", plan, plans.measurement(plan)).drift == ()
+
+
+def test_a_bench_at_another_rate_is_not_taken_for_the_workflows_own(tmp_path: Path) -> None:
+    plan = plans.digits()
+    overload = plans.measurement(plan, rate_per_s=15.6, latency_p50_s=9.0, sustained=False)
+    report = _report(tmp_path, plan, plans.measurement(plan, rate_per_s=12.0), overload)
+    assert report.comparison("latency_p50_s").measured == 0.066
+    assert [run.kind for run in report.runs] == ["bench", "scaled"]
+
+
+def test_a_budget_that_the_plan_breaks_shows_without_a_measurement(tmp_path: Path) -> None:
+    plan = plans.digits()
+    report = _report(tmp_path, replace(plan, slo=replace(plan.slo, budget_usd_per_h=0.5)))
+    assert report.headline.level is Level.BAD
+    assert report.headline.reasons == ("Cost 0.72 predicted, target 0.50",)
+
+
+JSON_SHAPE = {
+    "kind": "Report",
+    "version": 1,
+    "keys": [
+        "accuracy", "advice", "baselines", "certificate", "comparisons", "cost_by", "cost_usd_per_h", "drift",
+        "headline", "kind", "name", "placements", "plan_hash", "planned_at", "planning", "project", "runs", "selection", "slos",
+        "version", "workers",
+    ],
+    "cost_usd_per_h": ["compute", "network", "total"],
+    "certificate": ["bound", "gap", "objective", "termination"],
+    "headline": ["level", "reasons", "title"],
+    "cost_by": ["flows", "links", "operators", "tiers"],
+    "comparisons": ["difference", "measured", "metric", "predicted", "ratio", "tolerance", "verdict"],
+    "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
+    "placements": ["count", "load", "operator", "pool", "rate_per_s", "tier", "variant"],
+    "workers": ["load", "loads", "measured", "name", "pool", "price_usd_per_h", "simulated", "tier"],
+    "runs": ["at", "figures", "kind", "machine"],
+}  # fmt: skip
+
+
+def test_json_keeps_its_shape(tmp_path: Path) -> None:
+    """Whoever reads it by name may go on doing so: a change here needs a new REPORT_VERSION."""
+    plan = plans.digits()
+    found = json.loads(json.dumps(_report(tmp_path, plan, plans.measurement(plan)).to_json(), allow_nan=False))
+    shape: dict[str, Any] = {"kind": found["kind"], "version": found["version"], "keys": sorted(found)}
+    for key in list(JSON_SHAPE)[3:]:
+        value = found[key]
+        shape[key] = sorted(value[0] if isinstance(value, list) else value)
+    assert shape == JSON_SHAPE
+    assert [item["metric"] for item in found["comparisons"]] == [
+        "cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p90_s",
+        "latency_p99_s",
+    ]  # fmt: skip
+    assert found["comparisons"][4] | {"ratio": None, "difference": None} == {
+        "metric": "latency_p50_s", "predicted": 0.061, "measured": 0.066, "difference": None, "ratio": None,
+        "tolerance": 0.25, "verdict": "within",
+    }  # fmt: skip

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from jellybean.report import Store, build_report, plan_text, to_table, units
+from jellybean_solver.plan import Plan
+from tests import report_plans as plans
+
+BASELINES = (
+    ("greedy tier by tier", 7.51, ""),
+    ("all in the cloud", 12.31, ""),
+    ("cheapest variants", 4.68, "accuracy 54.02 is below the target of 56"),
+    ("all at the edge", None, "infeasible: cpu has 6 workers"),
+)
+
+
+def _text(renderable: RenderableType, width: int = 110) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(renderable)
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return "\n".join(line.rstrip() for line in output.getvalue().splitlines())
+
+
+def _report_text(tmp_path: Path, plan: Plan, *, measured: bool) -> str:
+    store = Store(tmp_path / ".jellybean" / "report.db", clock=lambda: 1.0)
+    plan_hash = store.add_plan(plans.document(plan), {"solve_s": 0.12, "baselines": []})
+    store.add_prediction(plan_hash, plans.prediction(plan))
+    if measured:
+        store.add_measurement(plan_hash, plans.measurement(plan))
+        store.add_measurement(plan_hash, {"highest_rate_per_s": 21.0})
+    return _text(to_table(build_report(store)))
+
+
+PLAN = """\
+visual-question-answering: 7.03 USD/h (compute 5.67, network 1.36), accuracy 56.59 >= 56, proven optimal in
+0.12 s
+  operator        variant         where           rate/s  load
+  image_features  resnet18        edge: cpu-1..3    40.0  0.99
+  speech_to_text  wav2vec2-large  cloud: gpu-1      40.0  0.86
+  answer          mutan           cloud: gpu-1      40.0  0.14
+  saves   6 % against greedy tier by tier (7.51)
+  saves  43 % against all in the cloud (12.31)
+  cheapest variants (4.68) is no answer: accuracy 54.02 is below the target of 56
+  all at the edge: infeasible: cpu has 6 workers"""
+
+
+def test_plan_text_is_the_answer_then_why_then_what_it_beat() -> None:
+    assert _text(plan_text(plans.vqa(), 0.12, BASELINES)) == PLAN
+
+
+REPORT = """\
+digits: 0.72 USD/h (compute 0.72, network 0.0048), accuracy 93.10 >= 90, proven optimal in 0.12 s
+  operator  variant   where                rate/s  load
+  find      find      edge: edge-box-1       12.0  0.05
+  shape     mlp-int8  edge: edge-box-1..2    48.0  0.17
+  strokes   cnn       cloud: cloud-1         48.0  0.25
+  read      vote      cloud: cloud-1         48.0  0.04
+  number    join      cloud: cloud-1         12.0  0.01
+
+Meets its targets, as predicted: 7 of 7 figures within tolerance of the prediction.
+
+  figure                  predicted  measured  ratio  tolerance  verdict  target
+  Cost (USD/h)                 0.72      0.73   1.01      ± 5 %  within   <= 10.00 met
+  Accuracy (%)                93.10     92.70   1.00  ± 1 point  within   >= 90.00 met
+  Throughput                 12.0/s    12.0/s   1.00      ± 5 %  within
+  Highest sustained rate     22.8/s    21.0/s   0.92     ± 15 %  within
+  Latency p50               61.0 ms   66.0 ms   1.08     ± 25 %  within
+  Latency p90               94.0 ms    109 ms   1.16     ± 35 %  within
+  Latency p99                151 ms    188 ms   1.25     ± 50 %  within   <= 800 ms met
+
+  worker      tier   busy                  planned  measured
+  edge-box-1  edge   ━━━━━───────────────     21 %      23 %
+  edge-box-2  edge   ━━━━────────────────     17 %      18 %
+  cloud-1     cloud  ━━━━━━──────────────     30 %      32 %"""
+
+
+def test_report_table(tmp_path: Path) -> None:
+    assert _report_text(tmp_path, plans.digits(), measured=True) == REPORT
+
+
+def test_report_table_without_a_measurement_ends_with_the_commands(tmp_path: Path) -> None:
+    text = _report_text(tmp_path, plans.digits(), measured=False)
+    assert "Not measured yet: All figures are predictions." in text
+    assert f"next: jellybean bench {tmp_path}" in " ".join(text.split())
+
+
+def test_many_workers_are_shown_by_pool(tmp_path: Path) -> None:
+    text = _report_text(tmp_path, plans.large(), measured=True)
+    assert "street-cabinet × 16" in text
+    assert "street-cabinet-16  edge " not in text
+
+
+def test_names_are_never_read_as_markup(tmp_path: Path) -> None:
+    plan = plans.one_worker("[red]name[/red]", "[bold]operator", "[/]variant")
+    text = _report_text(tmp_path, plan, measured=True)
+    for name in ("[red]name[/red]", "[bold]operator", "[/]variant"):
+        assert name in text
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (units.number(7.0115), "7.01"), (units.number(1234.5), "1234"), (units.number(0.0), "0"),
+        (units.number(0.00427), "0.00427"), (units.usd(0.0048), "0.0048"), (units.usd(12.345), "12.35"),
+        (units.usd(0.0), "0.00"), (units.usd(None), "–"), (units.duration(0.0123), "12.3 ms"),
+        (units.duration(0.9996), "1000 ms"), (units.duration(2.5), "2.50 s"), (units.duration(5e-5), "50.0 µs"),
+        (units.duration(180), "3.00 min"), (units.byte_rate(3_970_000), "3.97 MB/s"), (units.byte_rate(0), "0 B/s"),
+        (units.size(794 * 1024), "794 KiB"), (units.size(5), "5 B"), (units.percent(0.994), "99 %"),
+        (units.percent(0.004), "< 1 %"), (units.plain(56.0), "56"), (units.plain(0.25), "0.25"),
+        (units.moment(0), "1970-01-01 00:00 UTC"),
+    ],
+)  # fmt: skip
+def test_units(shown: str, text: str) -> None:
+    assert shown == text
