@@ -26,7 +26,7 @@ def check_workflow(workflow: Workflow) -> Flow:
     _inputs(workflow, document)
     flow = flow_of(document)
     for path, message, hint in flow.problems:
-        tree.add(_cause(workflow, document, path, message), message, hint)
+        tree.add(path, message, hint)
     _requests(workflow, document)
     given = [key for key in ("labels", "metric") if getattr(document, key) is not None]
     if len(given) == 1 and not workflow.unknown("labels") and not workflow.unknown("metric"):
@@ -39,15 +39,6 @@ def check_workflow(workflow: Workflow) -> Flow:
                 hint = "write inputs: data/heldout.npz#name too"
                 tree.add(("sources", name), "labels are given, but this source has no held-out inputs", hint, key=True)
     return flow
-
-
-def _cause(workflow: Workflow, document: WorkflowDocument, path: DocPath, message: str) -> DocPath:
-    """Where to tell a problem of the flow: at the source whose rate an override changed, when rates are the problem."""
-    if RATES_DIFFER in message and workflow.tree.place(path).line is not None:
-        for name in document.sources:
-            if workflow.tree.place(("sources", name, "rate")).line is None:
-                return ("sources", name, "rate")
-    return path
 
 
 def _inputs(workflow: Workflow, document: WorkflowDocument) -> None:

@@ -152,7 +152,7 @@ def _explain(model: type[BaseModel], tree: Tree, details: ErrorDetails, path: Do
         known = _keys(_type_at(model, loc[:-1]))
         present = _at(tree.data, path[:-1])
         free = [item for item in known if item not in present] if isinstance(present, dict) else known
-        hint = close(name, free) or (f"known keys: {', '.join(known)}" if known else "")
+        hint = close(name, free) or close(name, known) or (f"known keys: {', '.join(known)}" if known else "")
         tree.add(path, f"unknown key {name!r}", hint, key=True)
     elif isinstance(error := context.get("error"), UnitError):
         tree.add(path, error.message, error.hint, key=key)

@@ -19,6 +19,7 @@ SECTIONS = {
     "infrastructure": ("kind", "description", "tiers", "workers", "links", "limits"),
     "profiles": ("machine", "hop", "accuracy", "kind", "operators"),
 }
+_NOTHING = {"", "null", "~"}
 _OPTIONAL_MAPS = {("slo",), ("limits",), ("machine",)}
 
 
@@ -35,8 +36,13 @@ def apply_overrides(trees: Mapping[str, Tree], overrides: Sequence[str]) -> list
     return problems
 
 
+def option_text(text: str) -> str:
+    """The option as it was given, for messages."""
+    return f"--set {text if len(text) <= 200 else text[:197] + '...'}"
+
+
 def _apply(trees: Mapping[str, Tree], text: str) -> DocumentProblem | None:
-    option = f"--set {text if len(text) <= 200 else text[:197] + '...'}"
+    option = option_text(text)
     path, equals, value_text = text.partition("=")
     if not equals or not path.strip():
         return DocumentProblem(option, None, None, "", "there is no path=value", "write --set slo.accuracy=57")
@@ -46,7 +52,7 @@ def _apply(trees: Mapping[str, Tree], text: str) -> DocumentProblem | None:
         known = [key for keys in SECTIONS.values() for key in keys]
         return _problem(option, path, f"unknown path: no document has {shown(parts[0])}", close(parts[0], known))
     read = read_text(value_text, option)
-    if read.problems and value_text.strip():
+    if read.problems and value_text.strip() not in _NOTHING:
         return _problem(option, path, f"the value is not YAML: {read.problems[0].message}", read.problems[0].hint)
     if document not in trees or not isinstance(trees[document].data, dict):
         return None

@@ -10,11 +10,11 @@ from jellybean.documents.checks import check_infrastructure, check_reach, check_
 from jellybean.documents.explain import Checked, check_tree
 from jellybean.documents.files import check_files
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
-from jellybean.documents.overrides import apply_overrides
+from jellybean.documents.overrides import apply_overrides, option_text
 from jellybean.documents.profile_checks import check_profiles
 from jellybean.documents.profiles import ProfilesDocument
 from jellybean.documents.reader import read_file
-from jellybean.errors import DocumentError
+from jellybean.errors import DocumentError, DocumentProblem
 
 WORKFLOW_FILE = "workflow.yaml"
 INFRASTRUCTURE_FILE = "infrastructure.yaml"
@@ -34,6 +34,35 @@ class Project:
 
 def load_project(directory: Path, overrides: Sequence[str] = (), *, profiles: bool = True) -> Project:
     """Read and check a project's documents, `--set` options applied. DocumentError lists every problem at once."""
+    try:
+        return _load(directory, overrides, profiles=profiles)
+    except DocumentError as error:
+        if not overrides:
+            raise
+        raise DocumentError(_blamed(error.problems, directory, overrides, profiles=profiles)) from error
+
+
+def _blamed(
+    problems: Sequence[DocumentProblem], directory: Path, overrides: Sequence[str], *, profiles: bool
+) -> list[DocumentProblem]:
+    """Problems of the files that are not there without the overrides are told at the overrides."""
+    try:
+        _load(directory, (), profiles=profiles)
+        before: frozenset[DocumentProblem] = frozenset()
+    except DocumentError as error:
+        before = frozenset(error.problems)
+    options = " ".join(option_text(text) for text in overrides)
+    found: list[DocumentProblem] = []
+    for problem in problems:
+        if problem.line is None or problem in before:
+            found.append(problem)
+        else:
+            message = f"{problem.message} ({problem.file}:{problem.line})"
+            found.append(DocumentProblem(options, None, None, problem.path, message, problem.hint))
+    return found
+
+
+def _load(directory: Path, overrides: Sequence[str], *, profiles: bool) -> Project:
     names = [name for name in FILES if profiles or name != "profiles"]
     trees = {name: read_file(directory / FILES[name]) for name in names}
     problems = apply_overrides(trees, overrides)

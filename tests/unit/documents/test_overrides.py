@@ -1,0 +1,117 @@
+"""`--set path=value`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jellybean.documents import Project, load_project
+from jellybean.errors import DocumentError, DocumentProblem
+
+
+def told(folder: Path, *overrides: str) -> Sequence[DocumentProblem]:
+    with pytest.raises(DocumentError) as raised:
+        load_project(folder, overrides)
+    return raised.value.problems
+
+
+def test_values_of_all_three_documents(folder: Path) -> None:
+    project = load_project(
+        folder,
+        [
+            "slo.accuracy=57",
+            "sources.camera.rate=80/s",
+            "sources.scale.rate=4800/min",
+            "limits.sharing=exclusive",
+            "workers.box.count=3",
+            "links.0.price=0.2 USD/GiB",
+            "profiles.hop=1 ms",
+            "profiles.operators.read.cnn.latency.box=9 ms",
+            "operators.detect.variants=[small]",
+        ],
+    )
+    assert project.profiles is not None
+    assert project.workflow.slo.accuracy == 57
+    assert project.workflow.sources["scale"].rate_per_s == pytest.approx(80)
+    assert project.infrastructure.limits.sharing == "exclusive"
+    assert project.infrastructure.workers["box"].count == 3
+    assert project.infrastructure.links[0].price_usd_per_gib == 0.2
+    assert project.profiles.hop_s == pytest.approx(1e-3)
+    assert project.profiles.operators["read"]["cnn"].latency["box"][1].mean_s == pytest.approx(9e-3)
+    assert list(project.workflow.operators["detect"].variants) == ["small"]
+
+
+def slo(project: Project) -> tuple[float | None, float | None]:
+    return project.workflow.slo.accuracy, project.workflow.slo.budget_usd_per_h
+
+
+def test_optional_keys_come_and_go(folder: Path) -> None:
+    assert slo(load_project(folder, ["slo.accuracy=null", "slo.budget="])) == (None, None)
+    assert slo(load_project(folder, ["slo=null"])) == (None, None)
+    path = folder / "workflow.yaml"
+    path.write_text(path.read_text().partition("slo:")[0])
+    assert slo(load_project(folder, ["slo.budget=3 USD/h"])) == (None, 3.0)
+    assert load_project(folder, ["workers.box.type=t4"]).infrastructure.workers["box"].type == "t4"
+
+
+def test_a_list_of_names_keeps_the_models_of_those_variants(folder: Path) -> None:
+    path = folder / "workflow.yaml"
+    path.write_text(path.read_text().replace("[small, large]", "{small: {}, large: {model: nowhere.onnx}}"))
+    load_project(folder, ["operators.detect.variants=[small]"])
+    (problem,) = told(folder, "operators.detect.variants=[large]")
+    assert "nowhere.onnx" in problem.message
+
+
+def test_names_may_hold_dots(folder: Path) -> None:
+    path = folder / "infrastructure.yaml"
+    path.write_text(path.read_text().replace("gpu:", "g4dn.xlarge:"))
+    project = load_project(folder, ["workers.g4dn.xlarge.count=7"])
+    assert project.infrastructure.workers["g4dn.xlarge"].count == 7
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "message", "hint"),
+    [
+        ("slo.acuracy=57", "slo.acuracy", "unknown key 'acuracy'", "did you mean 'accuracy'"),
+        ("sloo.accuracy=57", "sloo.accuracy", "no document has 'sloo'", "did you mean 'slo'"),
+        ("sources.camra.rate=8/s", "sources.camra.rate", "sources has no 'camra'", "did you mean 'camera'"),
+        ("links.3.price=1 USD/GiB", "links.3.price", "links has no item '3'", "from 0 to 0"),
+        ("links.x.price=1 USD/GiB", "links.x.price", "links has no item 'x'", ""),
+        ("name.x=3", "name.x", "name is 'parcels'", "as a whole"),
+        ("slo.accuracy=57 ms", "slo.accuracy", "is no percentage", "56 %"),
+        ("profiles.hop=1", "hop", "1 has no unit", "write 1 ms"),
+        ("slo.accuracy=[", "slo.accuracy", "is not YAML", ""),
+        ("slo.accuracy=*x", "slo.accuracy", "alias *x", ""),
+        ("slo", "", "no path=value", "--set slo.accuracy=57"),
+        ("=3", "", "no path=value", ""),
+        ("sources.camera.tier=null", "sources.camera.tier", "missing key 'tier'", ""),
+        ("sources.camera.tier=hub", "sources.camera.tier", "no tier 'hub'", ""),
+        ("sources.camera.rate=80/s", "operators.label.inputs", "rates differ after ratios: read 80/s, scale 12/s", ""),
+        ("operators.detect.variants=[huge]", "operators.detect.variants.huge", "has no profile", ""),
+        ("operators.detect.inputs.0=scale", "sources.camera", "no operator reads this source", ""),
+    ],
+)
+def test_problems_are_told_at_the_override(folder: Path, override: str, path: str, message: str, hint: str) -> None:
+    problems = [problem for problem in told(folder, override) if message in problem.message]
+    assert problems
+    problem = problems[0]
+    assert (problem.file, problem.line, problem.path) == (f"--set {override}", None, path)
+    assert hint in problem.hint
+    assert str(problem).startswith(f"--set {override}: ")
+
+
+def test_problems_of_the_files_stay_where_they_are(folder: Path) -> None:
+    path = folder / "workflow.yaml"
+    path.write_text(path.read_text().replace("800 ms", "800"))
+    problems = told(folder, "limits.utilisation=2")
+    assert [(Path(problem.file).name, problem.line) for problem in problems] == [
+        ("--set limits.utilisation=2", None),
+        ("workflow.yaml", 16),
+    ]
+
+
+def test_overrides_of_documents_not_asked_for_are_left_alone(folder: Path) -> None:
+    (folder / "profiles.yaml").unlink()
+    assert load_project(folder, ["profiles.hop=1 ms"], profiles=False).profiles is None
