@@ -1,0 +1,169 @@
+"""From documents to the planning problem, and profiles to a file and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jellybean.documents import ProfilesDocument, Project, build_problem, load_project, write_profiles
+from jellybean.documents.problem import service_time
+from jellybean.documents.profiles import AccuracyPoint, AccuracyProfile, Figures, MeasuredSelection, VariantProfile
+from jellybean.documents.writer import profiles_text
+from jellybean.errors import DocumentError
+from jellybean_solver.accuracy import EndToEnd, Independent, PerOperator, Row
+from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, Pool, ServiceTime, Sharing, Slo, Source
+
+
+def test_every_field_arrives_in_si(folder: Path) -> None:
+    problem = build_problem(load_project(folder))
+    assert problem.name == "parcels"
+    assert problem.tiers == ("edge", "cloud")
+    assert problem.sources[0] == Source("camera", "edge", 12.0, 50 * 1024, Arrivals.POISSON)
+    assert problem.pools == (
+        Pool("box", "edge", 4, 0.05, Sharing.SHARED, 4 * 2**30),
+        Pool("gpu", "cloud", 2, 0.5, Sharing.SHARED),
+    )
+    assert problem.links == (Link("edge", "cloud", 0.1, 12.5e6, pytest.approx(0.02)),)
+    assert problem.slo == Slo(90.0, pytest.approx(0.8), 10.0)
+    assert problem.utilisation == 0.8
+    assert problem.hop_s == pytest.approx(0.9e-3)
+    assert [operator.name for operator in problem.operators] == ["detect", "read", "label"]
+    label = problem.operator_by_name["label"]
+    assert label.inputs == (Edge("read", "label", EdgeKind.GATHER, 0.25), Edge("scale", "label"))
+    assert problem.rate_per_s["read"] == 48
+
+
+def test_figures_of_variants(folder: Path) -> None:
+    problem = build_problem(load_project(folder))
+    small, large = problem.operator_by_name["detect"].variants
+    assert small.service["box"] == {1: ServiceTime(pytest.approx(0.03), pytest.approx(0.03))}
+    quantiles = ((0.5, pytest.approx(0.0048)), (0.9, pytest.approx(0.006)))
+    assert small.service["gpu"] == {1: ServiceTime(pytest.approx(0.005), pytest.approx(0.005), quantiles)}
+    assert small.memory_bytes == {"gpu": 40 * 2**20}
+    assert small.message_bytes == {"read": 10 * 1024}
+    assert set(large.service) == {"gpu"}
+    assert set(large.service["gpu"]) == {1, 8}
+    assert large.message_bytes == {"read": 12 * 1024}
+    assert problem.operator_by_name["label"].variants[0].message_bytes == {}
+
+
+def test_pools_share_a_type_have_their_own_sharing_and_can_be_taken_out(folder: Path) -> None:
+    extra = "workers.spot={tier: cloud, price: 0.2 USD/h, type: t4, sharing: exclusive, speed: 0.5}"
+    problem = build_problem(load_project(folder, [extra, "workers.gpu.count=0", "limits.load_from=mean"]))
+    assert [pool.name for pool in problem.pools] == ["box", "spot"]
+    assert problem.pool_by_name["spot"].sharing is Sharing.EXCLUSIVE
+    assert problem.pool_by_name["spot"].speed == 0.5
+    assert set(problem.operator_by_name["detect"].variants[1].service) == {"spot"}
+
+
+def test_load_from_a_percentile_and_a_mean_from_percentiles() -> None:
+    figures = Figures(p50=0.010, p75=0.012, p90=0.015)
+    time = service_time(figures, "p75")
+    assert time.load_s == 0.012
+    assert time.quantiles == ((0.5, 0.010), (0.75, 0.012), (0.9, 0.015))
+    assert time.mean_s == pytest.approx(0.5 * 0.010 + 0.25 * 0.011 + 0.15 * 0.0135 + 0.1 * 0.016)
+    assert service_time(Figures(p90=0.015), "p90").mean_s == 0.015
+
+
+def test_three_forms_of_accuracy(folder: Path) -> None:
+    problem = build_problem(load_project(folder))
+    assert problem.accuracy == EndToEnd(("detect",), {("small",): 91.5, ("large",): 95.0})
+    independent = "profiles.accuracy={independent: {detect: {small: 91, large: 95}, read: {cnn: 99 %}}}"
+    problem = build_problem(load_project(folder, [independent]))
+    assert problem.accuracy == Independent({"detect": {"small": 91.0, "large": 95.0}, "read": {"cnn": 99.0}})
+    rows = "read: {cnn: [{inputs: [91], output: 88}, {inputs: [95], output: 93}]}"
+    per_operator = f"profiles.accuracy={{per_operator: {{detect: {{small: 91, large: 95}}, {rows}}}}}"
+    problem = build_problem(load_project(folder, [per_operator]))
+    assert isinstance(problem.accuracy, PerOperator)
+    assert problem.accuracy.inputs == {"detect": (), "read": ("detect",)}
+    assert problem.accuracy.tables["read"]["cnn"] == (Row((91.0,), 88.0), Row((95.0,), 93.0))
+    assert problem.accuracy.value({"detect": "large", "read": "cnn", "label": "rules"}) == 93
+
+
+def test_fewer_variants_leave_rows_of_the_others_out(folder: Path) -> None:
+    problem = build_problem(load_project(folder, ["operators.detect.variants=[large]"]))
+    assert problem.accuracy == EndToEnd((), {(): 95.0})
+    assert problem.accuracy.value({"detect": "large", "read": "cnn", "label": "rules"}) == 95
+
+
+def test_unknown_accuracy(folder: Path) -> None:
+    problem = build_problem(load_project(folder, ["profiles.accuracy=null", "slo.accuracy=null"]))
+    assert problem.accuracy.value({"detect": "large", "read": "cnn", "label": "rules"}) is None
+
+
+def test_planning_needs_profiles(folder: Path) -> None:
+    with pytest.raises(DocumentError, match="planning needs profiles"):
+        build_problem(load_project(folder, profiles=False))
+
+
+def measured() -> ProfilesDocument:
+    """A document as a profiler builds it: SI numbers."""
+    figures = Figures(mean=0.0081, p50=0.008, p90=0.0084, p99=0.009, memory=40 * 2**20, noise=0.031)
+    return ProfilesDocument(
+        machine={"cpu": "some", "cores": 2},
+        hop=0.0009,
+        operators={
+            "detect": {
+                "small": VariantProfile(message={"*": 10240.0}, latency={"box": {1: figures, 8: figures}}),
+                "large": VariantProfile(message={"read": 12288.0}, latency={"t4": {1: Figures(mean=0.02)}}),
+            }
+        },
+        accuracy=AccuracyProfile(end_to_end=(MeasuredSelection(selection={"detect": "small"}, accuracy=91.5),)),
+    )
+
+
+def test_profiles_are_written_in_human_units(tmp_path: Path) -> None:
+    path = tmp_path / "profiles.yaml"
+    write_profiles(path, measured())
+    text = path.read_text()
+    assert text.startswith("# Written by `jellybean profile`")
+    assert "hop: 0.9 ms" in text or "hop: 900 us" in text
+    assert "1: {mean: 8.1 ms, p50: 8 ms, p90: 8.4 ms, p99: 9 ms, memory: 40 MiB, noise: 3.1 %}" in text
+    assert "message: 10 KiB" in text
+    assert "t4: 20 ms" in text
+    assert "- {selection: {detect: small}, accuracy: 91.5}" in text
+    assert [item.name for item in tmp_path.iterdir()] == ["profiles.yaml"]
+
+
+def read(folder: Path) -> ProfilesDocument:
+    project: Project = load_project(folder)
+    assert project.profiles is not None
+    return project.profiles
+
+
+def test_written_profiles_read_back(folder: Path) -> None:
+    before = read(folder)
+    write_profiles(folder / "profiles.yaml", before)
+    once = read(folder)
+    write_profiles(folder / "profiles.yaml", once)
+    assert read(folder) == once
+    assert profiles_text(once) == profiles_text(before)
+    assert once.operators["detect"]["large"].latency["t4"][8].p99_s == pytest.approx(0.12)
+
+
+def test_per_operator_accuracy_is_written_and_read(folder: Path) -> None:
+    points = (AccuracyPoint(inputs=(91.0,), output=88.0), AccuracyPoint(inputs=(95.0,), output=93.25))
+    tables = {
+        "detect": {"small": (AccuracyPoint(output=91.0),), "large": (AccuracyPoint(output=95.0),)},
+        "read": {"cnn": points},
+    }
+    accuracy = AccuracyProfile(per_operator=tables)
+    write_profiles(folder / "profiles.yaml", read(folder).model_copy(update={"accuracy": accuracy}))
+    assert read(folder).accuracy == accuracy
+    assert "small: 91\n" in (folder / "profiles.yaml").read_text()
+
+
+seconds = st.floats(min_value=1e-7, max_value=1e4)
+
+
+@given(mean=seconds, quantiles=st.lists(seconds, min_size=3, max_size=3), size=st.floats(0, 1e12), noise=st.floats(0, 3))
+def test_any_measurement_reads_back_nearly(mean: float, quantiles: list[float], size: float, noise: float) -> None:
+    p50, p90, p99 = sorted(quantiles)
+    figures = Figures(mean=mean, p50=p50, p90=p90, p99=p99, memory=size, noise=noise)
+    dumped = figures.model_dump(mode="json", by_alias=True, exclude_none=True, context={"digits": 7})
+    back = Figures.model_validate(dumped, context={"document": True}, by_alias=True, by_name=False)
+    for name, value in figures.model_dump().items():
+        assert getattr(back, name) == (value if value is None else pytest.approx(value, rel=1e-6, abs=1e-9)), name
