@@ -16,6 +16,7 @@ Point = tuple[float, float]
 LETTER = 11 * 0.56  # mean width of a label's character
 LINE = 22.0
 THIN, THICK = 1.5, 5.0
+FEW, SMALL = 4, 0.005  # up to so many flows over links are all labelled; of more, those above this share
 SPREAD = 0.6  # part of a box's width over which its lines are spread
 
 
@@ -83,7 +84,7 @@ def draw_lines(
     """Curves and labels of all flows. `passages`: (row, flow) -> x, top, bottom; `bands`: top, bottom of each tier."""
     edges = {(edge.upstream, edge.downstream): edge for operator in plan.operators for edge in operator.inputs}
     busiest = max((flow.bytes_per_s for flow in flows), default=0.0) or 1.0
-    row_of = rows.row_of()
+    row_of, shown = rows.row_of(), set(labelled(flows))
     middles = _middles(flows, row_of, frames, passages)
     curves: list[Curve] = []
     landing: dict[int, list[tuple[Curve, str]]] = {}
@@ -95,15 +96,22 @@ def draw_lines(
         width = THIN + (THICK - THIN) * sqrt(flow.bytes_per_s / busiest)
         curve = Curve(points, width, flow.crosses, _hint(flow, kind))
         curves.append(curve)
-        if flow.crosses:
+        if flow in shown:
             landing.setdefault(rows.tiers[row_of[downstream]], []).append((curve, _text(flow, kind)))
-        elif kind:
+        elif kind and not flow.crosses:
             y = (points[-1][1] + points[-2][1]) / 2
             pills.append(Pill(curve.x_at(y), y, kind, len(kind) * LETTER + 14, False))
     right = max((frame.x + frame.width for frame in frames.values()), default=0.0)
     for tier, wanted in sorted(landing.items()):
         pills += _place(wanted, bands[tier - 1][1], bands[tier][0], right)
     return tuple(curves), tuple(pills)
+
+
+def labelled(flows: Sequence[Flow]) -> tuple[Flow, ...]:
+    """The flows whose traffic is written beside them: over links, and where there are many, the larger ones."""
+    crossing = [flow for flow in flows if flow.crosses]
+    least = SMALL * sum(flow.bytes_per_s for flow in crossing) if len(crossing) > FEW else 0.0
+    return tuple(flow for flow in crossing if flow.bytes_per_s >= least)
 
 
 def _points(

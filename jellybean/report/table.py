@@ -35,7 +35,7 @@ def to_table(report: Report) -> RenderableType:
             parts.append(Text(f"  drift: {metric.label} {metric.show(item.latest)}, was {earlier}", "yellow"))
     if report.advice:
         parts.append("")
-        parts += [Text(f"  {'next: ' if index == 0 else '      '}{line}") for index, line in enumerate(report.advice)]
+        parts += [Text(f"  {'next: ' if line.startswith('jellybean ') else ''}{line}") for line in report.advice]
     return Group(*parts)
 
 

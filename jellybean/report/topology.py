@@ -7,11 +7,11 @@ workers beside the flow, `NARROW` (telephones) below all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jellybean.report import units
 from jellybean.report.breakdown import Flow
-from jellybean.report.curves import Curve, Frame, Pill, draw_lines
+from jellybean.report.curves import Curve, Frame, Pill, draw_lines, labelled
 from jellybean.report.graph import Key, Rows, Slot, arrange, ends
 from jellybean.report.report import Report, WorkerUse
 from jellybean_solver.plan import Plan
@@ -19,7 +19,7 @@ from jellybean_solver.plan import Plan
 GLYPH = 0.56  # mean width of a character in ems, on the safe side
 CARD_HEIGHT, SOURCE_HEIGHT = 76.0, 36.0
 HEADER, ROW_GAP, PADDING = 34.0, 44.0, 16.0
-PASSAGE = 14.0
+PASSAGE, LEAST_GAP = 14.0, 6.0
 BOLD = 15.0  # 13 px in bold takes the room of 15
 BAR_WIDTH, BAR_GAP, BAR_HEIGHT, POOL_TITLE = 16.0, 6.0, 48.0, 34.0
 
@@ -124,6 +124,7 @@ def draw(report: Report, shape: Shape) -> Drawing:
     """Lay out a plan. The same report gives the same drawing, to the last digit."""
     plan, flows = report.plan, report.breakdown.flows
     rows = arrange(plan, flows, shape.columns)
+    shape = _widened(shape, rows)
     xs = _columns(rows, shape)
     gaps = _tier_gaps(rows, flows, plan, shape)
     bands: list[Band] = []
@@ -168,8 +169,14 @@ def _width(slot: Slot, shape: Shape) -> float:
     return PASSAGE if slot.key is None else shape.card_width
 
 
+def _widened(shape: Shape, rows: Rows) -> Shape:
+    """The shape, wide enough for its fullest row: the drawing as a whole is then shown smaller."""
+    fullest = max(sum(_width(slot, shape) + LEAST_GAP for slot in row) for row in rows.slots) + 2 * PADDING
+    return replace(shape, width=shape.width + max(0.0, fullest - shape.flow_width))
+
+
 def _columns(rows: Rows, shape: Shape) -> dict[tuple[int, Slot], float]:
-    """Left edge of every slot; rows are centred, and drawn together when they would not fit."""
+    """Left edge of every slot; rows are centred, and drawn together as far as they must."""
     found: dict[tuple[int, Slot], float] = {}
     for index, row in enumerate(rows.slots):
         total = sum(_width(slot, shape) for slot in row)
@@ -201,7 +208,7 @@ def _tier_gaps(rows: Rows, flows: Sequence[Flow], plan: Plan, shape: Shape) -> l
     gaps: list[float] = []
     per_line = 3 if shape.workers_beside else 2
     for tier in range(len(plan.tiers)):
-        landing = [flow for flow in flows if flow.crosses and rows.tiers[row_of[ends(flow)[1]]] == tier + 1]
+        landing = [flow for flow in labelled(flows) if rows.tiers[row_of[ends(flow)[1]]] == tier + 1]
         gaps.append(30.0 + 22.0 * -(-len(landing) // per_line))
     return gaps
 
@@ -220,7 +227,7 @@ def _boxes(
         name, pool = slot.key
         if pool is None:
             source = sources[name]
-            size = f"{units.rate(source.rate_per_s)} × {units.size(source.message_bytes)}"
+            size = f"{units.plain(source.rate_per_s)}/s × {units.size(source.message_bytes)}"
             title = cut(name, inner - len(size) * 11 * GLYPH - 12, BOLD)
             hint = f"source {name}: {size}, {source.arrivals.value} arrivals"
             y = tops[index] + (_row_height(rows.slots[index]) - SOURCE_HEIGHT) / 2

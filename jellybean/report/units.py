@@ -26,6 +26,8 @@ def usd(value: float | None) -> str:
     """USD per hour, cents and, below a dime, a tenth of a cent."""
     if value is None:
         return MISSING
+    if 0 < value < 0.0001:
+        return "< 0.0001"
     return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4f}"
 
 
@@ -61,13 +63,13 @@ def size(size_bytes: float | None) -> str:
         return MISSING
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size_bytes >= factor:
-            return f"{plain(size_bytes / factor)} {unit}"
+            return f"{plain(size_bytes / factor, 3)} {unit}"
     return f"{plain(size_bytes)} B"
 
 
-def plain(value: float | None) -> str:
-    """Four significant digits without trailing zeros: 4, 0.25, 56.5."""
-    text = number(value, 4)
+def plain(value: float | None, digits: int = 4) -> str:
+    """Significant digits without trailing zeros: 4, 0.25, 56.5."""
+    text = number(value, digits)
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

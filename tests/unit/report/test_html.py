@@ -126,12 +126,12 @@ def test_drawing_holds_everything_once_and_inside(tmp_path: Path, make: Any, sha
     assert len(bars) == len(plan.workers)
     for box in drawing.boxes:
         assert box.x >= 0
-        assert box.x + box.width <= shape.flow_width
+        assert box.x + box.width <= drawing.shape.flow_width
         assert box.y + box.height <= drawing.height
         assert any(band.y <= box.y and box.y + box.height <= band.y + band.height for band in drawing.bands)
     for pill in drawing.pills:
         assert pill.x - pill.width / 2 >= 0
-        assert pill.x + pill.width / 2 <= shape.width
+        assert pill.x + pill.width / 2 <= drawing.shape.width
 
 
 @pytest.mark.parametrize(("make", "shape"), _drawings())

@@ -151,8 +151,8 @@ JSON_SHAPE = {
     "version": 1,
     "keys": [
         "accuracy", "advice", "baselines", "certificate", "comparisons", "cost_by", "cost_usd_per_h", "drift",
-        "headline", "kind", "name", "placements", "plan_hash", "planned_at", "planning", "project", "runs", "selection", "slos",
-        "version", "workers",
+        "headline", "kind", "name", "placements", "plan_hash", "planned_at", "planning", "project", "runs", "selection",
+        "slos", "version", "workers",
     ],
     "cost_usd_per_h": ["compute", "network", "total"],
     "certificate": ["bound", "gap", "objective", "termination"],
