@@ -35,7 +35,7 @@ def vqa_problem(rate_per_s: float = 40.0, accuracy: float | None = 56.0, sharing
     if not DATA.is_dir():
         pytest.skip(f"the published profiles are not in {DATA}")
     low, high = json.loads((DATA / "workers_partition.json").read_text())
-    tier = {name: "edge" for name in low} | {name: "cloud" for name in high}
+    tier = dict.fromkeys(low, "edge") | dict.fromkeys(high, "cloud")
     short = {name: name.removeprefix("workflow-compute-") for name in tier}
     pools = tuple(Pool(short[name], tier[name], 1, float(price), sharing) for name, price in _rows("workers_specs"))
     latency: dict[str, dict[str, dict[str, float]]] = {}

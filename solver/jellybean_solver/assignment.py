@@ -215,7 +215,7 @@ class _Model:
         return found
 
     def _variable(self, name: str, high: float | None = None, category: str = pulp.LpContinuous) -> Any:
-        return pulp.LpVariable(name, 0, high, category)
+        return self.problem.add_variable(name, 0, high, category)
 
     def _bag_variables(self, index: int) -> dict[BagTiers, Any]:
         bag, (_, edges) = self.network.bags[index], self.network.homes[index]

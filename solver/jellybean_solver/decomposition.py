@@ -162,7 +162,7 @@ def _count(needed: float, allowed: int) -> int:
 
 def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], allowed: int) -> list[dict[str, float]]:
     """Operators end to end, cut into workers of equal load."""
-    loads = {name: share * busy[name] for name, share in shares.items()}
+    loads = {name: share * busy[name] for name, share in shares.items()}  # 0 for an operator that takes no time
     total = sum(loads.values())
     count = _count(total, allowed)
     filled: list[dict[str, float]] = [{}]
@@ -175,7 +175,7 @@ def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], allowed
                 rest -= room
             filled.append({})
             room = total / count
-        filled[-1][name] = rest / busy[name]
+        filled[-1][name] = rest / busy[name] if busy[name] > 0 else shares[name]
         room -= rest
     return filled
 

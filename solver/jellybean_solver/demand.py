@@ -17,7 +17,6 @@ from jellybean_solver.problem import GIB, Edge, Problem
 
 SECONDS_PER_HOUR = 3600.0
 BATCH = 1  # plans of this version serve one request at a time
-LEAST = 1e-6  # workers: an operator that takes no time still has to sit somewhere
 
 Tiers = tuple[str, str]
 EdgeKey = tuple[str, str]  # upstream, downstream
@@ -93,9 +92,7 @@ class Network:
         rates, utilisation = self.problem.rate_per_s, self.problem.utilisation
         return {
             (operator.name, variant.name): {
-                pool.name: max(
-                    rates[operator.name] * variant.service[pool.name][BATCH].load_s / BATCH / utilisation, LEAST
-                )
+                pool.name: rates[operator.name] * variant.service[pool.name][BATCH].load_s / BATCH / utilisation
                 for pool in self.pools
                 if BATCH in variant.service.get(pool.name, ())
             }

@@ -1,0 +1,210 @@
+"""Hypothesis strategies for whole planning problems, small enough for brute force.
+
+Values come from short lists of round numbers: exact ties and full workers are then common, near-ties are not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from jellybean_solver import (
+    AccuracyModel,
+    Edge,
+    EdgeKind,
+    EndToEnd,
+    Independent,
+    Link,
+    Operator,
+    PerOperator,
+    Pool,
+    Problem,
+    Row,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+    Variant,
+)
+
+TIERS = ("edge", "hub", "cloud")
+LOADS_S = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
+PRICES_USD_PER_H = (0.0, 0.1, 0.25, 0.6, 1.0, 2.5)
+LINK_USD_PER_GIB = (0.0, 0.05, 0.1, 0.5)
+MESSAGE_BYTES = (0.0, 1e4, 2e5, 1e6)
+RATES_PER_S = (1.0, 4.0, 10.0, 25.0)
+PERCENT = tuple(float(p) for p in range(50, 100, 7))
+SELECTIONS = 8  # at most, so that brute force ends
+
+Levels = dict[str, tuple[float, ...]]  # node -> ratios of its open fan-outs
+
+
+@st.composite
+def problems(draw: st.DrawFn, *, max_operators: int = 4, strained: bool = False) -> Problem:
+    """A workflow of joins, diamonds, fan-outs and gathers, on pools in one to three tiers, with or without a target.
+
+    `strained`: every variant runs everywhere, all links exist and data is born in the lowest tier, but rates are
+    often too high, so that what is infeasible is so for capacity or accuracy.
+    """
+    tiers = TIERS[: draw(st.integers(1, 3))]
+    pools = draw(_pools(tiers))
+    sources = draw(_sources(tiers[:1] if strained else tiers, 4.0 if strained else 1.0))
+    wiring = draw(_wiring(sources, draw(st.integers(1, max_operators))))
+    operators: list[Operator] = []
+    room = SELECTIONS
+    for name, inputs in wiring.items():
+        downstream = [other for other, edges in wiring.items() if any(edge.upstream == name for edge in edges)]
+        count = draw(st.integers(1, min(3, room)))
+        room //= count
+        operators.append(
+            Operator(
+                name,
+                inputs,
+                tuple(draw(_variant(f"v{i}", pools, downstream, everywhere=strained)) for i in range(count)),
+            )
+        )
+    accuracy = draw(accuracies(tuple(operators)))
+    return Problem(
+        name="random",
+        tiers=tiers,
+        sources=sources,
+        operators=tuple(operators),
+        pools=pools,
+        links=draw(_links(tiers, everywhere=strained)),
+        accuracy=accuracy,
+        slo=draw(_slo(accuracy, tuple(operators))),
+        utilisation=draw(st.sampled_from((0.5, 0.8, 1.0))),
+    )
+
+
+@st.composite
+def accuracies(draw: st.DrawFn, operators: tuple[Operator, ...]) -> AccuracyModel:
+    """One of the three models, over some of the operators, with gaps."""
+    kind = draw(st.sampled_from((EndToEnd, PerOperator, Independent)))
+    mentioned = tuple(operator for operator in operators if draw(st.integers(0, 3)) > 0)
+    percent = st.sampled_from(PERCENT)
+    if kind is EndToEnd:
+        names = tuple(operator.name for operator in mentioned)
+        rows = itertools.product(*([v.name for v in operator.variants] for operator in mentioned))
+        return EndToEnd(names, {row: draw(percent) for row in rows if draw(st.integers(0, 7)) > 0})
+    if kind is Independent:
+        return Independent({o.name: {v.name: draw(percent) for v in o.variants} for o in mentioned})
+    inputs = {
+        o.name: tuple(dict.fromkeys(e.upstream for e in o.inputs if any(e.upstream == m.name for m in mentioned)))
+        for o in mentioned
+    }
+    tables = {
+        o.name: {
+            v.name: tuple(
+                Row(tuple(draw(percent) for _ in inputs[o.name]), draw(percent))
+                for _ in range(draw(st.integers(1, 3)) if inputs[o.name] else 1)
+            )
+            for v in o.variants
+        }
+        for o in mentioned
+    }
+    return PerOperator(inputs, {name: {v: _once(rows) for v, rows in table.items()} for name, table in tables.items()})
+
+
+def _once(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    return tuple({row.inputs: row for row in rows}.values())
+
+
+def more_workers(problem: Problem) -> Problem:
+    """The same problem with one worker more in every pool."""
+    return replace(problem, pools=tuple(replace(pool, count=pool.count + 1) for pool in problem.pools))
+
+
+@st.composite
+def _pools(draw: st.DrawFn, tiers: tuple[str, ...]) -> tuple[Pool, ...]:
+    pools: list[Pool] = []
+    for index in range(draw(st.integers(1, 4))):
+        alone = sum(p.sharing is Sharing.EXCLUSIVE for p in pools) < 3 and draw(st.booleans())
+        pools.append(
+            Pool(
+                f"p{index}",
+                draw(st.sampled_from(tiers)),
+                draw(st.integers(1, 2 if alone else 3)),
+                draw(st.sampled_from(PRICES_USD_PER_H)),
+                Sharing.EXCLUSIVE if alone else Sharing.SHARED,
+            )
+        )
+    return tuple(pools)
+
+
+@st.composite
+def _sources(draw: st.DrawFn, tiers: tuple[str, ...], factor: float) -> tuple[Source, ...]:
+    rate = draw(st.sampled_from(RATES_PER_S)) * factor
+    return tuple(
+        Source(f"s{i}", draw(st.sampled_from((tiers[0], *tiers[:2]))), rate, draw(st.sampled_from(MESSAGE_BYTES)))
+        for i in range(draw(st.integers(1, 2)))
+    )
+
+
+@st.composite
+def _links(draw: st.DrawFn, tiers: tuple[str, ...], *, everywhere: bool) -> tuple[Link, ...]:
+    pairs = itertools.combinations(tiers, 2)
+    return tuple(
+        Link(low, high, draw(st.sampled_from(LINK_USD_PER_GIB)))
+        for low, high in pairs
+        if everywhere or draw(st.integers(0, 7)) > 0
+    )
+
+
+@st.composite
+def _wiring(draw: st.DrawFn, sources: tuple[Source, ...], count: int) -> dict[str, tuple[Edge, ...]]:
+    """Operators with inputs whose rates agree: joins take inputs of one level, or gather those one level deeper."""
+    levels: Levels = {source.name: () for source in sources}
+    wiring: dict[str, tuple[Edge, ...]] = {}
+    for index in range(count):
+        name = f"o{index}"
+        first = draw(st.sampled_from(sorted(levels)))
+        level = levels[first]
+        kinds = [EdgeKind.EACH, EdgeKind.EACH, EdgeKind.FAN_OUT] + ([EdgeKind.GATHER] if level else [])
+        kind = draw(st.sampled_from(kinds))
+        if kind is EdgeKind.FAN_OUT:
+            ratio = draw(st.sampled_from((0.25, 2.0, 4.0)))
+            edges, level = [Edge(first, name, kind, ratio)], (*level, ratio)
+        elif kind is EdgeKind.GATHER:
+            edges, level = [Edge(first, name, kind, 1 / level[-1])], level[:-1]
+        else:
+            edges = [Edge(first, name)]
+        if kind is not EdgeKind.FAN_OUT:
+            for other in sorted(levels):
+                joinable = levels[other] == level or (
+                    len(levels[other]) == len(level) + 1 and levels[other][:-1] == level
+                )
+                if other != first and joinable and draw(st.booleans()):
+                    same = levels[other] == level
+                    edges.append(
+                        Edge(other, name) if same else Edge(other, name, EdgeKind.GATHER, 1 / levels[other][-1])
+                    )
+        levels[name] = level
+        wiring[name] = tuple(edges)
+    return wiring
+
+
+@st.composite
+def _variant(
+    draw: st.DrawFn, name: str, pools: tuple[Pool, ...], downstream: list[str], *, everywhere: bool
+) -> Variant:
+    loads = {pool.name: draw(st.sampled_from(LOADS_S)) for pool in pools if everywhere or draw(st.integers(0, 7)) > 0}
+    return Variant(
+        name,
+        {pool: {1: ServiceTime(load, load)} for pool, load in loads.items()},
+        {other: draw(st.sampled_from(MESSAGE_BYTES)) for other in downstream},
+    )
+
+
+@st.composite
+def _slo(draw: st.DrawFn, accuracy: AccuracyModel, operators: tuple[Operator, ...]) -> Slo:
+    selections = (
+        dict(zip((o.name for o in operators), row, strict=True))
+        for row in itertools.product(*([v.name for v in o.variants] for o in operators))
+    )
+    values = sorted({value for selection in selections if (value := accuracy.value(selection)) is not None})
+    if not values or draw(st.integers(0, 3)) == 0:
+        return Slo()
+    return Slo(accuracy=draw(st.sampled_from(values)) + draw(st.sampled_from((-0.5, 0.0, 0.0, 0.5))))
