@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -68,6 +69,7 @@ class Driver:
         self._brain = Brain(worker, own, view.routes)
         self._loop = asyncio.get_running_loop()
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._under_way: tuple[str, float] | None = None  # operator, since when: written by the executor thread
         self._thread = threading.Thread(target=self._execute, name=f"executor of {worker}", daemon=True)
         self._thread.start()
         self.figures = Figures(dict.fromkeys(own, 0), dict.fromkeys(own, 0), dict.fromkeys(own, 0.0))
@@ -85,6 +87,14 @@ class Driver:
     @property
     def requests_in_hand(self) -> int:
         return self._brain.requests_in_hand
+
+    def busy_s(self) -> dict[str, float]:
+        """Seconds busy by operator, the run under way included."""
+        found = dict(self.figures.busy_s)
+        under_way = self._under_way
+        if under_way is not None:
+            found[under_way[0]] += time.monotonic() - under_way[1]
+        return found
 
     def stop(self) -> None:
         """End the executor thread after the run under way."""
@@ -112,6 +122,7 @@ class Driver:
         """The executor thread: one run after another."""
         while (run := self._runs.get()) is not None:
             done: _Done
+            self._under_way = (run.operator, time.monotonic())
             try:
                 result = self._executors[run.operator].run(run.inputs)
                 done = (_by_downstream(self._view.operators[run.operator], result.outputs), result.busy_s)
@@ -119,6 +130,7 @@ class Driver:
                 done = error
             except MemoryError:
                 done = PermanentError("out of memory")
+            self._under_way = None
             try:
                 self._loop.call_soon_threadsafe(self._finished, run, done)
             except RuntimeError:  # the loop was closed: nobody is left to be told

@@ -63,7 +63,7 @@ class Inboxes:
         granter = asyncio.create_task(self._grant(inbox, context))
         try:
             while (message := await context.read()) is not _EOF:
-                inbox.owed += 1
+                inbox.owed += not message.HasField("failure")  # which needs no credit
                 self._receive(message)
                 if inbox.owed >= _GRANT and not self._is_full():
                     inbox.wake.set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -70,7 +71,9 @@ class Peer:
         return len(self._waiting)
 
     def put(self, message: agent_pb2.Message, due_s: float = 0.0) -> None:
-        """Send `message`, not before CLOCK_MONOTONIC second `due_s`."""
+        """Send `message`, not before CLOCK_MONOTONIC second `due_s`. A failure goes first and needs no credit."""
+        if message.HasField("failure"):
+            due_s = -math.inf
         heapq.heappush(self._waiting, (due_s, next(self._order), message))
         self._wake.set()
 
@@ -113,7 +116,7 @@ class Peer:
                     return
                 if await self._is_due():
                     entry = heapq.heappop(self._waiting)
-                    self._credit -= 1
+                    self._credit -= entry[0] > -math.inf
                     try:
                         await call.write(entry[2])
                     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -130,11 +133,14 @@ class Peer:
 
     async def _is_due(self) -> bool:
         """True when a message may leave now; otherwise waits for anything to change and says False."""
-        wait_s = self._waiting[0][0] - time.monotonic() if self._waiting and self._credit > 0 else None
+        first_s = self._waiting[0][0] if self._waiting else math.inf
+        wait_s = first_s - time.monotonic() if self._credit > 0 or first_s == -math.inf else None
         if wait_s is not None and wait_s <= 0:
             return True
         self._wake.clear()
-        timer = asyncio.get_running_loop().call_later(wait_s, self._wake.set) if wait_s is not None else None
+        timer = (
+            asyncio.get_running_loop().call_later(wait_s, self._wake.set) if wait_s not in (None, math.inf) else None
+        )
         await self._wake.wait()
         if timer is not None:
             timer.cancel()

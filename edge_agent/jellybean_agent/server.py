@@ -155,7 +155,7 @@ class AgentService:
         if self.driver is not None:
             status.requests_in_hand = self.driver.requests_in_hand
             status.completed.update(self.driver.figures.completed)
-            status.busy_s.update(self.driver.figures.busy_s)
+            status.busy_s.update(self.driver.busy_s())
         return status
 
     def _signature(self, name: str, executor: Executor) -> agent_pb2.Signature:
@@ -176,7 +176,8 @@ class AgentService:
     async def drain(self, timeout_s: float) -> int:
         """Ask for no new requests, finish those in hand; the number that was left when the time was up.
 
-        It is over when the gateway has ended its stream, as it does once no request in hand can come here any more.
+        It is over when the gateway has ended its stream, as it does once no request in hand can come here any more, and
+        everything has been handed on. Without a gateway there is nobody to answer, so nothing is waited for.
         """
         self.state = "draining"
         await self.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -186,8 +187,8 @@ class AgentService:
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             sent = all(peer.queued == 0 for peer in self._peers.values())
-            if GATEWAY not in self._inboxes.senders() and self.driver.requests_in_hand == 0 and sent:
-                return 0
+            if GATEWAY not in self._inboxes.senders() and sent:
+                break
             await asyncio.sleep(0.01)
         return self.driver.requests_in_hand
 

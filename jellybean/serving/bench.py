@@ -9,12 +9,11 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
 import numpy as np
 
 from jellybean.metrics import is_correct
@@ -22,29 +21,28 @@ from jellybean.serving.client import Client, request_of
 from jellybean.serving.errors import ServingError
 from jellybean.serving.heldout import HeldOut, held_out
 from jellybean.serving.load import OK, UNANSWERED, Sample, Tick, due_times, offer
-from jellybean.serving.state import GATEWAY_NAME, RunState, running_state
+from jellybean.serving.state import RunState, running_state
+from jellybean.serving.window import Meters, Progress, Window
 from jellybean.simulation import unloaded_latency_s
-from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.plan_view import PlanView, read_plan
 from jellybean_agent.tensors import decode
-from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import from_document
-from jellybean_solver.problem import GIB, Arrivals
+from jellybean_solver.problem import Arrivals
 from jellybean_solver.sustained import grace_s, highest_sustained, is_sustained
 
 if TYPE_CHECKING:
     from jellybean.documents import Project
 
 
-Progress = Callable[[float, float, str], None]
-
 DURATION_S = 30.0
 WARMUP_S = 2.0
 WINDOW_S = 8.0  # of one probe of a saturation search
 _SETTLE_S = 10.0  # answers that come later than this are not waited for
 _QUIET_S = 30.0
+_DEEPEST = 20  # the guess is not halved for ever: a run that answers nothing should be said soon
+_OVERLOAD = (UNANSWERED, "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")  # statuses that mean too much was offered
 _BRACKET = (0.85, 1.15)  # of the predicted rate: where a saturation search begins
 
 
@@ -125,6 +123,7 @@ class Target:
         self.plan: Plan = from_document(json.loads(self.state.plan_path.read_text(encoding="utf-8")))
         if data.labels is not None and len(self.view.sinks) != 1:
             raise ServingError(f"labels need one sink to be compared with; the plan has {', '.join(self.view.sinks)}")
+        self.meters = Meters(self.state, self.view)
         self.grace_s = grace_s(unloaded_latency_s(self.plan))
         self._requests = [request_of(data.request(row)).SerializeToString() for row in range(data.rows)]
 
@@ -145,7 +144,7 @@ class Target:
         settle = max(self.grace_s, _SETTLE_S) if settle_s is None else settle_s
         due = due_times(rate_per_s, warmup_s + duration_s, arrivals or self.data.arrivals, seed)
         rows = _rows(self.data.rows, len(due), seed)
-        window = _Window(self, warmup_s, warmup_s + duration_s, progress)
+        window = Window(self.meters, warmup_s, warmup_s + duration_s, progress)
         offered = self.offer(due, rows, settle_s=settle, end_s=warmup_s + duration_s, tick=window.tick)
         samples = [sample for sample in asyncio.run(offered) if sample.due_s >= warmup_s]
         return self._result(samples, rate_per_s, warmup_s, duration_s, seed, window)
@@ -179,6 +178,8 @@ class Target:
             return result
 
         def probe(rate: float) -> bool:
+            if rate < guess / _DEEPEST:
+                raise ServingError(f"not even {rate * 2:.3g}/s is sustained: see `jellybean bench` for what fails")
             result = once(rate)
             if not result.sustained and rate < guess:  # a stall of the machine is no overload: look again
                 result = once(rate)
@@ -198,8 +199,6 @@ class Target:
         return await offer(address, self._requests, rows, due_s, settle_s=settle_s, end_s=end_s, tick=tick)
 
     def _saturated(self, highest: float, best: Sequence[BenchResult]) -> BenchResult:
-        if not best:
-            raise ServingError("no rate was sustained, however low: see `jellybean bench` for what fails")
         last = max(best, key=lambda result: result.rate_per_s)
         declared = self.data.rate_per_s
         verdict = f"highest sustained rate {highest:.4g}/s; the workflow's own is {declared:.4g}/s"
@@ -225,26 +224,6 @@ class Target:
         """The name of the plan that is up."""
         return self.view.hash
 
-    async def busy_s(self) -> dict[str, float]:
-        """Seconds that each worker was busy since it started; a worker that is gone is left out."""
-        found: dict[str, float] = {}
-        for process in self.state.processes:
-            if process.name == GATEWAY_NAME:
-                continue
-            async with grpc.aio.insecure_channel(process.address) as channel:
-                stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
-                try:
-                    status = await stub.Describe(agent_pb2.DescribeRequest(), timeout=2.0)
-                except grpc.aio.AioRpcError:
-                    continue
-            found[process.name] = sum(status.busy_s.values())
-        return found
-
-    def bytes_sent(self) -> dict[tuple[str, str], float]:
-        """Bytes that crossed each link since the run began."""
-        with EmulatedLinks(self.view.links, self.state.links_path) as links:
-            return links.bytes_sent()
-
     def _result(
         self,
         samples: Sequence[Sample],
@@ -252,7 +231,7 @@ class Target:
         warmup_s: float,
         duration_s: float,
         seed: int,
-        window: _Window,
+        window: Window,
     ) -> BenchResult:
         fine = [sample for sample in samples if sample.status == OK]
         failed = [sample for sample in samples if sample.status not in (OK, UNANSWERED)]
@@ -264,7 +243,7 @@ class Target:
         p50, p90, p99 = np.percentile(awaited, [50, 90, 99]).tolist() if awaited else (None, None, None)
         reasons = Counter(f"{s.status}: {s.reason}" for s in samples if s.status != OK)
         accuracy = self._accuracy(fine)
-        cost = window.cost_usd_per_h()
+        cost = window.cost_usd_per_h(self.plan)
         return BenchResult(
             plan=self.view.hash,
             workflow=self.view.name,
@@ -314,44 +293,6 @@ class Target:
         return tuple(found)
 
 
-class _Window:
-    """Looks at workers and links when the counted window begins and ends."""
-
-    def __init__(self, target: Target, begin_s: float, end_s: float, progress: Progress) -> None:
-        self._target, self._begin_s, self._end_s, self._progress = target, begin_s, end_s, progress
-        self._looks: list[tuple[float, dict[str, float], dict[tuple[str, str], float]]] = []
-
-    async def tick(self, elapsed_s: float) -> None:
-        label = "warm-up" if elapsed_s < self._begin_s else "offering load"
-        self._progress(min(elapsed_s, self._end_s), self._end_s, label if elapsed_s < self._end_s else "settling")
-        if len(self._looks) < 2 and elapsed_s >= (self._begin_s, self._end_s)[len(self._looks)]:
-            at = time.monotonic()
-            self._looks.append((at, await self._target.busy_s(), self._target.bytes_sent()))
-
-    def utilisation(self) -> dict[str, float]:
-        """Busy fraction of each worker over the window."""
-        if len(self._looks) < 2:
-            return {}
-        (begin, before, _), (end, after, _) = self._looks
-        return {name: (after[name] - before[name]) / (end - begin) for name in after if name in before}
-
-    def cost_usd_per_h(self) -> float | None:
-        """The workers' prices and the bytes that really crossed the links."""
-        if len(self._looks) < 2:
-            return None
-        (begin, _, before), (end, _, after) = self._looks
-        compute = sum(worker.price_usd_per_h for worker in self._target.plan.workers)
-        network = sum(
-            (after[link.upstream_tier, link.downstream_tier] - before[link.upstream_tier, link.downstream_tier])
-            / (end - begin)
-            * 3600
-            / GIB
-            * link.price_usd_per_gib
-            for link in self._target.plan.links
-        )
-        return compute + network
-
-
 def _rows(rows: int, count: int, seed: int) -> list[int]:
     """Held-out rows in a random order, each as often as any other."""
     generator = np.random.default_rng(seed)
@@ -367,6 +308,7 @@ def _verdict(
     counts = f"{in_time} of {offered} requests answered in time at {rate_per_s:.4g}/s, {failed} failed"
     if sustained:
         return f"kept up: {counts}"
-    if failed:
-        return f"failures: {counts}; most often {max(reasons, key=lambda reason: reasons[reason])}"
+    faults = {reason: count for reason, count in reasons.items() if not reason.startswith(_OVERLOAD)}
+    if faults:
+        return f"failures: {counts}; most often {max(faults, key=lambda reason: faults[reason])}"
     return f"overload: {counts}"

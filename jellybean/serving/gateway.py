@@ -20,13 +20,13 @@ import grpc
 import grpc.aio
 
 from jellybean.serving.answers import SinkAnswer
+from jellybean.serving.inputs import check_inputs, children
 from jellybean_agent.driver import read_path
 from jellybean_agent.errors import AgentError, InvalidInputError, TransientError, status_from_number, status_of
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.peers import CHANNEL_OPTIONS, Peer
 from jellybean_agent.plan_view import PlanView
-from jellybean_agent.tensors import decode, mismatch
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver.routing import RouteDrawer
@@ -98,7 +98,7 @@ class Gateway:
         try:
             refusal = self._refusal(request)
             if refusal is None:
-                self._check_inputs(request.inputs)
+                check_inputs(self._view, self._signature, request.inputs)
         except AgentError as error:
             refusal = Outcome(status_of(error), str(error))
         if refusal is not None:
@@ -169,33 +169,6 @@ class Gateway:
             return Outcome(grpc.StatusCode.ALREADY_EXISTS, f"request {request.request_id[:60]!r} is in hand already")
         return None
 
-    def _check_inputs(self, inputs: Mapping[str, agent_pb2.Tensor]) -> None:
-        sources = self._view.source_outputs
-        if set(inputs) != set(sources):
-            got = ", ".join(sorted(inputs)) or "none"
-            raise InvalidInputError(f"a request takes one tensor per source ({', '.join(sources)}), got {got}")
-        for source, outputs in sources.items():
-            tensor = inputs[source]
-            try:
-                shape = decode(tensor).shape
-            except InvalidInputError as error:
-                raise InvalidInputError(f"source {source}: {error}") from error
-            for operator, kind in outputs:
-                wanted = self._wanted(source, operator)
-                row = (1, *shape[1:]) if kind == "fan_out" and shape else shape
-                why = mismatch(tensor.dtype, row, wanted.dtype, tuple(wanted.shape)) if wanted else None
-                if why is None and kind == "each" and (not shape or shape[0] != 1):
-                    why = f"one request has a leading dimension of 1, got shape {list(shape)}"
-                if why is not None:
-                    raise InvalidInputError(f"source {source}: {why} (for {operator})")
-
-    def _wanted(self, source: str, operator: str) -> agent_pb2.TensorSpec | None:
-        """What the operator's model takes from a source; any worker that runs it knows."""
-        for worker in self._workers.values():
-            if operator in worker.signatures:
-                return worker.signatures[operator].inputs[source]
-        return None
-
     async def _serve(
         self, infer: gateway_pb2.InferRequest, remaining_s: float | None
     ) -> tuple[Outcome | None, gateway_pb2.InferResponse]:
@@ -221,7 +194,9 @@ class Gateway:
                 outcome = await done
             if outcome is None:
                 for sink, answer in request.answers.items():
-                    response.outputs[sink].CopyFrom(answer.tensor(self._answer_spec(sink)))
+                    signature = self._signature(sink)
+                    spec = signature.outputs[GATEWAY] if signature else agent_pb2.TensorSpec()
+                    response.outputs[sink].CopyFrom(answer.tensor(spec))
         except TimeoutError:
             waiting = ", ".join(sorted(request.missing))
             outcome = Outcome(
@@ -235,16 +210,14 @@ class Gateway:
             self._release(request, outcome)
         return outcome, response
 
-    def _answer_spec(self, sink: str) -> agent_pb2.TensorSpec:
-        for worker in self._workers.values():
-            if sink in worker.signatures:
-                return worker.signatures[sink].outputs[GATEWAY]
-        return agent_pb2.TensorSpec(dtype="float32", shape=[0])
+    def _signature(self, operator: str) -> agent_pb2.Signature | None:
+        """What the operator's model takes and gives; any worker that runs it knows."""
+        return next((w.signatures[operator] for w in self._workers.values() if operator in w.signatures), None)
 
     def _send_sources(self, request: _Request, inputs: Mapping[str, agent_pb2.Tensor]) -> None:
         for source, outputs in self._view.source_outputs.items():
             for operator, kind in outputs:
-                for position, tensor in _children(inputs[source], kind):
+                for position, tensor in children(inputs[source], kind):
                     message = agent_pb2.Message(
                         request_id=request.key,
                         route=request.route,
@@ -356,21 +329,3 @@ class Gateway:
                 name in self._view.routes[request.route].values() for request in self._in_hand.values()
             ):
                 self._peers[name].end()
-
-
-def _children(tensor: agent_pb2.Tensor, kind: str) -> list[tuple[list[agent_pb2.Position], agent_pb2.Tensor | None]]:
-    """A source's tensor as the messages of an edge: whole, or one row each with a leading dimension of 1."""
-    if kind != "fan_out":
-        return [([], tensor)]
-    count = tensor.shape[0]
-    if count == 0:
-        return [([agent_pb2.Position(index=0, count=0)], None)]
-    size = len(tensor.data) // count
-    shape, data = [1, *tensor.shape[1:]], tensor.data
-    return [
-        (
-            [agent_pb2.Position(index=row, count=count)],
-            agent_pb2.Tensor(dtype=tensor.dtype, shape=shape, data=data[row * size : (row + 1) * size]),
-        )
-        for row in range(count)
-    ]

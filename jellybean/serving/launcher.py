@@ -131,7 +131,7 @@ def up(
         view = plan_view(document)
     except AgentError as error:
         raise LaunchError(str(error)) from error
-    with _lock(directory):
+    with _terminated_as_interrupt(), _lock(directory):
         _refuse_second(directory)
         launch = _Launch(directory, view, port, max_in_hand, request_timeout_s)
         try:

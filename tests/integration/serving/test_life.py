@@ -46,6 +46,12 @@ def lives(number: int) -> bool:
         return False
 
 
+def listens_to_sigterm(number: int) -> bool:
+    lines = Path(f"/proc/{number}/status").read_text().splitlines()
+    caught = int(next(line for line in lines if line.startswith("SigCgt")).split()[1], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
 def test_an_altered_model_is_refused_by_name(tmp_path: Path, start) -> None:
     document = chain(tmp_path)
     model = tmp_path / "models/triple.onnx"
@@ -191,6 +197,7 @@ def test_sigterm_of_the_launcher_in_front_drains(tmp_path: Path) -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == "up\n"
         state = read_state(tmp_path)
+        until(lambda: listens_to_sigterm(child.pid))
         child.send_signal(signal.SIGTERM)
         assert child.wait(30) == 0
     assert state is not None

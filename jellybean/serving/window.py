@@ -1,0 +1,90 @@
+"""What workers and links did while a window of load was counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc.aio
+
+from jellybean.serving.state import GATEWAY_NAME, RunState
+from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.plan_view import PlanView
+from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from jellybean_solver.plan import Plan
+from jellybean_solver.problem import GIB
+
+Progress = Callable[[float, float, str], None]
+_DESCRIBE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Meters:
+    """Readings of a run that only ever grow."""
+
+    state: RunState
+    view: PlanView
+
+    async def busy_s(self) -> dict[str, float]:
+        """Seconds that each worker was busy since it started; a worker that is gone is left out."""
+        found: dict[str, float] = {}
+        for process in self.state.processes:
+            if process.name == GATEWAY_NAME:
+                continue
+            async with grpc.aio.insecure_channel(process.address) as channel:
+                stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
+                try:
+                    status = await stub.Describe(agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S)
+                except grpc.aio.AioRpcError:
+                    continue
+            found[process.name] = sum(status.busy_s.values())
+        return found
+
+    def bytes_sent(self) -> dict[tuple[str, str], float]:
+        """Bytes that were sent over each link since the run began, by (upstream tier, downstream tier)."""
+        with EmulatedLinks(self.view.links, self.state.links_path) as links:
+            return links.bytes_sent()
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at_s: float
+    busy_s: dict[str, float]
+    bytes_sent: dict[tuple[str, str], float]
+
+
+class Window:
+    """Reads the meters when the counted window begins and when it ends, and tells progress."""
+
+    def __init__(self, meters: Meters, begin_s: float, end_s: float, progress: Progress) -> None:
+        self._meters, self._begin_s, self._end_s, self._progress = meters, begin_s, end_s, progress
+        self._looks: list[_Look] = []
+
+    async def tick(self, elapsed_s: float) -> None:
+        """Called every now and then, and once after the end."""
+        label = "warm-up" if elapsed_s < self._begin_s else "offering load"
+        self._progress(min(elapsed_s, self._end_s), self._end_s, label if elapsed_s < self._end_s else "settling")
+        if len(self._looks) < 2 and elapsed_s >= (self._begin_s, self._end_s)[len(self._looks)]:
+            at_s = time.monotonic()
+            self._looks.append(_Look(at_s, await self._meters.busy_s(), self._meters.bytes_sent()))
+
+    def utilisation(self) -> dict[str, float]:
+        """Busy fraction of each worker over the window."""
+        if len(self._looks) < 2:
+            return {}
+        begin, end = self._looks
+        seconds = end.at_s - begin.at_s
+        return {name: (end.busy_s[name] - busy) / seconds for name, busy in begin.busy_s.items() if name in end.busy_s}
+
+    def cost_usd_per_h(self, plan: Plan) -> float | None:
+        """The workers' prices, and the price of the bytes that really crossed the links in the window."""
+        if len(self._looks) < 2:
+            return None
+        begin, end = self._looks
+        cost = sum(worker.price_usd_per_h for worker in plan.workers)
+        for link in plan.links:
+            tiers = (link.upstream_tier, link.downstream_tier)
+            sent = (end.bytes_sent[tiers] - begin.bytes_sent[tiers]) / (end.at_s - begin.at_s)
+            cost += sent * 3600 / GIB * link.price_usd_per_gib
+        return cost

@@ -1,0 +1,127 @@
+"""The executor over real onnxruntime: what it refuses to load, how inputs are wired, how a slow device is emulated."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError
+from jellybean_agent.executor import Executor, file_sha256
+from jellybean_agent.onnx_wire import has_external_data
+
+
+def save(path: Path, nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, list], outputs: Sequence[str], **constants):
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    kept = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(list(nodes), "g", values, results, kept)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)], ir_version=9
+    )
+    model = onnx.shape_inference.infer_shapes(model)
+    path.write_bytes(model.SerializeToString())
+    return path, file_sha256(path)
+
+
+def floats(*values: float) -> np.ndarray:
+    return np.array([values], np.float32)
+
+
+def test_inputs_by_name_then_by_position(tmp_path: Path) -> None:
+    node = helper.make_node("Sub", ["left", "right"], ["y"])
+    model = save(tmp_path / "m.onnx", [node], {"right": [1, 2], "left": [1, 2]}, ["y"])
+    by_name = Executor(*model, ("left", "right"))
+    assert by_name.run((floats(5, 5), floats(1, 2))).outputs["y"].tolist() == [[4, 3]]
+    by_position = Executor(*model, ("one", "two"))  # one -> right, two -> left
+    assert by_position.run((floats(5, 5), floats(1, 2))).outputs["y"].tolist() == [[-4, -3]]
+    with pytest.raises(ModelError, match="two edges feed one input"):
+        Executor(*model, ("other", "right"))
+    with pytest.raises(ModelError, match="has 2 inputs"):
+        Executor(*model, ("left",))
+
+
+def test_gather_concatenates_and_may_be_empty(tmp_path: Path) -> None:
+    node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=1)
+    model = save(tmp_path / "m.onnx", [node], {"x": ["n", 2]}, ["y"], axes=np.array([0], np.int64))
+    executor = Executor(*model, ("children",))
+    assert executor.run(((floats(1, 2), floats(3, 4)),)).outputs["y"].tolist() == [[4, 6]]
+    assert executor.run(((),)).outputs["y"].tolist() == [[0, 0]]
+    with pytest.raises(InvalidInputError, match="do not fit together"):
+        executor.run(((floats(1, 2), floats(3)),))
+
+
+def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    model = save(tmp_path / "m.onnx", [node], {"x": [1, "m"]}, ["y"], shape=np.array([2, 2], np.int64))
+    executor = Executor(*model, ("x",))
+    assert executor.run((floats(1, 2, 3, 4),)).outputs["y"].shape == (2, 2)
+    for wrong in (np.ones((1, 4)), np.ones((2, 4), np.float32), np.ones((4,), np.float32)):
+        with pytest.raises(InvalidInputError, match="input from x: expected float32"):
+            executor.run((wrong,))
+    with pytest.raises(InvalidInputError, match="2 inputs for a model of 1"):
+        executor.run((floats(1), floats(1)))
+    with pytest.raises(PermanentError, match="onnxruntime") as caught:
+        executor.run((floats(1, 2, 3),))
+    assert not isinstance(caught.value, InvalidInputError)
+
+
+def test_what_is_not_loaded(tmp_path: Path) -> None:
+    node = helper.make_node("Identity", ["x"], ["y"])
+    path, sha256 = save(tmp_path / "m.onnx", [node], {"x": [1, 2]}, ["y"])
+    with pytest.raises(ModelError, match="No such file"):
+        Executor(tmp_path / "none.onnx", sha256, ("x",))
+    with pytest.raises(ModelError, match="altered"):
+        Executor(path, sha256[::-1], ("x",))
+    with pytest.raises(ModelError, match="speed"):
+        Executor(path, sha256, ("x",), speed=0.0)
+    path.write_bytes(b"\xff" * 100)
+    with pytest.raises(ModelError, match="not an ONNX file"):
+        Executor(path, file_sha256(path), ("x",))
+    foreign = helper.make_node("Whatever", ["x"], ["y"], domain="com.example")
+    with pytest.raises(ModelError, match=r"m\.onnx"):
+        Executor(*save(path, [foreign], {"x": [1, 2]}, ["y"]), ("x",))
+
+
+def test_external_data_is_refused(tmp_path: Path) -> None:
+    node = helper.make_node("Add", ["x", "c"], ["y"])
+    path, _ = save(tmp_path / "m.onnx", [node], {"x": [1, 2000]}, ["y"], c=np.ones((1, 2000), np.float32))
+    assert not has_external_data(path.read_bytes())
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="rest.bin", size_threshold=0)
+    assert (tmp_path / "rest.bin").exists()
+    assert has_external_data(path.read_bytes())
+    with pytest.raises(ModelError, match="in other files"):
+        Executor(path, file_sha256(path), ("x",))
+
+
+def test_external_data_in_a_nested_graph_is_found() -> None:
+    tensor = numpy_helper.from_array(np.ones(3, np.float32), "c")
+    tensor.data_location = TensorProto.EXTERNAL
+    inner = helper.make_graph([helper.make_node("Constant", [], ["y"], value=tensor)], "inner", [], [])
+    outer = helper.make_graph(
+        [helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)], "outer", [], []
+    )
+    assert has_external_data(helper.make_model(outer).SerializeToString())
+
+
+def test_a_slow_worker_takes_its_cpu_time_over_its_speed(tmp_path: Path) -> None:
+    node = helper.make_node("MatMul", ["x", "c"], ["y"])
+    model = save(tmp_path / "m.onnx", [node], {"x": [1, 500]}, ["y"], c=np.ones((500, 500), np.float32))
+    result = Executor(*model, ("x",), speed=0.05).run((np.ones((1, 500), np.float32),))
+    assert result.cpu_s > 0
+    assert result.busy_s >= result.cpu_s / 0.05
+    assert result.busy_s >= result.wall_s
+    full = Executor(*model, ("x",)).run((np.ones((1, 500), np.float32),))
+    assert full.busy_s >= full.wall_s
+
+
+def test_hash_is_of_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    assert file_sha256(path) == hashlib.sha256(b"abc").hexdigest()

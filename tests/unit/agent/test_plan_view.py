@@ -1,0 +1,102 @@
+"""The agent reads what the solver writes, with its own copy of the rules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jellybean_agent import plan_view as view_module
+from jellybean_agent.errors import PlanViewError
+from jellybean_agent.plan_view import plan_view, read_plan
+from jellybean_solver import plan_document
+from jellybean_solver.plan import PLAN_VERSION, Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.problem import Edge, EdgeKind, Link, ModelRef, Sharing, Slo, Source
+
+
+def make_document(**changes: object) -> plan_document.Document:
+    def operator(name: str, *edges: Edge) -> PlannedOperator:
+        return PlannedOperator(name, edges, "only", 1, 1.0, {}, {}, {}, ModelRef(f"models/{name}.onnx", "00"))
+
+    operators = (
+        operator("split", Edge("x", "split")),
+        operator("each", Edge("split", "each", EdgeKind.FAN_OUT, 3.0, output="rows")),
+        operator("sum", Edge("each", "sum", EdgeKind.GATHER, 1 / 3)),
+    )
+    workers = tuple(
+        PlannedWorker(name, name[:-2], name[:-2], 0.1, Sharing.SHARED, {}, 0.1, None, 0.5)
+        for name in ("edge-1", "cloud-1", "cloud-2")
+    )
+    route = {"split": "edge-1", "each": "cloud-1", "sum": "edge-1"}
+    plan = Plan(
+        "grüße",
+        ("edge", "cloud"),
+        (Source("x", "edge", 1.0, 10.0),),
+        operators,
+        workers,
+        (Route(0.1 + 0.2, route), Route(0.7, {**route, "each": "edge-1"})),
+        (Link("edge", "cloud", 0.1, None, 0.02),),
+        Slo(),
+        0.8,
+        0.001,
+        Cost(0.3, 0.0),
+        None,
+        Certificate(1.0, 1.0, 0.0, "optimal"),
+    )
+    return plan_document.to_document(plan) | changes
+
+
+def rehash(document: plan_document.Document) -> plan_document.Document:
+    return document | {"hash": plan_document.content_hash(document)}
+
+
+def test_reads_what_the_solver_writes(tmp_path: Path) -> None:
+    assert view_module.PLAN_VERSION == PLAN_VERSION
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(make_document(), indent=2))
+    view = read_plan(path)
+    assert view.hash == make_document()["hash"]
+    assert view.sinks == ("sum",)
+    assert [worker.name for worker in view.serving] == ["edge-1", "cloud-1"]
+    assert view.workers["edge-1"].operators == ("split", "each", "sum")
+    assert view.workers["cloud-1"].speed == 0.5
+    assert [view.operators[name].depth for name in ("split", "each", "sum")] == [0, 1, 0]
+    assert view.operators["split"].output_names == {"each": "rows"}
+    assert view.source_outputs == {"x": (("split", "each"),)}
+    assert [view.path_length(*edge) for edge in (("x", "split"), ("split", "each"), ("each", "sum"))] == [0, 1, 1]
+    assert view.tier_of("each", 0) == "cloud"
+    assert view.tier_of("each", 1) == "edge"
+    assert view.tier_of("x", 0) == "edge"
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ([], "not a plan"),
+        ({"kind": "Workflow"}, "not a plan"),
+        (make_document(version=99), "version 99"),
+        (make_document(name="other"), "does not match its hash"),
+        (rehash(make_document(routes=[])), "no route"),
+        (rehash(make_document(routes=[{"weight": 1.0, "workers": {"split": "edge-1"}}])), "each operator runs"),
+        (
+            rehash(make_document(routes=[{"weight": 1.0, "workers": dict.fromkeys(("split", "each", "sum"), "z")}])),
+            "unknown workers: z",
+        ),
+        (rehash(make_document(operators=[{"name": "a"}])), "not a plan"),
+        (rehash(make_document(operators=7)), "not a plan"),
+    ],
+)
+def test_what_is_no_plan(document: object, told: str) -> None:
+    with pytest.raises(PlanViewError, match=told):
+        plan_view(document)
+
+
+def test_files_that_are_no_plan(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    for text, told in [("{", "not JSON"), ("[" * 100_000, "not JSON"), ("7", "not a plan")]:
+        path.write_text(text)
+        with pytest.raises(PlanViewError, match=told):
+            read_plan(path)
+    with pytest.raises(PlanViewError, match="No such file"):
+        read_plan(tmp_path / "none.json")

@@ -1,0 +1,25 @@
+"""When requests are due."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jellybean.serving.load import due_times
+from jellybean_solver.problem import Arrivals
+
+
+def test_periodic_requests_are_evenly_spaced() -> None:
+    assert due_times(4.0, 1.0, Arrivals.PERIODIC, 0) == [0.0, 0.25, 0.5, 0.75]
+    assert len(due_times(17.0, 3.0, Arrivals.PERIODIC, 0)) == 51
+
+
+def test_poisson_requests_repeat_by_seed_and_have_the_rate() -> None:
+    times = due_times(100.0, 100.0, Arrivals.POISSON, 1)
+    assert times == due_times(100.0, 100.0, Arrivals.POISSON, 1)
+    assert times != due_times(100.0, 100.0, Arrivals.POISSON, 2)
+    assert times == sorted(times)
+    assert max(times) < 100.0
+    assert len(times) == pytest.approx(10_000, abs=500)
+    gaps = np.diff(times)
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.1)
