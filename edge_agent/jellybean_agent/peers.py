@@ -138,11 +138,11 @@ class Peer:
         if wait_s is not None and wait_s <= 0:
             return True
         self._wake.clear()
-        timer = (
-            asyncio.get_running_loop().call_later(wait_s, self._wake.set) if wait_s not in (None, math.inf) else None
-        )
-        await self._wake.wait()
-        if timer is not None:
+        if wait_s is None or wait_s == math.inf:
+            await self._wake.wait()
+        else:
+            timer = asyncio.get_running_loop().call_later(wait_s, self._wake.set)
+            await self._wake.wait()
             timer.cancel()
         return False
 

@@ -30,7 +30,7 @@ from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import from_document
 from jellybean_solver.problem import Arrivals
-from jellybean_solver.sustained import grace_s, highest_sustained, is_sustained
+from jellybean_solver.sustained import TOLERANCE, grace_s, highest_sustained, is_sustained
 
 if TYPE_CHECKING:
     from jellybean.documents import Project
@@ -155,6 +155,7 @@ class Target:
         *,
         seed: int = 0,
         window_s: float = WINDOW_S,
+        tolerance: float = TOLERANCE,
         progress: Progress = lambda done, total, label: None,
     ) -> BenchResult:
         """Bisect the highest sustained rate with evenly spaced requests."""
@@ -187,7 +188,7 @@ class Target:
                 best.append(result)
             return result.sustained
 
-        highest = highest_sustained(probe, _BRACKET[0] * guess, _BRACKET[1] * guess)
+        highest = highest_sustained(probe, _BRACKET[0] * guess, _BRACKET[1] * guess, tolerance)
         progress(probes, probes, "done")
         return self._saturated(highest, best)
 
