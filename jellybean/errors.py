@@ -1,4 +1,4 @@
-"""Errors that a person may cause, with what to do next. The pure part's tree is re-exported, so one import is enough."""
+"""Errors that a person may cause, with what to do next; re-exports the pure part's, so one import is enough."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ class DocumentProblem:
     message: str
     hint: str = ""
 
+    def __post_init__(self) -> None:
+        """Keep to one printable line, whatever a document or option holds."""
+        for name in ("file", "path", "message", "hint"):
+            text = getattr(self, name)
+            if not text.isprintable():
+                object.__setattr__(self, name, "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
+
     def __str__(self) -> str:
         where = self.file if self.line is None else f"{self.file}:{self.line}:{self.column or 1}"
         path = f"{self.path}: " if self.path else ""
@@ -46,7 +53,7 @@ class DocumentError(JellyBeanError):
 
 
 class InfeasibleError(JellyBeanError):
-    """No plan meets the targets. `reasons` name the binding constraints and the nearest value that would be feasible."""
+    """No plan meets the targets. `reasons` name what binds and the nearest value that would be feasible."""
 
     def __init__(self, reasons: Iterable[str]) -> None:
         self.reasons = tuple(reasons)
