@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jellybean_solver import EndToEnd, Independent, PerOperator, Problem, Row
+from tests.strategies import problems
+
+MEASURED = EndToEnd(("image", "speech"), {("small", "base"): 54.0, ("small", "large"): 56.5, ("big", "base"): 55.5})
+CHAIN = PerOperator(
+    {"image": (), "speech": (), "answer": ("image", "speech")},
+    {
+        "image": {"small": (Row((), 89.0),), "big": (Row((), 94.0),)},
+        "speech": {"base": (Row((), -3.8),), "large": (Row((), -1.9),)},
+        "answer": {
+            "default": (
+                Row((89.0, -3.8), 54.0),
+                Row((89.0, -1.9), 56.5),
+                Row((94.0, -3.8), 53.0),  # measured worse with the better input: noise that a bound must survive
+            )
+        },
+    },
+)
+
+
+def test_end_to_end_knows_what_was_measured() -> None:
+    assert MEASURED.value({"image": "small", "speech": "large", "answer": "default"}) == 56.5
+    assert MEASURED.value({"image": "big", "speech": "large", "answer": "default"}) is None
+
+
+def test_end_to_end_bound_is_the_best_agreeing_measurement() -> None:
+    assert MEASURED.upper_bound({}) == 56.5
+    assert MEASURED.upper_bound({"answer": "default", "image": "big"}) == 55.5
+    assert MEASURED.upper_bound({"image": "big", "speech": "large"}) is None
+
+
+def test_end_to_end_owes_the_target() -> None:
+    assert MEASURED.owed({"image": "small"}, 56.0) == {"speech": 56.0}
+    assert MEASURED.reach({"image": "small"}, "speech", "base") == 54.0
+    assert MEASURED.reach({"image": "small"}, "speech", "large") == 56.5
+
+
+def test_per_operator_takes_the_measured_point() -> None:
+    assert CHAIN.value({"image": "big", "speech": "base", "answer": "default"}) == 53.0
+
+
+def test_per_operator_takes_the_best_point_below_when_nothing_was_measured() -> None:
+    assert CHAIN.value({"image": "big", "speech": "large", "answer": "default"}) == 56.5
+
+
+def test_per_operator_is_unknown_below_all_points() -> None:
+    model = PerOperator({"a": (), "b": ("a",)}, {"a": {"x": (Row((), 50.0),)}, "b": {"y": (Row((60.0,), 90.0),)}})
+
+    assert model.value({"a": "x", "b": "y"}) is None
+    assert model.upper_bound({}) is None
+
+
+def test_per_operator_bound_survives_a_measurement_that_falls() -> None:
+    # The exact point at the best inputs gives less than a point below it.
+    assert CHAIN.upper_bound({"speech": "base"}) == 54.0
+
+
+def test_per_operator_passes_the_requirement_upstream() -> None:
+    assert CHAIN.owed({"answer": "default"}, 56.0) == {"image": 89.0, "speech": -1.9}
+    assert CHAIN.owed({"answer": "default"}, 54.0) == {"image": 89.0, "speech": -3.8}
+    assert CHAIN.owed({"answer": "default"}, 57.0) == {"image": math.inf, "speech": math.inf}
+
+
+def test_independent_is_a_product() -> None:
+    model = Independent({"a": {"x": 90.0, "y": 80.0}, "b": {"z": 50.0}})
+
+    assert model.value({"a": "x", "b": "z", "c": "whatever"}) == pytest.approx(45.0)
+    assert model.upper_bound({"a": "y"}) == pytest.approx(40.0)
+    assert model.owed({}, 42.0)["a"] == pytest.approx(84.0)
+
+
+@pytest.mark.parametrize("model", [EndToEnd((), {}), PerOperator({}, {}), Independent({})])
+def test_an_empty_profile_knows_nothing(model: EndToEnd | PerOperator | Independent) -> None:
+    assert model.value({"a": "x"}) is None
+    assert model.upper_bound({}) is None
+
+
+@settings(max_examples=60)
+@given(problems(), st.data())
+def test_bounds_and_owed_accuracies_are_admissible(problem: Problem, data: st.DataObject) -> None:
+    model = problem.accuracy
+    names = [operator.name for operator in problem.operators]
+    rows = itertools.product(*([variant.name for variant in operator.variants] for operator in problem.operators))
+    for row in rows:
+        selection = dict(zip(names, row, strict=True))
+        value = model.value(selection)
+        if value is None:
+            continue
+        partial = {name: selection[name] for name in names if data.draw(st.booleans(), label=name)}
+        bound = model.upper_bound(partial)
+        assert bound is not None
+        assert value <= bound + 1e-9
+        owed = model.owed(partial, value)
+        for name in names:
+            if name not in partial:
+                reach = model.reach(partial, name, selection[name])
+                assert reach is not None
+                assert reach >= owed.get(name, -math.inf) - 1e-9
