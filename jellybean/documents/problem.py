@@ -148,7 +148,7 @@ def _variant(
             memory[pool] = loaded
     sizes = {reader: profile.bytes_to(reader) or 0.0 for reader in readers}
     model = ModelRef(Path(spec.model).as_posix(), spec.sha256) if spec.model and spec.sha256 else None
-    return Variant(name, service, sizes, memory, model)
+    return Variant(name, service, sizes, memory, model, profile.children)
 
 
 def service_time(figures: Figures, load_from: str) -> ServiceTime:

@@ -29,6 +29,7 @@ def check_profiles(
         return {}
     _unknown_names(workflow, profiles, profiles.document)
     _variants(workflow, profiles, workflow.document, profiles.document, flow)
+    _percent(workflow, workflow.document, profiles.document)
     if profiles.document.accuracy is not None:
         _Accuracy(workflow, profiles, workflow.document, profiles.document.accuracy, flow).check()
     elif workflow.document.slo.accuracy is not None and not profiles.unknown("accuracy"):
@@ -38,6 +39,17 @@ def check_profiles(
     if infrastructure.document is None:
         return {}
     return _workers(workflow, infrastructure, profiles, infrastructure.document)
+
+
+def _percent(workflow: Workflow, plan: WorkflowDocument, document: ProfilesDocument) -> None:
+    """A target that was meant as a share would be met by anything."""
+    rows = (document.accuracy.end_to_end or ()) if document.accuracy is not None else ()
+    target, known = plan.slo.accuracy, [row.accuracy for row in rows]
+    if target is not None and 0 < target <= 1 and known and min(known) > 1:
+        message = (
+            f"accuracy is in percent: {target:g} is below all that was measured ({min(known):g} to {max(known):g})"
+        )
+        workflow.tree.add(("slo", "accuracy"), message, f"write {100 * target:g}, or leave it out")
 
 
 def _replaced(workflow: Workflow, operator: str) -> bool:

@@ -20,6 +20,7 @@ from jellybean.documents.fields import NOT_EMPTY, Duration, Name, Noise, Percent
 from jellybean.documents.units import UnitError
 
 ANY_DOWNSTREAM = "*"
+WHOLE = 0.01  # shares may miss 100 % by as much
 PERCENTILES = {"p50": 0.50, "p75": 0.75, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 
 
@@ -105,6 +106,17 @@ class VariantProfile(Strict):
     latency: Annotated[dict[Name, ByBatch], NOT_EMPTY] = Field(
         description="Worker type -> batch size -> figures; a plain duration is the mean at batch 1."
     )
+    children: Annotated[tuple[Noise, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Share of outputs with 0, 1, 2, ... rows, of an operator that fans out: [0, 20 %, 80 %].",
+    )
+
+    @field_validator("children")
+    @classmethod
+    def _whole(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if value and abs(sum(value) - 1.0) > WHOLE:
+            raise UnitError(f"the shares add up to {100 * sum(value):.4g} %", "they must add up to 100 %")
+        return value
 
     @field_validator("message_bytes", mode="before", json_schema_input_type=Size | dict[str, Size])
     @classmethod

@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
-from jellybean.documents.fields import FROM_DOCUMENT
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.profiles import ProfilesDocument
 
@@ -33,6 +32,8 @@ def profiles_text(document: ProfilesDocument, *, digits: int = DIGITS, header: s
     for variants in root["operators"].values():
         for profile in variants.values():
             profile["latency"] = {name: _latency(batches) for name, batches in profile["latency"].items()}
+            if "children" in profile:
+                profile["children"] = _row(profile["children"])
     accuracy = root.get("accuracy", {})
     if "end_to_end" in accuracy:
         accuracy["end_to_end"] = [
@@ -69,6 +70,13 @@ def _latency(batches: dict[str, Any]) -> Any:
 
 def _single(points: list[dict[str, Any]]) -> bool:
     return len(points) == 1 and not points[0].get("inputs")
+
+
+def _row(values: list[Any]) -> CommentedSeq:
+    """A list in one line."""
+    row = CommentedSeq(values)
+    row.fa.set_flow_style()
+    return row
 
 
 def _flow(value: dict[str, Any]) -> CommentedMap:
@@ -110,6 +118,3 @@ def _tidy(node: Any) -> Any:
     if "patternProperties" in node:
         node.setdefault("additionalProperties", False)
     return node
-
-
-__all__ = ["DIGITS", "FROM_DOCUMENT", "json_schemas", "profiles_text", "write_profiles"]

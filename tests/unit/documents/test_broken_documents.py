@@ -130,6 +130,7 @@ CASES = [
     Broken("unknown operator of a selection", P, "{detect: large}", "{detct: large}", 19, "accuracy.end_to_end.1.selection.detct", "no operator 'detct'", "'detect'", others=1),
     Broken("selection left open", P, "{detect: large}", "{read: cnn}", 19, "accuracy.end_to_end.1.selection", "says nothing about detect"),
     Broken("selection twice", P, "{detect: large}", "{detect: small}", 19, "accuracy.end_to_end.1", "same selection as accuracy.end_to_end.0"),
+    Broken("accuracy as a share", W, "accuracy: 90", "accuracy: 0.9", 16, "slo.accuracy", "accuracy is in percent: 0.9 is below all that was measured (91.5 to 95)", "write 90"),
     Broken("no accuracy", P, ACCURACY, "", 16, "slo.accuracy", "know no accuracy", where=W),
     Broken("two accuracies", P, "accuracy:\n", "accuracy:\n  independent: {detect: {small: 91, large: 95}}\n", 17, "accuracy", "one form, found end_to_end and independent"),
     Broken("accuracy of a variant missing", P, ACCURACY, "accuracy: {independent: {detect: {small: 91}}}\n", 16, "accuracy.independent.detect", "no accuracy of variant large"),

@@ -107,8 +107,6 @@ def test_refused(inputs: dict[str, list[Any]], message: str) -> None:
 
 
 def test_two_outputs_may_fan_out_by_different_numbers() -> None:
-    found = flow(
-        find=["a"], face=[{"from": "find", "ratio": 2, "output": "faces"}], car=[{"from": "find", "ratio": 3}]
-    )
+    found = flow(find=["a"], face=[{"from": "find", "ratio": 2, "output": "faces"}], car=[{"from": "find", "ratio": 3}])
     assert not found.problems
     assert found.edges["face"][0].output == "faces"

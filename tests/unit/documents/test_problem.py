@@ -159,7 +159,9 @@ def test_per_operator_accuracy_is_written_and_read(folder: Path) -> None:
 seconds = st.floats(min_value=1e-7, max_value=1e4)
 
 
-@given(mean=seconds, quantiles=st.lists(seconds, min_size=3, max_size=3), size=st.floats(0, 1e12), noise=st.floats(0, 3))
+@given(
+    mean=seconds, quantiles=st.lists(seconds, min_size=3, max_size=3), size=st.floats(0, 1e12), noise=st.floats(0, 3)
+)
 def test_any_measurement_reads_back_nearly(mean: float, quantiles: list[float], size: float, noise: float) -> None:
     p50, p90, p99 = sorted(quantiles)
     figures = Figures(mean=mean, p50=p50, p90=p90, p99=p99, memory=size, noise=noise)
