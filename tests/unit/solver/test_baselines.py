@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jellybean_solver import Baseline, Slo, baselines, solve
+from tests.unit.solver.fleet import box, operator, problem, variant
+from tests.vqa_medium import vqa_problem
+
+
+def test_baselines_of_the_published_instance() -> None:
+    case = vqa_problem()
+    found = {baseline.name: baseline for baseline in baselines(case)}
+    plan = solve(case).plan
+
+    assert plan is not None
+    assert list(found) == ["all in edge", "all in cloud", "cheapest variants", "most accurate variants"]
+    assert found["all in edge"].status == "infeasible"
+    assert found["all in edge"].cost_usd_per_h is None
+    for name in ("all in cloud", "most accurate variants"):
+        cost = found[name].cost_usd_per_h
+        assert cost is not None
+        assert cost > plan.cost.total_usd_per_h
+    assert found["cheapest variants"].status == "accuracy_missed"
+    assert found["cheapest variants"].note == "accuracy 54.02 is below the target of 56"
+    assert found["most accurate variants"].accuracy == 58.33
+
+
+def test_one_tier_has_no_cloud_baseline() -> None:
+    case = problem(operator("a", ["camera"], variant("x", {"box": 0.01})), pools=[box()])
+    names = [baseline.name for baseline in baselines(replace(case, tiers=("edge",), links=()))]
+
+    assert names == ["all in edge", "cheapest variants", "most accurate variants"]
+
+
+def test_baselines_show_a_broken_budget() -> None:
+    case = problem(operator("a", ["camera"], variant("x", {"box": 0.01})), pools=[box()], slo=Slo(budget_usd_per_h=0.5))
+    found: dict[str, Baseline] = {baseline.name: baseline for baseline in baselines(case)}
+
+    assert found["all in edge"].status == "limit_broken"
+    assert found["all in edge"].cost_usd_per_h == pytest.approx(1.0)
+
+
+def test_an_operator_that_runs_nowhere_makes_every_baseline_infeasible() -> None:
+    case = problem(operator("a", ["camera"], variant("x", {"tpu": 0.01})), pools=[box()])
+
+    assert {baseline.status for baseline in baselines(case)} == {"infeasible"}

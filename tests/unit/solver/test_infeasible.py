@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jellybean_solver import EndToEnd, Infeasibility, Link, Problem, Sharing, Slo, solve
+from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
+
+
+def _why(case: Problem) -> Infeasibility:
+    solution = solve(case)
+    assert solution.status == "infeasible"
+    assert solution.plan is None
+    assert solution.infeasibility is not None
+    return solution.infeasibility
+
+
+def _variants(**kwargs: object) -> Problem:
+    return problem(
+        operator("a", ["camera"], variant("small", {"box": 0.05}), variant("big", {"box": 0.2})),
+        pools=[box(count=1)],
+        accuracy=EndToEnd(("a",), {("small",): 80.0, ("big",): 90.0}),
+        **kwargs,  # type: ignore[arg-type]
+    )
+
+
+def test_a_variant_that_runs_nowhere() -> None:
+    why = _why(problem(operator("a", ["camera"], variant("x", {"tpu": 0.01})), pools=[box()]))
+
+    assert why.reasons == ("operator a cannot run anywhere: no worker pool has a profile of its variants (x)",)
+
+
+def test_a_tier_that_cannot_be_reached() -> None:
+    case = problem(
+        operator("a", ["camera"], variant("x", {"gpu": 0.01}, {"b": 0.0})),
+        operator("b", ["a"], variant("y", {"box": 0.01})),
+        pools=[box(), gpu()],
+    )
+    (reason,) = _why(case).reasons
+    assert reason.startswith("operator b can only run in tier edge, where its inputs cannot flow (a in cloud)")
+    (reason,) = _why(replace(case, links=())).reasons
+    assert reason.startswith("operator a can only run in tier cloud, where its inputs cannot flow (camera in edge)")
+
+
+def test_accuracy_out_of_reach() -> None:
+    why = _why(_variants(rate_per_s=4.0, slo=Slo(accuracy=95.0)))
+
+    assert why.reasons[0] == "accuracy: the target is 95, but the best selection reaches 90 (a big)"
+    assert why.nearest_accuracy == 90.0
+    assert why.nearest_rate_scale is None
+
+
+def test_too_small_a_fleet_for_the_accuracy() -> None:
+    why = _why(_variants(rate_per_s=10.0, slo=Slo(accuracy=90.0)))
+
+    assert why.reasons[0].startswith("capacity: at most 0.5 of the rates fits (camera 5 of 10/s), with a big")
+    assert "full pools: box (1 in edge)" in why.reasons
+    assert "run short: a (can run in no other pool)" in why.reasons
+    assert why.nearest_accuracy == 80.0
+    assert why.nearest_rate_scale == pytest.approx(0.5, rel=1e-5)
+    assert why.nearest_rate_scale is not None
+    assert why.nearest_rate_scale < 0.5
+
+
+def test_too_small_a_fleet_without_a_target() -> None:
+    why = _why(_variants(rate_per_s=40.0))
+
+    assert why.nearest_accuracy is None
+    assert why.nearest_rate_scale == pytest.approx(0.5, rel=1e-5)
+
+
+def test_whole_workers_may_be_what_is_missing() -> None:
+    case = problem(
+        operator("a", ["camera"], variant("x", {"box": 0.01}, {"b": 0.0})),
+        operator("b", ["a"], variant("y", {"box": 0.01})),
+        pools=[box(1, sharing=Sharing.EXCLUSIVE)],
+    )
+    why = _why(case)
+
+    assert why.nearest_rate_scale is None
+    assert any("exclusive" in reason for reason in why.reasons)
+
+
+def test_a_budget_is_final() -> None:
+    why = _why(_variants(rate_per_s=10.0, slo=Slo(accuracy=80.0, budget_usd_per_h=0.5)))
+
+    assert why.breaches == ("budget: 1.0000 USD/h is 0.5000 USD/h more than the 0.5000 USD/h allowed",)
+    assert why.reasons[0].endswith("allowed; no plan is cheaper")
+    assert why.refused is not None
+    assert why.refused.cost.total_usd_per_h == 1.0
+
+
+def test_the_nearest_rate_within_a_budget() -> None:
+    case = problem(
+        operator("a", ["camera"], variant("x", {"box": 0.1})),
+        pools=[box(count=3, price=1.0)],
+        rate_per_s=30.0,
+        slo=Slo(budget_usd_per_h=2.0),
+    )
+    assert _why(case).nearest_rate_scale == pytest.approx(2 / 3, rel=1e-5)
+
+
+def test_memory_and_bandwidth_refuse_the_plan_with_their_figures() -> None:
+    case = problem(
+        operator("a", ["camera"], variant("x", {"box": 0.01}, {"b": GIB / 100}, {"box": 3 * 2.0**20})),
+        operator("b", ["a"], variant("y", {"gpu": 0.01})),
+        pools=[box(memory=2.0**20), gpu()],
+        links=[Link("edge", "cloud", 0.1, bandwidth_bytes_per_s=1e6)],
+    )
+    why = _why(case)
+
+    assert why.breaches[0] == "memory: box-1 would hold a in 3.0 MiB, 2.0 MiB more than its 1.0 MiB"
+    assert why.breaches[1].startswith("bandwidth: the link edge -> cloud would carry 858.993 Mbit/s")
+    assert "a dearer one might fit" in why.reasons[-1]
+    assert why.to_dict()["breaches"] == list(why.breaches)
+
+
+def test_nearest_targets_are_withheld_when_their_plan_would_be_refused() -> None:
+    case = _variants(rate_per_s=10.0, slo=Slo(accuracy=90.0))
+    heavy = tuple(replace(v, memory_bytes={"box": 10.0}) for v in case.operators[0].variants)
+    case = replace(case, operators=(replace(case.operators[0], variants=heavy),), pools=(box(memory=5.0),))
+    why = _why(case)
+
+    assert (why.nearest_accuracy, why.nearest_rate_scale) == (None, None)
