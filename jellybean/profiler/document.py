@@ -59,7 +59,11 @@ def _variant(findings: Findings, model: Model) -> VariantProfile:
         }
     sizes = findings.survey.message_bytes[model.operator, model.variant]
     same = set(sizes.values())
-    return VariantProfile(message={"*": same.pop()} if len(same) == 1 else dict(sizes), latency=by_type)
+    return VariantProfile(
+        message={"*": same.pop()} if len(same) == 1 else dict(sizes),
+        latency=by_type,
+        children=findings.survey.child_shares.get((model.operator, model.variant), ()),
+    )
 
 
 def _figures(latency: Latency, memory_bytes: float) -> Figures:

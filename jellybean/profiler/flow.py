@@ -7,7 +7,7 @@ little more than each variant once.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -41,17 +41,23 @@ class _Outputs:
 
 @dataclass
 class Traffic:
-    """Totals over the messages seen: (operator, variant, downstream) -> messages, bytes, runs that made them."""
+    """Totals over the messages seen: (operator, variant, downstream) -> messages, bytes, runs that made them.
+
+    `fan_outs`: the same key -> number of rows -> runs that had as many.
+    """
 
     messages: dict[tuple[str, str, str], int] = field(default_factory=lambda: defaultdict(int))
     message_bytes: dict[tuple[str, str, str], int] = field(default_factory=lambda: defaultdict(int))
     runs: dict[tuple[str, str, str], int] = field(default_factory=lambda: defaultdict(int))
+    fan_outs: dict[tuple[str, str, str], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     def add(self, model: Model, downstream: str, array: Array, *, fans_out: bool) -> None:
         """Counts one run's output: as many messages as rows when it fans out."""
         key = (model.operator, model.variant, downstream)
         self.runs[key] += 1
         self.messages[key] += array.shape[0] if fans_out else 1
+        if fans_out:
+            self.fan_outs[key][int(array.shape[0])] += 1
         self.message_bytes[key] += array.nbytes
 
 

@@ -21,6 +21,9 @@ class Survey:
     inputs: dict[str, list[Inputs]]
     message_bytes: dict[tuple[str, str], dict[str, float]]  # (operator, variant) -> downstream -> mean bytes
     children: dict[tuple[str, str], float]  # fan-out edge (upstream, downstream) -> mean count
+    child_shares: dict[
+        tuple[str, str], tuple[float, ...]
+    ]  # (operator, variant) -> share of outputs with 0, 1, ... rows
 
 
 def survey(workload: Workload, flow: Flow) -> Survey:
@@ -45,7 +48,11 @@ def survey(workload: Workload, flow: Flow) -> Survey:
     for (operator, variant, downstream), count in flow.traffic.messages.items():
         mean = flow.traffic.message_bytes[operator, variant, downstream] / max(1, count)
         sizes.setdefault((operator, variant), {})[downstream] = mean
-    return Survey(inputs, sizes, children)
+    shares = {
+        (operator, variant): tuple(counts[rows] / counts.total() for rows in range(max(counts) + 1))
+        for (operator, variant, _), counts in flow.traffic.fan_outs.items()
+    }
+    return Survey(inputs, sizes, children, shares)
 
 
 def _mean_children(flow: Flow, selection: dict[str, str], edge: Edge) -> float:

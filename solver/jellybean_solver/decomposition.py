@@ -240,4 +240,5 @@ def _operator(network: Network, name: str, chosen: str, workers: Sequence[Planne
         message_bytes=dict(variant.message_bytes),
         memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},
         model=variant.model,
+        children=variant.children,
     )

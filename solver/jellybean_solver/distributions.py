@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from jellybean_solver.problem import ServiceTime
 
 Sampler = Callable[[random.Random], float]
+SAME_RATIO = 0.05  # relative; measured shares of a ratio that was overridden say nothing about the new one
 
 
 def service_sampler(service: ServiceTime, batch: int = 1) -> Sampler:
@@ -44,8 +45,20 @@ def quantile_mean(points: tuple[tuple[float, float], ...]) -> float:
     return sum((right - left) * (low + high) / 2 for (left, low), (right, high) in pairwise(points))
 
 
-def child_count(ratio: float, level: float) -> int:
-    """The whole number next below or above `ratio`; its mean over a uniform `level` in [0, 1) is `ratio`."""
+def child_count(ratio: float, level: float, shares: Sequence[float] = ()) -> int:
+    """How many children an output has, at a uniform `level` in [0, 1); the mean is `ratio`.
+
+    Drawn from the measured `shares` of outputs with 0, 1, 2, ... rows where their mean is the ratio to 5 %; else the
+    whole number next below or above the ratio.
+    """
+    mean = sum(count * share for count, share in enumerate(shares))
+    if shares and abs(mean - ratio) <= SAME_RATIO * ratio:
+        rest = level * sum(shares)
+        for count, share in enumerate(shares):
+            rest -= share
+            if rest < 0:
+                return count
+        return len(shares) - 1
     whole = int(ratio)
     return whole + (level < ratio - whole)
 

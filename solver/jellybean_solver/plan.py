@@ -50,6 +50,7 @@ class PlannedOperator:
     message_bytes: Mapping[str, float]  # downstream -> bytes per message
     memory_bytes: Mapping[str, float]  # pool -> bytes
     model: ModelRef | None = None
+    children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,12 +88,13 @@ class _Open:
 class _Outputs:
     """What a run produced: no data, and as many rows as one draw says, the same draw for all its edges."""
 
-    def __init__(self, ratios: Mapping[str, float], level: float) -> None:
+    def __init__(self, ratios: Mapping[str, float], level: float, shares: Sequence[float] = ()) -> None:
         self._ratios = ratios
         self._level = level
+        self._shares = shares
 
     def rows(self, downstream: str) -> int:
-        return child_count(self._ratios[downstream], self._level)
+        return child_count(self._ratios[downstream], self._level, self._shares)
 
     def take(self, downstream: str, row: int | None) -> None:
         return None
@@ -237,7 +238,7 @@ class _Simulation:
         outputs = self._whole
         ratios = self._ratios.get(station.running)
         if ratios is not None:
-            outputs = _Outputs(ratios, self._child_rng.random())
+            outputs = _Outputs(ratios, self._child_rng.random(), self._plan.operator_by_name[station.running].children)
         before = station.worker.queued
         self._follow(station, station.worker.completed(run, outputs), before)
 
