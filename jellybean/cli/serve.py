@@ -16,6 +16,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.planning import current_plan
 from jellybean.records import record_plan
 from jellybean_solver.plan_document import to_document
+from jellybean_solver.streams import request_streams
 
 MAX_INPUT_BYTES = 64 * 2**20
 
@@ -37,6 +38,11 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
     from jellybean.serving import launcher
 
     plan, renewed = current_plan(project)
+    if len(request_streams(plan)) > 1:
+        raise JellyBeanError(
+            f"{plan.name}: its sources have several rates, so they make requests of their own; "
+            "to serve them, put each part into a workflow of its own"
+        )
     if renewed:
         say("planned anew: there was no plan yet, or the documents have changed since")
     document = to_document(plan)

@@ -72,19 +72,32 @@ def _edge_path(workflow: Workflow, operator: str, index: int, key: str) -> DocPa
 
 
 def _requests(workflow: Workflow, document: WorkflowDocument) -> None:
-    """A request is one message of each source, so sources agree on when requests come."""
+    """A request is one message of each source that its operators join, so those agree on when requests come."""
     if not document.sources or any(RATES_DIFFER in problem.message for problem in workflow.tree.problems):
         return
-    first_name, first = next(iter(document.sources.items()))
-    for name, source in document.sources.items():
-        if abs(source.rate_per_s - first.rate_per_s) > 1e-9 * first.rate_per_s:
-            figures = f"{source.rate_per_s:.6g}/s here, {first_name} {first.rate_per_s:.6g}/s"
-            message = f"a request has one message of each source, but their rates differ: {figures}"
-            workflow.tree.add(("sources", name, "rate"), message, "give all sources one rate")
-        if source.arrivals is not first.arrivals:
-            figures = f"{source.arrivals.value} here, {first_name} {first.arrivals.value}"
-            message = f"a request has one message of each source, but their arrivals differ: {figures}"
-            workflow.tree.add(("sources", name, "arrivals"), message, "give all sources the same arrivals")
+    for first_name, *others in _parts(document):
+        first = document.sources[first_name]
+        for name in others:
+            source = document.sources[name]
+            if abs(source.rate_per_s - first.rate_per_s) > 1e-9 * first.rate_per_s:
+                figures = f"{source.rate_per_s:.6g}/s here, {first_name} {first.rate_per_s:.6g}/s"
+                message = f"a request has one message of each source, but their rates differ: {figures}"
+                workflow.tree.add(("sources", name, "rate"), message, "give them one rate")
+            if source.arrivals is not first.arrivals:
+                figures = f"{source.arrivals.value} here, {first_name} {first.arrivals.value}"
+                message = f"a request has one message of each source, but their arrivals differ: {figures}"
+                workflow.tree.add(("sources", name, "arrivals"), message, "give them the same arrivals")
+
+
+def _parts(document: WorkflowDocument) -> list[list[str]]:
+    """Sources by weakly connected part of the workflow."""
+    parts: list[tuple[set[str], list[str]]] = [({name}, [name]) for name in document.sources]
+    pending = {name: {name, *(edge.upstream for edge in spec.inputs)} for name, spec in document.operators.items()}
+    for names in pending.values():
+        met = [part for part in parts if part[0] & names]
+        parts = [part for part in parts if not part[0] & names]
+        parts.append((names.union(*(part[0] for part in met)), [source for part in met for source in part[1]]))
+    return [sources for _, sources in parts if sources]
 
 
 def check_infrastructure(infrastructure: Infrastructure) -> None:
