@@ -75,6 +75,12 @@ def congestion(network: Network, demand: Demand, weights: Mapping[str, float]) -
     return needed / owned if owned > 0 else (math.inf if math.isinf(needed) else 0.0)
 
 
+def can_flow(network: Network, demand: Demand) -> bool:
+    """Whether any assignment to tiers exists, capacity and cost aside."""
+    nothing = {name: dict.fromkeys(workers, 0.0) for name, workers in demand.workers.items()}
+    return not math.isinf(cheapest(network, demand, nothing, with_traffic=False))
+
+
 def cheapest(
     network: Network, demand: Demand, place: Mapping[str, Mapping[str, float]], *, with_traffic: bool
 ) -> float:

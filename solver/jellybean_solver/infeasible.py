@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from jellybean_solver.assignment import Assignment, RateScale
-from jellybean_solver.bound import cheapest
+from jellybean_solver.bound import can_flow
 from jellybean_solver.demand import Network
 from jellybean_solver.evaluate import Evaluation
 from jellybean_solver.objectives import Fastest, Fleet, MostAccurate
@@ -124,10 +124,7 @@ def _structural(network: Network) -> Iterator[str]:
                 f"({origins}): data goes up the tiers, over declared links"
             )
             return
-    nothing: dict[str, Mapping[str, float]] = {
-        name: dict.fromkeys(workers, 0.0) for name, workers in demand.workers.items()
-    }
-    if math.isinf(cheapest(network, demand, nothing, with_traffic=False)):
+    if not can_flow(network, demand):
         yield "no assignment of operators to tiers lets all data flow up the tiers over declared links"
 
 
@@ -182,6 +179,9 @@ class _Explainer:
     def accuracy(self) -> Iterator[str]:
         if self.target is None or self.best is None or self.scaled is not None:
             return
+        if not self.best.finished:
+            yield "no plan exists; time ended before the best accuracy was found: allow more time to learn it"
+            return
         if self.best.selection is None:
             yield "accuracy: the profile knows no complete selection of variants that can run on this infrastructure"
             return
@@ -191,18 +191,24 @@ class _Explainer:
         )
 
     def capacity(self) -> Iterator[str]:
-        if self.scaled is None or self.scaled.selection is None or self.scaled.found is None:
+        if self.scaled is None:
+            return
+        if not self.scaled.finished:
+            yield "no plan exists; time ended before the binding constraints were found: allow more time to learn them"
+            return
+        if self.scaled.selection is None or self.scaled.found is None:
+            asked = "" if self.target is None else f" that reaches accuracy {self.target:g}"
+            yield f"no selection of variants{asked} can be placed so that data flows up the tiers over declared links"
             return
         found, selection = self.scaled.found, self.scaled.selection
-        rates = ", ".join(
-            f"{s.name} {found.scale * s.rate_per_s:.4g} of {s.rate_per_s:g}/s" for s in self.problem.sources
-        )
-        yield (
-            f"capacity: at most {found.scale:.4g} of the rates fits ({rates}), with "
-            f"{self._words(selection)}, "
-            f"at a utilisation of at most {self.problem.utilisation:g}"
-        )
+        if found.scale <= SHAVE:
+            yield f"capacity: no rate fits, however low: too few workers for {len(selection)} operators"
+        else:
+            yield self._fits_at_most(found.scale, selection)
         full = [pool for pool in self.fleet.network.pools if found.busy[pool.name] > FULL * pool.count]
+        if len(full) == len(self.fleet.network.pools):
+            yield f"full pools: all {len(full)}, with {sum(pool.count for pool in full)} workers"
+            return
         if full:
             yield "full pools: " + ", ".join(f"{pool.name} ({pool.count} in {pool.tier})" for pool in full)
         names = {pool.name for pool in full}
@@ -214,10 +220,18 @@ class _Explainer:
         if exclusive and not full:
             yield f"exclusive pools ({', '.join(exclusive)}) give each operator whole workers; sharing would fit more"
 
+    def _fits_at_most(self, scale: float, selection: Selection) -> str:
+        rates = ", ".join(f"{s.name} {scale * s.rate_per_s:.4g} of {s.rate_per_s:g}/s" for s in self.problem.sources)
+        return (
+            f"capacity: at most {scale:.4g} of the rates fits ({rates}), with {self._words(selection)}, "
+            f"at a utilisation of at most {self.problem.utilisation:g}"
+        )
+
     def nearest(self) -> Iterator[str]:
         accuracy, scale = self.nearest_accuracy, self.nearest_rate_scale
         if accuracy is not None and self.fitting is not None and self.fitting.selection is not None:
             words = self._words(self.fitting.selection)
             yield f"nearest: accuracy {accuracy:.10g} is feasible at these rates ({words})"
         if scale is not None:
-            yield f"nearest: {math.floor(scale * 1e4) / 1e4:g} times these rates is feasible at this accuracy"
+            asked = "" if self.target is None else " at this accuracy"
+            yield f"nearest: {math.floor(scale * 1e4) / 1e4:g} times these rates is feasible{asked}"

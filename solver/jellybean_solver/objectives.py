@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from jellybean_solver.assignment import Assignment, RateScale, assign, largest_rate_scale, relax
-from jellybean_solver.bound import Multipliers, congestion, lagrangian, prices
+from jellybean_solver.bound import Multipliers, can_flow, congestion, lagrangian, prices
 from jellybean_solver.demand import Network
 from jellybean_solver.selection import Attempt, Selection
 
@@ -31,8 +31,10 @@ class Fleet:
         return max(lagrangian(self.network, demand, multipliers) for multipliers in self.multipliers)
 
     def scale_bound(self, partial: Selection) -> float:
-        """The share of the rates that no completion exceeds, at most 1; 0 when nothing can flow."""
+        """The share of the rates that no completion exceeds, at most 1; -inf when nothing can flow."""
         demand = self.network.demand(partial)
+        if not can_flow(self.network, demand):
+            return -math.inf
         worst = max((congestion(self.network, demand, weights) for weights in self.weights), default=0.0)
         return 1.0 if worst <= 1 else 1.0 / worst
 

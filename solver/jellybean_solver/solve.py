@@ -50,7 +50,10 @@ def solve(
 
 def _solve(problem: Problem, beam_width: int, limit: Clock, *, explained: bool) -> Solution:
     def holds(changed: Problem) -> bool:
-        return _solve(changed, beam_width, limit, explained=False).plan is not None
+        try:
+            return _solve(changed, beam_width, limit, explained=False).plan is not None
+        except SolverError:  # out of time: not shown to hold
+            return False
 
     fleet = Fleet(Network(problem))
     effort = Effort(beam_width, limit, holds)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import EndToEnd, Infeasibility, Link, Problem, Sharing, Slo, solve
+from jellybean_solver import EndToEnd, Infeasibility, Link, Problem, Sharing, Slo, SolverError, solve
 from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
 
 
@@ -55,12 +56,23 @@ def test_too_small_a_fleet_for_the_accuracy() -> None:
     why = _why(_variants(rate_per_s=10.0, slo=Slo(accuracy=90.0)))
 
     assert why.reasons[0].startswith("capacity: at most 0.5 of the rates fits (camera 5 of 10/s), with a big")
-    assert "full pools: box (1 in edge)" in why.reasons
-    assert "run short: a (can run in no other pool)" in why.reasons
+    assert "full pools: all 1, with 1 workers" in why.reasons
     assert why.nearest_accuracy == 80.0
     assert why.nearest_rate_scale == pytest.approx(0.5, rel=1e-5)
     assert why.nearest_rate_scale is not None
     assert why.nearest_rate_scale < 0.5
+
+
+def test_the_pools_and_operators_that_run_short_are_named() -> None:
+    case = problem(
+        operator("a", ["camera"], variant("x", {"box": 0.2}, {"b": 0.0})),
+        operator("b", ["a"], variant("y", {"gpu": 0.01})),
+        pools=[box(), gpu()],
+    )
+    why = _why(case)
+
+    assert "full pools: box (1 in edge)" in why.reasons
+    assert "run short: a (can run in no other pool)" in why.reasons
 
 
 def test_too_small_a_fleet_without_a_target() -> None:
@@ -123,3 +135,31 @@ def test_nearest_targets_are_withheld_when_their_plan_would_be_refused() -> None
     why = _why(case)
 
     assert (why.nearest_accuracy, why.nearest_rate_scale) == (None, None)
+
+
+def test_variants_that_reach_the_accuracy_run_where_data_cannot_flow() -> None:
+    case = problem(
+        operator("a", ["camera"], variant("poor", {"box": 0.01}), variant("good", {"gpu": 0.01})),
+        pools=[box(), gpu()],
+        links=[],
+        accuracy=EndToEnd(("a",), {("poor",): 50.0, ("good",): 90.0}),
+        slo=Slo(accuracy=80.0),
+    )
+    why = _why(case)
+
+    assert why.reasons[0].startswith("no selection of variants that reaches accuracy 80 can be placed")
+    assert why.nearest_accuracy == 50.0
+    assert why.nearest_rate_scale is None
+
+
+def test_an_explanation_cut_short_by_time_says_so() -> None:
+    ticks = itertools.count(0.0, 1.0)
+    said = set()
+    for limit in range(2, 12):
+        try:
+            solution = solve(_variants(rate_per_s=40.0), time_limit_s=limit, clock=lambda: next(ticks))
+        except SolverError:
+            continue
+        assert solution.infeasibility is not None
+        said.add(solution.infeasibility.reasons[0].split(":")[0])
+    assert said == {"capacity", "no plan exists; time ended before the binding constraints were found"}
