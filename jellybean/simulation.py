@@ -11,7 +11,7 @@ from jellybean_solver.problem import Arrivals, Edge
 from jellybean_solver.simulate import simulate
 from jellybean_solver.simulation_result import SimulationResult
 from jellybean_solver.streams import RequestStream, request_streams
-from jellybean_solver.sustained import grace_s, highest_sustained, is_sustained
+from jellybean_solver.sustained import WINDOW_S, grace_s, highest_sustained, is_sustained
 
 REQUESTS = 2_000  # of the slowest stream, so that p99 stands on 20 requests or more
 MOST_REQUESTS = 50_000  # of all streams together
@@ -67,7 +67,7 @@ def unloaded_latency_s(plan: Plan, *, seed: int = 0, requests: int = 200) -> flo
     return result.latency_mean_s
 
 
-def highest_sustained_rate(plan: Plan, *, seed: int = 0, window_s: float = 20.0) -> float:
+def highest_sustained_rate(plan: Plan, *, seed: int = 0, window_s: float = WINDOW_S) -> float:
     """Requests per second of the first source up to which the plan keeps up; all sources grow together.
 
     Bisects around the analytic capacity with simulations of `window_s` of evenly spaced requests, by the definition of

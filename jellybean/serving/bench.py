@@ -30,7 +30,7 @@ from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import from_document
 from jellybean_solver.problem import Arrivals
-from jellybean_solver.sustained import TOLERANCE, grace_s, highest_sustained, is_sustained
+from jellybean_solver.sustained import TOLERANCE, WINDOW_S, grace_s, highest_sustained, is_sustained
 
 if TYPE_CHECKING:
     from jellybean.documents import Project
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 DURATION_S = 30.0
 WARMUP_S = 2.0
-WINDOW_S = 8.0  # of one probe of a saturation search
 _SETTLE_S = 10.0  # answers that come later than this are not waited for
 _QUIET_S = 30.0
 _DEEPEST = 20  # the guess is not halved for ever: a run that answers nothing should be said soon
@@ -142,8 +141,12 @@ class Target:
         if not (rate_per_s > 0 and duration_s > 0 and warmup_s >= 0):
             raise ServingError(f"a bench needs a rate and a duration above 0, not {rate_per_s}/s for {duration_s} s")
         settle = max(self.grace_s, _SETTLE_S) if settle_s is None else settle_s
-        due = due_times(rate_per_s, warmup_s + duration_s, arrivals or self.data.arrivals, seed)
-        rows = _rows(self.data.rows, len(due), seed)
+        kind = arrivals or self.data.arrivals
+        warming = due_times(rate_per_s, warmup_s, kind, seed + 1)
+        counted = due_times(rate_per_s, duration_s, kind, seed)
+        due = warming + [warmup_s + time for time in counted]
+        # The counted part begins a round of its own, so that whole rounds weigh every held-out row alike.
+        rows = _rows(self.data.rows, len(warming), seed + 1) + _rows(self.data.rows, len(counted), seed)
         window = Window(self.meters, warmup_s, warmup_s + duration_s, progress)
         offered = self.offer(due, rows, settle_s=settle, end_s=warmup_s + duration_s, tick=window.tick)
         samples = [sample for sample in asyncio.run(offered) if sample.due_s >= warmup_s]

@@ -43,15 +43,15 @@ class Sample:
 
 
 def due_times(rate_per_s: float, duration_s: float, arrivals: Arrivals, seed: int) -> list[float]:
-    """When requests are due in [0, duration): evenly spaced, or a Poisson process."""
+    """When requests are due in [0, duration): evenly spaced, or a Poisson process.
+
+    A Poisson process with a given number of arrivals is as many uniform times, sorted. The number is fixed to rate x
+    duration, so that the rate offered is the rate asked for and a short run is not off by its luck.
+    """
+    count = int(np.ceil(rate_per_s * duration_s - 1e-9))
     if arrivals is Arrivals.PERIODIC:
-        return [index / rate_per_s for index in range(int(np.ceil(rate_per_s * duration_s - 1e-9)))]
-    generator = np.random.default_rng(seed)
-    times: list[float] = []
-    at = float(generator.exponential(1 / rate_per_s))
-    while at < duration_s:
-        times.append(at)
-        at += float(generator.exponential(1 / rate_per_s))
+        return [index / rate_per_s for index in range(count)]
+    times: list[float] = np.sort(np.random.default_rng(seed).uniform(0.0, duration_s, count)).tolist()
     return times
 
 

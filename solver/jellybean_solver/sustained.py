@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+WINDOW_S = 10.0  # the window where none is asked for, the same when simulated and when measured
 ANSWERED = 0.98  # share of the offered requests
 TOLERANCE = 0.02  # relative width of the bracket at which the search stops
 _GROWTH = 2.0
