@@ -27,8 +27,8 @@ def digits_prediction(smoke: bool) -> None:
     reports = [_run(seconds) for _ in range(runs)]
     rows = []
     for key, label in FIGURES.items():
-        pairs = [(r["predicted"].get(key), r["measured"].get(key)) for r in reports]
-        known = [(predicted, measured) for predicted, measured in pairs if predicted and measured]
+        compared = [next(c for c in report["comparisons"] if c["metric"] == key) for report in reports]
+        known = [(c["predicted"], c["measured"]) for c in compared if c["predicted"] and c["measured"]]
         ratios = [predicted / measured for predicted, measured in known]
         if not ratios:
             continue
