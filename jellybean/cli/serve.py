@@ -43,6 +43,12 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
             f"{plan.name}: its sources have several rates, so they make requests of their own; "
             "to serve them, put each part into a workflow of its own"
         )
+    missing = [f"{operator.name}/{operator.variant}" for operator in plan.operators if operator.model is None]
+    if missing:
+        raise JellyBeanError(
+            f"{plan.name} can be planned and simulated, not served: no model file for {', '.join(missing)}; "
+            "give these variants `model:` and `sha256:` in workflow.yaml"
+        )
     if renewed:
         say("planned anew: there was no plan yet, or the documents have changed since")
     document = to_document(plan)

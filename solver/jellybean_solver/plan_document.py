@@ -27,8 +27,8 @@ class PlanDocumentError(JellyBeanError):
 
 def to_document(plan: Plan) -> Document:
     """JSON values: `kind`, `version`, `hash`, then the fields of `Plan`."""
-    body = {"kind": "Plan", "version": PLAN_VERSION, **encode(plan)}
-    return {"kind": body.pop("kind"), "version": body.pop("version"), "hash": content_hash(body), **body}
+    body = encode(_decode(Plan, encode(plan)))  # a figure given as the integer 10 is the float 10.0, also to the hash
+    return {"kind": "Plan", "version": PLAN_VERSION, "hash": content_hash(body), **body}
 
 
 def from_document(document: Mapping[str, Any]) -> Plan:

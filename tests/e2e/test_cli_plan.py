@@ -96,11 +96,15 @@ def test_simulate_predicts_the_plans_own_throughput(vqa: Path) -> None:
     assert 0 < record["latency_p50_s"] <= record["latency_p99_s"]
 
 
-def test_report_without_a_measurement_says_how_to_get_one(vqa: Path) -> None:
-    jellybean("plan", str(vqa))
-    jellybean("report", str(vqa))
-    page = (vqa / "report.html").read_text()
+def test_report_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+    directory = tmp_path / "digits"
+    jellybean("init", "digits", str(directory))
+    assert "jellybean plan" in jellybean("report", str(directory), status=1).stderr
+    jellybean("plan", str(directory))
+    jellybean("report", str(directory))
+    page = (directory / "report.html").read_text()
     assert "jellybean bench" in page
+    assert "jellybean simulate" in page
 
 
 def test_schema_prints_every_document() -> None:
@@ -108,6 +112,15 @@ def test_schema_prints_every_document() -> None:
     assert set(schemas) == {"workflow", "infrastructure", "profiles"}
 
 
-def test_commands_without_a_running_plan_say_what_to_do(vqa: Path) -> None:
-    assert "jellybean up" in jellybean("infer", str(vqa), "--input", "image=x.png", status=1).stderr
-    jellybean("down", str(vqa), status=1)
+def test_commands_without_a_running_plan_say_what_to_do(tmp_path: Path) -> None:
+    directory = tmp_path / "digits"
+    jellybean("init", "digits", str(directory))
+    sample = f"strip={directory / 'samples' / 'strip.png'}"
+    assert "jellybean up" in jellybean("infer", str(directory), "--input", sample, status=1).stderr
+    assert "no.png" in jellybean("infer", str(directory), "--input", "strip=no.png", status=1).stderr
+    assert "SOURCE=FILE" in jellybean("infer", str(directory), "--input", "no.png", status=2).stderr
+    assert "nothing is up" in jellybean("down", str(directory), status=1).stderr
+
+
+def test_a_plan_without_models_cannot_be_served(vqa: Path) -> None:
+    assert "no model file" in jellybean("up", str(vqa), "--detach", status=1).stderr

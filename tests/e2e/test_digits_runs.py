@@ -68,7 +68,7 @@ def test_bench_reports_overload(running: Path) -> None:
 
 
 def test_a_second_up_is_refused(running: Path) -> None:
-    assert "running" in jellybean("up", str(running), "--detach", status=1).stderr
+    assert "jellybean down" in jellybean("up", str(running), "--detach", status=1).stderr
 
 
 def test_up_in_front_drains_on_ctrl_c(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_killed_agent_is_named(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert "serving" in process.stdout.readline()
         state = json.loads((directory / ".jellybean" / "run.json").read_text())
-        worker, pid = next((name, child["pid"]) for name, child in state["processes"].items() if name != "gateway")
+        worker, pid = next((child["name"], child["pid"]) for child in state["processes"] if child["name"] != "gateway")
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < deadline:
