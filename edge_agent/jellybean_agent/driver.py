@@ -1,5 +1,8 @@
-"""Drives a worker's brain: messages in, one executor thread, messages out. Everything but the executor runs in the
-event loop, so the brain needs no lock.
+"""Drives a worker's brain: messages in, one executor thread, messages out.
+
+Receiving and sending happen in the event loop. The executor thread tells the brain itself what it has finished and
+takes the next run at once, so that the worker does not idle while the loop encodes and sends; a lock keeps the brain
+whole.
 """
 
 from __future__ import annotations
@@ -67,6 +70,8 @@ class Driver:
         self._peers = peers
         own = {name: view.operators[name].wiring for name in self._worker.operators}
         self._brain = Brain(worker, own, view.routes)
+        self._lock = threading.Lock()  # of the brain: the event loop receives, the executor thread completes
+        self._stopping = False
         self._loop = asyncio.get_running_loop()
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._under_way: tuple[str, float] | None = None  # operator, since when: written by the executor thread
@@ -98,6 +103,7 @@ class Driver:
 
     def stop(self) -> None:
         """End the executor thread after the run under way."""
+        self._stopping = True
         self._runs.put(None)
         self._thread.join()
 
@@ -116,11 +122,14 @@ class Driver:
                 self._fail(wire.request_id, wire.downstream, str(error), status_of(error))
                 self._forget(wire.request_id)
             else:
-                self._act(self._brain.received(message))
+                with self._lock:
+                    instructions = self._brain.received(message)
+                self._act(instructions)
 
     def _execute(self) -> None:
-        """The executor thread: one run after another."""
-        while (run := self._runs.get()) is not None:
+        """The executor thread: one run after another, the next one without a detour through the event loop."""
+        run = self._runs.get()
+        while run is not None and not self._stopping:
             done: _Done
             self._under_way = (run.operator, time.monotonic())
             try:
@@ -132,31 +141,40 @@ class Driver:
                 done = PermanentError("out of memory")
             self._under_way = None
             try:
-                self._loop.call_soon_threadsafe(self._finished, run, done)
+                run = self._finished(run, done) or self._runs.get()
             except RuntimeError:  # the loop was closed: nobody is left to be told
                 return
 
-    def _finished(self, run: Run, done: _Done) -> None:
-        if isinstance(done, AgentError):
-            self.figures.failed[run.operator] += 1
-            self._act(self._brain.failed(run.run, str(done)), status_of(done))
-        else:
-            outputs, busy_s = done
-            self.figures.completed[run.operator] += 1
-            self.figures.busy_s[run.operator] += busy_s
-            self._act(self._brain.completed(run.run, TensorOutputs(outputs)))
+    def _finished(self, run: Run, done: _Done) -> Run | None:
+        """Tell the brain, hand what is to be sent to the event loop; the next run if there is one."""
+        status = grpc.StatusCode.INTERNAL
+        with self._lock:
+            if isinstance(done, AgentError):
+                status = status_of(done)
+                self.figures.failed[run.operator] += 1
+                instructions = self._brain.failed(run.run, str(done))
+            else:
+                self.figures.completed[run.operator] += 1
+                self.figures.busy_s[run.operator] += done[1]
+                instructions = self._brain.completed(run.run, TensorOutputs(done[0]))
+        following = [instruction for instruction in instructions if isinstance(instruction, Run)]
+        others = [instruction for instruction in instructions if not isinstance(instruction, Run)]
+        self._loop.call_soon_threadsafe(self._after, others, status)
+        return following[0] if following else None
+
+    def _after(self, instructions: Sequence[Instruction], status: grpc.StatusCode) -> None:
+        self._act(instructions, status)
         if self._brain.queued <= _NOT_FULL:
             self.on_room()
 
     def _act(self, instructions: Sequence[Instruction], status: grpc.StatusCode = grpc.StatusCode.INTERNAL) -> None:
         for instruction in instructions:
-            match instruction:
-                case Run():
-                    self._runs.put(instruction)
-                case Send():
-                    self._send(instruction.worker, instruction.message)
-                case Failed():
-                    self._fail(instruction.request, instruction.operator, instruction.reason, status)
+            if isinstance(instruction, Run):
+                self._runs.put(instruction)
+            elif isinstance(instruction, Send):
+                self._send(instruction.worker, instruction.message)
+            elif isinstance(instruction, Failed):
+                self._fail(instruction.request, instruction.operator, instruction.reason, status)
 
     def _send(self, worker: str, message: Message) -> None:
         try:
@@ -188,7 +206,9 @@ class Driver:
         self._peers[GATEWAY].put(agent_pb2.Message(request_id=request, failure=failure, plan=self._view.hash))
 
     def _forget(self, request: str) -> None:
-        self._act(self._brain.forget(request))
+        with self._lock:
+            instructions = self._brain.forget(request)
+        self._act(instructions)
 
 
 def _nothing() -> None:

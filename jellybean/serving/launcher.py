@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,12 +42,10 @@ Progress = Callable[[float, float, str], None]
 
 
 class _Child(subprocess.Popen[bytes]):
-    """A process that may outlive its launcher: `--detach` means just that, and is no leak to warn of."""
+    """A process that may outlive its launcher."""
 
     def __del__(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            super().__del__()  # it keeps the process to be reaped later
+        """Says nothing: Popen would warn of a child that still runs, which is what `--detach` asks for."""
 
 
 class Running:
