@@ -7,6 +7,7 @@ folder, because a socket's path is short.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import fcntl
@@ -49,12 +50,20 @@ class _Child(subprocess.Popen[bytes]):
 
 
 class Running:
-    """A plan that is up. `wait` stays in front; `down` drains and stops it."""
+    """A plan that is up. `wait` stays in front; `down` drains and stops it.
 
-    def __init__(self, directory: Path, state: RunState, children: Mapping[str, _Child]) -> None:
+    One that was not detached goes down with its launcher at the latest, however that ends short of SIGKILL.
+    """
+
+    def __init__(
+        self, directory: Path, state: RunState, children: Mapping[str, _Child], signals: contextlib.ExitStack
+    ) -> None:
         self.directory = directory
         self.state = state
         self._children = dict(children)
+        self._signals = signals  # SIGTERM interrupts until the run is down
+        if self._children:
+            atexit.register(self._leave)
 
     @property
     def gateway_address(self) -> str:
@@ -64,8 +73,12 @@ class Running:
         """Drain and stop; the number of requests that were left."""
         try:
             return down(self.directory, timeout_s=timeout_s)
+        except KeyboardInterrupt:  # a second Ctrl-C: no more waiting for requests
+            return down(self.directory, timeout_s=0.01)
         finally:
             self._reap()
+            self._signals.close()
+            atexit.unregister(self._leave)
 
     def wait(self, report: Callable[[str], None] | None = None) -> str | None:
         """Watch the processes until Ctrl-C, SIGTERM (both drain), a `down` from elsewhere, or the gateway's death.
@@ -75,18 +88,17 @@ class Running:
         say = report or (lambda text: print(text, file=sys.stderr, flush=True))
         deaths: list[str] = []
         try:
-            with _terminated_as_interrupt():
-                while self._children:
-                    for name in self._dead():
-                        if self._was_stopped():
-                            self._reap()
-                            return "; ".join(deaths) or None
-                        deaths.append(_death(name, self._children.pop(name).returncode, self._log(name)))
-                        say(deaths[-1])
-                        if name == GATEWAY_NAME:
-                            self.down()
-                            return "; ".join(deaths)
-                    time.sleep(_POLL_S)
+            while self._children:
+                for name in self._dead():
+                    if self._was_stopped():
+                        self._reap()
+                        return "; ".join(deaths) or None
+                    deaths.append(_death(name, self._children.pop(name).returncode, self._log(name)))
+                    say(deaths[-1])
+                    if name == GATEWAY_NAME:
+                        self.down()
+                        return "; ".join(deaths)
+                time.sleep(_POLL_S)
         except KeyboardInterrupt:
             self.down()
         return "; ".join(deaths) or None
@@ -97,6 +109,11 @@ class Running:
     def _was_stopped(self) -> bool:
         state = read_state(self.directory)
         return state is None or state.stopping or state.folder != self.state.folder
+
+    def _leave(self) -> None:
+        """At the launcher's exit: an interrupt may have come where nobody caught it."""
+        if not self._was_stopped():
+            self.down()
 
     def _log(self, name: str) -> Path:
         return next(Path(process.log) for process in self.state.processes if process.name == name)
@@ -128,16 +145,20 @@ def up(
         view = plan_view(document)
     except AgentError as error:
         raise LaunchError(str(error)) from error
-    with _terminated_as_interrupt(), _lock(directory):
-        _refuse_second(directory)
-        launch = _Launch(directory, view, port, max_in_hand, request_timeout_s)
-        try:
-            launch.spawn(document)
-            launch.await_ready(progress, time.monotonic() + start_timeout_s)
-        except BaseException:
-            launch.abandon()
-            raise
-    return Running(directory, launch.state, {} if detach else launch.children)
+    with contextlib.ExitStack() as signals:
+        signals.enter_context(_terminated_as_interrupt())
+        with _lock(directory):
+            _refuse_second(directory)
+            launch = _Launch(directory, view, port, max_in_hand, request_timeout_s)
+            try:
+                launch.spawn(document)
+                launch.await_ready(progress, time.monotonic() + start_timeout_s)
+            except BaseException:
+                launch.abandon()
+                raise
+            if detach:
+                return Running(directory, launch.state, {}, contextlib.ExitStack())
+            return Running(directory, launch.state, launch.children, signals.pop_all())
 
 
 def down(directory: Path, *, timeout_s: float = DRAIN_S) -> int:
