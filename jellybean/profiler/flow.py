@@ -23,6 +23,7 @@ from jellybean_solver.problem import Edge, EdgeKind
 
 Inputs = tuple[Input, ...]
 _WORKER = "profiler"
+KEPT_INPUTS = 64  # per operator: enough to vary, little enough to hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Flow:
         self._request = -1
         self._memo: dict[tuple[tuple[str, ...], Path], Mapping[str, Array]] = {}
         self.traffic = Traffic()
-        self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> inputs of the runs really made
+        self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> inputs of its first runs
 
     def answer(self, request: int, selection: Selection) -> Mapping[str, Array]:
         """Sink -> its answer to a held-out request; the answers of all children in one tensor under open fan-outs."""
@@ -117,7 +118,8 @@ class Flow:
             result = self.executor(model).run(run.inputs)
         except AgentError as error:
             raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
-        self.inputs[run.operator].append(run.inputs)
+        if len(self.inputs[run.operator]) < KEPT_INPUTS:
+            self.inputs[run.operator].append(run.inputs)
         found: dict[str, Array] = {}
         for edge in workload.edges:
             if edge.upstream == model.operator:

@@ -1,8 +1,9 @@
 """How long a worker is busy with one batch, through the executor that serves.
 
 Every point (model, speed, batch) is measured in several short blocks, round-robin over all points, so that drift of
-the machine hits all alike; the spread of a point's block medians says how noisy it was. Between runs the worker rests
-for a moment as a serving worker does: caches are then as cold as in service, where a tight loop would flatter.
+the machine hits all alike; the spread of a point's block medians says how noisy it was. Before each run the worker
+pauses as it would between two requests in service. A tight loop would flatter: caches stay warm, and small models run
+several times faster in it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from jellybean_agent.executor import Executor
 BLOCKS = 5
 FEWEST_RUNS = 2  # per block
 WARM_UP_BELOW_S = 0.05  # a block starts with a run that does not count, unless runs take longer
-REST_S = 0.002
-SAMPLE = 64  # different inputs per point
+PAUSE_S = 0.003  # before each run, the sleep of an emulated slow worker included
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,18 @@ class LatencyMeter:
     def _samples(self, point: Point, block: int) -> list[float]:
         model = point.model
         executor = self._executor(model, point.speed)
-        inputs = batched(self._inputs[model.operator][:SAMPLE], point.batch)
+        inputs = batched(self._inputs[model.operator], point.batch)
         samples: list[float] = []
         try:
             if block == 0 or self._fast(point):
                 executor.run(inputs[0])
             ends = time.perf_counter() + self._seconds
+            slept_s = 0.0
             while len(samples) < FEWEST_RUNS or time.perf_counter() < ends:
-                time.sleep(REST_S)
-                samples.append(executor.run(inputs[(block * 7 + len(samples)) % len(inputs)]).busy_s)
+                time.sleep(max(0.0, PAUSE_S - slept_s))
+                result = executor.run(inputs[(block * 7 + len(samples)) % len(inputs)])
+                samples.append(result.busy_s)
+                slept_s = result.busy_s - result.wall_s
         except AgentError as error:
             raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
         return samples

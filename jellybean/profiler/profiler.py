@@ -9,6 +9,7 @@ from jellybean.documents import Project, write_profiles
 from jellybean.documents.profiles import ProfilesDocument
 from jellybean.profiler import accuracy
 from jellybean.profiler.cache import Cache, key_of
+from jellybean.profiler.company import company
 from jellybean.profiler.document import Findings, noise_notes, to_profiles
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point, batched
@@ -24,7 +25,7 @@ Progress = Callable[[float, float, str], None]
 SECONDS_PER_POINT = 0.6
 BATCH_SIZES = (1, 4)
 PROFILES_FILE = "profiles.yaml"
-_SURVEY_S, _HOP_S, _MEMORY_S, _ACCURACY_S = 3.0, 4.0, 0.8, 6.0  # first guesses, for the progress bar only
+_SURVEY_S, _HOP_S, _MEMORY_S, _ACCURACY_S = 3.0, 8.0, 0.6, 4.0  # first guesses, for the progress bar only
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def profile(
     clock.spent("survey", _SURVEY_S)
     meter = LatencyMeter(workload, found.inputs, cache, seconds_per_point)
     points = _points(workload, meter, batch_sizes)
-    latency = _latency(meter, points, clock)
+    with company():
+        latency = _latency(meter, points, clock)
     memory = _memory(workload, found, points, cache, clock)
     hop_s = _hop_s(cache, clock)
     findings = Findings(workload, found, latency, memory, hop_s, _accuracy(workload, flow, cache, clock))
