@@ -90,18 +90,27 @@ def load_plan(directory: Path) -> Plan:
         raise JellyBeanError(f"{path}: there is no plan yet; run: jellybean plan {directory}") from error
     except (OSError, ValueError) as error:
         raise JellyBeanError(f"{path}: cannot be read as a plan: {error}; run: jellybean plan {directory}") from error
+    if not isinstance(document, dict):
+        raise JellyBeanError(f"{path}: holds no plan; run: jellybean plan {directory}")
     return from_document(document)
 
 
 def current_plan(project: Project) -> tuple[Plan, bool]:
     """The plan of the project as its documents stand, and whether it had to be made anew."""
     problem = build_problem(project)
-    key_path = _key_path(project.directory)
-    if (project.directory / PLAN_FILE).exists() and key_path.exists() and key_path.read_text() == problem_key(problem):
+    path, key_path = project.directory / PLAN_FILE, _key_path(project.directory)
+    if path.exists() and key_path.exists() and key_path.read_bytes() == problem_key(problem).encode():
         return load_plan(project.directory), False
     planned = plan_project(project, compare=False)
     save_plan(project, planned)
     return require_plan(planned), True
+
+
+def unproven(plan: Plan) -> str | None:
+    """A sentence on a plan that a time limit cut short; None for one that is proven optimal."""
+    if plan.certificate.termination == "optimal":
+        return None
+    return f"this plan may cost up to {plan.certificate.gap:.1%} more than the optimum: a time limit stopped its search"
 
 
 def problem_key(problem: Problem) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jellybean.planning import Planned
 from jellybean.report import Store
+from jellybean.serving.state import running_state
 from jellybean_solver.plan import Plan
-from jellybean_solver.plan_document import to_document
+from jellybean_solver.plan_document import from_document, to_document
 
 
 def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned | None = None) -> None:
@@ -34,6 +36,23 @@ def record_prediction(directory: Path, plan: Plan, record: Mapping[str, Any]) ->
     store.add_prediction(document["hash"], dict(record))
 
 
+def predicted_rate_per_s(directory: Path) -> float | None:
+    """The highest sustained rate that the simulator expects of the plan that is up; None when it was not asked."""
+    plan = _running_plan(directory)
+    snapshot = Store.of(directory).latest(to_document(plan)["hash"])
+    record = snapshot.prediction.record if snapshot is not None and snapshot.prediction is not None else {}
+    rate = record.get("highest_rate_per_s")
+    return float(rate) if rate else None
+
+
 def record_measurement(directory: Path, record: Mapping[str, Any]) -> None:
-    """Keep what was measured of the plan that is up."""
-    Store.of(directory).add_measurement(record["plan"], dict(record))
+    """Keep what was measured of the plan that is up, the plan too when the store does not have it."""
+    store = Store.of(directory)
+    if store.latest(record["plan"]) is None:
+        store.add_plan(to_document(_running_plan(directory)))
+    store.add_measurement(record["plan"], dict(record))
+
+
+def _running_plan(directory: Path) -> Plan:
+    path = running_state(directory.resolve()).plan_path
+    return from_document(json.loads(path.read_text(encoding="utf-8")))

@@ -9,6 +9,7 @@ import typer
 from jellybean.cli.app import app
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INFEASIBLE, errors
 from jellybean.errors import DocumentError, InfeasibleError, JellyBeanError
+from jellybean_agent.errors import AgentError
 
 
 def main() -> None:
@@ -23,8 +24,8 @@ def run(arguments: list[str]) -> int:
         command.main(arguments, prog_name="jellybean")
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 0
-    except (JellyBeanError, OSError) as error:
-        errors.print(str(error), style="red", markup=False, soft_wrap=True)
+    except (JellyBeanError, AgentError, OSError) as error:
+        errors.print(str(error) or type(error).__name__, style="red", soft_wrap=True)
         return _status_of(error)
     return 0
 

@@ -25,7 +25,7 @@ Overrides = Annotated[
     typer.Option("--set", metavar="PATH=VALUE", help="Override a value, e.g. --set slo.accuracy=57. May be repeated."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
 
 def example(*lines: str) -> str:

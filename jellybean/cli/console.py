@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,20 +16,29 @@ EXIT_BAD_INPUT = 2
 EXIT_INFEASIBLE = 3
 EXIT_OVERLOAD = 4
 
-out = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+# No markup: names, paths and answers are people's own text. Colour comes by `style=` and `Text`.
+out = Console(highlight=False, markup=False)
+errors = Console(stderr=True, highlight=False, markup=False)
 
 Advance = Callable[[float, float, str], None]  # done, total, label
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout, never wrapped or coloured."""
-    print(json.dumps(value, indent=2, allow_nan=False))
+    """One JSON document on stdout, never wrapped or coloured; what is not a finite number is null."""
+    print(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def say(text: str) -> None:
     """A line about what is going on, for people: stderr."""
-    errors.print(text, style="dim", markup=False)
+    errors.print(text, style="dim")
 
 
 @contextmanager

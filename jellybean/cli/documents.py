@@ -65,7 +65,7 @@ def validate(directory: Directory, overrides: Overrides = None, json: Json = Fal
     workflow, fleet = project.workflow, project.infrastructure
     count = sum(pool.count for pool in fleet.workers.values())
     out.print(
-        f"[green]valid[/]: {workflow.name}, {len(workflow.operators)} operators, {len(workflow.sources)} sources, "
+        f"valid: {workflow.name}, {len(workflow.operators)} operators, {len(workflow.sources)} sources, "
         f"{count} workers in {len(fleet.workers)} pools"
     )
     if not has_profiles:

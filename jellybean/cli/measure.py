@@ -15,7 +15,7 @@ from jellybean.cli.documents import Example, init
 from jellybean.documents import load_project
 from jellybean.planning import current_plan
 from jellybean.predict import predict
-from jellybean.records import record_measurement, record_prediction
+from jellybean.records import predicted_rate_per_s, record_measurement, record_prediction
 from jellybean.report import Store, build_report, render_html, to_table
 from jellybean.serving import bench as bench_module
 from jellybean.serving.bench import BenchResult
@@ -31,8 +31,8 @@ def bench(
     overrides: Overrides = None,
     json: Json = False,
     seed: Seed = 0,
-    duration: Annotated[float, typer.Option(min=1, help="Seconds of load.")] = 30.0,
-    rate_scale: Annotated[float, typer.Option(min=0.001, help="Multiply all sources' rates.")] = 1.0,
+    duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of load.")] = 30.0,
+    rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
     saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
 ) -> None:
     """Offer the workflow's own rates on held-out inputs to the running plan; exit status 4 when it does not keep up."""
@@ -43,9 +43,9 @@ def bench(
         print_json(result.to_dict())
     else:
         out.print(_bench_table(result))
-        errors.print(result.verdict, style="green" if result.sustained else "bold red", markup=False)
+        errors.print(result.verdict, style="green" if result.sustained else "bold red")
         for breach in result.breaches:
-            errors.print(breach, style="yellow", markup=False)
+            errors.print(breach, style="yellow")
     if not result.sustained:
         raise typer.Exit(EXIT_OVERLOAD)
 
@@ -79,7 +79,7 @@ def report(
 @app.command(epilog=example("jellybean demo my-digits"))
 def demo(
     directory: Directory,
-    duration: Annotated[float, typer.Option(min=1, help="Seconds of load at the declared rate.")] = 30.0,
+    duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of load at the declared rate.")] = 30.0,
 ) -> None:
     """The whole main job on the digits example: profile, plan, serve, measure, report."""
     from jellybean.cli.plan import plan, profile
@@ -113,7 +113,8 @@ def measure(
     project = load_project(directory, overrides)
     with progress("saturate" if saturate else "bench") as advance:
         if saturate:
-            result = bench_module.saturate(project, seed=seed, progress=advance)
+            guess = predicted_rate_per_s(directory)
+            result = bench_module.saturate(project, start_rate_per_s=guess, seed=seed, progress=advance)
         else:
             result = bench_module.bench(
                 project, duration_s=duration_s, rate_scale=rate_scale, seed=seed, progress=advance

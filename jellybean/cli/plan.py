@@ -11,7 +11,7 @@ from rich.table import Table
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
 from jellybean.documents import load_project
-from jellybean.planning import Planned, current_plan, plan_project, save_plan
+from jellybean.planning import Planned, current_plan, plan_project, save_plan, unproven
 from jellybean.predict import predict
 from jellybean.records import record_plan, record_prediction
 from jellybean.report import plan_text
@@ -32,7 +32,7 @@ def profile(
     with progress("profile") as advance:
         measured = measure(project, progress=advance, seconds_per_point=seconds, resume=not fresh)
     for note in measured.notes:
-        errors.print(note, style="yellow", markup=False)
+        errors.print(note, style="yellow")
     out.print(f"wrote {directory / 'profiles.yaml'}")
     out.print(f"next: jellybean plan {directory}", style="bold")
 
@@ -66,12 +66,16 @@ def simulate(
     overrides: Overrides = None,
     json: Json = False,
     seed: Seed = 0,
-    rate_scale: Annotated[float, typer.Option(min=0.001, help="Multiply all sources' rates.")] = 1.0,
-    duration: Annotated[float | None, typer.Option(min=1, help="Virtual seconds; long enough by default.")] = None,
+    rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
+    duration: Annotated[
+        float | None, typer.Option(min=1, max=86_400, help="Virtual seconds; long enough by default.")
+    ] = None,
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan in virtual time."""
     project = load_project(directory, overrides or ())
     current, _ = current_plan(project)
+    if (warning := unproven(current)) is not None:
+        errors.print(warning, style="yellow")
     with progress("simulate") as advance:
         record = predict(current, seed=seed, rate_scale=rate_scale, duration_s=duration, progress=advance)
     if math.isclose(rate_scale, 1.0):
@@ -88,6 +92,11 @@ def plan_json(planned: Planned) -> dict[str, Any]:
         why = planned.infeasibility
         return {
             "status": "infeasible",
+            "cost_usd_per_h": None,
+            "accuracy": None,
+            "selection": {},
+            "placements": [],
+            "certificate": None,
             "reasons": list(planned.reasons),
             "breaches": list(why.breaches) if why else list(planned.reasons),
             "nearest": {
@@ -132,7 +141,7 @@ def plan_json(planned: Planned) -> dict[str, Any]:
 def _print_infeasible(planned: Planned) -> None:
     errors.print(f"{planned.problem.name}: no plan meets the targets", style="bold red")
     for reason in planned.reasons:
-        errors.print(f"  - {reason}", markup=False)
+        errors.print(f"  - {reason}")
 
 
 def _simulation_table(name: str, record: dict[str, Any]) -> Table:

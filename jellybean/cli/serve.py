@@ -13,7 +13,7 @@ from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say
 from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
-from jellybean.planning import current_plan
+from jellybean.planning import current_plan, unproven
 from jellybean.records import record_plan
 from jellybean_solver.plan_document import to_document
 from jellybean_solver.streams import request_streams
@@ -49,6 +49,8 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
             f"{plan.name} can be planned and simulated, not served: no model file for {', '.join(missing)}; "
             "give these variants `model:` and `sha256:` in workflow.yaml"
         )
+    if (warning := unproven(plan)) is not None:
+        errors.print(warning, style="yellow")
     if renewed:
         say("planned anew: there was no plan yet, or the documents have changed since")
     document = to_document(plan)
@@ -56,12 +58,12 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
         record_plan(project.directory, document)
     with progress("up") as advance:
         running = launcher.up(project.directory, document, port=port, detach=detach, progress=advance)
-    out.print(f"[green]serving[/] {plan.name} on {running.gateway_address} with {len(plan.workers)} workers")
+    out.print(f"serving {plan.name} on {running.gateway_address} with {len(plan.workers)} workers")
     if detach:
         out.print(f"stop it with: jellybean down {project.directory}", style="bold")
         return
     say("Ctrl-C drains and stops")
-    died = running.wait(lambda text: errors.print(text, style="bold red", markup=False))
+    died = running.wait(lambda text: errors.print(text, style="bold red"))
     if died:
         raise typer.Exit(EXIT_FAILURE)
 
@@ -98,7 +100,7 @@ def infer(
         print_json({name: value.tolist() for name, value in answer.items()})
         return
     for name, value in answer.items():
-        out.print(f"[bold]{name}[/]: {_readable(value)}")
+        out.print(f"{name}: {_readable(value)}")
 
 
 def _parse_input(text: str) -> tuple[str, np.ndarray[Any, Any]]:

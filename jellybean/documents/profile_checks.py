@@ -130,7 +130,8 @@ def _workers(
             runs_on[operator] = tuple(dict.fromkeys([*runs_on.get(operator, ()), *pools]))
             if not broken:
                 _types(profiles, path, profile, set(types.values()), pools)
-            _load_figures(profiles, path, profile, fleet)
+            if not infrastructure.unknown("limits"):
+                _load_figures(profiles, path, profile, fleet)
     if not profiles.broken:
         for name, type_ in types.items():
             if type_ not in profiled:
