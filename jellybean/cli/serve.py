@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -15,6 +15,7 @@ from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
 from jellybean.planning import current_plan, unproven
 from jellybean.records import record_plan
+from jellybean.tensor_files import Array, read_npy, read_npz
 from jellybean_solver.plan_document import to_document
 from jellybean_solver.streams import request_streams
 
@@ -93,7 +94,10 @@ def infer(
     """Send one request and print the answer."""
     from jellybean.serving.client import Client
 
-    tensors = dict(_parse_input(text) for text in inputs)
+    parsed = [_parse_input(text) for text in inputs]
+    tensors = dict(parsed)
+    if len(tensors) < len(parsed):
+        raise typer.BadParameter("--input names one source twice")
     with Client.of(directory) as client:
         answer = client.infer(tensors)
     if json:
@@ -103,14 +107,14 @@ def infer(
         out.print(f"{name}: {_readable(value)}")
 
 
-def _parse_input(text: str) -> tuple[str, np.ndarray[Any, Any]]:
+def _parse_input(text: str) -> tuple[str, Array]:
     source, separator, file = text.partition("=")
     if not separator:
         raise typer.BadParameter(f"--input {text!r}: write SOURCE=FILE, e.g. --input image=x.png")
     return source, load_tensor(file)
 
 
-def load_tensor(reference: str) -> np.ndarray[Any, Any]:
+def load_tensor(reference: str) -> Array:
     """A request's tensor from a picture (uint8, [1, H, W] grey or [1, H, W, 3]), .npy, or file.npz#array[index]."""
     name, _, array = reference.partition("#")
     path = Path(name)
@@ -118,29 +122,15 @@ def load_tensor(reference: str) -> np.ndarray[Any, Any]:
         if path.stat().st_size > MAX_INPUT_BYTES:
             raise JellyBeanError(f"{path}: larger than {MAX_INPUT_BYTES} bytes")
         if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False))
+            return read_npy(path)
         if path.suffix == ".npz":
-            return _from_npz(path, array)
+            return read_npz(path, array)
         with Image.open(path) as image:
             grey = image.mode in {"1", "L", "LA", "I;16"}
             return np.asarray(image.convert("L" if grey else "RGB"))[np.newaxis]
-    except (UnidentifiedImageError, ValueError, OSError) as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError, ValueError, OSError) as error:
         raise JellyBeanError(f"{path}: cannot be read as an input: {error}") from error
 
 
-def _from_npz(path: Path, array: str) -> np.ndarray[Any, Any]:
-    name, bracket, index = array.partition("[")
-    with np.load(path, allow_pickle=False) as archive:
-        if name not in archive:
-            raise JellyBeanError(f"{path} holds {', '.join(archive.files)}; write {path}#{archive.files[0]}[0]")
-        data = np.asarray(archive[name])
-    if not bracket:
-        return data
-    row = int(index.rstrip("]"))
-    if not 0 <= row < len(data):
-        raise JellyBeanError(f"{path}#{name} has rows 0 to {len(data) - 1}, not {row}")
-    return data[row : row + 1]
-
-
-def _readable(value: np.ndarray[Any, Any]) -> str:
+def _readable(value: Array) -> str:
     return str(value.item()) if value.size == 1 else np.array2string(value, threshold=50)
