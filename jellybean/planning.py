@@ -14,6 +14,7 @@ from typing import Any
 
 from jellybean.documents import Project, build_problem
 from jellybean.errors import InfeasibleError, JellyBeanError
+from jellybean.folders import state_folder
 from jellybean.simulation import check_latency
 from jellybean_solver.baselines import Baseline, baselines
 from jellybean_solver.infeasible import Infeasibility
@@ -23,7 +24,6 @@ from jellybean_solver.problem import Problem
 from jellybean_solver.solve import Solution, solve
 
 PLAN_FILE = "plan.json"
-STATE_FOLDER = ".jellybean"
 
 
 @dataclass(frozen=True)
@@ -116,13 +116,6 @@ def unproven(plan: Plan) -> str | None:
 def problem_key(problem: Problem) -> str:
     """Content hash of a problem: tells whether a plan still answers the documents."""
     return content_hash(encode(problem))
-
-
-def state_folder(directory: Path) -> Path:
-    """DIR/.jellybean, made when missing: everything JellyBean keeps beside the documents."""
-    folder = directory / STATE_FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
 
 
 def _key_path(directory: Path) -> Path:

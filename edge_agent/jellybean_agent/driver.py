@@ -8,6 +8,7 @@ whole.
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 import time
@@ -26,6 +27,7 @@ from jellybean_agent.plan_view import OperatorView, PlanView
 from jellybean_agent.tensors import Array, decode, encode
 from jellybean_protos.agent.v1 import agent_pb2
 
+LOG = logging.getLogger("jellybean.agent")
 MAX_CHILDREN = 65536  # of one fan-out
 _FULL, _NOT_FULL = 64, 32  # runs waiting: where credit stops, and where it comes back
 
@@ -75,10 +77,10 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._under_way: tuple[str, float] | None = None  # operator, since when: written by the executor thread
-        self._thread = threading.Thread(target=self._execute, name=f"executor of {worker}", daemon=True)
-        self._thread.start()
         self.figures = Figures(dict.fromkeys(own, 0), dict.fromkeys(own, 0), dict.fromkeys(own, 0.0))
         self.on_room: Callable[[], None] = _nothing  # called while the queue is short
+        self._thread = threading.Thread(target=self._execute, name=f"executor of {worker}", daemon=True)
+        self._thread.start()  # last: it uses all of the above
 
     @property
     def is_full(self) -> bool:
@@ -139,11 +141,11 @@ class Driver:
                 done = error
             except MemoryError:
                 done = PermanentError("out of memory")
+            except Exception as error:  # the thread's boundary: this request fails, the worker goes on
+                LOG.exception("%s: a run of %s failed unexpectedly", self._worker.name, run.operator)
+                done = PermanentError(f"unexpected: {error!r}")
             self._under_way = None
-            try:
-                run = self._finished(run, done) or self._runs.get()
-            except RuntimeError:  # the loop was closed: nobody is left to be told
-                return
+            run = self._finished(run, done) or self._runs.get()
 
     def _finished(self, run: Run, done: _Done) -> Run | None:
         """Tell the brain, hand what is to be sent to the event loop; the next run if there is one."""
@@ -159,7 +161,12 @@ class Driver:
                 instructions = self._brain.completed(run.run, TensorOutputs(done[0]))
         following = [instruction for instruction in instructions if isinstance(instruction, Run)]
         others = [instruction for instruction in instructions if not isinstance(instruction, Run)]
-        self._loop.call_soon_threadsafe(self._after, others, status)
+        try:
+            self._loop.call_soon_threadsafe(self._after, others, status)
+        except RuntimeError:  # the loop was closed: nobody is left to be told
+            self._stopping = True
+            self._runs.put(None)
+            return None
         return following[0] if following else None
 
     def _after(self, instructions: Sequence[Instruction], status: grpc.StatusCode) -> None:

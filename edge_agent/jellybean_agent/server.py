@@ -171,7 +171,7 @@ class AgentService:
         )
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
-        return agent_pb2.DrainResponse(left=await self.drain(request.timeout_s or DRAIN_S))
+        return agent_pb2.DrainResponse(left=await self.drain(request.timeout_s))  # 0: do not wait
 
     async def drain(self, timeout_s: float) -> int:
         """Ask for no new requests, finish those in hand; the number that was left when the time was up.

@@ -11,7 +11,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(".jellybean") / "profile-cache"
+from jellybean.folders import STATE_FOLDER, state_folder
+
+FOLDER = Path(STATE_FOLDER) / "profile-cache"
 
 
 def key_of(**settings: Any) -> str:
@@ -24,7 +26,8 @@ class Cache:
 
     def __init__(self, project_folder: Path, *, resume: bool = True) -> None:
         self._path = project_folder / FOLDER / "finished.jsonl"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        state_folder(project_folder)
+        self._path.parent.mkdir(exist_ok=True)
         self._known: dict[str, Any] = {}
         if not resume:
             self._path.unlink(missing_ok=True)

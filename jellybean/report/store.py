@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from jellybean.folders import STATE_FOLDER, state_folder
 from jellybean_solver.errors import JellyBeanError
 
 SCHEMA_VERSION = 1
 LOCK_TIMEOUT_S = 10.0
 SAME_RATE = 0.01
-STORE_FILE = Path(".jellybean") / "report.db"
+STORE_FILE = Path(STATE_FOLDER) / "report.db"
 
 Record = Mapping[str, Any]
 MeasurementKind = Literal["bench", "scaled", "saturate"]
@@ -201,6 +202,8 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with _explained(self.path):
+            if self.path.parent.name == STATE_FOLDER:
+                state_folder(self.path.parent.parent)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(self._connect()) as connection:
                 self._migrate(connection)

@@ -52,7 +52,11 @@ class Client:
         return status
 
     def drain(self, timeout_s: float) -> int:
-        """Let the gateway finish what it has in hand and take nothing new; the number of requests left."""
+        """Let the gateway finish what it has in hand and take nothing new; the number of requests left.
+
+        0 s: do not wait. Only the gateway's private socket takes this, not the port that clients use.
+        """
+        timeout_s = max(timeout_s, 0.0)
         request = agent_pb2.DrainRequest(timeout_s=timeout_s)
         return int(self._call(self._stub.Drain, request, timeout_s + 5.0).left)
 

@@ -1,7 +1,8 @@
 """The gateway: takes requests, draws a route for each, sends the sources' data, collects the sinks' answers.
 
 It keeps a stream open to every worker of the plan; when one breaks, the worker is gone and the requests on their way
-through it fail by its name. A worker that wants to leave gets no new requests and its stream ends with the last one.
+through it fail by its name; new ones go round it where a route does. A worker that wants to leave gets no new requests
+and its stream ends with the last one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ LOG = logging.getLogger("jellybean.gateway")
 MAX_IN_HAND = 1024
 TIMEOUT_S = 60.0
 _DESCRIBE_S = 10.0
+_DESCRIBE_TRIES, _DESCRIBE_AGAIN_S = 5, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Gateway:
         self._draining = False
         self._drain_until = math.inf
         self._answered = self._failed = 0
-        self._describing: set[asyncio.Task[None]] = set()
+        self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
         self._peers = {
             name: Peer(name, addresses[name], sender=GATEWAY, on_lost=self._lost, on_credit=self._credit, eager=True)
             for name in self._workers
@@ -124,7 +126,7 @@ class Gateway:
         )
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
-        return agent_pb2.DrainResponse(left=await self.drain(request.timeout_s or TIMEOUT_S))
+        return agent_pb2.DrainResponse(left=await self.drain(request.timeout_s))  # 0: do not wait
 
     @property
     def state(self) -> str:
@@ -148,7 +150,7 @@ class Gateway:
         """Fail what is still in hand and end all streams."""
         for request in list(self._in_hand.values()):
             self._finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down"))
-        for task in self._describing:
+        for task in self._describing.values():
             task.cancel()
         for peer in self._peers.values():
             await peer.close()
@@ -278,19 +280,15 @@ class Gateway:
             self._redraw()
             self._let_go()
         elif worker.state in ("starting", "gone") and credit.messages:
-            task = asyncio.create_task(self._describe(name))
-            self._describing.add(task)
-            task.add_done_callback(self._describing.discard)
+            running = self._describing.get(name)
+            if running is None or running.done():
+                self._describing[name] = asyncio.create_task(self._describe(name))
 
     async def _describe(self, name: str) -> None:
-        """Learn what the worker's models take and give; then it is ready."""
+        """Learn what the worker's models take and give; then it is ready. A loss of the worker cancels this."""
         worker = self._workers[name]
-        try:
-            async with grpc.aio.insecure_channel(self._addresses[name], options=CHANNEL_OPTIONS) as channel:
-                stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
-                status = await stub.Describe(agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S)
-        except grpc.aio.AioRpcError as error:
-            worker.reason = error.details() or error.code().name
+        status = await self._asked(name, worker)
+        if status is None or worker.state not in ("starting", "gone"):
             return
         if status.plan != self._view.hash or status.worker != name:
             worker.reason = f"{status.worker} of plan {status.plan[:12]} answers at its address"
@@ -300,24 +298,44 @@ class Gateway:
         self._redraw()
         LOG.info("%s is ready", name)
 
+    async def _asked(self, name: str, worker: _Worker) -> agent_pb2.AgentStatus | None:
+        """The worker's status, asked for a few times; None, and a reason, when it never answers."""
+        async with grpc.aio.insecure_channel(self._addresses[name], options=CHANNEL_OPTIONS) as channel:
+            stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
+            for attempt in range(_DESCRIBE_TRIES):
+                if attempt:
+                    await asyncio.sleep(_DESCRIBE_AGAIN_S)
+                try:
+                    status: agent_pb2.AgentStatus = await stub.Describe(
+                        agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S
+                    )
+                    return status
+                except grpc.aio.AioRpcError as error:
+                    worker.reason = f"it does not describe itself: {error.details() or error.code().name}"
+                    LOG.warning("%s: %s", name, worker.reason)
+        return None
+
     def _lost(self, name: str, reason: str, _undelivered: Sequence[agent_pb2.Message]) -> None:
         worker = self._workers[name]
+        if (describing := self._describing.pop(name, None)) is not None:
+            describing.cancel()  # the next connection asks anew
         if worker.state == "starting":
             worker.reason = reason
             return
         if worker.state != "gone":
             LOG.warning("%s is gone: %s", name, reason)
         worker.state, worker.reason = "gone", reason
+        self._redraw()
         error = TransientError(f"worker {name} is gone: {reason}")
         for request in list(self._in_hand.values()):
             if name in self._view.routes[request.route].values():
                 self._finish(request, Outcome(status_of(error), str(error)))
 
     def _redraw(self) -> None:
-        """New requests go round workers that drain, if any route does."""
-        draining = {name for name, worker in self._workers.items() if worker.state == "draining"}
+        """New requests go round workers that drain or are gone, if any route does."""
+        leaving = {name for name, worker in self._workers.items() if worker.state in ("draining", "gone")}
         weights = [
-            0.0 if draining & set(route.values()) else weight
+            0.0 if leaving & set(route.values()) else weight
             for weight, route in zip(self._view.weights, self._view.routes, strict=True)
         ]
         self._drawer = RouteDrawer(weights if any(weights) else self._view.weights)

@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -25,8 +26,19 @@ from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 LOG = logging.getLogger("jellybean.gateway")
 
 
+class _ForClients:
+    """The gateway as any process of this machine may use it; who owns the run alone may drain it."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.Infer, self.Status = gateway.Infer, gateway.Status
+
+    async def Drain(self, _request: agent_pb2.DrainRequest, context: Any) -> None:
+        reason = "drain it with `jellybean down`: only the run's private socket takes this"
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+
+
 async def serve(given: argparse.Namespace) -> None:
-    """Serve clients on loopback and the workers' answers on a unix socket until SIGTERM, then drain."""
+    """Serve clients on loopback, workers' answers and the launcher on a unix socket until SIGTERM, then drain."""
     view, addresses = read_plan(given.plan), read_peers(given.peers)
     stop = stop_event()
     with EmulatedLinks(view.links, given.links) as links:
@@ -42,7 +54,8 @@ async def serve(given: argparse.Namespace) -> None:
         )
         handler = grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver})
         workers.add_generic_rpc_handlers((handler,))
-        gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, clients)  # type: ignore[no-untyped-call]
+        gateway_pb2_grpc.add_GatewayServicer_to_server(_ForClients(gateway), clients)  # type: ignore[no-untyped-call]
+        gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, workers)  # type: ignore[no-untyped-call]
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(healthy, clients)
         await workers.start()

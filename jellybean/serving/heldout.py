@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from jellybean.serving.errors import ServingError
+from jellybean.tensor_files import read_npz
 from jellybean_agent.tensors import Array
 from jellybean_solver.problem import Arrivals
 
@@ -38,7 +37,7 @@ class HeldOut:
 
 
 def held_out(project: Project) -> HeldOut:
-    """The project's held-out requests. ServingError when a source names none or a file does not hold them."""
+    """The project's held-out requests. JellyBeanError when a source names none or a file does not hold them."""
     workflow = project.workflow
     inputs: dict[str, Array] = {}
     for name, source in workflow.sources.items():
@@ -58,12 +57,6 @@ def held_out(project: Project) -> HeldOut:
 
 
 def read_array(directory: Path, reference: str) -> Array:
-    """The array `file.npz#name` of a project. ServingError when it is not there."""
+    """The array `file.npz#name` of a project. JellyBeanError when it is not there."""
     file, _, name = str(reference).partition("#")
-    try:
-        with np.load(directory / file, allow_pickle=False) as archive:
-            if name not in archive:
-                raise ServingError(f"{file} holds {', '.join(archive.files)}, not {name!r}")
-            return np.asarray(archive[name])
-    except (OSError, ValueError) as error:
-        raise ServingError(f"{file} cannot be read: {error}") from error
+    return read_npz(directory / file, name)

@@ -24,8 +24,9 @@ from typing import Any
 
 import psutil
 
+from jellybean.folders import state_folder
 from jellybean.serving.client import Client
-from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError
+from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S
 from jellybean.serving.state import GATEWAY_NAME, ProcessState, RunState, clear_state, read_state, write_state
 from jellybean_agent.errors import AgentError
@@ -35,6 +36,7 @@ from jellybean_agent.plan_view import PlanView, plan_view
 START_S = 120.0
 DRAIN_S = 30.0
 _STOP_S = 10.0  # from SIGTERM to SIGKILL, once the gateway has been drained
+_STATUS_S = 5.0
 _POLL_S = 0.1
 _LOG_LINES = 8
 _MAX_SOCKET_PATH = 100
@@ -74,7 +76,7 @@ class Running:
         try:
             return down(self.directory, timeout_s=timeout_s)
         except KeyboardInterrupt:  # a second Ctrl-C: no more waiting for requests
-            return down(self.directory, timeout_s=0.01)
+            return down(self.directory, timeout_s=0.0)
         finally:
             self._reap()
             self._signals.close()
@@ -112,8 +114,11 @@ class Running:
 
     def _leave(self) -> None:
         """At the launcher's exit: an interrupt may have come where nobody caught it."""
-        if not self._was_stopped():
-            self.down()
+        try:
+            if not self._was_stopped():
+                self.down()
+        except ServingError as error:
+            print(error, file=sys.stderr, flush=True)
 
     def _log(self, name: str) -> Path:
         return next(Path(process.log) for process in self.state.processes if process.name == name)
@@ -164,21 +169,33 @@ def up(
 def down(directory: Path, *, timeout_s: float = DRAIN_S) -> int:
     """Drain and stop what is up for a project, whoever started it; the number of requests that were left.
 
-    NotRunningError when nothing is up. No process of the run is left behind: what does not end is killed.
+    NotRunningError when nothing is up; ServingError when everything is stopped but the gateway did not answer, so that
+    the number is unknown. No process of the run is left behind: what does not end is killed.
     """
     directory = directory.resolve()
     state = read_state(directory)
     if state is None:
         raise NotRunningError(f"nothing is up for {directory}")
-    left = 0
+    left: int | None = 0
     alive = state.alive()
     if alive:
         write_state(directory, dataclasses.replace(state, stopping=True))
-        if state.gateway_address and any(process.name == GATEWAY_NAME for process, _ in alive):
-            with contextlib.suppress(RequestError), Client(state.gateway_address) as client:
-                left = client.drain(timeout_s)
-    _stop([process for _, process in state.alive()])
+        gateway = next((process for process, _ in alive if process.name == GATEWAY_NAME), None)
+        if state.gateway_address and gateway is not None:
+            left = _drain(gateway.address, timeout_s)
+    _stop([process for _, process in state.alive()], _STOP_S)
     clear_state(directory, state)
+    if left is None:
+        raise ServingError(f"{directory} is down, but its gateway did not say how many requests were left in hand")
+    return left
+
+
+def _drain(address: str, timeout_s: float) -> int | None:
+    """How many requests the gateway had left: at worst those last known to be in hand, None when it never said."""
+    left: int | None = None
+    with contextlib.suppress(RequestError), Client(address, timeout_s=_STATUS_S) as client:
+        left = int(client.status().requests_in_hand)
+        left = client.drain(timeout_s)
     return left
 
 
@@ -189,13 +206,13 @@ class _Launch:
         self._directory, self._view, self._port = directory, view, port
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._folder = _run_folder()
-        self._logs = directory / ".jellybean" / "logs"
+        self._logs = state_folder(directory) / "logs"
         self.state = RunState(view.hash, view.name, str(self._folder))
         self.children: dict[str, _Child] = {}
 
     def spawn(self, document: Mapping[str, Any]) -> None:
         """Write what the processes read and start them all."""
-        self._logs.mkdir(parents=True, exist_ok=True)
+        self._logs.mkdir(exist_ok=True)
         addresses = {GATEWAY: f"unix:{self._folder}/g.sock"}
         addresses |= {w.name: f"unix:{self._folder}/{i}.sock" for i, w in enumerate(self._view.serving)}
         (self._folder / "plan.json").write_text(json.dumps(document), encoding="utf-8")
@@ -234,9 +251,14 @@ class _Launch:
             progress(0, total, "starting the gateway")
             time.sleep(_POLL_S / 2)
         address = self._address_file.read_text(encoding="utf-8")
-        with Client(address) as client:
+        with Client(address, timeout_s=_STATUS_S) as client:
             while True:
-                status = client.status()
+                try:
+                    status = client.status()
+                except RequestError as error:  # it has died, or is too busy: one look at the processes tells
+                    self._check(until, f"the gateway ({error})")
+                    time.sleep(_POLL_S / 2)
+                    continue
                 waiting = [name for name, state in status.workers.items() if state != "ready"]
                 progress(total - len(waiting), total, f"waiting for {waiting[0]}" if waiting else "ready")
                 if status.state == "ready":
@@ -281,9 +303,7 @@ def _run_folder() -> Path:
 @contextlib.contextmanager
 def _lock(directory: Path) -> Iterator[None]:
     """One launcher at a time per project."""
-    path = directory / ".jellybean" / "up.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    with (state_folder(directory) / "up.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -304,7 +324,7 @@ def _refuse_second(directory: Path) -> None:
     clear_state(directory, state)
 
 
-def _stop(processes: list[psutil.Process], graceful_s: float = _STOP_S) -> None:
+def _stop(processes: list[psutil.Process], graceful_s: float) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()

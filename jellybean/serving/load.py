@@ -15,12 +15,14 @@ from typing import Any
 import grpc.aio
 import numpy as np
 
+from jellybean.serving.errors import ServingError
 from jellybean_agent.peers import CHANNEL_OPTIONS
 from jellybean_solver.problem import Arrivals
 
 INFER = "/jellybean.gateway.v1.Gateway/Infer"
 OK, UNANSWERED = "OK", "UNANSWERED"
 _TICK_S = 0.25
+_CONNECT_S = 10.0
 
 Tick = Callable[[float], Awaitable[None]]
 
@@ -72,7 +74,7 @@ async def offer(
     samples: list[Sample] = []
     async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         infer: Any = channel.unary_unary(INFER, request_serializer=None, response_deserializer=None)
-        await asyncio.wait_for(channel.channel_ready(), 10.0)
+        await _connected(channel, address)
         began = time.monotonic()
 
         async def one(row: int, due: float) -> None:
@@ -107,6 +109,13 @@ async def offer(
         if tick is not None:
             await tick(time.monotonic() - began)
     return sorted(samples, key=lambda sample: sample.due_s)
+
+
+async def _connected(channel: grpc.aio.Channel, address: str) -> None:
+    try:
+        await asyncio.wait_for(channel.channel_ready(), _CONNECT_S)
+    except TimeoutError as error:
+        raise ServingError(f"the gateway at {address} does not answer; is it up? jellybean up DIR") from error
 
 
 async def _ticks(tick: Tick, began: float) -> None:

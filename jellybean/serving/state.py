@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from jellybean.folders import STATE_FOLDER
 from jellybean.serving.errors import NotRunningError
 
 STATE_VERSION = 1
@@ -68,7 +69,7 @@ class RunState:
 
 def state_path(directory: Path) -> Path:
     """Where a project's run is written down."""
-    return directory / ".jellybean" / "run.json"
+    return directory / STATE_FOLDER / "run.json"
 
 
 def read_state(directory: Path) -> RunState | None:

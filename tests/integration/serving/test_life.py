@@ -20,7 +20,7 @@ from serving_models import chain, make_plan, scale
 
 from jellybean.serving import launcher
 from jellybean.serving.client import Client
-from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError
+from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
 from jellybean.serving.state import read_state, state_path
 from jellybean_solver.problem import Link
 
@@ -134,6 +134,73 @@ def test_a_worker_told_to_leave_loses_nothing(tmp_path: Path, start) -> None:
         assert all(request.result(20)["double"].tolist() == [[2, 2, 2, 2]] for request in waiting + more)
         until(lambda: not lives(pid(running, "cloud-1")))
         assert client.status().failed == 0
+
+
+def test_a_gateway_that_dies_while_workers_load_is_named(tmp_path: Path, start) -> None:
+    def progress(_done: float, _total: float, label: str) -> None:
+        state = read_state(tmp_path)
+        assert state is not None
+        found = {process.name: process.pid for process in state.processes}
+        if label.startswith("starting"):
+            os.kill(found["cloud-1"], signal.SIGSTOP)  # it is never ready before the gateway dies
+        elif lives(found["gateway"]):
+            os.kill(found["gateway"], signal.SIGKILL)
+            os.kill(found["cloud-1"], signal.SIGCONT)
+
+    with pytest.raises(LaunchError, match="gateway was killed by SIGKILL"):
+        start(tmp_path, chain(tmp_path), progress=progress)
+    assert not state_path(tmp_path).exists()
+
+
+def test_new_requests_go_round_a_worker_that_is_gone(tmp_path: Path, start) -> None:
+    operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
+    routes = [(0.5, {"double": "cloud-1"}), (0.5, {"double": "cloud-2"})]
+    running = start(tmp_path, make_plan(tmp_path, operators, routes, sources={"x": "edge"}))
+    with Client(running.gateway_address) as client:
+        os.kill(pid(running, "cloud-1"), signal.SIGKILL)
+        until(lambda: client.status().workers["cloud-1"] == "gone")
+        assert all(client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]] for _ in range(6))
+        folder = Path(running.state.folder)
+        address = next(process.address for process in running.state.processes if process.name == "cloud-1")
+        own = ["--worker=cloud-1", f"--listen={address}", f"--root={tmp_path}", f"--links={folder / 'links'}"]
+        common = [f"--plan={folder / 'plan.json'}", f"--peers={folder / 'peers.json'}"]
+        with subprocess.Popen([sys.executable, "-m", "jellybean_agent", *common, *own]) as again:
+            try:
+                until(lambda: client.status().workers["cloud-1"] == "ready")
+                os.kill(pid(running, "cloud-2"), signal.SIGKILL)
+                until(lambda: client.status().workers["cloud-2"] == "gone")
+                assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
+            finally:
+                again.terminate()
+        until(lambda: client.status().workers["cloud-1"] != "ready")
+        with pytest.raises(RequestError, match=r"worker cloud-\d is (gone|draining)"):
+            client.infer(ONES)
+
+
+def test_only_the_private_socket_drains_and_zero_seconds_do_not_wait(tmp_path: Path, start) -> None:
+    running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 30.0)]))
+    assert state_path(tmp_path).parent.stat().st_mode & 0o777 == 0o700
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(2) as pool:
+        with pytest.raises(RequestError, match="jellybean down") as caught:
+            client.drain(0.0)
+        assert caught.value.status == "PERMISSION_DENIED"
+        waiting = [pool.submit(client.infer, ONES) for _ in range(2)]
+        until(lambda: client.status().requests_in_hand == 2)
+        began = time.monotonic()
+        assert running.down(0.0) == 2
+        assert time.monotonic() - began < 15.0
+        assert all(isinstance(request.exception(20), RequestError) for request in waiting)
+
+
+def test_a_gateway_that_cannot_be_asked_is_said(tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_STATUS_S", 0.2)
+    monkeypatch.setattr(launcher, "_STOP_S", 0.5)
+    running = start(tmp_path, chain(tmp_path), start_timeout_s=60.0)
+    os.kill(pid(running, "gateway"), signal.SIGSTOP)
+    with pytest.raises(ServingError, match="did not say how many requests"):
+        running.down(0.0)
+    assert not any(lives(process.pid) for process in running.state.processes)
+    assert not state_path(tmp_path).exists()
 
 
 def test_deadlines_and_too_many_requests(tmp_path: Path, start) -> None:

@@ -1,10 +1,15 @@
-"""When requests are due."""
+"""When requests are due, and a gateway that is not there."""
 
 from __future__ import annotations
+
+import asyncio
+import socket
 
 import numpy as np
 import pytest
 
+from jellybean.serving import load
+from jellybean.serving.errors import ServingError
 from jellybean.serving.load import due_times
 from jellybean_solver.problem import Arrivals
 
@@ -23,3 +28,12 @@ def test_poisson_requests_repeat_by_seed_and_have_the_rate() -> None:
     assert len(times) == pytest.approx(10_000, abs=500)
     gaps = np.diff(times)
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.1)
+
+
+def test_a_gateway_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "_CONNECT_S", 0.2)
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ServingError, match=rf"{address} does not answer; is it up\? jellybean up"):
+            asyncio.run(load.offer(address, [], [], [], settle_s=0.0))

@@ -1,0 +1,72 @@
+"""Files that people hand over: good, damaged, empty, or not what their names say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jellybean.errors import JellyBeanError
+from jellybean.tensor_files import read_npy, read_npz
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    path = tmp_path / "data.npz"
+    objects = np.array([{}], dtype=object)
+    np.savez(path, x=np.arange(6).reshape(3, 2), single=np.float32(1), objects=objects)
+    return path
+
+
+def test_whole_arrays_and_rows(archive: Path, tmp_path: Path) -> None:
+    assert read_npz(archive, "x").shape == (3, 2)
+    assert read_npz(archive, "x[2]").tolist() == [[4, 5]]
+    np.save(tmp_path / "x.npy", np.ones((1, 2)))
+    assert read_npy(tmp_path / "x.npy").tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        ("x[3]", "has 3 rows.*no row 3"),
+        ("x[-1]", "with a row from 0"),
+        ("x[1", "with a row from 0"),
+        ("x[1]]", "with a row from 0"),
+        ("x[]", "with a row from 0"),
+        ("", "name an array"),
+        ("y", "holds x, single, objects, not 'y'"),
+        ("single", "is a single value"),
+        ("single[0]", "is a single value"),
+        ("objects", "cannot be read as arrays"),
+    ],
+)
+def test_arrays_that_are_not_there(archive: Path, array: str, reason: str) -> None:
+    with pytest.raises(JellyBeanError, match=reason):
+        read_npz(archive, array)
+
+
+def test_damaged_files(archive: Path, tmp_path: Path) -> None:
+    whole = archive.read_bytes()
+    bad = tmp_path / "bad.npz"
+    halves = [whole[: len(whole) // 2], whole[:100] + b"\xff" * 60 + whole[160:], b"", b"PK\x03\x04", b"hello" * 9]
+    for content in halves:
+        bad.write_bytes(content)
+        with pytest.raises(JellyBeanError, match=r"bad\.npz"):
+            read_npz(bad, "x")
+        with pytest.raises(JellyBeanError, match=r"bad\.npz"):
+            read_npy(bad)
+    np.savez(bad)
+    with pytest.raises(JellyBeanError, match="empty archive"):
+        read_npz(bad, "x")
+    with pytest.raises(JellyBeanError, match=r"archive of arrays; name one: .*#name"):
+        read_npy(bad)
+    np.save(tmp_path / "x.npy", np.float32(1))
+    with pytest.raises(JellyBeanError, match="single value"):
+        read_npy(tmp_path / "x.npy")
+    with pytest.raises(JellyBeanError, match="holds one array without a name"):
+        read_npz(tmp_path / "x.npy", "x")
+    with pytest.raises(JellyBeanError, match="no such file"):
+        read_npz(tmp_path / "none.npz", "x")
+    with pytest.raises(JellyBeanError, match="cannot be read"):
+        read_npy(tmp_path)
