@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from jellybean_solver.demand import BATCH, Network
+from jellybean_solver.decomposition import build_plan
+from jellybean_solver.demand import Network
+from jellybean_solver.evaluate import Evaluation, accuracy_violation, evaluate
+from jellybean_solver.greedy import greedy, price_per_request
 from jellybean_solver.objectives import Fleet, MostAccurate
-from jellybean_solver.plan import Cost
-from jellybean_solver.problem import Operator, Pool, Problem
+from jellybean_solver.plan import Certificate, Cost, Plan
+from jellybean_solver.problem import Problem
 from jellybean_solver.selection import BeamSearch
 from jellybean_solver.solve import cheapest, finish
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A restricted optimum. `status`: optimal, accuracy_missed, limit_broken or infeasible; `note` says it in words."""
+    """A plan made by a simple rule.
+
+    `status`: optimal (of its restriction), found (by a rule that proves nothing), accuracy_missed, limit_broken,
+    violated (it contradicts the problem) or infeasible. `note` names what is missed, broken or violated.
+    """
 
     name: str
     status: str
@@ -31,7 +38,7 @@ class Baseline:
 
 
 def baselines(problem: Problem) -> tuple[Baseline, ...]:
-    """All near the data, all in the cloud, cheapest variants, most accurate variants; each the exact optimum."""
+    """All near the data, all in the cloud, cheapest and most accurate variants, each the exact optimum; greedy."""
     low, high = problem.tiers[0], problem.tiers[-1]
     found = [_in_tier(problem, low, f"all in {low}")]
     if high != low:
@@ -39,6 +46,7 @@ def baselines(problem: Problem) -> tuple[Baseline, ...]:
     fleet = Fleet(Network(problem))
     found.append(_with_variants(fleet, _cheapest_variants(fleet.network), "cheapest variants"))
     found.append(_with_variants(fleet, _most_accurate_variants(fleet), "most accurate variants"))
+    found.append(_greedy(problem, "greedy tier by tier"))
     return tuple(found)
 
 
@@ -62,28 +70,40 @@ def _solved(
         accuracy = None if fixed is None else fleet.network.problem.accuracy.value(fixed)
         return Baseline(name, "infeasible", None, accuracy, fixed, infeasible)
     plan, evaluation = finish(fleet.network, outcome)
-    asked = fleet.network.problem.slo.accuracy
-    status, note = "optimal", ""
-    if evaluation.breaches:
-        status, note = "limit_broken", "; ".join(evaluation.breaches)
-    if asked is not None and evaluation.violations:
-        status, note = "accuracy_missed", "; ".join(evaluation.violations)
-    return Baseline(name, status, plan.cost, plan.accuracy, plan.selection, note)
+    return _scored(fleet.network.problem, name, "optimal", plan, evaluation)
+
+
+def _greedy(problem: Problem, name: str) -> Baseline:
+    found = greedy(problem)
+    if found is None:
+        return Baseline(name, "infeasible", None, None, None, "the rule finds no assignment")
+    network, selection, assignment = found
+    unproven = Certificate(assignment.cost, 0.0, 1.0, "time_limit")
+    plan = build_plan(network, selection, assignment, unproven)
+    return _scored(network.problem, name, "found", plan, evaluate(network.problem, plan))
+
+
+def _scored(problem: Problem, name: str, status: str, plan: Plan, evaluation: Evaluation) -> Baseline:
+    missed = tuple(accuracy_violation(problem, evaluation.accuracy))
+    note = "; ".join(evaluation.complaints)
+    if set(evaluation.violations) - set(missed):
+        status = "violated"
+    elif missed:
+        status = "accuracy_missed"
+    elif evaluation.breaches:
+        status = "limit_broken"
+    return Baseline(name, status, evaluation.cost, evaluation.accuracy, plan.selection, note)
 
 
 def _cheapest_variants(network: Network) -> dict[str, str] | None:
     """Per operator the least price per throughput on any pool; then the least time."""
-
-    def price(operator: Operator, variant: str) -> tuple[float, float]:
-        service = operator.variant(variant).service
-        usable: list[Pool] = [pool for pool in network.pools if BATCH in service.get(pool.name, ())]
-        loads = [service[pool.name][BATCH].load_s for pool in usable]
-        return min(p.price_usd_per_h * load for p, load in zip(usable, loads, strict=True)), min(loads)
-
     if not all(network.runnable.values()):
         return None
     return {
-        operator.name: min(network.runnable[operator.name], key=lambda variant, o=operator: price(o, variant))  # type: ignore[misc]
+        operator.name: min(
+            network.runnable[operator.name],
+            key=lambda variant, o=operator: price_per_request(network, o, variant),  # type: ignore[misc]
+        )
         for operator in network.problem.operators
     }
 

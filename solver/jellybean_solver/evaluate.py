@@ -62,7 +62,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         *scorer.wrong_rates(),
         *scorer.wrong_workers(),
         *scorer.wrong_tiers(),
-        *_accuracy_violation(problem, accuracy),
+        *accuracy_violation(problem, accuracy),
     )
     breaches = (*_over_budget(problem, cost), *scorer.over_memory(), *scorer.over_bandwidth())
     return Evaluation(
@@ -195,7 +195,10 @@ class _Scorer:
             yield f"{worker.name} would be busy {load:.4f} of the time, above the cap of {cap:g}"
 
     def wrong_tiers(self) -> Iterator[str]:
+        known = self.problem.tier_index  # `_wrong_worker` names a worker in any other tier
         for crossing in self.crossings:
+            if crossing.upstream_tier not in known or crossing.downstream_tier not in known:
+                continue
             if not self.problem.can_flow(crossing.upstream_tier, crossing.downstream_tier):
                 yield (
                     f"{crossing.upstream} -> {crossing.downstream} would flow from tier {crossing.upstream_tier} to "
@@ -204,7 +207,8 @@ class _Scorer:
 
     def over_memory(self) -> Iterator[str]:
         for worker in self.plan.workers:
-            limit = self.problem.pool_by_name[worker.pool].memory_bytes if not self.unknown else None
+            pool = self.problem.pool_by_name.get(worker.pool)  # none: `_wrong_worker` says so
+            limit = pool.memory_bytes if pool is not None and not self.unknown else None
             hosted = [name for (name, of) in self.shares if of == worker.name]
             needed = sum(self._memory(name, worker.pool) for name in hosted)
             if limit is not None and needed > limit * (1 + RELATIVE):
@@ -265,13 +269,14 @@ def _unknown(problem: Problem, plan: Plan) -> Iterator[str]:
             yield f"the problem has no operator {name}"
 
 
-def _accuracy_violation(problem: Problem, accuracy: float | None) -> Iterator[str]:
+def accuracy_violation(problem: Problem, accuracy: float | None) -> Iterator[str]:
+    """The sentence on an accuracy below the target, if it is. Never stricter than the search, which chose by it."""
     target = problem.slo.accuracy
     if target is None:
         return
     if accuracy is None:
         yield f"the accuracy of this selection is not in the profile; the target is {target:g}"
-    elif accuracy < target - RELATIVE * abs(target):
+    elif accuracy < target - RELATIVE * max(1.0, abs(target)):
         yield f"accuracy {accuracy:g} is below the target of {target:g}"
 
 

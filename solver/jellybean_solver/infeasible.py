@@ -18,6 +18,7 @@ from jellybean_solver.problem import Problem, Sharing
 from jellybean_solver.selection import ACCURACY_SLACK, BeamSearch, Clock, Outcome, Selection
 
 SHAVE = 1e-6  # the rate scale is reported this share below its supremum, so that it is feasible as printed
+CROWDED = 1e-3  # rates this far above what fits are scaled down first: the program loses small fractions
 FULL = 0.999  # a pool busier than this share of its workers is called full
 
 
@@ -128,6 +129,25 @@ def _structural(network: Network) -> Iterator[str]:
         yield "no assignment of operators to tiers lets all data flow up the tiers over declared links"
 
 
+def _most_that_fits(network: Network) -> float:
+    """A factor on all rates, at most 1, that none that fits exceeds: each operator alone on the whole fleet."""
+    demand = network.demand({})
+    count = {pool.name: pool.count for pool in network.pools}
+    return min(
+        1.0,
+        *(
+            sum(count[pool] / busy if busy > 0 else math.inf for pool, busy in demand.workers[name].items())
+            for name in network.names
+        ),
+    )
+
+
+def _rounded_down(scale: float) -> float:
+    """Four digits, never more than `scale`: a factor that is feasible as printed."""
+    digit = 10.0 ** (math.floor(math.log10(scale)) - 3)
+    return math.floor(scale / digit) * digit
+
+
 class _Explainer:
     """Three searches on one problem; each is run at most once."""
 
@@ -137,19 +157,29 @@ class _Explainer:
         self.target = self.problem.slo.accuracy
         self.best = self._search(MostAccurate(fleet, fits=False), None) if self.target is not None else None
         reachable = self.best is None or -self.best.value >= (self.target or -math.inf) - ACCURACY_SLACK
+        self.base = _most_that_fits(fleet.network)  # `scaled` counts in rates of this factor
+        if self.base > CROWDED:
+            self.base = 1.0
         self.scaled: Outcome[RateScale] | None = None
         if reachable:
-            fastest: BeamSearch[RateScale] = BeamSearch(
-                fleet.network,
-                Fastest(fleet, budget),
-                target=self.target,
-                beam_width=effort.beam_width,
-                clock=effort.clock,
-            )
-            self.scaled = fastest.run()
+            self.scaled = self._fastest(budget)
+            if self.scaled.finished and self.scaled.found is not None and self.scaled.found.scale <= SHAVE:
+                self.base *= SHAVE  # too little to tell from nothing, unless it is looked at closely
+                self.scaled = self._fastest(budget)
         self.fitting: Outcome[Assignment] | None = None
         if self.target is not None:
             self.fitting = self._search(MostAccurate(fleet, fits=True, budget=budget), None)
+
+    def _fastest(self, budget: float) -> Outcome[RateScale]:
+        fleet = self.fleet if self.base == 1.0 else Fleet(Network(scaled(self.problem, self.base)))
+        search: BeamSearch[RateScale] = BeamSearch(
+            fleet.network,
+            Fastest(fleet, budget),
+            target=self.target,
+            beam_width=self.effort.beam_width,
+            clock=self.effort.clock,
+        )
+        return search.run()
 
     def _search(self, objective: MostAccurate, target: float | None) -> Outcome[Assignment]:
         search: BeamSearch[Assignment] = BeamSearch(
@@ -169,8 +199,10 @@ class _Explainer:
     def nearest_rate_scale(self) -> float | None:
         if self.scaled is None or self.scaled.selection is None or not self.scaled.finished:
             return None
-        scale = -self.scaled.value * (1 - SHAVE)
-        return scale if scale > SHAVE and self.effort.holds(scaled(self.problem, scale)) else None
+        if -self.scaled.value <= SHAVE:
+            return None
+        scale = -self.scaled.value * (1 - SHAVE) * self.base
+        return scale if self.effort.holds(scaled(self.problem, scale)) else None
 
     def _words(self, selection: Selection) -> str:
         chosen = [o.name for o in self.problem.operators if len(o.variants) > 1] or list(selection)
@@ -202,9 +234,12 @@ class _Explainer:
             return
         found, selection = self.scaled.found, self.scaled.selection
         if found.scale <= SHAVE:
-            yield f"capacity: no rate fits, however low: too few workers for {len(selection)} operators"
+            yield (
+                f"capacity: not even {SHAVE * self.base:.0e} of the rates fits: "
+                f"too few workers for {len(selection)} operators, or too small a budget"
+            )
         else:
-            yield self._fits_at_most(found.scale, selection)
+            yield self._fits_at_most(found.scale * self.base, selection)
         full = [pool for pool in self.fleet.network.pools if found.busy[pool.name] > FULL * pool.count]
         if len(full) == len(self.fleet.network.pools):
             yield f"full pools: all {len(full)}, with {sum(pool.count for pool in full)} workers"
@@ -234,4 +269,4 @@ class _Explainer:
             yield f"nearest: accuracy {accuracy:.10g} is feasible at these rates ({words})"
         if scale is not None:
             asked = "" if self.target is None else " at this accuracy"
-            yield f"nearest: {math.floor(scale * 1e4) / 1e4:g} times these rates is feasible{asked}"
+            yield f"nearest: {_rounded_down(scale):.4g} times these rates is feasible{asked}"

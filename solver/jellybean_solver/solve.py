@@ -66,6 +66,10 @@ def _solve(problem: Problem, beam_width: int, limit: Clock, *, explained: bool) 
         reasons = explain(fleet, effort) if explained else None
         return Solution("infeasible", None, reasons, outcome.tried, None)
     plan, evaluation = finish(fleet.network, outcome)
+    if evaluation.violations:
+        raise SolverError(
+            f"the plan found contradicts the problem ({'; '.join(evaluation.violations)}); please report this problem"
+        )
     if evaluation.breaches:
         reasons = explain_breaches(fleet, plan, evaluation, effort) if explained else None
         return Solution("infeasible", None, reasons, outcome.tried, plan.certificate)

@@ -31,25 +31,32 @@ def _find_browser() -> str | None:
 
 
 @pytest.fixture(scope="module")
-def browser() -> str:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> str:
     found = _find_browser()
     if found is None:
         pytest.skip(f"no headless browser on PATH (looked for {', '.join(BROWSERS)})")
+    probe = _run(found, tmp_path_factory.mktemp("probe"), "about:blank")
+    if probe.returncode != 0 or "<html" not in probe.stdout:
+        pytest.skip(f"{found} does not run here: {probe.stderr.strip().splitlines()[-1:]}")
     return found
+
+
+def _run(browser: str, folder: Path, address: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    as_root = ("--no-sandbox",) if os.geteuid() == 0 else ()
+    profile = f"--user-data-dir={folder / 'profile'}"
+    return subprocess.run(
+        [browser, *QUIET, *as_root, profile, *flags, "--dump-dom", address],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 def _open(browser: str, folder: Path, html: str, *flags: str) -> tuple[str, list[str], list[str]]:
     """The rendered document, what was written to the console, and the addresses asked for that are no files."""
     page, log = folder / "page.html", folder / "net.json"
     page.write_text(html, encoding="utf-8")
-    as_root = ("--no-sandbox",) if os.geteuid() == 0 else ()
-    profile = f"--user-data-dir={folder / 'profile'}"
-    done = subprocess.run(
-        [browser, *QUIET, *as_root, profile, f"--log-net-log={log}", *flags, "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    if done.returncode != 0 or "<html" not in done.stdout:
-        pytest.skip(f"{browser} does not run here: {done.stderr.strip().splitlines()[-1:]}")
+    done = _run(browser, folder, page.as_uri(), f"--log-net-log={log}", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "<html" in done.stdout, done.stderr
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     return done.stdout, console, _asked(json.loads(log.read_text(encoding="utf-8")))
 

@@ -15,7 +15,9 @@ def test_baselines_of_the_published_instance() -> None:
     plan = solve(case).plan
 
     assert plan is not None
-    assert list(found) == ["all in edge", "all in cloud", "cheapest variants", "most accurate variants"]
+    assert list(found) == [
+        "all in edge", "all in cloud", "cheapest variants", "most accurate variants", "greedy tier by tier",
+    ]  # fmt: skip
     assert found["all in edge"].status == "infeasible"
     assert found["all in edge"].cost_usd_per_h is None
     for name in ("all in cloud", "most accurate variants"):
@@ -31,7 +33,7 @@ def test_one_tier_has_no_cloud_baseline() -> None:
     case = problem(operator("a", ["camera"], variant("x", {"box": 0.01})), pools=[box()])
     names = [baseline.name for baseline in baselines(replace(case, tiers=("edge",), links=()))]
 
-    assert names == ["all in edge", "cheapest variants", "most accurate variants"]
+    assert names == ["all in edge", "cheapest variants", "most accurate variants", "greedy tier by tier"]
 
 
 def test_baselines_show_a_broken_budget() -> None:
@@ -46,3 +48,15 @@ def test_an_operator_that_runs_nowhere_makes_every_baseline_infeasible() -> None
     case = problem(operator("a", ["camera"], variant("x", {"tpu": 0.01})), pools=[box()])
 
     assert {baseline.status for baseline in baselines(case)} == {"infeasible"}
+
+
+def test_the_greedy_rule_finds_the_published_plan() -> None:
+    found = {baseline.name: baseline for baseline in baselines(vqa_problem())}["greedy tier by tier"]
+
+    assert found.status == "found"
+    assert found.cost is not None
+    assert found.cost.compute_usd_per_h == pytest.approx(6.242, abs=5e-4)
+    assert found.cost.network_usd_per_h == pytest.approx(1.2668, abs=5e-5)
+    assert found.selection is not None
+    assert found.selection["image_features"] == "resnet18"
+    assert found.selection["speech_to_text"] == "wav2vec2-large-960h-lv60-self"

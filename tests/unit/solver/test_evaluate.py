@@ -118,6 +118,14 @@ def test_a_plan_for_another_problem() -> None:
     assert "the problem has no operator label" in text
 
 
+def test_a_worker_of_an_unknown_pool_or_tier() -> None:
+    case = _two_tiers()
+    plan = _plan(case)
+    strange = replace(plan.workers[0], pool="tpu", tier="moon")
+    text = _violations(case, replace(plan, workers=(strange, *plan.workers[1:])))
+    assert "box-1 is of pool tpu, which does not exist" in text
+
+
 def test_accuracy_below_the_target() -> None:
     case = _two_tiers(accuracy=EndToEnd(("detect",), {("d",): 70.0}))
     assert "accuracy 70 is below the target of 71" in _violations(replace(case, slo=Slo(accuracy=71.0)), _plan(case))

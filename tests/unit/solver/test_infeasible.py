@@ -163,3 +163,25 @@ def test_an_explanation_cut_short_by_time_says_so() -> None:
         assert solution.infeasibility is not None
         said.add(solution.infeasibility.reasons[0].split(":")[0])
     assert said == {"capacity", "no plan exists; time ended before the binding constraints were found"}
+
+
+@pytest.mark.parametrize("rate_per_s", [1e4, 1e7, 1e9, 1e12])
+def test_rates_far_above_what_fits(rate_per_s: float) -> None:
+    why = _why(_variants(rate_per_s=rate_per_s, slo=Slo(accuracy=90.0)))
+
+    assert why.nearest_rate_scale == pytest.approx(5.0 / rate_per_s, rel=1e-5)
+    assert why.reasons[0].startswith("capacity: at most")
+    assert f"nearest: {4.999 / rate_per_s:.4g} times these rates is feasible at this accuracy" in why.reasons
+
+
+def test_a_budget_that_pays_for_a_sliver_of_the_rates() -> None:
+    case = problem(
+        operator("a", ["camera"], variant("x", {"gpu": 1e-4})),
+        pools=[gpu(price=0.0)],
+        message_bytes=GIB,
+        links=[Link("edge", "cloud", 1.0)],
+        slo=Slo(budget_usd_per_h=36e-6),  # one GiB costs 1 USD; 36 000 are sent in an hour
+    )
+    why = _why(case)
+
+    assert why.nearest_rate_scale == pytest.approx(1e-9, rel=1e-3)

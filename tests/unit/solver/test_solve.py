@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import itertools
 from dataclasses import replace
 
@@ -217,3 +218,14 @@ def test_data_never_flows_down() -> None:
 
     assert plan is not None
     assert {placement.pool for placement in plan.placements} == {"gpu"}
+
+
+def test_a_plan_that_contradicts_the_problem_is_never_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> list[str]:
+        return ["box-1 is overloaded"]
+
+    case = problem(operator("a", ["camera"], variant("x", {"box": 0.01})), pools=[box()])
+    scorer = importlib.import_module("jellybean_solver.evaluate")  # the package's name is the function
+    monkeypatch.setattr(scorer, "accuracy_violation", broken)
+    with pytest.raises(SolverError, match=r"contradicts the problem \(box-1 is overloaded\)"):
+        solve(case)
