@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
 from jellybean_solver.errors import JellyBeanError
 
 Array = npt.NDArray[np.generic]

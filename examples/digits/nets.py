@@ -27,7 +27,6 @@ class Spec:
     `strokes`: look at oriented gradients instead of pixels. `enlarge`: look at the crop that many times larger.
     `pool`: average that many pixels into one before the head. `convs`: (channels, stride) of 3 x 3 convolutions;
     empty: none, and all features go into the head. `hidden`: width of the head's hidden layer, 0 for a linear head.
-    `members`: how many networks average their scores.
     """
 
     strokes: bool = False
@@ -35,7 +34,6 @@ class Spec:
     pool: int = 1
     convs: tuple[tuple[int, int], ...] = ()
     hidden: int = 0
-    members: int = 1
     outputs: int = CLASSES
 
 
@@ -53,6 +51,7 @@ class Net(nn.Module):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
+        self.temperature = 1.0  # the scores are divided by it, so that confidence is honest
         self.register_buffer("kernels", torch.from_numpy(gradient_kernels()))
         channels = 8 if spec.strokes else 1
         side = 16 // spec.pool
@@ -80,6 +79,11 @@ class Net(nn.Module):
         x = self.convs(x)
         x = x.mean((2, 3)) if self.spec.convs else x.flatten(1)
         return self.head(x)
+
+    @torch.no_grad()
+    def scores(self, pictures: torch.Tensor) -> torch.Tensor:
+        """Scores as they are exported, in pieces that fit into memory."""
+        return torch.cat([self(part) for part in pictures.split(1024)]) / self.temperature
 
 
 @dataclass
@@ -117,26 +121,9 @@ class Graph:
         onnx.save(model, path)
 
 
-@dataclass
-class Ensemble:
-    """Trained networks of one spec whose scores are averaged, then divided by a temperature (calibration)."""
-
-    nets: list[Net]
-    temperature: float = 1.0
-
-    @property
-    def spec(self) -> Spec:
-        return self.nets[0].spec
-
-    @torch.no_grad()
-    def scores(self, pictures: torch.Tensor) -> torch.Tensor:
-        parts = pictures.split(1024)
-        return torch.cat([sum(net(part) for net in self.nets) / len(self.nets) for part in parts]) / self.temperature
-
-
-def scores(graph: Graph, ensemble: Ensemble, crops: str) -> str:
-    """Adds the networks to `graph`: bytes [n, 16, 16] -> scores [n, outputs]."""
-    spec = ensemble.spec
+def scores(graph: Graph, net: Net, crops: str) -> str:
+    """Adds the network to `graph`: bytes [n, 16, 16] -> scores [n, outputs]."""
+    spec = net.spec
     x = graph.add("Mul", graph.add("Cast", crops, to=TensorProto.FLOAT), graph.constant(1 / 255))
     x = graph.add("Unsqueeze", x, graph.ints(1))
     if spec.enlarge > 1:
@@ -149,9 +136,8 @@ def scores(graph: Graph, ensemble: Ensemble, crops: str) -> str:
         x = graph.add("Div", x, graph.add("Add", graph.add("Sqrt", energy), graph.constant(0.01)))
     if spec.pool > 1:
         x = graph.add("AveragePool", x, kernel_shape=[spec.pool] * 2, strides=[spec.pool] * 2)
-    each = [_head(graph, net, _convolutions(graph, net, x)) for net in ensemble.nets]
-    total = graph.add("Sum", *each) if len(each) > 1 else each[0]
-    return graph.add("Mul", total, graph.constant(1 / (len(each) * ensemble.temperature)))
+    x = _head(graph, net, _convolutions(graph, net, x))
+    return graph.add("Mul", x, graph.constant(1 / net.temperature))
 
 
 def _head(graph: Graph, net: Net, x: str) -> str:
@@ -179,10 +165,10 @@ def _convolutions(graph: Graph, net: Net, x: str) -> str:
     return graph.add("Flatten", x)
 
 
-def save_classifier(ensemble: Ensemble, path: Path) -> None:
+def save_classifier(net: Net, path: Path) -> None:
     """Crops as bytes [n, 16, 16] -> log-probabilities [n, 10]."""
     graph = Graph()
-    graph.add("LogSoftmax", scores(graph, ensemble, "find"), axis=1)
+    graph.add("LogSoftmax", scores(graph, net, "find"), axis=1)
     graph.nodes[-1].output[0] = "logp"
     graph.save(
         path,
@@ -191,12 +177,12 @@ def save_classifier(ensemble: Ensemble, path: Path) -> None:
     )
 
 
-def save_finder(ensemble: Ensemble, path: Path) -> None:
+def save_finder(net: Net, path: Path) -> None:
     """A strip as bytes [1, 16, 96] -> the crops that hold a digit, left to right, [n, 16, 16] with n from 0 to 6."""
     graph = Graph()
     split = graph.add("Reshape", "strip", graph.ints(16, 6, 16))
     slots = graph.add("Transpose", split, perm=[1, 0, 2])
-    score = graph.add("Reshape", scores(graph, ensemble, slots), graph.ints(6))
+    score = graph.add("Reshape", scores(graph, net, slots), graph.ints(6))
     held = graph.add("Greater", score, graph.constant(0.0))
     graph.add("Compress", slots, held, axis=0)
     graph.nodes[-1].output[0] = "crops"

@@ -22,7 +22,7 @@ from jellybean_solver.plan_document import to_document
 def profile(
     directory: Directory,
     overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(min=0.05, help="Measuring time per point.")] = 0.6,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Measuring time per point.")] = 1.0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure all again instead of resuming.")] = False,
 ) -> None:
     """Measure latency, memory, message sizes and accuracy of every variant here; writes profiles.yaml."""

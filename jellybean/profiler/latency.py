@@ -22,9 +22,11 @@ from jellybean.profiler.workload import Array, Model, Workload
 from jellybean_agent.errors import AgentError
 from jellybean_agent.executor import Executor
 
-BLOCKS = 5
+BLOCKS = 4
+WARM_UP_RUNS = 2  # at the start of a block: what ran before was another model
+BATCH_SHARE = 0.3  # of the time of a point: batches beyond 1 vary less
 FEWEST_RUNS = 2  # per block
-WARM_UP_BELOW_S = 0.05  # a block starts with a run that does not count, unless runs take longer
+WARM_UP_BELOW_S = 0.1  # longer runs warm up once, before their first block
 PAUSE_S = 0.003  # before each run, the sleep of an emulated slow worker included
 
 
@@ -75,13 +77,16 @@ class LatencyMeter:
         self, workload: Workload, inputs: dict[str, list[Inputs]], cache: Cache, seconds_per_point: float
     ) -> None:
         self._workload, self._inputs, self._cache = workload, inputs, cache
-        self._seconds = seconds_per_point / BLOCKS
+        self._block_s = seconds_per_point / BLOCKS
         self._executors: dict[tuple[Model, float], Executor] = {}
         self._took_s: dict[Point, float] = {}
 
     def expected_s(self, point: Point) -> float:
         """How long one more block of a point takes, as far as is known."""
-        return self._took_s.get(point, self._seconds)
+        return self._took_s.get(point, self._seconds(point))
+
+    def _seconds(self, point: Point) -> float:
+        return self._block_s if point.batch == 1 else BATCH_SHARE * self._block_s
 
     def key(self, point: Point, block: int) -> str:
         """The cache key of one block."""
@@ -92,7 +97,7 @@ class LatencyMeter:
             speed=point.speed,
             batch=point.batch,
             block=block,
-            seconds=self._seconds,
+            seconds=self._seconds(point),
             work=self._workload.digest,
         )
 
@@ -111,9 +116,9 @@ class LatencyMeter:
         inputs = batched(self._inputs[model.operator], point.batch)
         samples: list[float] = []
         try:
-            if block == 0 or self._fast(point):
+            for _ in range(WARM_UP_RUNS if self._fast(point) else block == 0):
                 executor.run(inputs[0])
-            ends = time.perf_counter() + self._seconds
+            ends = time.perf_counter() + self._seconds(point)
             slept_s = 0.0
             while len(samples) < FEWEST_RUNS or time.perf_counter() < ends:
                 time.sleep(max(0.0, PAUSE_S - slept_s))

@@ -22,7 +22,7 @@ from jellybean_solver.problem import EdgeKind
 
 Progress = Callable[[float, float, str], None]
 
-SECONDS_PER_POINT = 0.6
+SECONDS_PER_POINT = 1.0
 BATCH_SIZES = (1, 4)
 PROFILES_FILE = "profiles.yaml"
 _SURVEY_S, _HOP_S, _MEMORY_S, _ACCURACY_S = 3.0, 8.0, 0.6, 4.0  # first guesses, for the progress bar only
