@@ -23,14 +23,14 @@ from jellybean.serving.heldout import HeldOut, held_out
 from jellybean.serving.load import OK, UNANSWERED, Sample, Tick, due_times, offer
 from jellybean.serving.state import RunState, running_state
 from jellybean.serving.window import Meters, Progress, Window
-from jellybean.simulation import plan_grace_s
+from jellybean.simulation import unloaded_latency_s
 from jellybean_agent.plan_view import PlanView, read_plan
 from jellybean_agent.tensors import decode
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import from_document
 from jellybean_solver.problem import Arrivals
-from jellybean_solver.sustained import TOLERANCE, WINDOW_S, highest_sustained, is_sustained
+from jellybean_solver.sustained import TOLERANCE, WINDOW_S, grace_s, highest_sustained, is_sustained
 
 if TYPE_CHECKING:
     from jellybean.documents import Project
@@ -123,7 +123,7 @@ class Target:
         if data.labels is not None and len(self.view.sinks) != 1:
             raise ServingError(f"labels need one sink to be compared with; the plan has {', '.join(self.view.sinks)}")
         self.meters = Meters(self.state, self.view)
-        self.grace_s = plan_grace_s(self.plan)
+        self.grace_s = grace_s(unloaded_latency_s(self.plan))
         self._requests = [request_of(data.request(row)).SerializeToString() for row in range(data.rows)]
 
     def measure(

@@ -20,13 +20,9 @@ def is_sustained(offered: int, answered_in_time: int, failed: int) -> bool:
     return failed == 0 and offered > 0 and answered_in_time >= ANSWERED * offered
 
 
-def grace_s(unloaded_latency_s: float, slow_latency_s: float = 0.0) -> float:
-    """Seconds after the window in which answers still count.
-
-    0.25, twice an unloaded request's mean latency, or what 99 of 100 unloaded requests need: whichever is most, so that
-    requests on a slow route are no overload because the window ended.
-    """
-    return max(0.25, 2.0 * unloaded_latency_s, slow_latency_s)
+def grace_s(unloaded_latency_s: float) -> float:
+    """Seconds after the window in which answers still count: 0.25, or twice an unloaded request's latency."""
+    return max(0.25, 2.0 * unloaded_latency_s)
 
 
 def highest_sustained(probe: Callable[[float], bool], low: float, high: float, tolerance: float = TOLERANCE) -> float:
