@@ -59,12 +59,18 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
         record_plan(project.directory, document)
     with progress("up") as advance:
         running = launcher.up(project.directory, document, port=port, detach=detach, progress=advance)
-    out.print(f"serving {plan.name} on {running.gateway_address} with {len(plan.workers)} workers")
+    serving = f"serving {plan.name} on {running.gateway_address} with {len(plan.workers)} workers"
     if detach:
+        out.print(serving, style="green")
         out.print(f"stop it with: jellybean down {project.directory}", style="bold")
         return
-    say("Ctrl-C drains and stops")
-    died = running.wait(lambda text: errors.print(text, style="bold red"))
+    try:
+        out.print(serving, style="green")
+        say("Ctrl-C drains and stops")
+        died = running.wait(lambda text: errors.print(text, style="bold red"))
+    except KeyboardInterrupt:  # before `wait` began to watch for it
+        running.down()
+        return
     if died:
         raise typer.Exit(EXIT_FAILURE)
 

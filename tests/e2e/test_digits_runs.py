@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -72,33 +72,9 @@ def test_a_second_up_is_refused(running: Path) -> None:
     assert "jellybean down" in jellybean("up", str(running), "--detach", status=1).stderr
 
 
-def test_up_in_front_drains_on_ctrl_c(tmp_path: Path) -> None:
-    directory = tmp_path / "digits"
-    jellybean("init", "digits", str(directory))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jellybean", "up", str(directory)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert "serving" in line
-        os.kill(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert process.returncode == 0, err
-    assert "Traceback" not in err
-    jellybean("down", str(directory), status=1)
-
-
-def test_a_killed_agent_is_named(tmp_path: Path) -> None:
-    directory = tmp_path / "digits"
+@contextmanager
+def up_in_front(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """`jellybean up` in front, serving; killed with all it started if a test leaves it running."""
     jellybean("init", "digits", str(directory))
     process = subprocess.Popen(
         [sys.executable, "-m", "jellybean", "up", str(directory)],
@@ -110,18 +86,30 @@ def test_a_killed_agent_is_named(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         assert "serving" in process.stdout.readline()
-        state = json.loads((directory / ".jellybean" / "run.json").read_text())
-        worker, pid = next((child["name"], child["pid"]) for child in state["processes"] if child["name"] != "gateway")
-        os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.2)
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        yield process
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    assert worker in err
+
+
+def test_up_in_front_drains_on_ctrl_c(tmp_path: Path) -> None:
+    with up_in_front(tmp_path / "digits") as process:
+        os.kill(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
     assert "Traceback" not in err
+    jellybean("down", str(tmp_path / "digits"), status=1)
+
+
+def test_a_killed_agent_is_named(tmp_path: Path) -> None:
+    with up_in_front(tmp_path / "digits") as process:
+        state = json.loads((tmp_path / "digits" / ".jellybean" / "run.json").read_text())
+        worker, pid = next((child["name"], child["pid"]) for child in state["processes"] if child["name"] != "gateway")
+        os.kill(pid, signal.SIGKILL)
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if worker in line)  # ends with the process when it is never said
+        os.kill(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert worker in said
+    assert "Traceback" not in said + err
