@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from jellybean_agent.brain import Brain, OperatorWiring
+from jellybean_solver.flows import link_uses
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Arrivals, Edge
 from jellybean_solver.simulate import simulate
@@ -159,30 +160,7 @@ def _duration_s(streams: tuple[RequestStream, ...], rate_scale: float = 1.0, lea
 
 def _load_by_link(plan: Plan) -> Mapping[tuple[str, str], float]:
     """Busy share of each link at the plan's rates; an unlimited one is never busy."""
-    loads = {(link.upstream_tier, link.downstream_tier): 0.0 for link in plan.links}
-    bandwidth = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in plan.links}
-    source_by_name = {source.name: source for source in plan.sources}
-    for route in plan.routes:
-        tiers = {name: plan.worker_by_name[worker].tier for name, worker in route.workers.items()}
-        for operator in plan.operators:
-            for edge in operator.inputs:
-                source = source_by_name.get(edge.upstream)
-                tier = source.tier if source else tiers[edge.upstream]
-                limit = bandwidth.get((tier, tiers[operator.name]))
-                if limit and tier != tiers[operator.name]:
-                    size, rate = _traffic(plan, edge)
-                    loads[tier, tiers[operator.name]] += route.weight * rate * size / limit
-    return loads
-
-
-def _traffic(plan: Plan, edge: Edge) -> tuple[float, float]:
-    """Bytes per message and messages per second of an edge."""
-    for source in plan.sources:
-        if source.name == edge.upstream:
-            return source.message_bytes, source.rate_per_s * edge.ratio
-    upstream = plan.operator_by_name[edge.upstream]
-    rate = upstream.rate_per_s * (edge.ratio if edge.kind.value == "fan_out" else 1.0)
-    return upstream.message_bytes[edge.downstream], rate
+    return {(link.upstream_tier, link.downstream_tier): link.use or 0.0 for link in link_uses(plan)}
 
 
 def _ms(seconds: float) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import sqrt
 
 from jellybean.report import units
-from jellybean.report.breakdown import Flow
 from jellybean.report.graph import Key, Rows, ends
+from jellybean_solver.flows import Flow
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Edge, EdgeKind
 

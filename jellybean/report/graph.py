@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jellybean.report.breakdown import Flow
+from jellybean_solver.flows import Flow
 from jellybean_solver.plan import Plan
 
 Key = tuple[str, str | None]  # (operator, pool), or (source, None)

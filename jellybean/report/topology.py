@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean.report import units
-from jellybean.report.breakdown import Flow
 from jellybean.report.curves import Curve, Frame, Pill, draw_lines, labelled
 from jellybean.report.graph import Key, Rows, Slot, arrange, ends
 from jellybean.report.report import Report, WorkerUse
+from jellybean_solver.flows import Flow
 from jellybean_solver.plan import Plan
 
 GLYPH = 0.56  # mean width of a character in ems, on the safe side

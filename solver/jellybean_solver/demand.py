@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jellybean_solver.bags import Bag, tree_of_bags
-from jellybean_solver.problem import GIB, Edge, Problem
+from jellybean_solver.flows import traffic_usd_per_h
+from jellybean_solver.problem import Edge, Problem
 
-SECONDS_PER_HOUR = 3600.0
 BATCH = 1  # plans of this version serve one request at a time
 
 Tiers = tuple[str, str]
@@ -146,9 +146,11 @@ class Network:
 
     def _prices(self, edge: Edge, message_bytes: float) -> dict[Tiers, float]:
         """USD per hour of all of an edge's messages per pair of tiers between which data can flow."""
-        gib_per_h = self.problem.edge_rate_per_s(edge) * message_bytes * SECONDS_PER_HOUR / GIB
+        bytes_per_s = self.problem.edge_rate_per_s(edge) * message_bytes
         return {
-            tiers: 0.0 if tiers[0] == tiers[1] else gib_per_h * self.problem.link_by_tiers[tiers].price_usd_per_gib
+            tiers: 0.0
+            if tiers[0] == tiers[1]
+            else traffic_usd_per_h(bytes_per_s, self.problem.link_by_tiers[tiers].price_usd_per_gib)
             for tiers, flows in self._flows.items()
             if flows
         }

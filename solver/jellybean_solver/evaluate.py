@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from jellybean_solver.plan import Cost, Plan, PlannedWorker
-from jellybean_solver.problem import GIB, Edge, Problem, Sharing
+from jellybean_solver.flows import edge_weights, traffic_usd_per_h
+from jellybean_solver.plan import Cost, Plan, PlannedWorker, Route
+from jellybean_solver.problem import Problem, Sharing
 
-SECONDS_PER_HOUR = 3600.0
 RELATIVE = 1e-6  # a figure breaks a limit only when it exceeds it by more than this share of it
 
 
@@ -115,28 +115,22 @@ class _Scorer:
 
     @cached_property
     def crossings(self) -> tuple[Crossing, ...]:
-        return tuple(crossing for edge in self.problem.edges for crossing in self._edge_crossings(edge))
+        return () if self.unknown else tuple(self._crossings())
 
-    def _edge_crossings(self, edge: Edge) -> Iterator[Crossing]:
-        if self.unknown:
-            return
-        per_s = self.problem.edge_rate_per_s(edge) * self.problem.message_bytes(edge, self.plan.selection)
-        weights: dict[tuple[str, str], float] = {}
-        for route in self.plan.routes:
-            upstream, downstream = self._tier(route.workers, edge.upstream), self._tier(route.workers, edge.downstream)
-            if upstream is not None and downstream is not None and upstream != downstream:
-                weights[upstream, downstream] = weights.get((upstream, downstream), 0.0) + route.weight
-        for tiers, weight in weights.items():
-            link = self.problem.link_by_tiers.get(tiers)
-            price = link.price_usd_per_gib if link is not None else 0.0
-            cost = per_s * weight * SECONDS_PER_HOUR / GIB * price
-            yield Crossing(edge.upstream, edge.downstream, *tiers, per_s * weight, cost)
+    def _crossings(self) -> Iterator[Crossing]:
+        for (edge, *tiers), weight in edge_weights(self.plan.routes, self.problem.edges, self._tier).items():
+            if tiers[0] != tiers[1]:
+                message_bytes = self.problem.message_bytes(edge, self.plan.selection)
+                per_s = weight * self.problem.edge_rate_per_s(edge) * message_bytes
+                link = self.problem.link_by_tiers.get((tiers[0], tiers[1]))
+                cost = traffic_usd_per_h(per_s, link.price_usd_per_gib if link is not None else 0.0)
+                yield Crossing(edge.upstream, edge.downstream, tiers[0], tiers[1], per_s, cost)
 
-    def _tier(self, workers: Mapping[str, str], name: str) -> str | None:
+    def _tier(self, route: Route, name: str) -> str | None:
         source = self.problem.source_by_name.get(name)
         if source is not None:
             return source.tier
-        worker = self.plan.worker_by_name.get(workers.get(name, ""))
+        worker = self.plan.worker_by_name.get(route.workers.get(name, ""))
         return worker.tier if worker is not None else None
 
     def wrong_routes(self) -> Iterator[str]:
