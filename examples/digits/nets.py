@@ -1,7 +1,7 @@
 """Small networks of the digits workflow: one description each, from which both the torch module and the ONNX file come.
 
 The ONNX file is written node by node, not by torch's exporter: batch norms are folded into the convolutions, and
-what serving needs (bytes in, log-probabilities out, dynamic batch, averaging over shifted views) is in the graph.
+what serving needs (bytes in, log-probabilities out, dynamic batch, the mean over shifted looks) is in the graph.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import nn
 OPSET = 17
 IR_VERSION = 8
 CLASSES = 10
+LOOKS = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))  # (down, right): by how many pixels a crop is shifted
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Spec:
     `strokes`: look at oriented gradients instead of pixels. `enlarge`: look at the crop that many times larger.
     `pool`: average that many pixels into one before the head. `convs`: (channels, stride) of 3 x 3 convolutions;
     empty: none, and all features go into the head. `hidden`: width of the head's hidden layer, 0 for a linear head.
+    `looks`: how many of LOOKS are averaged when served: several times the work, for a little more accuracy.
     """
 
     strokes: bool = False
@@ -35,6 +37,7 @@ class Spec:
     convs: tuple[tuple[int, int], ...] = ()
     hidden: int = 0
     outputs: int = CLASSES
+    looks: int = 1
 
 
 def gradient_kernels() -> np.ndarray:
@@ -83,7 +86,14 @@ class Net(nn.Module):
     @torch.no_grad()
     def scores(self, pictures: torch.Tensor) -> torch.Tensor:
         """Scores as they are exported, in pieces that fit into memory."""
-        return torch.cat([self(part) for part in pictures.split(1024)]) / self.temperature
+        return torch.cat([self._looked(part) for part in pictures.split(1024)]) / self.temperature
+
+    def _looked(self, pictures: torch.Tensor) -> torch.Tensor:
+        """The mean over the spec's looks."""
+        wide = nn.functional.pad(pictures[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
+        side = pictures.shape[-1]
+        shifts = LOOKS[: self.spec.looks]
+        return torch.stack([self(wide[:, 1 + y : 1 + y + side, 1 + x : 1 + x + side]) for y, x in shifts]).mean(0)
 
 
 @dataclass
@@ -126,6 +136,8 @@ def scores(graph: Graph, net: Net, crops: str) -> str:
     spec = net.spec
     x = graph.add("Mul", graph.add("Cast", crops, to=TensorProto.FLOAT), graph.constant(1 / 255))
     x = graph.add("Unsqueeze", x, graph.ints(1))
+    if spec.looks > 1:
+        x = _looks(graph, x, spec.looks)
     if spec.enlarge > 1:
         scales = graph.constant([1, 1, spec.enlarge, spec.enlarge])
         x = graph.add("Resize", x, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
@@ -137,7 +149,20 @@ def scores(graph: Graph, net: Net, crops: str) -> str:
     if spec.pool > 1:
         x = graph.add("AveragePool", x, kernel_shape=[spec.pool] * 2, strides=[spec.pool] * 2)
     x = _head(graph, net, _convolutions(graph, net, x))
+    if spec.looks > 1:  # [looks x n, outputs] -> the mean over looks
+        x = graph.add("Reshape", x, graph.ints(spec.looks, -1, spec.outputs))
+        x = graph.add("ReduceMean", x, axes=[0], keepdims=0)
     return graph.add("Mul", x, graph.constant(1 / net.temperature))
+
+
+def _looks(graph: Graph, x: str, looks: int) -> str:
+    """[n, 1, 16, 16] -> [looks x n, 1, 16, 16]: all crops as they are, then all shifted one way, and so on."""
+    wide = graph.add("Pad", x, graph.ints(0, 0, 1, 1, 0, 0, 1, 1), mode="edge")
+    shifted = [
+        graph.add("Slice", wide, graph.ints(1 + y, 1 + x), graph.ints(17 + y, 17 + x), graph.ints(2, 3))
+        for y, x in LOOKS[:looks]
+    ]
+    return graph.add("Concat", *shifted, axis=0)
 
 
 def _head(graph: Graph, net: Net, x: str) -> str:

@@ -36,10 +36,12 @@ HELDOUT_STRIPS = 300
 FIND = Spec(convs=((16, 1), (32, 2)), outputs=1)
 CLASSIFIERS = {
     ("shape", "mlp"): Spec(hidden=96),
-    ("shape", "cnn-small"): Spec(enlarge=2, convs=((16, 1), (32, 1), (32, 2), (32, 1), (32, 2)), hidden=32),
-    ("shape", "cnn-large"): Spec(enlarge=3, convs=((16, 1), (64, 1), (64, 1), (64, 2), (64, 1), (64, 2), (64, 1))),
+    ("shape", "cnn-small"): Spec(enlarge=2, convs=((16, 1), (32, 1), (32, 2), (32, 1), (32, 2)), hidden=32, looks=5),
+    ("shape", "cnn-large"): Spec(
+        enlarge=3, convs=((16, 1), (64, 1), (64, 1), (64, 2), (64, 1), (64, 2), (64, 1)), looks=5
+    ),
     ("strokes", "linear"): Spec(strokes=True, pool=4),
-    ("strokes", "cnn"): Spec(strokes=True, enlarge=2, convs=((64, 1), (64, 1), (64, 2), (64, 1), (64, 2))),
+    ("strokes", "cnn"): Spec(strokes=True, enlarge=2, convs=((64, 1), (64, 1), (64, 2), (64, 1), (64, 2)), looks=5),
 }
 PASSES = {"mlp": (0, 6), "cnn-small": (0, 4), "cnn-large": (4, 2), "linear": (0, 6), "cnn": (4, 2)}
 QUANTISED = {("shape", "cnn-large"): "cnn-large-int8", ("strokes", "cnn"): "cnn-int8"}

@@ -23,7 +23,7 @@ from jellybean.serving.heldout import HeldOut, held_out
 from jellybean.serving.load import OK, UNANSWERED, Sample, Tick, due_times, offer
 from jellybean.serving.state import RunState, running_state
 from jellybean.serving.window import Meters, Progress, Window
-from jellybean.simulation import unloaded_latency_s
+from jellybean.simulation import slow_latency_s
 from jellybean_agent.plan_view import PlanView, read_plan
 from jellybean_agent.tensors import decode
 from jellybean_protos.gateway.v1 import gateway_pb2
@@ -123,7 +123,7 @@ class Target:
         if data.labels is not None and len(self.view.sinks) != 1:
             raise ServingError(f"labels need one sink to be compared with; the plan has {', '.join(self.view.sinks)}")
         self.meters = Meters(self.state, self.view)
-        self.grace_s = grace_s(unloaded_latency_s(self.plan))
+        self.slow_latency_s = slow_latency_s(self.plan)
         self._requests = [request_of(data.request(row)).SerializeToString() for row in range(data.rows)]
 
     def measure(
@@ -134,23 +134,26 @@ class Target:
         warmup_s: float = WARMUP_S,
         seed: int = 0,
         arrivals: Arrivals | None = None,
-        settle_s: float | None = None,
+        settle_s: float = _SETTLE_S,
         progress: Progress = lambda done, total, label: None,
     ) -> BenchResult:
-        """Offer `rate_per_s` for `duration_s` after a warm-up that does not count."""
+        """Offer `rate_per_s` for `duration_s` after a warm-up that does not count.
+
+        Answers later than `settle_s` after the end are not waited for, unless they would still be in time.
+        """
         if not (rate_per_s > 0 and duration_s > 0 and warmup_s >= 0):
             raise ServingError(f"a bench needs a rate and a duration above 0, not {rate_per_s}/s for {duration_s} s")
-        settle = max(self.grace_s, _SETTLE_S) if settle_s is None else settle_s
         kind = arrivals or self.data.arrivals
+        grace = grace_s(self.slow_latency_s, rate_per_s, duration_s, kind)
         warming = due_times(rate_per_s, warmup_s, kind, seed + 1)
         counted = due_times(rate_per_s, duration_s, kind, seed)
         due = warming + [warmup_s + time for time in counted]
         # The counted part begins a round of its own, so that whole rounds weigh every held-out row alike.
         rows = _rows(self.data.rows, len(warming), seed + 1) + _rows(self.data.rows, len(counted), seed)
         window = Window(self.meters, warmup_s, warmup_s + duration_s, progress)
-        offered = self.offer(due, rows, settle_s=settle, end_s=warmup_s + duration_s, tick=window.tick)
+        offered = self.offer(due, rows, settle_s=max(grace, settle_s), end_s=warmup_s + duration_s, tick=window.tick)
         samples = [sample for sample in asyncio.run(offered) if sample.due_s >= warmup_s]
-        return self._result(samples, rate_per_s, warmup_s, duration_s, seed, window)
+        return self._result(samples, rate_per_s, warmup_s, duration_s, grace, seed, window)
 
     def saturate(
         self,
@@ -176,7 +179,7 @@ class Target:
                 warmup_s=1.0,
                 seed=seed,
                 arrivals=Arrivals.PERIODIC,
-                settle_s=self.grace_s,
+                settle_s=0.0,
             )
             self._await_quiet()
             return result
@@ -234,13 +237,14 @@ class Target:
         rate_per_s: float,
         warmup_s: float,
         duration_s: float,
+        grace: float,
         seed: int,
         window: Window,
     ) -> BenchResult:
         fine = [sample for sample in samples if sample.status == OK]
         failed = [sample for sample in samples if sample.status not in (OK, UNANSWERED)]
         end_s = warmup_s + duration_s
-        in_time = sum(sample.finished_s <= end_s + self.grace_s for sample in fine)
+        in_time = sum(sample.finished_s <= end_s + grace for sample in fine)
         by_end = sum(sample.finished_s <= end_s for sample in fine)
         sustained = is_sustained(len(samples), in_time, len(failed))
         awaited = [sample.latency_s for sample in samples if sample.status in (OK, UNANSWERED)]

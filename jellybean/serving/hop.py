@@ -62,8 +62,10 @@ def _chain(directory: Path, stages: int) -> Plan:
     service = {"here": ServiceTime(1e-5, 1e-5)}
     names = [f"stage_{index}" for index in range(stages)]
     operators = tuple(
-        PlannedOperator(name, (Edge(before, name),), "nothing", 1, _RATE_PER_S, service, {}, {}, reference)
-        for before, name in zip(["in", *names], names, strict=False)
+        PlannedOperator(name, (Edge(before, name),), "nothing", 1, _RATE_PER_S, service, sent, {}, reference)
+        for before, name, sent in zip(
+            ["in", *names], names, [*({later: 1024.0} for later in names[1:]), {}], strict=False
+        )
     )
     workers = tuple(
         PlannedWorker(f"here-{index}", "here", "here", 0.0, Sharing.SHARED, {name: _RATE_PER_S}, 0.0)

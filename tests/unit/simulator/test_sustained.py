@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jellybean_solver.problem import Arrivals
 from jellybean_solver.sustained import grace_s, highest_sustained, is_sustained
 
 
@@ -23,8 +24,9 @@ def test_98_percent_in_time_and_no_failure(offered: int, answered: int, failed: 
 
 
 def test_grace_is_a_quarter_second_or_twice_an_unloaded_request() -> None:
-    assert grace_s(0.01) == 0.25
-    assert grace_s(0.4) == 0.8
+    assert grace_s(0.01, 10.0, 40.0, Arrivals.PERIODIC) == 0.25
+    assert grace_s(0.4, 10.0, 40.0, Arrivals.PERIODIC) == 0.4
+    assert grace_s(0.4, 10.0, 40.0, Arrivals.POISSON) == 2.4  # 20 requests, one standard deviation of 400
 
 
 @pytest.mark.parametrize("low, high", [(90.0, 110.0), (1.0, 2.0), (1000.0, 2000.0), (99.0, 101.0), (99.9, 99.95)])
