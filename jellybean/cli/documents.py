@@ -83,6 +83,12 @@ def schema(
     print_json(schemas if document is None else schemas[document.value])
 
 
+def check(directory: Path, overrides: list[str] | None) -> None:
+    """DocumentError for an override that does not fit, also where what runs, not the documents, gives the answer."""
+    if overrides:
+        load_project(directory, overrides, profiles=(directory / "profiles.yaml").exists())
+
+
 def _examples() -> Path:
     """Beside the package in a checkout, inside it in a wheel."""
     package = Path(__file__).resolve().parent.parent

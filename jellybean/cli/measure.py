@@ -10,15 +10,16 @@ import typer
 from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
-from jellybean.cli.console import EXIT_OVERLOAD, errors, out, print_json, progress
-from jellybean.cli.documents import Example, init
-from jellybean.documents import load_project
+from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress
+from jellybean.cli.documents import Example, check, init
+from jellybean.documents import Project, load_project
 from jellybean.planning import current_plan
 from jellybean.predict import predict
 from jellybean.records import predicted_rate_per_s, record_measurement, record_prediction
 from jellybean.report import Store, build_report, render_html, to_table
 from jellybean.serving import bench as bench_module
 from jellybean.serving.bench import BenchResult
+from jellybean_solver.sustained import WINDOW_S
 
 
 @app.command(
@@ -31,11 +32,18 @@ def bench(
     overrides: Overrides = None,
     json: Json = False,
     seed: Seed = 0,
-    duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of load.")] = 30.0,
+    duration: Annotated[
+        float | None, typer.Option(min=1, max=86_400, help="Seconds of load; 30, or 15 per window with --saturate.")
+    ] = None,
     rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
     saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
 ) -> None:
-    """Offer the workflow's own rates on held-out inputs to the running plan; exit status 4 when it does not keep up."""
+    """Offer the workflow's own rates on held-out inputs to the running plan.
+
+    Exit status 4 when it does not keep up, 5 when it keeps up but misses a target.
+    """
+    if saturate and rate_scale != 1.0:
+        raise typer.BadParameter("--saturate finds the rate itself; leave out --rate-scale")
     result = measure(
         directory, overrides or (), seed=seed, duration_s=duration, rate_scale=rate_scale, saturate=saturate
     )
@@ -48,6 +56,8 @@ def bench(
             errors.print(breach, style="yellow")
     if not result.sustained:
         raise typer.Exit(EXIT_OVERLOAD)
+    if result.breaches:
+        raise typer.Exit(EXIT_MISSED)
 
 
 @app.command(
@@ -59,10 +69,12 @@ def bench(
 )
 def report(
     directory: Directory,
+    overrides: Overrides = None,
     json: Json = False,
     html: Annotated[Path | None, typer.Option(help="Where to write the page; DIR/report.html by default.")] = None,
 ) -> None:
     """Show the newest plan, predicted beside measured, and write a self-contained HTML page."""
+    check(directory, overrides)
     found = build_report(Store.of(directory))
     if json:
         print_json(found.to_json())
@@ -79,6 +91,7 @@ def report(
 @app.command(epilog=example("jellybean demo my-digits"))
 def demo(
     directory: Directory,
+    overrides: Overrides = None,
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of load at the declared rate.")] = 30.0,
 ) -> None:
     """The whole main job on the digits example: profile, plan, serve, measure, report."""
@@ -87,14 +100,14 @@ def demo(
 
     if not (directory / "workflow.yaml").exists():
         init(Example.DIGITS, directory)
-    profile(directory)
-    plan(directory)
-    project = load_project(directory)
-    _predict(directory)
+    profile(directory, overrides)
+    plan(directory, overrides)
+    project = load_project(directory, overrides or ())
+    _predict(project)
     start(project, detach=True)
     try:
-        measure(directory, duration_s=duration)
-        measure(directory, saturate=True)
+        measure(directory, overrides or (), duration_s=duration)
+        measure(directory, overrides or (), saturate=True)
     finally:
         down(directory)
     report(directory)
@@ -105,7 +118,7 @@ def measure(
     overrides: Sequence[str] = (),
     *,
     seed: int = 0,
-    duration_s: float = 30.0,
+    duration_s: float | None = None,
     rate_scale: float = 1.0,
     saturate: bool = False,
 ) -> BenchResult:
@@ -114,19 +127,21 @@ def measure(
     with progress("saturate" if saturate else "bench") as advance:
         if saturate:
             guess = predicted_rate_per_s(directory)
-            result = bench_module.saturate(project, start_rate_per_s=guess, seed=seed, progress=advance)
-        else:
-            result = bench_module.bench(
-                project, duration_s=duration_s, rate_scale=rate_scale, seed=seed, progress=advance
+            window_s = duration_s or WINDOW_S
+            result = bench_module.saturate(
+                project, start_rate_per_s=guess, seed=seed, window_s=window_s, progress=advance
             )
+        else:
+            seconds = duration_s or bench_module.DURATION_S
+            result = bench_module.bench(project, duration_s=seconds, rate_scale=rate_scale, seed=seed, progress=advance)
     record_measurement(directory, result.to_dict())
     return result
 
 
-def _predict(directory: Path) -> None:
-    plan, _ = current_plan(load_project(directory))
+def _predict(project: Project) -> None:
+    plan, _ = current_plan(project)
     with progress("simulate") as advance:
-        record_prediction(directory, plan, predict(plan, progress=advance))
+        record_prediction(project.directory, plan, predict(plan, progress=advance))
 
 
 def _bench_table(result: BenchResult) -> Table:

@@ -11,6 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say
+from jellybean.cli.documents import check
 from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
 from jellybean.planning import current_plan, unproven
@@ -78,11 +79,13 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
 @app.command(epilog=example("jellybean down my-digits"))
 def down(
     directory: Directory,
+    overrides: Overrides = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for requests in hand.")] = 30.0,
 ) -> None:
     """Drain and stop what `up --detach` started."""
     from jellybean.serving import launcher
 
+    check(directory, overrides)
     left = launcher.down(directory, timeout_s=timeout)
     out.print("stopped" if not left else f"stopped; {left} requests were still in hand after {timeout:g} s")
     if left:
@@ -95,11 +98,13 @@ def infer(
     inputs: Annotated[
         list[str], typer.Option("--input", metavar="SOURCE=FILE", help="A picture, .npy, or file.npz#array[index].")
     ],
+    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Send one request and print the answer."""
     from jellybean.serving.client import Client
 
+    check(directory, overrides)
     parsed = [_parse_input(text) for text in inputs]
     tensors = dict(parsed)
     if len(tensors) < len(parsed):

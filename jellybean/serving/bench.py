@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -274,7 +275,7 @@ class Target:
             cost_usd_per_h=cost,
             utilisation=window.utilisation(),
             reasons=dict(reasons.most_common(10)),
-            breaches=self._breaches(p99, accuracy, cost),
+            breaches=self._breaches(p99, accuracy, len(fine), cost),
         )
 
     def _accuracy(self, fine: Sequence[Sample]) -> float | None:
@@ -289,12 +290,17 @@ class Target:
             right += is_correct(self.data.metric, decode(response.outputs[sink]), labels[sample.row])
         return 100.0 * right / len(fine)
 
-    def _breaches(self, p99_s: float | None, accuracy: float | None, cost: float | None) -> tuple[str, ...]:
+    def _breaches(
+        self, p99_s: float | None, accuracy: float | None, answers: int, cost: float | None
+    ) -> tuple[str, ...]:
+        """Fewer answers than held-out rows are a sample: their accuracy misses by more than two standard errors."""
         slo = self.plan.slo
         found = []
         if slo.latency_p99_s is not None and p99_s is not None and p99_s > slo.latency_p99_s:
             found.append(f"latency p99 {p99_s * 1e3:.0f} ms is above the target of {slo.latency_p99_s * 1e3:.0f} ms")
-        if slo.accuracy is not None and accuracy is not None and accuracy < slo.accuracy:
+        error = 2.0 * math.sqrt((accuracy or 0.0) * (100.0 - (accuracy or 0.0)) / max(answers, 1))
+        margin = error if answers < self.data.rows else 0.0
+        if slo.accuracy is not None and accuracy is not None and accuracy < slo.accuracy - margin:
             found.append(f"accuracy {accuracy:.2f} % is below the target of {slo.accuracy:g} %")
         if slo.budget_usd_per_h is not None and cost is not None and cost > slo.budget_usd_per_h:
             found.append(f"{cost:.4g} USD/h is above the budget of {slo.budget_usd_per_h:g} USD/h")
