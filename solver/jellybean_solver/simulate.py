@@ -41,6 +41,15 @@ class Worker(Protocol):
 
 
 MakeWorkers = Callable[[Plan], Mapping[str, Worker]]
+MakeTimes = Callable[[RequestStream, random.Random, float], Iterator[float]]  # stream, generator, phase -> arrivals
+
+
+class Observer(Protocol):
+    """Told what happens when it happens, in virtual time; `place` is a worker or a link ("edge->cloud")."""
+
+    def arrived(self, now: float) -> None: ...
+    def answered(self, arrived_s: float, now: float) -> None: ...
+    def busy(self, place: str, begin_s: float, end_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,27 +119,37 @@ def simulate(
     rate_scale: float = 1.0,
     arrivals: Arrivals | None = None,
     drain_s: float | None = None,
+    times: MakeTimes | None = None,
+    observer: Observer | None = None,
 ) -> SimulationResult:
     """Offer the plan's rates x `rate_scale` and measure [warmup_s, warmup_s + duration_s).
 
-    `arrivals` overrides the sources' own. After the window nothing arrives any more and the rest is answered, or, with
-    `drain_s`, what is not answered that many seconds after the window stays unanswered.
+    `arrivals` overrides the sources' own, `times` rates and arrivals alike. After the window nothing arrives any more
+    and the rest is answered, or, with `drain_s`, what is not answered that many seconds after it stays unanswered.
     """
     if duration_s <= 0 or warmup_s < 0 or rate_scale <= 0:
         raise SolverError(
             f"cannot simulate {duration_s:g} s after {warmup_s:g} s at {rate_scale:g} times the rates: "
             "duration and scale must be above 0"
         )
-    simulation = _Simulation(plan, make_workers(plan), Window(warmup_s, warmup_s + duration_s), seed)
-    simulation.run(rate_scale, arrivals, drain_s)
+    simulation = _Simulation(plan, make_workers(plan), Window(warmup_s, warmup_s + duration_s), seed, observer)
+
+    def steady(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
+        end_s = warmup_s + duration_s
+        return arrival_times(stream.rate_per_s * rate_scale, arrivals or stream.arrivals, end_s, rng, phase)
+
+    simulation.run(times or steady, drain_s)
     return simulation.result(rate_scale)
 
 
 class _Simulation:
     """One run of the event loop. Events are (time, number, handler, arguments); equal times go by number."""
 
-    def __init__(self, plan: Plan, workers: Mapping[str, Worker], window: Window, seed: int) -> None:
+    def __init__(
+        self, plan: Plan, workers: Mapping[str, Worker], window: Window, seed: int, observer: Observer | None
+    ) -> None:
         self._plan = plan
+        self._observer = observer
         self._window = window
         self._seed = seed
         self._now = 0.0
@@ -164,14 +183,12 @@ class _Simulation:
         }
         return _Station(planned.name, planned.tier, worker, QueueSums(self._window), samplers)
 
-    def run(self, rate_scale: float, arrivals: Arrivals | None, drain_s: float | None) -> None:
+    def run(self, times: MakeTimes, drain_s: float | None) -> None:
         """Handle all events, or those until `drain_s` after the window."""
         for index, stream in enumerate(request_streams(self._plan)):
             rng = random.Random(f"{self._seed}/arrivals/{index}")
-            kind = arrivals or stream.arrivals
-            phase = index * GOLDEN % 1.0
-            times = arrival_times(stream.rate_per_s * rate_scale, kind, self._window.end_s, rng, phase)
-            self._next_arrival(_Traffic(stream, times, RouteDrawer([route.weight for route in self._plan.routes])))
+            routes = RouteDrawer([route.weight for route in self._plan.routes])
+            self._next_arrival(_Traffic(stream, times(stream, rng, index * GOLDEN % 1.0), routes))
         events, pop = self._events, heapq.heappop
         if drain_s is not None:
             self._last_s = self._window.end_s + drain_s
@@ -196,6 +213,8 @@ class _Simulation:
         request = str(next(self._number))
         self._open[request] = _Open(self._now, Answers(stream.sinks))
         self._offered += self._window.holds(self._now)
+        if self._observer is not None:
+            self._observer.arrived(self._now)
         levels = {name: self._child_rng.random() for name in self._ratios if name in self._tier}
         for edge in stream.entries:
             paths: list[Path] = [()]
@@ -227,6 +246,8 @@ class _Simulation:
         if bandwidth and not marker:
             pipe.free_s = begin + self._bytes[message.upstream, message.downstream] / bandwidth
             pipe.busy_s += self._window.overlap(begin, pipe.free_s)
+            if self._observer is not None:
+                self._observer.busy(f"{upstream}->{downstream}", begin, pipe.free_s)
             begin = pipe.free_s
         return begin + pipe.link.latency_s
 
@@ -265,6 +286,8 @@ class _Simulation:
         operator = station.running = run.operator
         service = station.samplers[operator](self._service_rng[operator])
         station.busy_s += self._window.overlap(self._now, self._now + service)
+        if self._observer is not None:
+            self._observer.busy(station.name, self._now, self._now + service)
         if self._window.holds(self._now):
             sums = self._runs[operator]
             sums.runs += 1
@@ -281,6 +304,8 @@ class _Simulation:
             del self._open[message.request]
             time = self._now + self._plan.hop_s
             self._answered_in_window += self._window.holds(time)
+            if self._observer is not None:
+                self._observer.answered(request.arrived_s, time)
             if self._window.holds(request.arrived_s) and time <= self._last_s:
                 self._latencies.append(time - request.arrived_s)
 

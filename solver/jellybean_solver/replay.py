@@ -1,0 +1,315 @@
+"""A rate trace over a plan in virtual time: figures by interval, and the first time at which a target would break.
+
+An interval is a stretch of the trace, or several short ones together, so that its figures stand on 100 requests.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from jellybean_solver.evaluate import RELATIVE
+from jellybean_solver.flows import flows
+from jellybean_solver.plan import Plan
+from jellybean_solver.problem import Arrivals
+from jellybean_solver.simulate import MakeWorkers, simulate
+from jellybean_solver.simulation_result import nearest_rank
+from jellybean_solver.streams import RequestStream, request_streams
+from jellybean_solver.sustained import ANSWERED, grace_s, is_sustained
+from jellybean_solver.trace import MOST_REQUESTS, RateTrace, Stretch, sampled, traced_arrivals
+
+LEAST_REQUESTS = 100  # of an interval, where the trace has them: fewer have no 99th percentile
+ALLOWED_LATE = 0.01  # share of an interval's requests; one may always be late
+_PROGRESS_EVERY = 2_000  # requests
+
+Progress = Callable[[float, float], None]  # virtual seconds done, in all
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayInterval:
+    """Figures of [start_s, end_s) of the trace, of which `simulated_s` was replayed.
+
+    Latencies are of the requests that arrived in it (nan when none did), `answered` counts answers that came in it,
+    `backlog` the requests open at its end. `busiest` is a worker or link, `utilisation` its busy share. Rate and cost
+    are the interval's highest: what a bill per hour would be if it went on so.
+    """
+
+    start_s: float
+    end_s: float
+    simulated_s: float
+    rates_per_s: Mapping[str, float]
+    offered: int
+    answered: int
+    late: int  # of those offered: slower than the SLO on latency
+    missed: int  # of those offered: not answered by its end and what requests take that met no overload
+    latency_p50_s: float
+    latency_p99_s: float
+    busiest: str
+    utilisation: float
+    backlog: int
+    network_usd_per_h: float
+    cost_usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A target that would break, first in [start_s, end_s). `value` is the interval's figure, `limit` the target.
+
+    `target`: `rate` (share answered in time), `latency_p99` (seconds) or `budget` (USD per hour). `intervals` counts
+    those in which it breaks.
+    """
+
+    target: str
+    start_s: float
+    end_s: float
+    value: float
+    limit: float
+    intervals: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a trace does to a plan. `breaks` are in order of time and empty when every target holds throughout."""
+
+    seed: int
+    length_s: float
+    simulated_s: float
+    requests: int
+    intervals: tuple[ReplayInterval, ...]
+    breaks: tuple[Break, ...]
+
+    @property
+    def share(self) -> float:
+        """Simulated part of the trace's time; 1 unless it was too long."""
+        return self.simulated_s / self.length_s
+
+
+def replay(
+    plan: Plan,
+    make_workers: MakeWorkers,
+    trace: RateTrace,
+    *,
+    slow_latency_s: float,
+    seed: int = 0,
+    most_requests: int = MOST_REQUESTS,
+    progress: Progress = lambda done, total: None,
+) -> Replay:
+    """Offer the trace's rates to an idle plan and answer every request.
+
+    `slow_latency_s`: what 99 of 100 requests take that meet nobody. Sources of one stream must have equal rates.
+    """
+    streams = request_streams(plan)
+    leaders = {stream.sources[0].name: stream for stream in streams}
+    trace = sampled(trace, list(leaders), _loads(plan, streams, trace), most_requests)
+    groups = _groups(trace.stretches, list(leaders))
+    poisson = any(stream.arrivals is Arrivals.POISSON for stream in streams)
+    recorder = _Recorder([_seconds(group) for group in groups], progress)
+    recorder.grace_s = [_grace_s(group, list(leaders), slow_latency_s, poisson) for group in groups]
+    recorder.late_s = plan.slo.latency_p99_s or float("inf")
+
+    def times(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
+        return traced_arrivals(trace.pieces(stream.sources[0].name), stream.arrivals, rng, phase)
+
+    simulate(plan, make_workers, duration_s=trace.simulated_s, seed=seed, times=times, observer=recorder)
+    network = _network_usd_per_h(plan, streams)
+    backlogs = recorder.backlogs()
+    intervals = tuple(recorder.interval(i, group, network, plan, backlogs[i]) for i, group in enumerate(groups))
+    requests = sum(interval.offered for interval in intervals)
+    return Replay(seed, trace.length_s, trace.simulated_s, requests, intervals, _breaks(plan, intervals))
+
+
+class _Recorder:
+    """Sums by interval of what the simulator tells."""
+
+    def __init__(self, lengths_s: Sequence[float], progress: Progress) -> None:
+        self.ends = list(accumulate(lengths_s))
+        self.grace_s: list[float] = []
+        self.late_s = float("inf")
+        self._lengths_s = lengths_s
+        self._progress = progress
+        count = len(lengths_s)
+        self._offered = [0] * count
+        self._answered = [0] * (count + 1)  # the last: after the trace
+        self._in_time = [0] * count
+        self._latencies = [array("d") for _ in range(count)]
+        self._busy: list[dict[str, float]] = [{} for _ in range(count)]
+        self._arrivals = 0
+
+    def arrived(self, now: float) -> None:
+        self._offered[self._at(now)] += 1
+        self._arrivals += 1
+        if self._arrivals % _PROGRESS_EVERY == 0:
+            self._progress(now, self.ends[-1])
+
+    def answered(self, arrived_s: float, now: float) -> None:
+        index = self._at(arrived_s)
+        self._answered[bisect_right(self.ends, now)] += 1
+        self._in_time[index] += now <= self.ends[index] + self.grace_s[index]
+        self._latencies[index].append(now - arrived_s)
+
+    def busy(self, place: str, begin_s: float, end_s: float) -> None:
+        index = bisect_right(self.ends, begin_s)
+        while index < len(self.ends) and begin_s < end_s:
+            until = min(end_s, self.ends[index])
+            self._busy[index][place] = self._busy[index].get(place, 0.0) + until - begin_s
+            begin_s, index = until, index + 1
+
+    def backlogs(self) -> list[int]:
+        """Requests open at each interval's end."""
+        changes = (offered - answered for offered, answered in zip(self._offered, self._answered, strict=False))
+        return list(accumulate(changes))
+
+    def interval(
+        self, index: int, group: Sequence[Stretch], network: Mapping[str, float], plan: Plan, backlog: int
+    ) -> ReplayInterval:
+        """Closes an interval. `network`: leader of a stream -> USD per hour at one request per second."""
+        latencies = sorted(self._latencies[index])
+        busy, length_s = self._busy[index], self._lengths_s[index]
+        busiest = max(busy, key=busy.__getitem__, default=plan.workers[0].name)
+        paid = max(sum(usd * stretch.rates_per_s[name] for name, usd in network.items()) for stretch in group)
+        return ReplayInterval(
+            start_s=group[0].start_s,
+            end_s=group[-1].end_s,
+            simulated_s=length_s,
+            rates_per_s={name: max(s.rates_per_s[name] for s in group) for name in group[0].rates_per_s},
+            offered=self._offered[index],
+            answered=self._answered[index],
+            late=len(latencies) - bisect_right(latencies, self.late_s),
+            missed=self._offered[index] - self._in_time[index],
+            latency_p50_s=nearest_rank(latencies, 0.50),
+            latency_p99_s=nearest_rank(latencies, 0.99),
+            busiest=busiest,
+            utilisation=busy.get(busiest, 0.0) / length_s,
+            backlog=backlog,
+            network_usd_per_h=paid,
+            cost_usd_per_h=plan.cost.compute_usd_per_h + paid,
+        )
+
+    def _at(self, now: float) -> int:
+        """A request never arrives after the trace, but rounding may put one on its end."""
+        return min(bisect_right(self.ends, now), len(self.ends) - 1)
+
+
+def _breaks(plan: Plan, intervals: Sequence[ReplayInterval]) -> tuple[Break, ...]:
+    found = [
+        _first("rate", [i for i in intervals if _missed(i)], _answered_share, ANSWERED),
+        _first("latency_p99", [i for i in intervals if _late(i)], lambda i: i.latency_p99_s, plan.slo.latency_p99_s),
+        _first("budget", _over_budget(plan, intervals), lambda i: i.cost_usd_per_h, plan.slo.budget_usd_per_h),
+    ]
+    return tuple(sorted((item for item in found if item is not None), key=lambda item: item.start_s))
+
+
+def _first(
+    target: str, breaking: Sequence[ReplayInterval], value: Callable[[ReplayInterval], float], limit: float | None
+) -> Break | None:
+    if not breaking or limit is None:
+        return None
+    first = breaking[0]
+    return Break(target, first.start_s, first.end_s, value(first), limit, len(breaking), _TEXT[target](first, limit))
+
+
+_TEXT: Mapping[str, Callable[[ReplayInterval, float], str]] = {
+    "rate": lambda i, limit: (
+        f"{i.missed:,} of {i.offered:,} requests are not answered in time, {i.backlog:,} wait at its end; "
+        f"{i.busiest} is busy {i.utilisation:.0%} of the time"
+    ),
+    "latency_p99": lambda i, limit: (
+        f"p99 latency is {i.latency_p99_s * 1e3:.4g} ms, above the SLO of {limit * 1e3:.4g} ms "
+        f"({i.late:,} of {i.offered:,} requests are late); {i.busiest} is busy {i.utilisation:.0%} of the time"
+    ),
+    "budget": lambda i, limit: (
+        f"cost is {i.cost_usd_per_h:.4f} USD/h, above the budget of {limit:.4f} USD/h "
+        f"(traffic alone {i.network_usd_per_h:.4f} USD/h)"
+    ),
+}
+
+
+def _answered_share(interval: ReplayInterval) -> float:
+    return 1.0 - interval.missed / interval.offered
+
+
+def _missed(interval: ReplayInterval) -> bool:
+    """By the one definition of a sustained rate; a single request proves nothing."""
+    return interval.missed > 1 and not is_sustained(interval.offered, interval.offered - interval.missed, failed=0)
+
+
+def _late(interval: ReplayInterval) -> bool:
+    return interval.late > max(1.0, ALLOWED_LATE * interval.offered)
+
+
+def _over_budget(plan: Plan, intervals: Sequence[ReplayInterval]) -> list[ReplayInterval]:
+    budget = plan.slo.budget_usd_per_h
+    return [i for i in intervals if budget is not None and i.cost_usd_per_h > budget * (1 + RELATIVE)]
+
+
+def _groups(stretches: Sequence[Stretch], leaders: Sequence[str]) -> list[list[Stretch]]:
+    """Stretches with enough requests alone, short ones together until they have enough."""
+    groups: list[list[Stretch]] = []
+    missing = 0.0  # requests that the last group still lacks
+    for stretch in stretches:
+        requests = _requests(stretch, leaders)
+        if missing <= 0 or requests >= LEAST_REQUESTS:
+            groups.append([])
+            missing = LEAST_REQUESTS
+        groups[-1].append(stretch)
+        missing -= requests
+    return groups
+
+
+def _requests(stretch: Stretch, leaders: Sequence[str]) -> float:
+    return stretch.simulated_s * sum(stretch.rates_per_s[name] for name in leaders)
+
+
+def _seconds(group: Sequence[Stretch]) -> float:
+    return sum(stretch.simulated_s for stretch in group)
+
+
+def _grace_s(group: Sequence[Stretch], leaders: Sequence[str], slow_latency_s: float, poisson: bool) -> float:
+    window_s, requests = _seconds(group), sum(_requests(stretch, leaders) for stretch in group)
+    arrivals = Arrivals.POISSON if poisson and requests > 0 else Arrivals.PERIODIC
+    return grace_s(slow_latency_s, requests / window_s, window_s, arrivals)
+
+
+def _loads(plan: Plan, streams: Sequence[RequestStream], trace: RateTrace) -> list[Mapping[str, float]]:
+    """Mean busy share of every worker and link in each stretch of the trace."""
+    at_one = {stream.sources[0].name: _loads_at_one(plan, stream) for stream in streams}
+    found: list[Mapping[str, float]] = []
+    for stretch in trace.stretches:
+        loads: dict[str, float] = {}
+        for name, share in at_one.items():
+            for place, load in share.items():
+                loads[place] = loads.get(place, 0.0) + load * stretch.rates_per_s[name]
+        found.append(loads)
+    return found
+
+
+def _loads_at_one(plan: Plan, stream: RequestStream) -> Mapping[str, float]:
+    """Busy share of workers and links by one request per second of a stream."""
+    loads: dict[str, float] = {}
+    for route in plan.routes:
+        for name in stream.operators:
+            operator, worker = plan.operator_by_name[name], plan.worker_by_name[route.workers[name]]
+            busy = route.weight * operator.rate_per_s * operator.service[worker.pool].mean_s / operator.batch
+            loads[worker.name] = loads.get(worker.name, 0.0) + busy / stream.rate_per_s
+    bandwidth = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in plan.links}
+    for flow in flows(plan):
+        limit = bandwidth.get((flow.upstream_tier, flow.downstream_tier))
+        if flow.crosses and flow.downstream in stream.operators and limit:
+            place = f"{flow.upstream_tier}->{flow.downstream_tier}"
+            loads[place] = loads.get(place, 0.0) + flow.bytes_per_s / limit / stream.rate_per_s
+    return loads
+
+
+def _network_usd_per_h(plan: Plan, streams: Sequence[RequestStream]) -> Mapping[str, float]:
+    """Leader of a stream -> what the traffic of one request per second costs per hour."""
+    carried = flows(plan)
+    return {
+        stream.sources[0].name: sum(flow.cost_usd_per_h for flow in carried if flow.downstream in stream.operators)
+        / stream.rate_per_s
+        for stream in streams
+    }
