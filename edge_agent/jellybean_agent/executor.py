@@ -1,8 +1,7 @@
 """Runs one operator's model with onnxruntime, on one thread, as fast as the worker's speed says.
 
-The profiler measures through the same class, so what it writes down is what serving does. A worker of speed 0.1 is
-emulated by the thread's CPU time c: the run lasts max(wall, c / speed). CPU time, not wall time, because the emulated
-device has no other processes beside it.
+The profiler measures through the same class, so what it writes down is what serving does. A worker of another speed
+than 1 is emulated: after the run it stays busy for as long as `emulation` says that the device would.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from jellybean_agent.emulation import Emulation
 from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError
 from jellybean_agent.onnx_wire import has_external_data
 from jellybean_agent.tensors import MAX_TENSOR_BYTES, Array, mismatch
@@ -54,7 +54,6 @@ class RunResult:
 
     outputs: Mapping[str, Array]
     wall_s: float
-    cpu_s: float
     busy_s: float
 
 
@@ -68,8 +67,8 @@ class Executor:
     def __init__(self, model_path: Path, sha256: str, input_order: Sequence[str], speed: float = 1.0) -> None:
         if not speed > 0:
             raise ModelError(f"speed {speed} of {model_path}: it must be above 0")
-        self._speed = speed
         self._session = _load(model_path, sha256)
+        self._emulation = Emulation(speed, lambda feed: self._session.run(None, feed)) if speed != 1.0 else None
         ports = [_port(item, str(model_path)) for item in self._session.get_inputs()]
         self.outputs = tuple(_port(item, str(model_path)) for item in self._session.get_outputs())
         self.inputs = _wire(ports, input_order, str(model_path))
@@ -82,18 +81,18 @@ class Executor:
 
         InvalidInputError when a tensor does not fit the model, PermanentError when onnxruntime fails.
         """
-        began, cpu_began = time.perf_counter(), time.thread_time()
         feed = self._feed(inputs)
         try:
+            busy_s = self._emulation.busy_s(feed) if self._emulation is not None else 0.0
+            began = time.perf_counter()
             found = self._session.run(self._output_names, feed)
         except ORT_ERRORS as error:
             raise PermanentError(f"onnxruntime: {str(error).splitlines()[0][:300]}") from error
-        wall_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
-        rest_s = cpu_s / self._speed - wall_s if self._speed != 1.0 else 0.0
-        if rest_s > 0:
-            time.sleep(rest_s)
+        wall_s = time.perf_counter() - began
+        if busy_s > wall_s:
+            time.sleep(busy_s - wall_s)
         outputs = dict(zip(self._output_names, found, strict=True))
-        return RunResult(outputs, wall_s, cpu_s, time.perf_counter() - began)
+        return RunResult(outputs, wall_s, time.perf_counter() - began)
 
     def _feed(self, inputs: Sequence[Input]) -> dict[str, Array]:
         if len(inputs) != len(self.inputs):
@@ -117,6 +116,8 @@ class Executor:
                 self._session.run(self._output_names, feed)
             except ORT_ERRORS:
                 return
+        if self._emulation is not None:
+            self._emulation.busy_s(feed)
 
 
 def file_sha256(path: Path) -> str:

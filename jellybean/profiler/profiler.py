@@ -9,7 +9,6 @@ from jellybean.documents import Project, write_profiles
 from jellybean.documents.profiles import ProfilesDocument
 from jellybean.profiler import accuracy
 from jellybean.profiler.cache import Cache, key_of
-from jellybean.profiler.company import company
 from jellybean.profiler.document import Findings, noise_notes, to_profiles
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point, batched
@@ -79,8 +78,7 @@ def profile(
     clock.spent("survey", _SURVEY_S)
     meter = LatencyMeter(workload, found.inputs, cache, seconds_per_point)
     points = _points(workload, meter, batch_sizes)
-    with company():
-        latency = _latency(meter, points, clock)
+    latency = _latency(meter, points, clock)
     memory = _memory(workload, found, points, cache, clock)
     hop_s = _hop_s(cache, clock)
     findings = Findings(workload, found, latency, memory, hop_s, _accuracy(workload, flow, cache, clock))

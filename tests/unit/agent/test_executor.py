@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from jellybean_agent.emulation import Emulation
 from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError
 from jellybean_agent.executor import Executor, file_sha256
 from jellybean_agent.onnx_wire import has_external_data
@@ -110,15 +111,25 @@ def test_external_data_in_a_nested_graph_is_found() -> None:
     assert has_external_data(helper.make_model(outer).SerializeToString())
 
 
-def test_a_slow_worker_takes_its_cpu_time_over_its_speed(tmp_path: Path) -> None:
+def test_a_slow_worker_is_busy_as_long_as_its_speed_says(tmp_path: Path) -> None:
     node = helper.make_node("MatMul", ["x", "c"], ["y"])
-    model = save(tmp_path / "m.onnx", [node], {"x": [1, 500]}, ["y"], c=np.ones((500, 500), np.float32))
-    result = Executor(*model, ("x",), speed=0.05).run((np.ones((1, 500), np.float32),))
-    assert result.cpu_s > 0
-    assert result.busy_s >= result.cpu_s / 0.05
-    assert result.busy_s >= result.wall_s
-    full = Executor(*model, ("x",)).run((np.ones((1, 500), np.float32),))
+    model = save(tmp_path / "m.onnx", [node], {"x": ["n", 500]}, ["y"], c=np.ones((500, 500), np.float32))
+    one, many = (np.ones((1, 500), np.float32),), (np.ones((400, 500), np.float32),)
+    slow = Executor(*model, ("x",), speed=0.01)
+    first, second = slow.run(one), slow.run(one)
+    assert first.busy_s > 10 * first.wall_s  # a hundredfold, were wall time all compute
+    assert second.busy_s == pytest.approx(first.busy_s, rel=0.5)  # one calibration serves both
+    assert slow.run(many).busy_s > 2 * second.busy_s  # another shape has a time of its own
+    full = Executor(*model, ("x",)).run(one)
     assert full.busy_s >= full.wall_s
+
+
+def test_emulation_calibrates_each_shape_once() -> None:
+    runs: list[tuple[int, ...]] = []
+    emulation = Emulation(0.5, lambda feed: runs.append(feed["x"].shape))
+    for rows in (1, 1, 3, 1, 3):
+        emulation.busy_s({"x": np.zeros((rows, 2), np.float32)})
+    assert len(runs) == 2 * runs.count((1, 2)) == 2 * runs.count((3, 2))
 
 
 def test_hash_is_of_the_content(tmp_path: Path) -> None:
