@@ -7,6 +7,7 @@ from jellybean_solver.accuracy import AccuracyModel, EndToEnd, Independent, PerO
 from jellybean_solver.baselines import Baseline, baselines
 from jellybean_solver.errors import JellyBeanError, SolverError
 from jellybean_solver.evaluate import Evaluation, evaluate
+from jellybean_solver.frontier import Corner, CostAccuracy, CostRate, RatePoint, cost_accuracy, cost_rate
 from jellybean_solver.infeasible import Infeasibility
 from jellybean_solver.plan import Certificate, Cost, Placement, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.problem import (
@@ -32,7 +33,10 @@ __all__ = [
     "Arrivals",
     "Baseline",
     "Certificate",
+    "Corner",
     "Cost",
+    "CostAccuracy",
+    "CostRate",
     "Edge",
     "EdgeKind",
     "EndToEnd",
@@ -50,6 +54,7 @@ __all__ = [
     "PlannedWorker",
     "Pool",
     "Problem",
+    "RatePoint",
     "Route",
     "RouteDrawer",
     "Row",
@@ -61,6 +66,8 @@ __all__ = [
     "Source",
     "Variant",
     "baselines",
+    "cost_accuracy",
+    "cost_rate",
     "evaluate",
     "solve",
 ]

@@ -1,0 +1,115 @@
+"""From documents to the curves, with every plan on them checked as `jellybean plan` checks its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from jellybean.documents import Project, build_problem
+from jellybean.errors import JellyBeanError
+from jellybean.planning import PLAN_FILE, load_plan
+from jellybean.simulation import check_latency
+from jellybean_solver.evaluate import evaluate
+from jellybean_solver.frontier import Corner, CostAccuracy, CostRate, Progress, cost_accuracy, cost_rate
+from jellybean_solver.plan import Plan
+from jellybean_solver.plan_document import to_document
+from jellybean_solver.problem import Problem, Slo
+from jellybean_solver.solve import solve
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """The plan in DIR/plan.json, scored by today's documents. `dearer_usd_per_h`: than the curve at its accuracy."""
+
+    accuracy: float
+    cost_usd_per_h: float
+    dearer_usd_per_h: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The curves of a project. `notes` say what could not be compared; `elapsed_s` counts the simulations too."""
+
+    problem: Problem
+    accuracy: CostAccuracy
+    rates: CostRate | None
+    current: Current | None
+    notes: tuple[str, ...]
+    elapsed_s: float
+
+    @property
+    def chosen(self) -> Corner | None:
+        """The corner that `jellybean plan` would choose: the cheapest for the accuracy asked for."""
+        target = self.problem.slo.accuracy
+        return self.accuracy.at_least(target) if target is not None else next(iter(self.accuracy.corners), None)
+
+
+def find_frontier(
+    project: Project,
+    *,
+    rates: Callable[[Problem], Sequence[float]] | None = None,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+) -> Frontier:
+    """The cost-accuracy curve and, when `rates` gives factors on the rates, the cost-rate curve.
+
+    `time_limit_s` holds for each solve. SolverError when it ends before the first plan was found.
+    """
+    problem = build_problem(project)
+    scales = rates(problem) if rates is not None else ()
+    limited = partial(solve, time_limit_s=time_limit_s, clock=time.monotonic)
+    started = time.perf_counter()
+    accuracy = cost_accuracy(problem, solve=limited, check=check_latency, progress=progress)
+    by_rate = None
+    if scales:
+        by_rate = cost_rate(problem, scales, solve=limited, check=check_latency, progress=progress)
+    elapsed_s = time.perf_counter() - started
+    current, notes = _current(project.directory, problem, accuracy)
+    return Frontier(problem, accuracy, by_rate, current, notes, elapsed_s)
+
+
+def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:
+    """Write the plan document of every point on the curves; returns the paths in their order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    for name, plan in _plans(frontier):
+        paths.append(folder / f"{name}.json")
+        paths[-1].write_text(json.dumps(to_document(plan), indent=1) + "\n", encoding="utf-8")
+    return tuple(paths)
+
+
+def accuracy_name(corner: Corner) -> str:
+    """Names the plan of a corner."""
+    return f"accuracy-{corner.accuracy:.10g}"
+
+
+def rate_name(problem: Problem, scale: float) -> str:
+    """Names the plan of a rate."""
+    return f"rate-{problem.sources[0].rate_per_s * scale:.10g}"
+
+
+def _plans(frontier: Frontier) -> Iterator[tuple[str, Plan]]:
+    for corner in frontier.accuracy.corners:
+        yield accuracy_name(corner), corner.plan
+    for point in frontier.rates.points if frontier.rates is not None else ():
+        if point.plan is not None:
+            yield rate_name(frontier.problem, point.scale), point.plan
+
+
+def _current(directory: Path, problem: Problem, curve: CostAccuracy) -> tuple[Current | None, tuple[str, ...]]:
+    if not (directory / PLAN_FILE).exists():
+        return None, ()
+    try:
+        plan = load_plan(directory)
+    except JellyBeanError as error:
+        return None, (f"the current plan is left out: {error}",)
+    score = evaluate(replace(problem, slo=Slo()), plan)
+    if score.violations or score.accuracy is None:
+        why = score.violations[0] if score.violations else "the profile does not know its accuracy"
+        return None, (f"the plan in {PLAN_FILE} is left out, it does not answer these documents: {why}",)
+    cost, corner = score.cost.total_usd_per_h, curve.at_least(score.accuracy)
+    return Current(score.accuracy, cost, None if corner is None else cost - corner.cost_usd_per_h), ()

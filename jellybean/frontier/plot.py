@@ -1,0 +1,309 @@
+"""The curves as a picture: numbered points, and beside them what each number stands for."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jellybean.errors import JellyBeanError
+from jellybean.frontier.changes import changes
+from jellybean.frontier.find import Frontier
+from jellybean.report import units
+from jellybean_solver.frontier import TIE
+from jellybean_solver.plan import Plan
+
+PLOT_FORMATS = (".svg", ".png", ".pdf")
+MOST_NUMBERED = 14  # points that the key lists; of more, some that lie evenly spread
+KEY_WIDTH, KEY_LINES = 46, 2  # characters and lines of one point's words in the key
+NUMBER_WIDTH, NUMBER_HEIGHT = 9.0, 8.5  # points on paper around a number or marker that no other number may enter
+OFFSETS = ((-9.5, 9), (9.5, -9), (-9.5, 19), (9.5, -19), (-20, 10), (20, -10), (-9.5, 30), (9.5, -30), (-9.5, 41))
+INK, SOFT, LINE = "#171b24", "#525b6b", "#d9dde5"
+ACCENT, GOOD, BAD, PAID = "#1d5fd1", "#136f45", "#b0232a", "#c2571a"
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9.0,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": SOFT,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "jellybean",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """One point of a curve, with its line in the key."""
+
+    x: float
+    y: float
+    bound: float
+    figures: tuple[str, str]
+    words: str
+    broken: bool
+    chosen: bool = False
+
+    @property
+    def color(self) -> str:
+        return BAD if self.broken else GOOD if self.chosen else ACCENT
+
+
+def save_plot(frontier: Frontier, path: Path) -> None:
+    """Draw the curves. JellyBeanError for a format other than .svg, .png and .pdf, or when there is nothing to draw."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    if path.suffix.lower() not in PLOT_FORMATS:
+        raise JellyBeanError(f"{path}: a picture is one of {', '.join(PLOT_FORMATS)}")
+    panels = [(draw, marks) for draw, marks in ((_accuracy, _corners(frontier)), (_rate, _rates(frontier))) if marks]
+    if not panels:
+        raise JellyBeanError(f"{path}: there is no plan to draw")
+    with matplotlib.rc_context(STYLE):
+        height = 4.9 * len(panels)
+        figure = Figure(figsize=(11.5, height), facecolor="white")
+        columns = {"width_ratios": (1.45, 1), "left": 0.065, "right": 0.985, "wspace": 0.05}
+        grid = figure.add_gridspec(len(panels), 2, **columns, hspace=0.3, bottom=0.55 / height, top=1 - 0.42 / height)
+        for row, (draw, marks) in enumerate(panels):
+            draw(frontier, marks, figure.add_subplot(grid[row, 0]), figure.add_subplot(grid[row, 1]))
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+
+
+def _corners(frontier: Frontier) -> list[_Mark]:
+    corners = frontier.accuracy.corners
+    varied = {
+        name for corner in corners for name, v in corner.plan.selection.items() if v != corners[0].plan.selection[name]
+    }
+    found: list[_Mark] = []
+    before: Plan | None = None
+    for corner in corners:
+        x, y, bound = corner.accuracy, corner.cost_usd_per_h, corner.bound_usd_per_h
+        changed = [change for change in changes(before, corner.plan) if before is not None or change.operator in varied]
+        new = ", ".join(f"{change.operator} {change.variant}" for change in changed if change.variant_changed)
+        words = new or _workers(corner.plan)
+        figures = (units.accuracy(x), units.usd(y))
+        found.append(_Mark(x, y, bound, figures, words, bool(corner.breaches), corner is frontier.chosen))
+        before = corner.plan
+    return found
+
+
+def _rates(frontier: Frontier) -> list[_Mark]:
+    found: list[_Mark] = []
+    before: Plan | None = None
+    for point in frontier.rates.points if frontier.rates is not None else ():
+        if point.plan is None:
+            continue
+        x, y = frontier.problem.sources[0].rate_per_s * point.scale, point.plan.cost.total_usd_per_h
+        changed = changes(before, point.plan) if before is not None else ()
+        new = [f"{change.operator} {change.variant}" for change in changed if change.variant_changed]
+        words = ", ".join([_workers(point.plan), *new])
+        figures = (units.rate(x), units.usd(y))
+        found.append(_Mark(x, y, point.bound_usd_per_h, figures, words, bool(point.breaches)))
+        before = point.plan
+    return found
+
+
+def _workers(plan: Plan) -> str:
+    """`4 edge + 2 cloud`: how many workers by tier."""
+    counts = {tier: sum(worker.tier == tier for worker in plan.workers) for tier in plan.tiers}
+    return " + ".join(f"{count} {tier}" for tier, count in counts.items() if count)
+
+
+def _accuracy(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> None:
+    """A staircase: each corner's cost holds for every accuracy from the corner before up to its own."""
+    curve, current, target = frontier.accuracy, frontier.current, frontier.problem.slo.accuracy
+    low, high = _limits([mark.x for mark in marks], target, current.accuracy if current is not None else None)
+    _axes(axes, frontier, marks, "accuracy of the answers, at least", (low, high))
+    for start, mark in zip([low, *(mark.x for mark in marks)], marks, strict=False):
+        axes.hlines(mark.y, start, mark.x, color=ACCENT, linewidth=2, zorder=3)
+        axes.fill_between([start, mark.x], mark.bound, mark.y, color=ACCENT, alpha=0.13, linewidth=0)
+    for before, mark in itertools.pairwise(marks):
+        axes.vlines(before.x, before.y, mark.y, color=ACCENT, linewidth=1, alpha=0.55, zorder=3)
+    axes.axvspan(marks[-1].x, high, color=LINE, alpha=0.45, linewidth=0, zorder=0)
+    _upright(axes, marks[-1].x, "no plan" if curve.finished else "not known", SOFT)
+    legend: list[tuple[str, str]] = []
+    if target is not None:
+        axes.axvline(target, color=GOOD, linewidth=1.2, linestyle=(0, (4, 3)), zorder=2)
+        _upright(axes, target, f"SLO {units.plain(target)}", GOOD, left=True)
+        legend += [(mark.color, "● the cheapest for the SLO") for mark in marks if mark.chosen]
+    if current is not None:
+        axes.plot([current.accuracy], [current.cost_usd_per_h], "D", ms=13, mfc="none", mec=PAID, mew=1.8, zorder=4)
+        legend.append((PAID, "◇ the current plan"))
+    proof = "every corner proven" if curve.exact else "not proven; shaded: what might be saved at most"
+    _title(axes, f"{frontier.problem.name}: cheapest cost for an accuracy ({proof})")
+    _key(key, marks, _numbered(axes, marks), ("accuracy", "USD/h", "what changes"), legend)
+
+
+def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> None:
+    """Points; between them the cost is not known but to rise, so the line is only a guide."""
+    source, curve, target = frontier.problem.sources[0], frontier.rates, frontier.problem.slo.accuracy
+    now, highest = source.rate_per_s, curve.highest_scale if curve is not None else None
+    top = 1.09 * max(now, marks[-1].x)
+    xs, ys = [mark.x for mark in marks], [mark.y for mark in marks]
+    _axes(
+        axes,
+        frontier,
+        marks,
+        f"requests of {source.name} per second; all sources grow together",
+        (0.0, top),
+        right=True,
+    )
+    axes.plot(xs, ys, color=ACCENT, linewidth=1.2, linestyle=":", zorder=3)
+    axes.vlines(xs, [mark.bound for mark in marks], ys, color=ACCENT, linewidth=5, alpha=0.2)
+    if highest is not None:
+        axes.axvspan(now * highest, top, color=LINE, alpha=0.45, linewidth=0, zorder=0)
+        _upright(axes, now * highest, f"no plan above {units.rate(now * highest)}", SOFT)
+    axes.axvline(now, color=GOOD, linewidth=1.2, linestyle=(0, (4, 3)), zorder=2)
+    _upright(axes, now, f"now {units.rate(now)}", GOOD, left=True)
+    exact = all(mark.y - mark.bound <= TIE * max(1.0, mark.y) for mark in marks)
+    proof = "every point proven" if exact else "not proven; bars: what might be saved at most"
+    asked = "" if target is None else f" at accuracy {units.plain(target)}"
+    _title(axes, f"{frontier.problem.name}: cheapest cost for a rate{asked} ({proof})")
+    _key(key, marks, _numbered(axes, marks), ("rate", "USD/h", "workers, and variants that change"), [])
+
+
+def _title(axes: Any, text: str) -> None:
+    axes.set_title(text, loc="left", fontsize=10.5, color=INK, fontweight="bold", pad=10)
+
+
+def _axes(
+    axes: Any,
+    frontier: Frontier,
+    marks: Sequence[_Mark],
+    label: str,
+    limits: tuple[float, float],
+    *,
+    right: bool = False,
+) -> None:
+    """Limits, grid, and the budget when it is in sight of the curve, named on the side that the curve leaves free."""
+    budget = frontier.problem.slo.budget_usd_per_h
+    current = frontier.current.cost_usd_per_h if frontier.current is not None else 0.0
+    top = max(current, *(mark.y for mark in marks)) or 1.0
+    if budget is not None and budget < 1.6 * top:
+        top = max(top, budget)
+        axes.axhline(budget, color=BAD, linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+        axes.annotate(
+            f"budget {units.usd(budget)} USD/h",
+            (0.99 if right else 0.01, budget),
+            xytext=(0, -3 if right else 3),
+            ha="right" if right else "left",
+            va="top" if right else "bottom",
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            color=BAD,
+            fontsize=8,
+        )
+    axes.set_xlim(*limits)
+    axes.set_ylim(0, 1.14 * top)
+    axes.set_xlabel(label)
+    axes.set_ylabel("USD per hour")
+    axes.grid(axis="y", color=LINE, linewidth=0.6, alpha=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _limits(xs: Sequence[float], *others: float | None) -> tuple[float, float]:
+    every = [*xs, *(x for x in others if x is not None)]
+    span = max(every) - min(every) or max(1.0, 0.02 * abs(max(every)))
+    return min(every) - 0.09 * span, max(every) + 0.07 * span
+
+
+def _upright(axes: Any, x: float, text: str, color: str, *, left: bool = False) -> None:
+    """A label along a vertical line, at the top."""
+    axes.annotate(
+        text,
+        (x, 0.985),
+        xytext=(-4 if left else 9, 0),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        rotation=90,
+        ha="right" if left else "left",
+        va="top",
+        color=color,
+        fontsize=8,
+    )
+
+
+def _numbered(axes: Any, marks: Sequence[_Mark]) -> dict[int, int]:
+    """Draw the points and number those that the key lists: index -> number. Numbers cover no point and no number."""
+    for mark in marks:
+        fill = "white" if mark.broken else mark.color
+        axes.plot([mark.x], [mark.y], "o", ms=6, mfc=fill, mec=mark.color, mew=1.6, zorder=5)
+    listed = _listed(marks)
+    points_per_pixel = 72 / axes.figure.dpi
+    taken = [tuple(axes.transData.transform((mark.x, mark.y)) * points_per_pixel) for mark in marks]
+    for number, index in enumerate(listed, 1):
+        x, y = taken[index]
+        free = (
+            (dx, dy)
+            for dx, dy in OFFSETS
+            if all(abs(x + dx - u) > NUMBER_WIDTH or abs(y + dy - v) > NUMBER_HEIGHT for u, v in taken)
+        )
+        offset = next(free, OFFSETS[0])
+        taken.append((x + offset[0], y + offset[1]))
+        leader = {"arrowstyle": "-", "color": SOFT, "lw": 0.5, "shrinkB": 3} if offset not in OFFSETS[:2] else None
+        axes.annotate(
+            str(number),
+            (marks[index].x, marks[index].y),
+            xytext=offset,
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=8.5,
+            fontweight="bold",
+            color=INK,
+            arrowprops=leader,
+            zorder=6,
+        )
+    return {index: number for number, index in enumerate(listed, 1)}
+
+
+def _listed(marks: Sequence[_Mark]) -> list[int]:
+    """The indices of the points that get a number: first, last, the chosen one and others evenly between."""
+    if len(marks) <= MOST_NUMBERED:
+        return list(range(len(marks)))
+    steps = MOST_NUMBERED - 2
+    even = {round(step * (len(marks) - 1) / steps) for step in range(steps + 1)}
+    return sorted(even | {index for index, mark in enumerate(marks) if mark.chosen})
+
+
+def _key(
+    key: Any,
+    marks: Sequence[_Mark],
+    numbers: dict[int, int],
+    headings: tuple[str, str, str],
+    legend: Sequence[tuple[str, str]],
+) -> None:
+    """What the numbers stand for, and below it the signs."""
+    columns = ((0.16, "right"), (0.28, "right"), (0.32, "left"))
+    words = {
+        index: textwrap.wrap(marks[index].words, KEY_WIDTH, max_lines=KEY_LINES, placeholder=" …") for index in numbers
+    }
+    signs = list(legend)
+    if any(mark.broken for mark in marks):
+        signs.append((BAD, "○ breaks a limit: the table says which"))
+    if len(numbers) < len(marks):
+        signs.append((SOFT, f"{len(marks) - len(numbers)} more points have no number; the table lists all"))
+    lines = 2 + sum(max(1, len(wrapped)) for wrapped in words.values()) + len(signs)
+    step, y = min(0.06, 1.0 / lines), 1.0
+    key.set_axis_off()
+    for (x, side), text in zip(columns, headings, strict=True):
+        key.text(x, y, text, ha=side, va="top", color=SOFT, fontsize=8)
+    for index, number in numbers.items():
+        y -= step
+        color = marks[index].color if marks[index].color != ACCENT else INK
+        weight = "bold" if marks[index].chosen else "normal"
+        style = {"va": "top", "color": color, "fontsize": 8.5}
+        key.text(0.0, y, str(number), ha="left", fontweight="bold", **style)
+        for (x, side), text in zip(columns, marks[index].figures, strict=False):
+            key.text(x, y, text, ha=side, fontweight=weight, **style)
+        for line in words[index]:
+            key.text(columns[2][0], y, line, ha="left", **style)
+            y -= step if line is not words[index][-1] else 0.0
+    y -= step / 2
+    for color, text in signs:
+        y -= step
+        key.text(0.0, y, text, ha="left", va="top", color=color, fontsize=8.5)

@@ -1,0 +1,202 @@
+"""The curves as a table for people and as JSON for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from jellybean.frontier.changes import Change, changes
+from jellybean.frontier.find import Frontier
+from jellybean.report import units
+from jellybean_solver.frontier import CostRate
+from jellybean_solver.plan import Plan
+from jellybean_solver.plan_document import encode, to_document
+from jellybean_solver.problem import Problem
+
+MOST_CHANGES = 8  # lines of one point in the table; JSON has all
+
+
+def frontier_text(frontier: Frontier) -> RenderableType:
+    """The answer, the corners with what changes from one to the next, and why the curve ends."""
+    parts: list[RenderableType] = [_answer(frontier)]
+    if frontier.accuracy.corners:
+        parts.append(_indented(_corners(frontier)))
+    parts += _notes(frontier)
+    if frontier.rates is not None:
+        parts += _rates(frontier.problem, frontier.rates)
+    return Group(*parts)
+
+
+def to_json(frontier: Frontier) -> dict[str, Any]:
+    """JSON values of everything on the curves; plans by their hash, with selection and placements."""
+    slo, current, chosen = frontier.problem.slo, frontier.current, frontier.chosen
+    curve = frontier.accuracy
+    return {
+        "name": frontier.problem.name,
+        "slo": encode(slo),
+        "corners": [
+            {
+                "accuracy": corner.accuracy,
+                **_point(corner.plan, corner.bound_usd_per_h, corner.gap),
+                "breaches": list(corner.breaches),
+                "chosen": corner is chosen,
+                "changes": [encode(change) for change in changes(before.plan if before else None, corner.plan)],
+            }
+            for before, corner in zip((None, *curve.corners), curve.corners, strict=False)
+        ],
+        "exact": curve.exact,
+        "finished": curve.finished,
+        "ended": list(curve.ended),
+        "rates": None if frontier.rates is None else _rates_json(frontier.problem, frontier.rates),
+        "current": None if current is None else encode(current),
+        "notes": list(frontier.notes),
+        "elapsed_s": frontier.elapsed_s,
+    }
+
+
+def _point(plan: Plan | None, bound: float, gap: float | None) -> dict[str, Any]:
+    if plan is None:
+        return {"cost_usd_per_h": None, "gap": None, "bound_usd_per_h": None, "selection": {}, "placements": []}
+    cost = plan.cost
+    return {
+        "cost_usd_per_h": {
+            "total": cost.total_usd_per_h,
+            "compute": cost.compute_usd_per_h,
+            "network": cost.network_usd_per_h,
+        },
+        "gap": gap,
+        "bound_usd_per_h": bound,
+        "hash": to_document(plan)["hash"],
+        "selection": dict(plan.selection),
+        "placements": [encode(placement) for placement in plan.placements],
+    }
+
+
+def _rates_json(problem: Problem, curve: CostRate) -> dict[str, Any]:
+    return {
+        "points": [
+            {
+                "scale": point.scale,
+                "rate_per_s": {source.name: source.rate_per_s * point.scale for source in problem.sources},
+                "feasible": point.plan is not None if point.finished else None,
+                **_point(point.plan, point.bound_usd_per_h, point.gap),
+                "accuracy": None if point.plan is None else point.plan.accuracy,
+                "breaches": list(point.breaches),
+                "reasons": list(point.reasons),
+                "highest": point.scale == curve.highest_scale,
+            }
+            for point in curve.points
+        ],
+        "highest_scale": curve.highest_scale,
+        "exact": curve.exact,
+        "ended": list(curve.ended),
+    }
+
+
+def _answer(frontier: Frontier) -> Text:
+    corners = frontier.accuracy.corners
+    if not corners:
+        return Text.assemble((frontier.problem.name, "bold"), ": no plan, so there is no curve")
+    first, last = corners[0], corners[-1]
+    proof = "exact" if frontier.accuracy.exact else "not proven: time limits stopped the search"
+    return Text.assemble(
+        (frontier.problem.name, "bold"),
+        f": {len(corners)} {'corner' if len(corners) == 1 else 'corners'}, from ",
+        (f"{units.usd(first.cost_usd_per_h)} USD/h", "bold"),
+        f" at accuracy {units.accuracy(first.accuracy)} to ",
+        (f"{units.usd(last.cost_usd_per_h)} USD/h", "bold"),
+        f" at {units.accuracy(last.accuracy)}; {proof}, in {frontier.elapsed_s:.2f} s",
+    )
+
+
+def _corners(frontier: Frontier) -> Table:
+    corners = frontier.accuracy.corners
+    table = _table("accuracy", "USD/h", "more", gaps=not frontier.accuracy.exact)
+    for before, corner in zip((None, *corners), corners, strict=False):
+        more = "" if before is None else f"+{units.usd(corner.cost_usd_per_h - before.cost_usd_per_h)}"
+        figures = [units.accuracy(corner.accuracy), units.usd(corner.cost_usd_per_h), more]
+        if not frontier.accuracy.exact:
+            figures.append(f"{corner.gap:.1%}")
+        changed = changes(before.plan if before is not None else None, corner.plan)
+        mark = ""
+        if corner is frontier.chosen:
+            target = frontier.problem.slo.accuracy
+            mark = "the cheapest" if target is None else f"the cheapest for the SLO of {units.plain(target)}"
+        table.add_row(*figures, _described(changed, mark, corner.breaches))
+    return table
+
+
+def _rates(problem: Problem, curve: CostRate) -> Iterator[RenderableType]:
+    source = problem.sources[0]
+    asked = "" if problem.slo.accuracy is None else f" at accuracy {units.plain(problem.slo.accuracy)}"
+    text = Text.assemble("\ncost by rate", (asked, "bold"), f" ({source.name}; all sources grow together)")
+    if curve.highest_scale is not None:
+        text.append(f"; at most {units.rate(source.rate_per_s * curve.highest_scale)} is feasible")
+    yield text
+    gaps = not curve.exact
+    table = _table("rate", "times", "USD/h", gaps=gaps)
+    before: Plan | None = None
+    for point in curve.points:
+        figures = [
+            units.rate(source.rate_per_s * point.scale),
+            units.plain(point.scale),
+            units.usd(point.cost_usd_per_h),
+        ]
+        if gaps:
+            figures.append("" if point.gap is None else f"{point.gap:.1%}")
+        if point.plan is None:
+            table.add_row(*figures, Text("no plan: " + "; ".join(point.reasons), "red"))
+            continue
+        mark = "the highest that is feasible" if point.scale == curve.highest_scale else ""
+        table.add_row(*figures, _described(changes(before, point.plan), mark, point.breaches))
+        before = point.plan
+    yield _indented(table)
+    if curve.highest_scale is None or all(point.plan is not None for point in curve.points):
+        yield _indented(Text("beyond: " + "; ".join(curve.ended), "dim"))
+
+
+def _table(*figures: str, gaps: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in (*figures, *(("gap",) if gaps else ())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("what changes", overflow="fold")
+    return table
+
+
+def _described(changed: Sequence[Change], mark: str, breaches: Sequence[str]) -> Text:
+    lines = [Text(str(change), "" if change.variant_changed else "dim") for change in changed[:MOST_CHANGES]]
+    if len(changed) > MOST_CHANGES:
+        lines.append(Text(f"and {len(changed) - MOST_CHANGES} more operators (--json has all)", "dim"))
+    marks = [Text(mark, "bold green")] if mark else []
+    broken = [Text(f"breaks a limit: {breach.split(' (')[0]}", "red") for breach in breaches]
+    return Text("\n").join(chain(marks, broken, lines)) if marks or broken or lines else Text("rates only", "dim")
+
+
+def _notes(frontier: Frontier) -> Iterator[RenderableType]:
+    yield _indented(Text("it ends there: " + "; ".join(frontier.accuracy.ended), "dim"))
+    if any(corner.breaches for corner in frontier.accuracy.corners):
+        note = "no cheaper plan is as accurate; whether a dearer one keeps the limits is not searched for"
+        yield _indented(Text(f"where a limit breaks: {note}", "dim"))
+    current = frontier.current
+    if current is not None:
+        where = (
+            f"the current plan: accuracy {units.accuracy(current.accuracy)}, {units.usd(current.cost_usd_per_h)} USD/h"
+        )
+        if current.dearer_usd_per_h is not None:
+            dearer = current.dearer_usd_per_h
+            on_it = abs(dearer) <= 1e-6 * max(1.0, current.cost_usd_per_h)
+            side = "above" if dearer > 0 else "below"
+            where += ", on the curve" if on_it else f", {units.usd(abs(dearer))} USD/h {side} the curve"
+        yield _indented(Text(where))
+    for note in frontier.notes:
+        yield _indented(Text(note, "yellow"))
+
+
+def _indented(part: RenderableType) -> Padding:
+    return Padding(part, (0, 0, 0, 2), expand=False)

@@ -1,0 +1,70 @@
+"""The curves against enumeration, on random small problems."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, event, given, settings
+
+from jellybean_solver import Problem, Slo, evaluate
+from jellybean_solver.frontier import cost_accuracy, cost_rate
+from jellybean_solver.infeasible import scaled
+from tests import brute_force
+from tests.strategies import problems
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+
+
+@settings(max_examples=1000 if NIGHTLY else 80)
+@given(problems())
+def test_every_accuracy_has_its_cheapest_cost(problem: Problem) -> None:
+    known = [
+        (value, cost)
+        for selection in brute_force.selections(problem)
+        if (value := brute_force.accuracy(problem, selection)) is not None
+        and (cost := brute_force.cheapest_of(problem, selection)) is not None
+    ]
+
+    curve = cost_accuracy(problem)
+
+    event(f"{len(curve.corners)} corners")
+    assert curve.exact
+    assert curve.ended
+    for level in {value for value, _ in known}:
+        corner = curve.at_least(level)
+        assert corner is not None
+        cheapest = min(cost for value, cost in known if value >= level)
+        assert corner.cost_usd_per_h == pytest.approx(cheapest, rel=2e-6, abs=2e-6)
+    best = max((value for value, _ in known), default=None)
+    assert (curve.corners[-1].accuracy if curve.corners else None) == (None if best is None else pytest.approx(best))
+    for before, after in itertools.pairwise(curve.corners):
+        assert after.accuracy > before.accuracy
+        assert after.cost_usd_per_h > before.cost_usd_per_h
+    for corner in curve.corners:
+        target = replace(problem, slo=Slo(accuracy=corner.accuracy))
+        assert evaluate(target, corner.plan).complaints == corner.breaches == ()
+
+
+@settings(max_examples=400 if NIGHTLY else 40)
+@given(problems(strained=True))
+def test_every_rate_has_its_cheapest_cost_and_nothing_beyond_the_highest_fits(problem: Problem) -> None:
+    curve = cost_rate(problem, (0.5, 1.0))
+
+    event(f"highest {curve.highest_scale is not None}")
+    for point in curve.points:
+        expected = brute_force.cheapest(scaled(problem, point.scale)).cost
+        if point.scale == curve.highest_scale and point.scale not in {0.5, 1.0}:
+            assert point.plan is not None, "the oracle may fail by a rounding exactly at the edge"
+        elif expected is None:
+            assert point.plan is None
+            assert point.reasons
+        else:
+            assert point.cost_usd_per_h == pytest.approx(expected, rel=2e-6, abs=2e-6)
+    costs = [point.cost_usd_per_h for point in curve.points if point.cost_usd_per_h is not None]
+    assert all(after >= before - 2e-6 for before, after in itertools.pairwise(costs))
+    assume(curve.highest_scale is not None)
+    assert curve.highest_scale is not None
+    assert brute_force.cheapest(scaled(problem, curve.highest_scale * (1 + 1e-4))).cost is None
