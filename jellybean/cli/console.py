@@ -16,6 +16,7 @@ EXIT_BAD_INPUT = 2
 EXIT_INFEASIBLE = 3
 EXIT_OVERLOAD = 4
 EXIT_MISSED = 5
+EXIT_WOULD_BREAK = 6
 
 # No markup: names, paths and answers are people's own text. Colour comes by `style=` and `Text`.
 out = Console(highlight=False, markup=False)

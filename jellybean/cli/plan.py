@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
+from jellybean.cli.check import run_check
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
 from jellybean.documents import load_project
 from jellybean.planning import Planned, current_plan, plan_project, save_plan, unproven
@@ -37,14 +39,39 @@ def profile(
     out.print(f"next: jellybean plan {directory}", style="bold")
 
 
-@app.command(epilog=example("jellybean plan my-digits", "jellybean plan my-vqa --set slo.accuracy=57 --json"))
+@app.command(
+    epilog=example(
+        "jellybean plan my-digits",
+        "jellybean plan my-vqa --set slo.accuracy=57 --json",
+        "jellybean plan my-digits --check my-digits/traces/morning.csv --plot morning.svg",
+    )
+)
 def plan(
     directory: Directory,
     overrides: Overrides = None,
     json: Json = False,
     time_limit: Annotated[float | None, typer.Option(min=0.01, help="Seconds; the best plan so far is kept.")] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="Replay a rate trace (CSV: time_s,source,rate_per_s) over the current plan instead; exit status 6 "
+            "when a target would break.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --check: picture of the replay (.svg, .png, .pdf).")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="With --check: seed of everything random.")] = 0,
 ) -> None:
-    """Choose variants and place operators at the lowest cost; writes plan.json."""
+    """Choose variants and place operators at the lowest cost; writes plan.json. With --check: replay a rate trace."""
+    if check is not None:
+        if time_limit is not None:
+            raise typer.BadParameter("--time-limit does not go with --check, which replays the current plan")
+        run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot)
+        return
+    if plot is not None:
+        raise typer.BadParameter("--plot needs --check TRACE")
     project = load_project(directory, overrides or ())
     planned = plan_project(project, time_limit_s=time_limit)
     if planned.plan is not None:

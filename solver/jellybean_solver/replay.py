@@ -5,6 +5,7 @@ An interval is a stretch of the trace, or several short ones together, so that i
 
 from __future__ import annotations
 
+import math
 import random
 from array import array
 from bisect import bisect_right
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from jellybean_solver.errors import SolverError
 from jellybean_solver.evaluate import RELATIVE
 from jellybean_solver.flows import flows
 from jellybean_solver.plan import Plan
@@ -101,9 +103,11 @@ def replay(
 ) -> Replay:
     """Offer the trace's rates to an idle plan and answer every request.
 
-    `slow_latency_s`: what 99 of 100 requests take that meet nobody. Sources of one stream must have equal rates.
+    `slow_latency_s`: what 99 of 100 requests take that meet nobody. SolverError when sources of one stream differ.
     """
     streams = request_streams(plan)
+    for stream in streams:
+        _check_equal(trace, [source.name for source in stream.sources])
     leaders = {stream.sources[0].name: stream for stream in streams}
     trace = sampled(trace, list(leaders), _loads(plan, streams, trace), most_requests)
     groups = _groups(trace.stretches, list(leaders))
@@ -245,6 +249,14 @@ def _late(interval: ReplayInterval) -> bool:
 def _over_budget(plan: Plan, intervals: Sequence[ReplayInterval]) -> list[ReplayInterval]:
     budget = plan.slo.budget_usd_per_h
     return [i for i in intervals if budget is not None and i.cost_usd_per_h > budget * (1 + RELATIVE)]
+
+
+def _check_equal(trace: RateTrace, names: Sequence[str]) -> None:
+    for stretch in trace.stretches:
+        rates = {name: stretch.rates_per_s[name] for name in names}
+        if not all(math.isclose(rate, rates[names[0]], rel_tol=1e-9) for rate in rates.values()):
+            told = ", ".join(f"{name} {rate:g}/s" for name, rate in rates.items())
+            raise SolverError(f"from {stretch.start_s:g} s on sources of one stream of requests differ: {told}")
 
 
 def _groups(stretches: Sequence[Stretch], leaders: Sequence[str]) -> list[list[Stretch]]:

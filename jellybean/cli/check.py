@@ -1,0 +1,35 @@
+"""`plan --check TRACE`: a gate for CI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from jellybean.cli.console import EXIT_WOULD_BREAK, errors, out, print_json, progress, say
+from jellybean.planning import unproven
+
+
+def run_check(
+    directory: Path, trace: Path, overrides: Sequence[str], *, seed: int, json: bool, plot: Path | None
+) -> None:
+    """Replay, print, draw; typer.Exit with status 6 when a target would break."""
+    from jellybean.whatif import check_json, check_text, check_trace, save_plot
+    from jellybean.whatif.plot import require_format
+
+    if plot is not None:
+        require_format(plot)
+    with progress("check") as advance:
+        found = check_trace(directory, trace, overrides, seed=seed, progress=advance)
+    if (warning := unproven(found.plan)) is not None:
+        errors.print(warning, style="yellow")
+    if json:
+        print_json(check_json(found))
+    else:
+        out.print(check_text(found))
+    if plot is not None:
+        save_plot(found, plot)
+        say(f"wrote {plot}")
+    if found.replay.breaks:
+        raise typer.Exit(EXIT_WOULD_BREAK)

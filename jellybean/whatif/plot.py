@@ -1,0 +1,121 @@
+"""A replay as a picture: rates, latency and utilisation over one axis of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jellybean.errors import JellyBeanError
+from jellybean.whatif.check import Check
+from jellybean_solver.replay import ReplayInterval
+
+PLOT_FORMATS = (".svg", ".png", ".pdf")
+SOFT, LINE = "#525b6b", "#d9dde5"
+ACCENT, GOOD, BAD, PAID = "#1d5fd1", "#136f45", "#b0232a", "#c2571a"
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9.0,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": SOFT,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "jellybean",  # so that one replay is one file
+}
+_TIMES = ((3 * 86_400.0, 86_400.0, "days"), (3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "s"))
+
+
+def save_plot(check: Check, path: Path) -> None:
+    """Draw the replay. JellyBeanError for a format other than .svg, .png and .pdf."""
+    require_format(path)
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.5, 6.6), facecolor="white")
+        panels = figure.subplots(3, 1, sharex=True)
+        figure.subplots_adjust(left=0.085, right=0.985, top=0.93, bottom=0.075, hspace=0.16)
+        unit_s, unit = next((size, name) for least, size, name in _TIMES if check.replay.length_s >= least)
+        for axes, draw in zip(panels, (_rates, _latency, _busy), strict=True):
+            draw(check, axes, unit_s)
+            axes.set_axisbelow(True)
+            axes.grid(axis="y", color=LINE, linewidth=0.6)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.set_ylim(bottom=0 if axes.get_yscale() == "linear" else None)
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend(loc="upper right", frameon=False, ncols=4, labelcolor=SOFT, fontsize=8)
+            _mark_breaks(check, axes, unit_s)
+        panels[-1].set_xlabel(f"time ({unit} from the trace's start)")
+        panels[-1].set_xlim(0, check.replay.length_s / unit_s)
+        panels[0].set_title(_title(check), loc="left", fontsize=10)
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+
+
+def require_format(path: Path) -> None:
+    """JellyBeanError unless a picture can be written to `path`; for before long work is done for it."""
+    if path.suffix.lower() not in PLOT_FORMATS:
+        raise JellyBeanError(f"{path}: a picture is one of {', '.join(PLOT_FORMATS)}")
+
+
+def _title(check: Check) -> str:
+    verdict = "would break" if check.replay.breaks else "holds"
+    sampled = f", {check.replay.share:.0%} of its time simulated" if check.replay.share < 1 else ""
+    return f"{check.plan.name}: {verdict} in {check.file.path.name}{sampled}"
+
+
+def _rates(check: Check, axes: Any, unit_s: float) -> None:
+    """One line per different curve: sources of one stream have one."""
+    curves: dict[tuple[float, ...], list[str]] = {}
+    for name in check.file.trace.peaks_per_s:
+        curves.setdefault(tuple(s.rates_per_s[name] for s in check.file.trace.stretches), []).append(name)
+    borders = [s.start_s / unit_s for s in check.file.trace.stretches] + [check.replay.length_s / unit_s]
+    for (rates, names), color in zip(curves.items(), (ACCENT, PAID, GOOD, SOFT) * len(curves), strict=False):
+        axes.stairs(rates, borders, color=color, linewidth=1.6, label=", ".join(names), baseline=None)
+    declared = check.plan.sources[0].rate_per_s
+    if len(curves) == 1:
+        axes.axhline(declared, color=SOFT, linewidth=0.9, linestyle=(0, (4, 3)), label=f"planned for {declared:g}/s")
+    axes.set_ylabel("requests / s")
+    axes.set_ylim(top=1.28 * max(declared, *check.file.trace.peaks_per_s.values()))
+
+
+def _latency(check: Check, axes: Any, unit_s: float) -> None:
+    """Logarithmic: an overload is a hundred times slower than a queue."""
+    _stairs(check.replay.intervals, axes, unit_s, lambda i: i.latency_p50_s, ACCENT, "p50")
+    _stairs(check.replay.intervals, axes, unit_s, lambda i: i.latency_p99_s, PAID, "p99")
+    target_s = check.plan.slo.latency_p99_s
+    if target_s is not None:
+        axes.axhline(target_s, color=BAD, linewidth=0.9, linestyle=(0, (4, 3)), label=f"SLO {target_s:g} s")
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * (high / low) ** 0.25)
+    axes.set_ylabel("latency (s)")
+
+
+def _busy(check: Check, axes: Any, unit_s: float) -> None:
+    """The busiest worker or link of each interval."""
+    peak = max(check.replay.intervals, key=lambda interval: interval.utilisation)
+    label = f"busiest worker or link (at the peak {peak.busiest})"
+    _stairs(check.replay.intervals, axes, unit_s, lambda i: i.utilisation, GOOD, label)
+    axes.axhline(1.0, color=BAD, linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.set_ylim(0, 1.3)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "25 %", "50 %", "75 %", "100 %"])
+    axes.set_ylabel("utilisation")
+
+
+def _stairs(
+    intervals: Sequence[ReplayInterval],
+    axes: Any,
+    unit_s: float,
+    value: Callable[[ReplayInterval], float],
+    color: str,
+    label: str,
+) -> None:
+    borders = [interval.start_s / unit_s for interval in intervals] + [intervals[-1].end_s / unit_s]
+    axes.stairs([value(i) for i in intervals], borders, color=color, linewidth=1.6, label=label, baseline=None)
+
+
+def _mark_breaks(check: Check, axes: Any, unit_s: float) -> None:
+    """The first interval in which each target breaks."""
+    for start_s, end_s in dict.fromkeys((item.start_s, item.end_s) for item in check.replay.breaks):
+        axes.axvspan(start_s / unit_s, end_s / unit_s, color=BAD, alpha=0.1, linewidth=0)
