@@ -83,7 +83,11 @@ def save_plan(project: Project, planned: Planned) -> dict[str, Any]:
 
 def load_plan(directory: Path) -> Plan:
     """The plan in DIR/plan.json."""
-    path = directory / PLAN_FILE
+    return read_plan(directory / PLAN_FILE, directory)
+
+
+def read_plan(path: Path, directory: Path) -> Plan:
+    """The plan in a file; `directory` is the project that JellyBeanError says to plan when there is none in it."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

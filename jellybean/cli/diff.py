@@ -1,0 +1,43 @@
+"""diff: what changes from one plan to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jellybean.cli.app import Json, app, example
+from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, out, print_json
+from jellybean.errors import JellyBeanError
+from jellybean.plan_diff_view import diff_json, diff_text
+from jellybean.planning import load_plan, read_plan
+from jellybean_solver.plan import Plan
+from jellybean_solver.plan_diff import plan_diff
+
+EXIT_DIFFERENT = EXIT_FAILURE  # as of `diff`: 0 same, 1 different, 2 trouble
+
+
+@app.command(epilog=example("jellybean diff my-digits other-digits", "jellybean diff before.json my-digits --json"))
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A project with a plan.json, or a plan file.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    json: Json = False,
+) -> None:
+    """Compare two plans: cost, variants, workers, models to load, traffic. Exit status 0 same, 1 different."""
+    try:
+        found = plan_diff(_plan(before), _plan(after))
+    except JellyBeanError as error:
+        errors.print(str(error), style="red", soft_wrap=True)
+        raise typer.Exit(EXIT_BAD_INPUT) from error
+    if json:
+        print_json(diff_json(found))
+    else:
+        out.print(diff_text(found, str(before), str(after)))
+    if not found.is_empty:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _plan(path: Path) -> Plan:
+    """The plan of a project as it was written, even where its documents have changed since; or of a file."""
+    return read_plan(path, path.parent) if path.suffix == ".json" else load_plan(path)
