@@ -154,6 +154,12 @@ def check_latency(plan: Plan, *, seeds: int = SEEDS) -> str | None:
     )
 
 
+def predicted_p99_s(plan: Plan, *, seeds: int = SEEDS) -> float:
+    """The p99 latency that `check_latency` holds against the SLO: the median over several seeds."""
+    duration_s = _duration_s(request_streams(plan), least_s=0.0)
+    return median(simulate_plan(plan, seed=seed, duration_s=duration_s).latency_p99_s for seed in range(seeds))
+
+
 def brains(plan: Plan) -> Mapping[str, Brain]:
     """The state machine of each worker of the plan."""
     edges = [edge for operator in plan.operators for edge in operator.inputs]

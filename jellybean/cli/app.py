@@ -33,4 +33,4 @@ def example(*lines: str) -> str:
     return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
 
 
-from jellybean.cli import documents, frontier, measure, plan, serve  # noqa: E402, F401  (each module adds its commands)
+from jellybean.cli import diff, documents, explain, frontier, measure, plan, serve  # noqa: E402, F401  (each adds its commands)

@@ -1,0 +1,59 @@
+"""explain: why the plan is what it is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from jellybean.cli.app import Directory, Json, Overrides, app, example
+from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress
+from jellybean.documents import load_project
+from jellybean.explain import explain_project
+
+
+@app.command(
+    epilog=example(
+        "jellybean explain my-vqa",
+        "jellybean explain my-vqa --why-not image_features=resnet50 --why-not cloud --why-not answer@edge",
+        "jellybean explain my-vqa --set slo.accuracy=58.9",
+        "jellybean explain my-vqa --json --time-limit 60",
+    )
+)
+def explain(
+    directory: Directory,
+    overrides: Overrides = None,
+    questions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--why-not",
+            metavar="QUESTION",
+            help="Why not OPERATOR=VARIANT, a TIER or POOL, or OPERATOR@TIER (or @POOL)? May be repeated.",
+        ),
+    ] = None,
+    json: Json = False,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds for everything; what is not answered by then is said.")
+    ] = None,
+) -> None:
+    """Why the plan is what it is: what binds, what else was possible, what one more unit is worth.
+
+    Every figure is the optimum of a changed problem. When no plan meets the targets: which requirements conflict, and
+    how far each alone would have to give way. Writes nothing.
+    """
+    from jellybean.report.explain_view import explained_text
+
+    project = load_project(directory, overrides or ())
+    with progress("explain") as advance:
+        explained = explain_project(
+            project, overrides or (), questions or (), time_limit_s=time_limit, progress=advance
+        )
+    found = explained.explanation
+    if json:
+        print_json(explained.to_dict())
+    else:
+        out.print(explained_text(explained))
+        if questions and found.conflict is not None:
+            errors.print("--why-not was not looked at: there is no plan to compare with", style="yellow")
+    if found.conflict is not None:
+        raise typer.Exit(EXIT_INFEASIBLE)

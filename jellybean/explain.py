@@ -1,0 +1,213 @@
+"""Explaining a project's plan: the solver's explanation with p99 simulated, in the words and lines of its documents."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jellybean.documents import Project, build_problem
+from jellybean.documents.places import Place, Places
+from jellybean.documents.units import (
+    BANDWIDTH,
+    DURATION,
+    PRICE_PER_H,
+    RATE,
+    SIZE,
+    close,
+    format_quantity,
+    parse_quantity,
+    shown,
+)
+from jellybean.documents.units import (
+    Kind as Unit,
+)
+from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.simulation import SEEDS, predicted_p99_s
+from jellybean_solver.explanation import Explanation, explain
+from jellybean_solver.problem import Problem, Sharing
+from jellybean_solver.requirements import Kind, Requirement
+from jellybean_solver.resolving import Means
+from jellybean_solver.why_not import Question
+
+DIGITS = 4  # of a relaxation as it is proposed
+ACCURACY_DIGITS = 1e6  # per percent point
+
+
+@dataclass(frozen=True)
+class Explained:
+    """An explanation, and where its requirements stand."""
+
+    problem: Problem
+    explanation: Explanation
+    places: Mapping[Requirement, tuple[Place, ...]]
+    explain_s: float
+
+    def settings(self, requirement: Requirement, value: float | None) -> tuple[str, ...]:
+        """What to write for a requirement eased to `value`: PATH=VALUE as `--set` takes it, never short of `value`."""
+        return tuple(
+            f"{place.path}={_written(self.problem, requirement, index, value)}"
+            for index, place in enumerate(self.places[requirement])
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values: the explanation's, with places and settings beside its requirements."""
+        found = self.explanation.to_dict()
+        for limit, stated in zip(self.explanation.limits, found["limits"], strict=True):
+            stated["places"] = [place.to_dict() for place in self.places[limit.requirement]]
+        conflicts = [(self.explanation.conflict, found["conflict"])]
+        conflicts += [
+            (answer.conflict, stated["conflict"])
+            for answer, stated in zip(self.explanation.why_not, found["why_not"], strict=True)
+        ]
+        for conflict, stated in conflicts:
+            for relaxation, item in zip(conflict.relaxations if conflict else (), _stated(stated), strict=True):
+                requirement = relaxation.requirement
+                item["requirement"]["places"] = [place.to_dict() for place in self.places[requirement]]
+                item["settings"] = list(self.settings(requirement, relaxation.value)) if relaxation.helps else []
+        return {**found, "explain_s": self.explain_s}
+
+
+def _stated(conflict: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return list(conflict["requirements"]) if conflict is not None else []
+
+
+def explain_project(
+    project: Project,
+    overrides: Sequence[str] = (),
+    why_not: Sequence[str] = (),
+    *,
+    time_limit_s: float | None = None,
+    progress: Callable[[float, float, str], None] = lambda done, total, label: None,
+) -> Explained:
+    """Explain the plan of a project read with these overrides. DocumentError for a question about nothing there is."""
+    problem = build_problem(project)
+    questions = parse_questions(problem, why_not)
+    places = _Requirements(project, Places(project.directory, overrides))
+    means = Means(
+        time_limit_s=time_limit_s,
+        clock=time.monotonic,
+        p99_s=lambda plan, thorough: predicted_p99_s(plan, seeds=SEEDS if thorough else 1),
+        advance=progress,
+        exclusive=places.exclusive(problem),
+    )
+    started = time.perf_counter()
+    explanation = explain(problem, questions, means)
+    explain_s = time.perf_counter() - started
+    progress(explanation.solves, explanation.solves, "done")
+    return Explained(problem, explanation, places.of(explanation), explain_s)
+
+
+def parse_questions(problem: Problem, texts: Sequence[str]) -> tuple[Question, ...]:
+    """Questions from OPERATOR=VARIANT, TIER, POOL, OPERATOR@TIER, OPERATOR@POOL. DocumentError names all wrong ones."""
+    questions: list[Question] = []
+    wrong: list[DocumentProblem] = []
+    for text in texts:
+        found = _question(problem, text.strip())
+        if isinstance(found, Question):
+            questions.append(found)
+        else:
+            wrong.append(DocumentProblem(f"--why-not {text}", None, None, "", *found))
+    if wrong:
+        raise DocumentError(wrong)
+    return tuple(questions)
+
+
+def _question(problem: Problem, text: str) -> Question | tuple[str, str]:
+    """The question, or what is wrong with it and a hint."""
+    operators = problem.operator_by_name
+    sign = "=" if "=" in text else "@" if "@" in text else ""
+    name, _, rest = (part.strip() for part in text.partition(sign)) if sign else ("", "", text)
+    if sign and name not in operators:
+        return f"there is no operator {shown(name)}", _near(name, list(operators))
+    if sign == "=":
+        variants = [variant.name for variant in operators[name].variants]
+        if rest not in variants:
+            return f"operator {name} has no variant {shown(rest)}", _near(rest, variants)
+        return Question(text, name, variant=rest)
+    places = [*problem.tiers, *(pool.name for pool in problem.pools)]
+    if rest not in places:
+        if rest in operators:
+            return f"{shown(rest)} is an operator", f"write {rest}=VARIANT or {rest}@TIER"
+        return f"there is no tier or pool {shown(rest)}", _near(rest, places)
+    return Question(text, name or None, place=rest)
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    return close(word, list(known)) or f"there are: {', '.join(dict.fromkeys(known))}"
+
+
+class _Requirements:
+    """Requirements of a problem as values of its documents."""
+
+    def __init__(self, project: Project, places: Places) -> None:
+        self.project, self.places = project, places
+
+    def exclusive(self, problem: Problem) -> tuple[tuple[str, ...], ...]:
+        """Exclusive pools by the value that made them so: their own, or the one in limits."""
+        workers = self.project.infrastructure.workers
+        names = [pool.name for pool in problem.pools if pool.sharing is Sharing.EXCLUSIVE]
+        own = tuple((name,) for name in names if workers[name].sharing is not None)
+        rest = tuple(name for name in names if workers[name].sharing is None)
+        return (*own, rest) if rest else own
+
+    def of(self, explanation: Explanation) -> dict[Requirement, tuple[Place, ...]]:
+        """The places of every requirement that an explanation mentions."""
+        conflicts = [explanation.conflict, *(answer.conflict for answer in explanation.why_not)]
+        mentioned = [limit.requirement for limit in explanation.limits]
+        for conflict in conflicts:
+            mentioned += [*conflict.members, *conflict.remaining] if conflict is not None else []
+        return {
+            requirement: tuple(self.places.of(*path) for path in self._paths(requirement)) for requirement in mentioned
+        }
+
+    def _paths(self, requirement: Requirement) -> list[tuple[Any, ...]]:
+        kind, subjects = requirement.kind, requirement.subjects
+        slo = {Kind.ACCURACY: "accuracy", Kind.BUDGET: "budget", Kind.LATENCY_P99: "latency_p99"}
+        if kind in slo:
+            return [("workflow", "slo", slo[kind])]
+        if kind is Kind.RATE:
+            return [("workflow", "sources", name, "rate") for name in subjects]
+        if kind is Kind.UTILISATION:
+            return [("infrastructure", "limits", "utilisation")]
+        if kind is Kind.BANDWIDTH:
+            return [("infrastructure", "links", self._link(subjects), "bandwidth")]
+        if kind is Kind.SHARING and self.project.infrastructure.workers[subjects[0]].sharing is None:
+            return [("infrastructure", "limits", "sharing")]
+        return [("infrastructure", "workers", subjects[0], kind.value)]
+
+    def _link(self, ends: tuple[str, ...]) -> int:
+        links = self.project.infrastructure.links
+        return next(i for i, link in enumerate(links) if (link.upstream_tier, link.downstream_tier) == ends)
+
+
+_UNITS = {
+    Kind.BUDGET: PRICE_PER_H,
+    Kind.LATENCY_P99: DURATION,
+    Kind.BANDWIDTH: BANDWIDTH,
+    Kind.MEMORY: SIZE,
+}
+
+
+def _written(problem: Problem, requirement: Requirement, index: int, value: float | None) -> str:
+    kind = requirement.kind
+    if value is None:
+        return "shared" if kind is Kind.SHARING else "null"
+    if kind is Kind.RATE:
+        return _rounded(RATE, problem.source_by_name[requirement.subjects[index]].rate_per_s * value, up=False)
+    if kind in _UNITS:
+        return _rounded(_UNITS[kind], value, up=True)
+    if kind is Kind.ACCURACY:
+        return f"{math.floor(value * ACCURACY_DIGITS) / ACCURACY_DIGITS:.10g}"
+    return f"{math.ceil(value * 1e4) / 1e4:g}"
+
+
+def _rounded(unit: Unit, value: float, *, up: bool) -> str:
+    """A few digits, on the side of `value` where it still holds."""
+    text = format_quantity(unit, value, DIGITS)
+    read = parse_quantity(unit, text)
+    if read == value or (read > value) == up:
+        return text
+    return format_quantity(unit, value * (1 + (6e-4 if up else -6e-4)), DIGITS)

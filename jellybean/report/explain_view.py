@@ -1,0 +1,273 @@
+"""What `jellybean explain` prints: answers to questions, what binds, what a unit is worth, what else was possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from jellybean.documents.places import Place
+from jellybean.explain import Explained
+from jellybean.report import units
+from jellybean.report.plan_view import answer
+from jellybean_solver.conflicts import Conflict, Relaxation
+from jellybean_solver.explanation import Limit
+from jellybean_solver.requirements import Kind, Requirement
+from jellybean_solver.resolving import EQUAL, Change
+from jellybean_solver.why_not import WhyNot
+
+
+def explained_text(explained: Explained) -> RenderableType:
+    """Everything, most important first."""
+    explanation = explained.explanation
+    if explanation.conflict is not None or explanation.plan is None:
+        return _infeasible(explained)
+    parts: list[RenderableType] = [answer(explanation.plan)]
+    for found in explanation.why_not:
+        parts.append(_why_not(explained, found))
+    parts += _limits(explained)
+    parts += _section("One unit more or less", _changes(explanation.values))
+    for kind, title in (("tier", "Without a tier"), ("pool", "Without a pool"), ("variant", "With another variant")):
+        chosen = [change for change in explanation.choices if change.kind == kind]
+        if chosen:
+            parts += _section(title, _changes(sorted(chosen, key=_by_cost)))
+    parts.append(Text(_footer(explained), "dim"))
+    return Group(*parts)
+
+
+def _footer(explained: Explained) -> str:
+    found = explained.explanation
+    text = f"{found.solves} problems solved in {explained.explain_s:.1f} s; every figure is the optimum of one"
+    if found.unanswered:
+        text += f"; {found.unanswered} had no time (--time-limit)"
+    if found.plan is not None and found.plan.slo.latency_p99_s is not None:
+        text += "; p99 of alternatives by one simulation each"
+    return text
+
+
+def _section(title: str, table: RenderableType) -> list[RenderableType]:
+    return [Text(title, "bold"), Padding(table, (0, 0, 0, 2), expand=False)]
+
+
+def _table(*headings: str, right: Iterable[int] = ()) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headings))
+    numbers = set(right)
+    for index, heading in enumerate(headings):
+        table.add_column(
+            heading,
+            justify="right" if index in numbers else "left",
+            no_wrap=index in numbers,
+            overflow="fold",
+        )
+    return table
+
+
+def _why_not(explained: Explained, found: WhyNot) -> RenderableType:
+    text = Text.assemble(("why not ", "bold"), (f"{found.question}: ", "bold"), found.sentence)
+    if found.conflict is None:
+        return text
+    ways = [
+        f"{' '.join(explained.settings(item.requirement, item.value))} ({units.usd(item.cost_usd_per_h)})"
+        for item in found.conflict.relaxations
+        if item.helps
+    ]
+    if ways:
+        text.append(f"\n  it would do with any one of: {'; '.join(ways[:MANY])}", "dim")
+    return text
+
+
+def _limits(explained: Explained) -> list[RenderableType]:
+    limits = explained.explanation.limits
+    binding = sorted((limit for limit in limits if limit.binds), key=_saving)
+    table = _table("requirement", "plan", "of", "without it", "one more", right=(1, 2, 3, 4))
+    for limit in binding:
+        table.add_row(
+            _title(explained, limit.requirement),
+            amount(limit.requirement.kind, limit.used),
+            amount(limit.requirement.kind, limit.requirement.value),
+            _both(limit.without),
+            _both(limit.more),
+        )
+    parts = _section("What binds: USD/h saved without it, and with one more", table) if binding else []
+    if any(limit.requirement.kind is Kind.COUNT and not limit.reached for limit in binding):
+        parts.append(
+            Text("  a pool that is not used up binds where more of its workers would carry what few cannot", "dim")
+        )
+    if not binding:
+        parts.append(Text("Nothing binds: no limit on its own makes this plan dearer", "bold"))
+    loose = [limit for limit in limits if not limit.binds and limit.requirement.kind is not Kind.RATE]
+    rest = _table("", "", right=())
+    for kind in Kind:
+        texts = [_loose(explained, limit) for limit in loose if limit.requirement.kind is kind]
+        if texts:
+            more = f", and {len(texts) - MANY} more" if len(texts) > MANY else ""
+            rest.add_row(Text(TITLES[kind], "dim"), Text(", ".join(texts[:MANY]) + more, "dim"))
+    if rest.row_count:
+        parts += _section("What does not", rest)
+    return parts
+
+
+MANY = 8  # items in a line
+TITLES = {
+    Kind.ACCURACY: "accuracy",
+    Kind.RATE: "rate",
+    Kind.BUDGET: "budget",
+    Kind.LATENCY_P99: "p99 latency",
+    Kind.UTILISATION: "utilisation",
+    Kind.SHARING: "exclusive",
+    Kind.BANDWIDTH: "bandwidth",
+    Kind.MEMORY: "memory",
+    Kind.COUNT: "workers",
+}
+
+
+def _loose(explained: Explained, limit: Limit) -> str:
+    requirement = limit.requirement
+    name = (
+        requirement.subjects[0] if requirement.kind in (Kind.MEMORY, Kind.COUNT) else " -> ".join(requirement.subjects)
+    )
+    used, of = amount(requirement.kind, limit.used), amount(requirement.kind, requirement.value)
+    figures = f"{used} of {of}" if limit.used is not None else ""
+    return " ".join(part for part in (name, figures, _unsure(limit.without)) if part)
+
+
+def _unsure(without: Change | None) -> str:
+    """Why it cannot be told whether a limit binds."""
+    if without is None or without.holds:
+        return ""
+    if without.status == "unknown":
+        return "(not known in the time allowed)"
+    return f"(without it a cheaper plan is refused: {without.reason})"
+
+
+def amount(kind: Kind, value: float | None) -> str:
+    """A requirement's figure with its unit."""
+    if value is None:
+        return ""
+    texts = {
+        Kind.ACCURACY: lambda: units.accuracy(value),
+        Kind.RATE: lambda: f"x{value:.4g}",
+        Kind.BUDGET: lambda: f"{units.usd(value)} USD/h",
+        Kind.LATENCY_P99: lambda: units.duration(value),
+        Kind.BANDWIDTH: lambda: f"{units.number(value * 8e-6)} Mbit/s",
+        Kind.MEMORY: lambda: units.size(value),
+        Kind.COUNT: lambda: f"{value:.0f}",
+    }
+    return texts[kind]() if kind in texts else f"{value:.3g}"
+
+
+def _changes(changes: Sequence[Change]) -> Table:
+    table = _table("", "USD/h", "", "what changes", right=(1, 2))
+    for change in changes:
+        words = Text(change.words)
+        if change.delta_usd_per_h is None:
+            table.add_row(words, "", "", Text(f"no plan: {change.reason}", "dim"))
+            continue
+        reached = f"accuracy {units.accuracy(change.accuracy)}; " if "accuracy" in change.kind else ""
+        happens = f"{reached}{'; '.join(change.differences) or 'the same variants and workers'}"
+        if not change.holds:
+            happens = f"refused: {change.reason}"
+        table.add_row(words, _delta(change), _share(change), Text(happens, "dim"))
+    return table
+
+
+def _delta(change: Change | None) -> str:
+    """+0.48, or its range when it is not proven."""
+    if change is None or change.delta_usd_per_h is None:
+        return ""
+    low, high = change.low_usd_per_h, change.high_usd_per_h
+    if low is not None and high is not None and high - low > EQUAL:
+        return f"{low:+.2f} to {high:+.2f}"
+    if change.delta_usd_per_h == 0:
+        return "0"
+    return ("+" if change.delta_usd_per_h > 0 else "-") + units.usd(abs(change.delta_usd_per_h))
+
+
+def _both(change: Change | None) -> str:
+    """-3.27 (-47 %)."""
+    share = _share(change) if change is not None else ""
+    return f"{_delta(change)} ({share})" if share else _delta(change)
+
+
+def _share(change: Change) -> str:
+    if change.share is None or change.delta_usd_per_h in (None, 0):
+        return ""
+    percent = change.share * 100
+    return f"{percent:+.0f} %" if abs(percent) >= 9.5 else f"{percent:+.1f} %"
+
+
+def _by_cost(change: Change) -> tuple[bool, float]:
+    return not change.holds, change.delta_usd_per_h or 0.0
+
+
+def _saving(limit: Limit) -> float:
+    return (limit.without.delta_usd_per_h or 0.0) if limit.without is not None else 0.0
+
+
+def _infeasible(explained: Explained) -> RenderableType:
+    found = explained.explanation.conflict
+    title = Text(f"{explained.problem.name}: no plan meets the targets", "bold red")
+    if found is None:
+        return title
+    parts: list[RenderableType] = [title]
+    if explained.explanation.status == "refused":
+        parts.append(Text(f"The cheapest plan breaks a limit; a dearer one is not searched for: {found.reason}"))
+    elif not found.relaxations:
+        parts.append(Text(f"Whatever the targets: {found.reason}"))
+    else:
+        parts.append(Text(_introduction(found), "bold"))
+    if found.relaxations:
+        parts.append(Padding(_conflict(explained, found), (0, 0, 0, 2), expand=False))
+    if explained.explanation.status != "refused" and found.relaxations:
+        parts.append(Text(found.reason, "dim"))
+    if found.remaining:
+        names = "; ".join(_title(explained, requirement).plain for requirement in found.remaining)
+        parts.append(Text(f"Easing one is not enough: without the first, these still conflict: {names}"))
+    if not found.proven and explained.explanation.status != "refused":
+        parts.append(Text("Not proven: time ended, or a plan was refused, for some of the sets looked at", "yellow"))
+    parts.append(Text(f"{explained.explanation.solves} problems solved in {explained.explain_s:.1f} s", "dim"))
+    return Group(*parts)
+
+
+def _introduction(found: Conflict) -> str:
+    if len(found.relaxations) == 1:
+        return "This cannot be met, whatever else is given up:"
+    return f"These {len(found.relaxations)} conflict (drop any one, and the others can be met together):"
+
+
+def _conflict(explained: Explained, found: Conflict) -> Table:
+    table = _table("where", "as written", "enough, alone", "USD/h", "accuracy", right=(3, 4))
+    for item in found.relaxations:
+        enough: tuple[str, ...] = (
+            _enough(explained, item),
+            units.usd(item.cost_usd_per_h) if item.cost_usd_per_h is not None else "",
+            units.accuracy(item.accuracy) if item.accuracy is not None else "",
+        )
+        for place in explained.places[item.requirement]:
+            where = "--set" if place.line is None else str(place)
+            table.add_row(Text(where, no_wrap=True), Text(_written(place, item.requirement)), *map(Text, enough))
+            enough = ("", "", "")
+    return table
+
+
+def _enough(explained: Explained, item: Relaxation) -> str:
+    if item.helps is None:
+        return "not known in the time allowed"
+    if not item.helps:
+        return "no change of this alone helps"
+    values = dict.fromkeys(s.partition("=")[2] for s in explained.settings(item.requirement, item.value))
+    return ", ".join(values) + ("" if item.exact else " (less may do: time ended)")
+
+
+def _title(explained: Explained, requirement: Requirement) -> Text:
+    """The requirement as it is written; several rates one a line."""
+    return Text("\n".join(_written(place, requirement) for place in explained.places[requirement]))
+
+
+def _written(place: Place, requirement: Requirement) -> str:
+    """`slo.accuracy: 56`."""
+    default = amount(requirement.kind, requirement.value) or "exclusive"
+    return f"{place.path}: {place.written if place.written is not None else f'{default} (default)'}"

@@ -1,0 +1,169 @@
+"""What a user asks of a plan, one requirement at a time, so that each can be taken away or eased alone.
+
+What is left when all are taken away is structure: variants, profiles, tiers and declared links.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from jellybean_solver.problem import Pool, Problem, Sharing
+
+LEAST_RATE = 1e-6  # share of the rates that stands for none: a rate of 0 asks for no plan at all
+
+
+class Kind(StrEnum):
+    """What is required, in the order in which people care."""
+
+    ACCURACY = "accuracy"  # percent, at least
+    RATE = "rate"  # factor on all rates, as all sources of a request share one
+    BUDGET = "budget"  # USD per hour, at most
+    LATENCY_P99 = "latency_p99"  # seconds, at most
+    UTILISATION = "utilisation"  # busy share of a worker, at most
+    SHARING = "sharing"  # exclusive pools
+    BANDWIDTH = "bandwidth"  # bytes per second of a link, at most
+    MEMORY = "memory"  # bytes of a worker, at most
+    COUNT = "count"  # workers of a pool, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One requirement. `subjects`: its pool, its link's two tiers, its sources or its exclusive pools; else empty.
+
+    `value` is in the kind's unit; None for sharing, which has no more and less.
+    """
+
+    kind: Kind
+    subjects: tuple[str, ...] = ()
+    value: float | None = None
+    words: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"kind": self.kind.value, "subjects": list(self.subjects), "value": self.value, "words": self.words}
+
+
+def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None = None) -> tuple[Requirement, ...]:
+    """All that could be eased, the most cared about first.
+
+    `exclusive` groups the exclusive pools that one decision of the user made so; each stands alone by default.
+    """
+    slo = problem.slo
+    if exclusive is None:
+        exclusive = [(pool.name,) for pool in problem.pools if pool.sharing is Sharing.EXCLUSIVE]
+    sources = tuple(source.name for source in problem.sources)
+    rates = " and ".join(f"{source.name} {source.rate_per_s:g}/s" for source in problem.sources)
+    found = [Requirement(Kind.RATE, sources, 1.0, f"the rate of {rates}")]
+    if slo.accuracy is not None:
+        found.insert(0, Requirement(Kind.ACCURACY, (), slo.accuracy, f"the accuracy target of {slo.accuracy:g}"))
+    if slo.budget_usd_per_h is not None:
+        words = f"the budget of {slo.budget_usd_per_h:g} USD/h"
+        found.append(Requirement(Kind.BUDGET, (), slo.budget_usd_per_h, words))
+    if slo.latency_p99_s is not None:
+        words = f"the p99 latency of {slo.latency_p99_s * 1e3:g} ms"
+        found.append(Requirement(Kind.LATENCY_P99, (), slo.latency_p99_s, words))
+    if problem.utilisation < 1.0:
+        words = f"the utilisation cap of {problem.utilisation:g}"
+        found.append(Requirement(Kind.UTILISATION, (), problem.utilisation, words))
+    found += [Requirement(Kind.SHARING, names, None, f"exclusive workers in {', '.join(names)}") for names in exclusive]
+    found += _of_links(problem)
+    found += _of_pools(problem.pools)
+    return tuple(found)
+
+
+def _of_links(problem: Problem) -> Iterable[Requirement]:
+    for link in problem.links:
+        if link.bandwidth_bytes_per_s is not None:
+            ends = (link.upstream_tier, link.downstream_tier)
+            words = f"the {link.bandwidth_bytes_per_s * 8e-6:g} Mbit/s of the link {ends[0]} -> {ends[1]}"
+            yield Requirement(Kind.BANDWIDTH, ends, link.bandwidth_bytes_per_s, words)
+
+
+def _of_pools(pools: Iterable[Pool]) -> Iterable[Requirement]:
+    counts = []
+    for pool in pools:
+        if pool.memory_bytes is not None:
+            words = f"the {pool.memory_bytes / 2**20:g} MiB of each worker of {pool.name}"
+            yield Requirement(Kind.MEMORY, (pool.name,), pool.memory_bytes, words)
+        workers = "worker" if pool.count == 1 else "workers"
+        counts.append(Requirement(Kind.COUNT, (pool.name,), pool.count, f"the {pool.count} {workers} of {pool.name}"))
+    yield from counts
+
+
+def eased(problem: Problem, requirement: Requirement, value: float) -> Problem:
+    """The problem with another value of one requirement, in its kind's unit."""
+    return _CHANGES[requirement.kind](problem, requirement.subjects, value)
+
+
+def without(problem: Problem, *dropped: Requirement) -> Problem:
+    """The problem with these requirements taken away altogether."""
+    changed = problem
+    for requirement in dropped:
+        if requirement.kind is Kind.COUNT:
+            changed = eased(changed, requirement, _enough(problem, requirement.subjects[0]))
+        else:
+            changed = eased(changed, requirement, _NOTHING.get(requirement.kind, math.inf))
+    return changed
+
+
+def _enough(problem: Problem, name: str) -> int:
+    """No plan uses more workers of a pool: whole ones for every operator alone, with its slowest variant."""
+    rates = problem.rate_per_s
+    most = 0
+    for operator in problem.operators:
+        busy = (
+            rates[operator.name] * time.load_s / batch / problem.utilisation
+            for variant in operator.variants
+            for batch, time in variant.service.get(name, {}).items()
+        )
+        most += 1 + math.ceil(max(busy, default=0.0))
+    return max(most, problem.pool_by_name[name].count)
+
+
+def with_rates(problem: Problem, factor: float) -> Problem:
+    """All rates multiplied."""
+    sources = tuple(replace(source, rate_per_s=source.rate_per_s * factor) for source in problem.sources)
+    return replace(problem, sources=sources)
+
+
+def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:
+    def change(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+        return replace(problem, slo=replace(problem.slo, **{field: value if math.isfinite(value) else None}))
+
+    return change
+
+
+def _pool(change: Callable[[Pool, float], Pool]) -> Callable[[Problem, tuple[str, ...], float], Problem]:
+    def apply(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+        pools = tuple(change(pool, value) if pool.name in subjects else pool for pool in problem.pools)
+        return replace(problem, pools=pools)
+
+    return apply
+
+
+def _link(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+    limit = value if math.isfinite(value) else None
+    links = tuple(
+        replace(link, bandwidth_bytes_per_s=limit) if (link.upstream_tier, link.downstream_tier) == subjects else link
+        for link in problem.links
+    )
+    return replace(problem, links=links)
+
+
+_NOTHING = {Kind.RATE: LEAST_RATE, Kind.UTILISATION: 1.0}  # of all other kinds: inf
+
+_CHANGES: dict[Kind, Callable[[Problem, tuple[str, ...], float], Problem]] = {
+    Kind.ACCURACY: _slo("accuracy"),
+    Kind.RATE: lambda problem, subjects, value: with_rates(problem, value),
+    Kind.BUDGET: _slo("budget_usd_per_h"),
+    Kind.LATENCY_P99: _slo("latency_p99_s"),
+    Kind.UTILISATION: lambda problem, subjects, value: replace(problem, utilisation=value),
+    Kind.SHARING: _pool(lambda pool, value: replace(pool, sharing=Sharing.SHARED)),
+    Kind.BANDWIDTH: _link,
+    Kind.MEMORY: _pool(lambda pool, value: replace(pool, memory_bytes=value if math.isfinite(value) else None)),
+    Kind.COUNT: _pool(lambda pool, value: replace(pool, count=int(value))),
+}

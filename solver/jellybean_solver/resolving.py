@@ -1,0 +1,253 @@
+"""Solving many changed problems in the time allowed, and holding each answer against the plan in question."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.infeasible import Infeasibility
+from jellybean_solver.plan import Plan
+from jellybean_solver.problem import Problem
+from jellybean_solver.solve import Solution, solve
+
+EQUAL = 1e-6  # relative; costs closer than this are the same: two programs' rounding may lie between them
+PATIENCE = 4.0  # a question may take this many times its even share of the time left
+
+
+def _silent(done: float, total: float, label: str) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Means:
+    """What explaining may use. A time limit needs a clock; `advance` is told questions done, all, and what is next.
+
+    `p99_s(plan, thorough)` predicts a plan's p99 latency; without it latency is what the solver says it is.
+    `exclusive` groups exclusive pools, see `requirements`.
+    """
+
+    time_limit_s: float | None = None
+    clock: Callable[[], float] | None = None
+    p99_s: Callable[[Plan, bool], float] | None = None
+    advance: Callable[[float, float, str], None] = _silent
+    exclusive: tuple[tuple[str, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What solving a changed problem gave.
+
+    `status`: optimal; time_limit (a plan, not proven cheapest); infeasible (proven); refused (the cheapest plan breaks
+    a limit that the solver does not optimise, and a dearer one was not searched for); unknown (out of time).
+    `plan` is also the refused one. `reason` is empty for a plan that holds.
+    """
+
+    status: str
+    plan: Plan | None
+    reason: str = ""
+    infeasibility: Infeasibility | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is a plan that keeps everything."""
+        return self.status in ("optimal", "time_limit")
+
+    @property
+    def proven(self) -> bool:
+        """Whether its feasibility is known for sure."""
+        return self.status in ("optimal", "time_limit", "infeasible")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A changed problem's answer beside the plan in question. USD per hour; `share` of the plan's cost.
+
+    The difference in optimal costs lies in `low` .. `high`, which are both `delta` when both are proven.
+    Figures are None without a plan; those of a refused plan stand with its `reason`.
+    """
+
+    kind: str
+    subject: str
+    words: str
+    status: str
+    reason: str = ""
+    cost_usd_per_h: float | None = None
+    delta_usd_per_h: float | None = None
+    low_usd_per_h: float | None = None
+    high_usd_per_h: float | None = None
+    share: float | None = None
+    gap: float | None = None
+    accuracy: float | None = None
+    selection: Mapping[str, str] = field(default_factory=dict)
+    differences: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether the change has a plan that keeps everything."""
+        return self.status in ("optimal", "time_limit")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "kind": self.kind,
+            "subject": self.subject,
+            "words": self.words,
+            "status": self.status,
+            "reason": self.reason,
+            "cost_usd_per_h": self.cost_usd_per_h,
+            "delta_usd_per_h": self.delta_usd_per_h,
+            "delta_between_usd_per_h": [self.low_usd_per_h, self.high_usd_per_h],
+            "delta_share": self.share,
+            "gap": self.gap,
+            "accuracy": self.accuracy,
+            "selection": dict(self.selection),
+            "differences": list(self.differences),
+        }
+
+
+class Resolver:
+    """Answers questions one by one; once time is up every further one is unknown."""
+
+    def __init__(self, means: Means) -> None:
+        self.means = means
+        self.done, self.expected, self.unanswered = 0, 1, 0
+        self._end = math.inf
+        if means.time_limit_s is not None:
+            if means.clock is None:
+                raise SolverError("a time limit needs a clock, for example time.monotonic")
+            self._end = means.clock() + means.time_limit_s
+        self._p99_s: dict[object, float] = {}
+
+    def expect(self, questions: int) -> None:
+        """So many more are to come."""
+        self.expected += questions
+
+    def ask(self, problem: Problem, label: str, *, thorough: bool = False) -> Answer:
+        """Solve, and check what the solver does not. `thorough` takes more time, for the plan in question."""
+        self.expected = max(self.expected, self.done + 1)
+        self.means.advance(self.done, self.expected, label)
+        answer = self._answer(problem, thorough)
+        self.done += 1
+        self.unanswered += answer.status == "unknown"
+        self.means.advance(self.done, self.expected, label)
+        return answer
+
+    def p99_s(self, plan: Plan, *, thorough: bool = False) -> float | None:
+        """The plan's predicted p99 latency; None when there is no prediction. Alike plans are predicted once."""
+        if self.means.p99_s is None:
+            return None
+        routes = tuple((route.weight, tuple(route.workers.items())) for route in plan.routes)
+        rates = tuple(source.rate_per_s for source in plan.sources)
+        key = (thorough, tuple(plan.selection.items()), routes, rates)
+        if key not in self._p99_s:
+            self._p99_s[key] = self.means.p99_s(plan, thorough)
+        return self._p99_s[key]
+
+    def _answer(self, problem: Problem, thorough: bool) -> Answer:
+        limit_s = self._allowed_s(thorough)
+        if limit_s == 0.0:
+            return Answer("unknown", None, "time ended before this was looked at")
+        try:
+            solution = solve(problem, time_limit_s=limit_s, clock=self.means.clock)
+        except SolverError as error:
+            if limit_s is None:
+                raise
+            return Answer("unknown", None, str(error))
+        if solution.plan is None:
+            return _without_plan(problem, solution)
+        target_s = problem.slo.latency_p99_s
+        p99_s = self.p99_s(solution.plan, thorough=thorough) if target_s is not None else None
+        if target_s is not None and p99_s is not None and p99_s > target_s:
+            reason = f"the cheapest plan's p99 latency would be {p99_s * 1e3:.4g} ms, above {target_s * 1e3:g} ms"
+            return Answer("refused", solution.plan, reason)
+        return Answer(solution.status, solution.plan)
+
+    def _allowed_s(self, thorough: bool) -> float | None:
+        if self.means.clock is None or math.isinf(self._end):
+            return None
+        left = max(0.0, self._end - self.means.clock())
+        return left / 2 if thorough else min(left, PATIENCE * left / (self.expected - self.done))
+
+
+def _without_plan(problem: Problem, solution: Solution) -> Answer:
+    why = solution.infeasibility
+    if why is None:
+        return Answer("infeasible", None, "no plan meets the targets")
+    reason = why.reasons[0] if why.reasons else "no plan meets the targets"
+    budget = problem.slo.budget_usd_per_h
+    bound = solution.certificate.bound if solution.certificate is not None else -math.inf
+    unaffordable = budget is not None and bound > budget * (1 + EQUAL)  # then no plan keeps the budget
+    if not why.breaches or unaffordable:
+        return Answer("infeasible", None, reason, why)
+    return Answer("refused", why.refused, "; ".join(why.breaches), why)
+
+
+def compared(base: Plan, answer: Answer, kind: str, subject: str, words: str) -> Change:
+    """The answer beside the plan in question."""
+    plan = answer.plan
+    if plan is None:
+        return Change(kind, subject, words, answer.status, answer.reason)
+    before, after = base.certificate, plan.certificate
+    cost = plan.cost.total_usd_per_h
+    scale = max(1.0, before.objective)
+    delta, low, high = (
+        0.0 if abs(value) <= EQUAL * scale else value
+        for value in (
+            cost - before.objective,
+            after.bound - before.objective,
+            cost - before.bound,
+        )
+    )
+    return Change(
+        kind,
+        subject,
+        words,
+        answer.status,
+        answer.reason,
+        cost,
+        delta,
+        low,
+        high,
+        delta / before.objective if before.objective > 0 else None,
+        after.gap,
+        plan.accuracy,
+        plan.selection,
+        differences(base, plan),
+    )
+
+
+def differences(base: Plan, other: Plan) -> tuple[str, ...]:
+    """What another plan does differently, in a few words each: variants, tiers of operators, workers."""
+    found = [
+        f"{name}: {base.selection[name]} -> {variant}"
+        for name, variant in other.selection.items()
+        if variant != base.selection.get(name)
+    ]
+    before, after = _tiers(base), _tiers(other)
+    found += [
+        f"{name}: {' and '.join(before[name])} -> {' and '.join(tiers)}"
+        for name, tiers in after.items()
+        if tiers != before.get(name)
+    ]
+    counts = _counts(other)
+    for worker in base.workers:
+        counts[worker.pool] = counts.get(worker.pool, 0) - 1
+    moved = [f"{count:+d} {pool}" for pool, count in sorted(counts.items(), key=lambda item: -item[1]) if count]
+    return (*found, ", ".join(moved)) if moved else tuple(found)
+
+
+def _tiers(plan: Plan) -> dict[str, tuple[str, ...]]:
+    used: dict[str, set[str]] = {}
+    for place in plan.placements:
+        used.setdefault(place.operator, set()).add(place.tier)
+    return {name: tuple(tier for tier in plan.tiers if tier in tiers) for name, tiers in used.items()}
+
+
+def _counts(plan: Plan) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for worker in plan.workers:
+        counts[worker.pool] = counts.get(worker.pool, 0) + 1
+    return counts

@@ -1,0 +1,103 @@
+"""Problems with fewer choices: what is left when a variant, a tier or a pool is forced or forbidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from jellybean_solver.plan import Cost, Plan
+from jellybean_solver.problem import Operator, Pool, Problem, Variant
+
+
+def only_variant(problem: Problem, operator: str, variant: str) -> Problem:
+    """One operator may use one variant only."""
+    return _with_operator(problem, operator, lambda v: v if v.name == variant else None)
+
+
+def only_at(problem: Problem, operator: str, pools: frozenset[str]) -> Problem:
+    """One operator may run in these pools only."""
+
+    def kept(variant: Variant) -> Variant:
+        return replace(variant, service={pool: times for pool, times in variant.service.items() if pool in pools})
+
+    return _with_operator(problem, operator, kept)
+
+
+def without_tier(problem: Problem, tier: str) -> Problem:
+    """No workers in one tier."""
+    return replace(problem, pools=tuple(pool for pool in problem.pools if pool.tier != tier))
+
+
+def without_pool(problem: Problem, name: str) -> Problem:
+    """No workers in one pool."""
+    return replace(problem, pools=tuple(pool for pool in problem.pools if pool.name != name))
+
+
+def runs_at(operator: Operator, pools: frozenset[str]) -> bool:
+    """Whether some variant of the operator has a profile in some of the pools."""
+    return any(pool in pools for variant in operator.variants for pool in variant.service)
+
+
+def with_one_paid(problem: Problem, pool: Pool) -> Problem:
+    """One worker of a pool for nothing, and its price off the budget.
+
+    Its optimum and the worker's price are the least cost of all plans that pay for a worker of the pool: whether it is
+    used then is free.
+    """
+    paid = replace(pool, name=_paid(pool), count=1, price_usd_per_h=0.0)
+    rest = replace(pool, count=pool.count - 1)
+    pools = tuple(item for other in problem.pools for item in ((paid, rest) if other == pool else (other,)))
+    budget = problem.slo.budget_usd_per_h
+    slo = replace(problem.slo, budget_usd_per_h=None if budget is None else max(0.0, budget - pool.price_usd_per_h))
+    operators = tuple(
+        replace(operator, variants=tuple(_twice(variant, pool) for variant in operator.variants))
+        for operator in problem.operators
+    )
+    return replace(problem, pools=tuple(p for p in pools if p.count > 0), operators=operators, slo=slo)
+
+
+def as_paid(plan: Plan, pool: Pool) -> Plan:
+    """The plan of `with_one_paid` in the words of the problem before: the worker's name and its price."""
+    paid, price = _paid(pool), pool.price_usd_per_h
+    workers = tuple(
+        replace(worker, pool=pool.name, price_usd_per_h=price) if worker.pool == paid else worker
+        for worker in plan.workers
+    )
+    operators = tuple(
+        replace(
+            operator,
+            service={pool.name if name == paid else name: time for name, time in operator.service.items()},
+            memory_bytes={pool.name if name == paid else name: size for name, size in operator.memory_bytes.items()},
+        )
+        for operator in plan.operators
+    )
+    cost = Cost(plan.cost.compute_usd_per_h + price, plan.cost.network_usd_per_h)
+    proof = plan.certificate
+    objective, bound = proof.objective + price, proof.bound + price
+    gap = (objective - bound) / objective if objective > 0 else 0.0
+    certificate = replace(proof, objective=objective, bound=bound, gap=gap)
+    return replace(plan, workers=workers, operators=operators, cost=cost, certificate=certificate)
+
+
+def _paid(pool: Pool) -> str:
+    return f"{pool.name} (one paid)"  # no name in a document holds a space
+
+
+def _twice(variant: Variant, pool: Pool) -> Variant:
+    """The variant runs on the paid worker as it runs on its pool."""
+    service, memory = dict(variant.service), dict(variant.memory_bytes)
+    if pool.name in service:
+        service[_paid(pool)] = service[pool.name]
+    if pool.name in memory:
+        memory[_paid(pool)] = memory[pool.name]
+    return replace(variant, service=service, memory_bytes=memory)
+
+
+def _with_operator(problem: Problem, name: str, kept: Callable[[Variant], Variant | None]) -> Problem:
+    operators = tuple(
+        replace(operator, variants=tuple(found for v in operator.variants if (found := kept(v)) is not None))
+        if operator.name == name
+        else operator
+        for operator in problem.operators
+    )
+    return replace(problem, operators=operators)

@@ -1,0 +1,223 @@
+"""Why-not questions: what the cheapest plan would be that does as asked, and what it costs more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jellybean_solver.conflicts import Conflict, conflict
+from jellybean_solver.plan import Plan
+from jellybean_solver.problem import Problem
+from jellybean_solver.requirements import Kind
+from jellybean_solver.resolving import EQUAL, Answer, Change, Resolver, compared
+from jellybean_solver.restrictions import as_paid, only_at, only_variant, runs_at, with_one_paid
+
+ALL = 1e-6  # relative: what is missing to a rate that counts as all of it
+MANY = 3  # more pools than this are summed up in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Why not this variant of an operator, this tier or pool, or this operator in that tier or pool?
+
+    `text` is the question as it was asked. A `place` is a tier, or a pool where no tier has that name.
+    """
+
+    text: str
+    operator: str | None = None
+    variant: str | None = None
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """An answer.
+
+    `verdict`: used (as asked, altogether), dearer, same_cost, cheaper (the plan in question is not proven optimal),
+    no_plan, no_profile (nothing could run there) or unknown. `used_per_s`: requests per second that operators spend as
+    asked in the plan. `change` is the cheapest plan as asked; `conflict` why there is none.
+    """
+
+    question: str
+    verdict: str
+    sentence: str
+    used_per_s: dict[str, float]
+    change: Change | None = None
+    conflict: Conflict | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "question": self.question,
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "used_per_s": self.used_per_s,
+            "change": self.change.to_dict() if self.change is not None else None,
+            "conflict": self.conflict.to_dict() if self.conflict is not None else None,
+        }
+
+
+def why_not(problem: Problem, plan: Plan, question: Question, resolver: Resolver) -> WhyNot:
+    """The answer to one question about the cheapest `plan`."""
+    if question.operator is not None and question.variant is not None:
+        return _variant(problem, plan, question, question.operator, question.variant, resolver)
+    return _Place(problem, plan, question, resolver).answer()
+
+
+def pools_of(problem: Problem, place: str) -> frozenset[str]:
+    """The pools that a place names: all of a tier, or one pool."""
+    of_tier = frozenset(pool.name for pool in problem.pools if pool.tier == place)
+    return of_tier or frozenset(pool.name for pool in problem.pools if pool.name == place)
+
+
+def _variant(
+    problem: Problem, plan: Plan, question: Question, operator: str, variant: str, resolver: Resolver
+) -> WhyNot:
+    if plan.selection[operator] == variant:
+        rate = {operator: plan.operator_by_name[operator].rate_per_s}
+        return WhyNot(question.text, "used", f"{operator} uses {variant} in this plan", rate)
+    changed = only_variant(problem, operator, variant)
+    words = f"with {operator} {variant}"
+    answer = resolver.ask(changed, question.text)
+    return _told(question, compared(plan, answer, "variant", question.text, words), changed, answer, resolver)
+
+
+class _Place:
+    """A question about a tier or pool.
+
+    Not in use: the cheapest plan that pays for one worker there. In use, or asked of one operator: the cheapest plan
+    with all requests of an operator there.
+    """
+
+    def __init__(self, problem: Problem, plan: Plan, question: Question, resolver: Resolver) -> None:
+        self.problem, self.plan, self.question, self.resolver = problem, plan, question, resolver
+        self.where = f"in {question.place}"
+        self.pools = pools_of(problem, question.place or "")
+        names = [question.operator] if question.operator is not None else list(problem.operator_by_name)
+        self.rates = {name: plan.operator_by_name[name].rate_per_s for name in names}
+        self.used = {name: rate for name, rate in _served(plan, self.pools).items() if name in self.rates}
+
+    def answer(self) -> WhyNot:
+        rest = [name for name, rate in self.rates.items() if rate - self.used.get(name, 0.0) > ALL * rate]
+        if not rest:
+            return WhyNot(self.question.text, "used", self._stated(), self.used)
+        possible = [name for name in rest if runs_at(self.problem.operator_by_name[name], self.pools)]
+        if not possible:
+            sentence = f"no variant of {' or '.join(rest)} has a profile for workers {self.where}"
+            return WhyNot(self.question.text, "no_profile", _joined(self._stated(), sentence), self.used)
+        if self.question.operator is None and not self.used:
+            return self._one_paid(possible)
+        return self._cheapest(possible)
+
+    def _one_paid(self, possible: list[str]) -> WhyNot:
+        """The cheapest plan that pays for a worker at a place that is not in use."""
+        pools = [pool for pool in self.problem.pools if pool.name in self.pools]
+        pools = [
+            p for p in pools if any(runs_at(self.problem.operator_by_name[o], frozenset({p.name})) for o in possible)
+        ]
+        self.resolver.expect(len(pools) - 1)
+        found: list[tuple[Change, Problem, Answer]] = []
+        for pool in pools:
+            changed = with_one_paid(self.problem, pool)
+            answer = self.resolver.ask(changed, self.question.text)
+            if answer.plan is not None:
+                answer = replace(answer, plan=as_paid(answer.plan, pool))
+            words = f"with a worker of {pool.name}"
+            found.append((compared(self.plan, answer, "worker", pool.name, words), changed, answer))
+        change, changed, answer = min(found, key=lambda item: _rank(item[0]))
+        told = _told(self.question, change, changed, answer, self.resolver)
+        if change.holds and answer.plan is not None and not any(w.pool in self.pools for w in answer.plan.workers):
+            price = self.problem.pool_by_name[change.subject].price_usd_per_h
+            sentence = (
+                f"{change.subject} would not pay: whatever a worker of it took over would save nothing elsewhere, "
+                f"and it costs {price:.4g} USD/h"
+            )
+            return replace(told, sentence=sentence)
+        return told
+
+    def _cheapest(self, possible: list[str]) -> WhyNot:
+        """The cheapest plan with all of some operator at the place."""
+        self.resolver.expect(len(possible) - 1)
+        found: list[tuple[Change, Problem, Answer]] = []
+        for name in possible:
+            changed = only_at(self.problem, name, self.pools)
+            answer = self.resolver.ask(changed, self.question.text)
+            words = f"with all of {name} {self.where}"
+            subject = f"{name}@{self.question.place}"
+            found.append((compared(self.plan, answer, "placement", subject, words), changed, answer))
+        change, changed, answer = min(found, key=lambda item: _rank(item[0]))
+        told = _told(self.question, change, changed, answer, self.resolver)
+        nowhere = "" if len(possible) == 1 or told.verdict not in ("no_plan",) else "of no operator all requests fit: "
+        return replace(told, sentence=_joined(self._stated(), nowhere + told.sentence), used_per_s=self.used)
+
+    def _stated(self) -> str:
+        """How much of the place is used already."""
+        if not self.used:
+            return ""
+        parts = []
+        for name, used in self.used.items():
+            whole = self.rates[name] - used <= ALL * self.rates[name]
+            parts.append(f"all of {name}" if whole else f"{used:.3g} of {self.rates[name]:.3g}/s of {name}")
+        return f"this plan runs {', '.join(parts)} {self.where}"
+
+
+def _rank(change: Change) -> tuple[bool, bool, float]:
+    """Plans that hold by cost, then refused ones, then none."""
+    cost = change.cost_usd_per_h
+    return not change.holds, cost is None, cost if cost is not None else 0.0
+
+
+def _told(question: Question, change: Change, problem: Problem, answer: Answer, resolver: Resolver) -> WhyNot:
+    cost, delta = change.cost_usd_per_h, change.delta_usd_per_h
+    if change.status == "unknown":
+        return WhyNot(question.text, "unknown", f"{change.words}: time ended before an answer was found", {}, change)
+    if not change.holds or cost is None or delta is None:
+        found = conflict(problem, answer, resolver)
+        return WhyNot(question.text, "no_plan", _no_plan(change, found), {}, change, found)
+    verdict = "dearer" if delta > 0 else "cheaper" if delta < 0 else "same_cost"
+    changes = "; ".join(change.differences) or "nothing else changes"
+    sentence = f"{change.words} the cheapest plan costs {cost:.4g} USD/h, {more(change)}: {changes}"
+    return WhyNot(question.text, verdict, sentence, {}, change)
+
+
+def _no_plan(change: Change, found: Conflict) -> str:
+    if change.status == "refused":
+        return f"no plan {change.words} was found: {change.reason}; a dearer one might do, which is not searched for"
+    if found.members and change.status == "infeasible":
+        verb = "conflict" if len(found.members) > 1 else "cannot be met"
+        return f"no plan {change.words}: {named(found)} {verb} ({change.reason})"
+    return f"no plan {change.words}: {change.reason}"
+
+
+def named(found: Conflict) -> str:
+    """The members of a conflict in words; many pools are summed up."""
+    counts = [member for member in found.members if member.kind is Kind.COUNT]
+    words = [member.words for member in found.members if member.kind is not Kind.COUNT]
+    if len(counts) > MANY:
+        words.append(f"the workers of {len(counts)} pools")
+    else:
+        words += [member.words for member in counts]
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+
+
+def more(change: Change) -> str:
+    """A difference in cost in words: `0.48 (6.8 %) more`, with its range where it is not proven."""
+    delta, low, high = change.delta_usd_per_h or 0.0, change.low_usd_per_h or 0.0, change.high_usd_per_h or 0.0
+    if delta == 0:
+        text = "no more"
+    else:
+        share = f" ({abs(change.share) * 100:.2g} %)" if change.share is not None else ""
+        text = f"{abs(delta):.3g}{share} {'more' if delta > 0 else 'less'}"
+    return text if high - low <= EQUAL else f"{text} (not proven: between {low:+.3g} and {high:+.3g})"
+
+
+def _joined(stated: str, sentence: str) -> str:
+    return f"{stated}; {sentence}" if stated else sentence
+
+
+def _served(plan: Plan, pools: frozenset[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for place in plan.placements:
+        if place.pool in pools:
+            found[place.operator] = found.get(place.operator, 0.0) + place.rate_per_s
+    return found
