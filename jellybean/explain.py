@@ -32,7 +32,7 @@ from jellybean_solver.requirements import Kind, Requirement
 from jellybean_solver.resolving import Means
 from jellybean_solver.why_not import Question
 
-DIGITS = 4  # of a relaxation as it is proposed
+DIGITS = 5  # of a relaxation as it is proposed
 ACCURACY_DIGITS = 1e6  # per percent point
 
 
@@ -210,4 +210,4 @@ def _rounded(unit: Unit, value: float, *, up: bool) -> str:
     read = parse_quantity(unit, text)
     if read == value or (read > value) == up:
         return text
-    return format_quantity(unit, value * (1 + (6e-4 if up else -6e-4)), DIGITS)
+    return format_quantity(unit, value * (1 + (6e-5 if up else -6e-5)), DIGITS)

@@ -52,14 +52,15 @@ def _section(title: str, table: RenderableType) -> list[RenderableType]:
     return [Text(title, "bold"), Padding(table, (0, 0, 0, 2), expand=False)]
 
 
-def _table(*headings: str, right: Iterable[int] = ()) -> Table:
+def _table(*headings: str, right: Iterable[int] = (), whole: Iterable[int] = ()) -> Table:
+    """`right`: columns of numbers; `whole`: others that are not folded."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headings))
-    numbers = set(right)
+    numbers, unfolded = set(right), {*right, *whole}
     for index, heading in enumerate(headings):
         table.add_column(
             heading,
             justify="right" if index in numbers else "left",
-            no_wrap=index in numbers,
+            no_wrap=index in unfolded,
             overflow="fold",
         )
     return table
@@ -75,7 +76,7 @@ def _why_not(explained: Explained, found: WhyNot) -> RenderableType:
         if item.helps
     ]
     if ways:
-        text.append(f"\n  it would do with any one of: {'; '.join(ways[:MANY])}", "dim")
+        text.append(f"\n  enough, alone: {'; '.join(ways[:MANY])}", "dim")
     return text
 
 
@@ -188,6 +189,8 @@ def _delta(change: Change | None) -> str:
 
 def _both(change: Change | None) -> str:
     """-3.27 (-47 %)."""
+    if change is not None and change.status == "refused":
+        return "refused"
     share = _share(change) if change is not None else ""
     return f"{_delta(change)} ({share})" if share else _delta(change)
 
@@ -204,7 +207,8 @@ def _by_cost(change: Change) -> tuple[bool, float]:
 
 
 def _saving(limit: Limit) -> float:
-    return (limit.without.delta_usd_per_h or 0.0) if limit.without is not None else 0.0
+    changes = [change for change in (limit.without, limit.more) if change is not None and change.holds]
+    return min((change.delta_usd_per_h or 0.0 for change in changes), default=0.0)
 
 
 def _infeasible(explained: Explained) -> RenderableType:
@@ -239,17 +243,14 @@ def _introduction(found: Conflict) -> str:
 
 
 def _conflict(explained: Explained, found: Conflict) -> Table:
-    table = _table("where", "as written", "enough, alone", "USD/h", "accuracy", right=(3, 4))
+    table = _table("where", "as written", "enough, alone", "USD/h", right=(3,), whole=(0, 1))
     for item in found.relaxations:
-        enough: tuple[str, ...] = (
-            _enough(explained, item),
-            units.usd(item.cost_usd_per_h) if item.cost_usd_per_h is not None else "",
-            units.accuracy(item.accuracy) if item.accuracy is not None else "",
-        )
+        cost = units.usd(item.cost_usd_per_h) if item.cost_usd_per_h is not None else ""
+        enough = (_enough(explained, item), cost)
         for place in explained.places[item.requirement]:
             where = "--set" if place.line is None else str(place)
-            table.add_row(Text(where, no_wrap=True), Text(_written(place, item.requirement)), *map(Text, enough))
-            enough = ("", "", "")
+            table.add_row(Text(where), Text(_written(place, item.requirement)), *map(Text, enough))
+            enough = ("", "")
     return table
 
 
@@ -257,7 +258,7 @@ def _enough(explained: Explained, item: Relaxation) -> str:
     if item.helps is None:
         return "not known in the time allowed"
     if not item.helps:
-        return "no change of this alone helps"
+        return "no value of it helps alone"
     values = dict.fromkeys(s.partition("=")[2] for s in explained.settings(item.requirement, item.value))
     return ", ".join(values) + ("" if item.exact else " (less may do: time ended)")
 

@@ -43,9 +43,9 @@ class Limit:
 
     @property
     def binds(self) -> bool:
-        """Whether a plan would be cheaper without it."""
-        delta = self.without.delta_usd_per_h if self.without is not None and self.without.holds else None
-        return delta is not None and delta < 0
+        """Whether a plan would be cheaper without it, or with one more where all of it gone is refused."""
+        changes = [change for change in (self.without, self.more) if change is not None and change.holds]
+        return any(change.delta_usd_per_h is not None and change.delta_usd_per_h < 0 for change in changes)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""

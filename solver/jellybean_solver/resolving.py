@@ -161,7 +161,7 @@ class Resolver:
         target_s = problem.slo.latency_p99_s
         p99_s = self.p99_s(solution.plan, thorough=thorough) if target_s is not None else None
         if target_s is not None and p99_s is not None and p99_s > target_s:
-            reason = f"the cheapest plan's p99 latency would be {p99_s * 1e3:.4g} ms, above {target_s * 1e3:g} ms"
+            reason = f"the cheapest plan's p99 latency would be {duration(p99_s)}, above {duration(target_s)}"
             return Answer("refused", solution.plan, reason)
         return Answer(solution.status, solution.plan)
 
@@ -227,16 +227,21 @@ def differences(base: Plan, other: Plan) -> tuple[str, ...]:
         if variant != base.selection.get(name)
     ]
     before, after = _tiers(base), _tiers(other)
-    found += [
-        f"{name}: {' and '.join(before[name])} -> {' and '.join(tiers)}"
-        for name, tiers in after.items()
-        if tiers != before.get(name)
-    ]
+    moves: dict[str, list[str]] = {}
+    for name, tiers in after.items():
+        if tiers != before.get(name):
+            moves.setdefault(f"{' and '.join(before[name])} -> {' and '.join(tiers)}", []).append(name)
+    found += [f"{', '.join(names)}: {move}" for move, names in moves.items()]
     counts = _counts(other)
     for worker in base.workers:
         counts[worker.pool] = counts.get(worker.pool, 0) - 1
     moved = [f"{count:+d} {pool}" for pool, count in sorted(counts.items(), key=lambda item: -item[1]) if count]
     return (*found, ", ".join(moved)) if moved else tuple(found)
+
+
+def duration(seconds: float) -> str:
+    """Three digits, in seconds or milliseconds."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _tiers(plan: Plan) -> dict[str, tuple[str, ...]]:

@@ -126,14 +126,15 @@ class _Place:
             found.append((compared(self.plan, answer, "worker", pool.name, words), changed, answer))
         change, changed, answer = min(found, key=lambda item: _rank(item[0]))
         told = _told(self.question, change, changed, answer, self.resolver)
-        if change.holds and answer.plan is not None and not any(w.pool in self.pools for w in answer.plan.workers):
-            price = self.problem.pool_by_name[change.subject].price_usd_per_h
-            sentence = (
-                f"{change.subject} would not pay: whatever a worker of it took over would save nothing elsewhere, "
-                f"and it costs {price:.4g} USD/h"
-            )
-            return replace(told, sentence=sentence)
-        return told
+        if not change.holds or change.delta_usd_per_h is None:
+            return told
+        price = self.problem.pool_by_name[change.subject].price_usd_per_h
+        saved = price - change.delta_usd_per_h
+        if saved > EQUAL * max(1.0, price):
+            costs = f"a worker of {change.subject} costs {price:.4g} USD/h and saves {saved:.3g} elsewhere"
+            return replace(told, sentence=f"{costs}; {told.sentence}")
+        costs = f"{change.subject} would not pay: a worker of it costs {price:.4g} USD/h and saves nothing elsewhere"
+        return replace(told, sentence=costs)
 
     def _cheapest(self, possible: list[str]) -> WhyNot:
         """The cheapest plan with all of some operator at the place."""

@@ -1,0 +1,195 @@
+"""What an explanation states, against enumeration: every difference in cost, every conflict, every relaxation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from jellybean_solver import Problem, Sharing, Slo
+from jellybean_solver.conflicts import Conflict
+from jellybean_solver.explanation import Explanation, explain
+from jellybean_solver.infeasible import scaled
+from jellybean_solver.requirements import Kind, Requirement, eased, requirements, without
+from jellybean_solver.resolving import Change
+from jellybean_solver.why_not import Question
+from tests import brute_force
+from tests.brute_force import Selection
+from tests.strategies import problems
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+MARGIN = 1e-3  # relative; a relaxation this much smaller must not do
+
+
+@settings(max_examples=300 if NIGHTLY else 15)
+@given(problems())
+def test_every_difference_equals_enumeration(problem: Problem) -> None:
+    found = explain(problem)
+    assume(found.conflict is None)
+    assert found.plan is not None
+    base = found.plan.cost.total_usd_per_h
+
+    for change in (*found.choices, *found.values):
+        _agrees(change, base, _expected(problem, found, change))
+    for limit in found.limits:
+        for change, more in ((limit.without, False), (limit.more, True)):
+            if change is not None:
+                event(f"{limit.requirement.kind}, one more: {more}")
+                _agrees(change, base, _cheapest(_relaxed(problem, limit.requirement, one_more=more)))
+    for limit in found.limits:  # what is said not to bind does not
+        if limit.without is None and limit.requirement.kind is not Kind.RATE:
+            assert _cheapest(_relaxed(problem, limit.requirement)) == pytest.approx(base, rel=1e-6, abs=1e-6)
+
+
+@settings(max_examples=300 if NIGHTLY else 15)
+@given(problems(), st.data())
+def test_why_not_equals_enumeration(problem: Problem, data: st.DataObject) -> None:
+    operator = data.draw(st.sampled_from([o.name for o in problem.operators]))
+    variant = data.draw(st.sampled_from([v.name for v in problem.operator_by_name[operator].variants]))
+    pool = data.draw(st.sampled_from([pool.name for pool in problem.pools]))
+    questions = [
+        Question("v", operator, variant=variant),
+        Question("o", operator, place=pool),
+        Question("p", place=pool),
+    ]
+    found = explain(problem, questions)
+    assume(found.conflict is None)
+    assert found.plan is not None
+    base = found.plan.cost.total_usd_per_h
+    of_variant, of_operator, of_pool = found.why_not
+    event(f"{of_variant.verdict}, {of_operator.verdict}, {of_pool.verdict}")
+
+    if of_variant.change is not None:
+        _agrees(of_variant.change, base, _cheapest(problem, lambda selection: selection[operator] == variant))
+    if of_operator.change is not None:
+        _agrees(of_operator.change, base, _cheapest(_only(problem, operator, pool)))
+    if of_pool.change is None:
+        assert of_pool.verdict in ("used", "no_profile")
+    elif of_pool.used_per_s:
+        moved = [
+            cost
+            for o in problem.operators
+            if of_pool.used_per_s.get(o.name, 0.0) < problem.rate_per_s[o.name] * (1 - 1e-6)
+            and (cost := _cheapest(_only(problem, o.name, pool))) is not None
+        ]
+        _agrees(of_pool.change, base, min(moved, default=None))
+    else:
+        _agrees(of_pool.change, base, _cheapest(problem, paid=pool))
+    for answer in found.why_not:
+        assert (answer.verdict == "no_plan") == (answer.conflict is not None)
+
+
+@settings(max_examples=300 if NIGHTLY else 15)
+@given(problems(max_operators=3, strained=True), st.sampled_from((None, None, 0.05, 0.5, 3.0)))
+def test_conflicts_are_irreducible_and_relaxations_least(problem: Problem, budget: float | None) -> None:
+    problem = replace(problem, slo=replace(problem.slo, budget_usd_per_h=budget))
+    found = explain(problem).conflict
+    assume(found is not None)
+    assert found is not None
+    event(" ".join(member.kind for member in found.members) or "structure")
+    every = requirements(problem)
+    rest = [requirement for requirement in every if requirement not in found.members]
+
+    assert found.proven
+    assert _cheapest(without(problem, *rest)) is None
+    for member in found.members:
+        assert _cheapest(without(problem, *rest, member)) is not None
+    _relaxations_are_least(problem, found)
+
+
+def _relaxations_are_least(problem: Problem, found: Conflict) -> None:
+    for item in found.relaxations:
+        requirement = item.requirement
+        event(f"{requirement.kind} helps: {item.helps}")
+        if not item.helps:
+            assert _cheapest(without(problem, requirement)) is None
+            continue
+        if item.value is None:
+            assert _cheapest(without(problem, requirement)) is not None
+            continue
+        assert item.exact
+        assert _cheapest(eased(problem, requirement, item.value)) is not None
+        smaller = {
+            Kind.ACCURACY: item.value + MARGIN,
+            Kind.RATE: item.value * (1 + MARGIN),
+            Kind.COUNT: item.value - 1,
+        }.get(requirement.kind, item.value * (1 - MARGIN))
+        assert _cheapest(eased(problem, requirement, smaller)) is None
+
+
+def _agrees(change: Change, base: float, expected: float | None) -> None:
+    if expected is None:
+        assert not change.holds, change
+        assert change.reason
+        return
+    assert change.cost_usd_per_h == pytest.approx(expected, rel=1e-6, abs=1e-6), change
+    assert change.delta_usd_per_h == pytest.approx(expected - base, abs=2e-6 * max(1.0, base))
+    assert change.low_usd_per_h == change.high_usd_per_h == change.delta_usd_per_h
+
+
+def _expected(problem: Problem, found: Explanation, change: Change) -> float | None:
+    """The changed problem's optimum, the change read from its subject."""
+    assert found.plan is not None
+    if change.kind == "tier":
+        return _cheapest(replace(problem, pools=tuple(p for p in problem.pools if p.tier != change.subject)))
+    if change.kind == "pool":
+        return _cheapest(replace(problem, pools=tuple(p for p in problem.pools if p.name != change.subject)))
+    if change.kind == "variant":
+        operator, _, variant = change.subject.partition("=")
+        return _cheapest(problem, lambda selection: selection[operator] == variant)
+    if change.kind == "accuracy":
+        return _cheapest(replace(problem, slo=Slo((problem.slo.accuracy or 0.0) + float(change.subject))))
+    if change.kind == "next_accuracy":
+        return _cheapest(replace(problem, slo=Slo((found.plan.accuracy or 0.0) + 1e-3)))
+    assert change.kind == "rate"
+    return _cheapest(scaled(problem, 1.1))
+
+
+def _relaxed(problem: Problem, requirement: Requirement, *, one_more: bool = False) -> Problem:
+    """Taken away, or with one more unit, written out anew."""
+    if requirement.kind is Kind.ACCURACY:
+        return replace(problem, slo=Slo())
+    if requirement.kind is Kind.UTILISATION:
+        return replace(problem, utilisation=min(1.0, problem.utilisation + 0.05) if one_more else 1.0)
+    (name,) = requirement.subjects
+    if requirement.kind is Kind.SHARING:
+        changed = replace(problem.pool_by_name[name], sharing=Sharing.SHARED)
+    else:
+        assert requirement.kind is Kind.COUNT
+        count = problem.pool_by_name[name].count
+        changed = replace(problem.pool_by_name[name], count=count + 1 if one_more else 300)
+    return replace(problem, pools=tuple(changed if pool.name == name else pool for pool in problem.pools))
+
+
+def _only(problem: Problem, operator: str, pool: str) -> Problem:
+    """The operator may run in this pool only."""
+    operators = tuple(
+        replace(
+            o,
+            variants=tuple(replace(v, service={p: t for p, t in v.service.items() if p == pool}) for v in o.variants),
+        )
+        if o.name == operator
+        else o
+        for o in problem.operators
+    )
+    return replace(problem, operators=operators)
+
+
+def _cheapest(
+    problem: Problem, allowed: Callable[[Selection], bool] = lambda selection: True, paid: str | None = None
+) -> float | None:
+    """The least cost within the budget over all selections; counts may be many."""
+    target, budget = problem.slo.accuracy, problem.slo.budget_usd_per_h
+    costs = [
+        cost
+        for selection in brute_force.selections(problem)
+        if allowed(selection)
+        and (target is None or (brute_force.accuracy(problem, selection) or -1.0) >= target - 1e-9)
+        and (cost := brute_force.cheapest_of_larger(problem, selection, paid)) is not None
+    ]
+    best = min(costs, default=None)
+    return None if best is None or (budget is not None and best > budget * (1 + 1e-6)) else best

@@ -1,0 +1,221 @@
+"""Explanations of problems that can be worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jellybean_solver import EndToEnd, Link, Plan, Problem, Sharing, Slo, SolverError
+from jellybean_solver.explanation import Explanation, explain
+from jellybean_solver.requirements import Kind
+from jellybean_solver.resolving import Change, Means
+from jellybean_solver.why_not import Question
+from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
+
+# 10/s: small keeps 1 box (or 0.5 of a gpu) busy, large 2 boxes or 1 gpu.
+SMALL = variant("small", {"box": 0.1, "gpu": 0.05})
+LARGE = variant("large", {"box": 0.2, "gpu": 0.1})
+ACCURACY = EndToEnd(("see",), {("small",): 80.0, ("large",): 90.0})
+
+
+def seeing(target: float | None = 85.0, boxes: int = 1, **slo: float) -> Problem:
+    """One operator, two variants; a box costs 1 USD/h, a gpu 3, data are free to move."""
+    return problem(
+        operator("see", ["camera"], SMALL, LARGE),
+        pools=[box(boxes), gpu(1)],
+        accuracy=ACCURACY,
+        slo=Slo(accuracy=target, **slo),
+        links=[Link("edge", "cloud")],
+    )
+
+
+def change_of(found: Explanation, kind: str, subject: str) -> Change:
+    return next(
+        change for change in (*found.choices, *found.values) if (change.kind, change.subject) == (kind, subject)
+    )
+
+
+def test_what_binds_and_what_one_more_unit_is_worth() -> None:
+    found = explain(seeing())  # large on the gpu: 3
+
+    assert found.status == "optimal"
+    limits = {limit.requirement.kind.value + "".join(limit.requirement.subjects): limit for limit in found.limits}
+    accuracy, boxes, gpus = limits["accuracy"], limits["countbox"], limits["countgpu"]
+    assert accuracy.binds
+    assert accuracy.without is not None
+    assert accuracy.without.delta_usd_per_h == pytest.approx(-2)  # small on the box
+    assert (accuracy.used, accuracy.reached) == (90.0, False)
+    assert boxes.binds  # two boxes would do for 2, though none is used with one
+    assert boxes.more is not None
+    assert boxes.more.delta_usd_per_h == pytest.approx(-1)
+    assert boxes.more.share == pytest.approx(-1 / 3)
+    assert (boxes.used, boxes.reached) == (0.0, False)
+    assert not gpus.binds
+    assert gpus.reached
+
+
+def test_next_best_choices() -> None:
+    found = explain(seeing(target=75.0))  # small on the box: 1
+
+    assert change_of(found, "variant", "see=large").delta_usd_per_h == pytest.approx(2)
+    assert change_of(found, "tier", "edge").delta_usd_per_h == pytest.approx(2)
+    assert change_of(found, "pool", "box").differences[-2:] == ("see: edge -> cloud", "+1 gpu, -1 box")
+    following = change_of(found, "next_accuracy", "next")
+    assert (following.accuracy, following.delta_usd_per_h) == (90.0, pytest.approx(2))
+    assert change_of(found, "accuracy", "-1").delta_usd_per_h == 0
+    assert change_of(found, "rate", "+10 %").delta_usd_per_h == pytest.approx(2)  # a box is full: the gpu
+    assert not any(change.subject in ("cloud", "gpu") for change in found.choices)  # not in use
+
+
+def test_a_choice_that_cannot_be_says_why() -> None:
+    change = change_of(explain(seeing()), "variant", "see=small")
+
+    assert change.status == "infeasible"
+    assert "80" in change.reason
+    assert change.delta_usd_per_h is None
+
+
+@pytest.mark.parametrize(
+    ("question", "verdict", "delta", "said"),
+    [
+        (Question("q", "see", variant="large"), "used", None, "see uses large"),
+        (Question("q", "see", place="cloud"), "used", None, "all of see in cloud"),
+        (Question("q", "see", place="gpu"), "used", None, "all of see in gpu"),
+        (Question("q", "see", variant="small"), "no_plan", None, "accuracy target of 85"),
+        (Question("q", "see", place="edge"), "no_plan", None, "the 1 worker of box"),
+        # The first half of the work on one box leaves the gpu as dear as before: 3 + 1.
+        (Question("q", place="edge"), "dearer", 1.0, "box would not pay"),
+    ],
+)
+def test_why_not(question: Question, verdict: str, delta: float | None, said: str) -> None:
+    (answer,) = explain(seeing(), [question]).why_not
+
+    assert answer.verdict == verdict
+    assert said in answer.sentence
+    assert (answer.change.delta_usd_per_h if answer.change else None) == (pytest.approx(delta) if delta else None)
+
+
+def test_why_not_a_place_without_a_profile() -> None:
+    only_box = replace(SMALL, service={"box": SMALL.service["box"]})
+    given = problem(operator("see", ["camera"], only_box), pools=[box(), gpu()])
+
+    (answer,) = explain(given, [Question("gpu", place="gpu")]).why_not
+
+    assert answer.verdict == "no_profile"
+    assert "see" in answer.sentence
+
+
+def test_a_conflict_names_each_requirement_and_how_far_it_must_give_way() -> None:
+    given = replace(seeing(target=85.0, boxes=1, budget_usd_per_h=2.5), utilisation=0.9)
+    conflict = explain(given).conflict
+    assert conflict is not None
+
+    found = {item.requirement.kind: item for item in conflict.relaxations}
+    assert conflict.proven
+    assert set(found) == {Kind.ACCURACY, Kind.RATE, Kind.BUDGET, Kind.UTILISATION}
+    # Large takes 3 boxes, at a cap of 1 only 2; there is one, and a gpu. Small takes more than one box: a gpu (3).
+    assert not found[Kind.ACCURACY].helps
+    assert found[Kind.BUDGET].value == pytest.approx(4.0)
+    assert found[Kind.RATE].value == pytest.approx(0.45, rel=2e-4)  # large on the one box
+    assert not found[Kind.UTILISATION].helps
+
+
+def test_one_requirement_may_be_too_much_alone() -> None:
+    conflict = explain(seeing(target=95.0)).conflict
+    assert conflict is not None
+
+    (item,) = conflict.relaxations
+    assert (item.requirement.kind, item.value) == (Kind.ACCURACY, 90.0)
+    assert item.cost_usd_per_h == pytest.approx(3.0)
+
+
+def test_structure_alone_may_forbid_a_plan() -> None:
+    given = problem(operator("see", ["camera"], variant("small", {"gpu": 0.1})), pools=[box(), gpu()], links=[])
+    conflict = explain(given).conflict
+    assert conflict is not None
+
+    assert conflict.members == ()
+    assert "see" in conflict.reason
+
+
+def test_two_reasons_are_told_when_easing_one_does_not_help() -> None:
+    # Too little accuracy whatever runs, and too few workers for either variant.
+    given = replace(
+        seeing(target=95.0), pools=(box(0), gpu(1)), sources=(replace(seeing().sources[0], rate_per_s=100.0),)
+    )
+    conflict = explain(given).conflict
+    assert conflict is not None
+
+    assert all(item.helps is False for item in conflict.relaxations)
+    assert conflict.remaining
+    assert not set(conflict.remaining) & {conflict.members[0]}
+
+
+def test_exclusive_pools_are_eased_by_what_made_them_so() -> None:
+    two = [operator(name, ["camera"], variant("v", {"box": 0.01, "gpu": 0.01})) for name in ("a", "b")]
+    given = problem(*two, pools=[box(1, sharing=Sharing.EXCLUSIVE), gpu(0, sharing=Sharing.EXCLUSIVE)])
+    conflict = explain(given, means=Means(exclusive=(("box", "gpu"),))).conflict
+    assert conflict is not None
+
+    shared = next(item for item in conflict.relaxations if item.requirement.kind is Kind.SHARING)
+    assert shared.requirement.subjects == ("box", "gpu")
+    assert shared.helps
+    assert shared.value is None
+
+
+def test_latency_is_predicted_for_every_plan_and_refuses_it() -> None:
+    def p99_s(plan: Plan, thorough: bool) -> float:
+        return 0.2 if plan.selection["see"] == "large" else 0.05
+
+    quick = explain(seeing(target=75.0, latency_p99_s=0.1), means=Means(p99_s=p99_s))
+    slow = explain(seeing(target=85.0, latency_p99_s=0.1), means=Means(p99_s=p99_s))
+
+    assert change_of(quick, "variant", "see=large").status == "refused"
+    assert next(limit for limit in quick.limits if limit.requirement.kind is Kind.LATENCY_P99).used == 0.05
+    assert slow.status == "refused"
+    assert slow.conflict is not None
+    assert not slow.conflict.proven
+    (item,) = slow.conflict.relaxations
+    assert (item.requirement.kind, item.value) == (Kind.LATENCY_P99, 0.2)
+
+
+def test_time_that_ends_leaves_questions_open_and_says_so() -> None:
+    ticks = iter(range(10_000))
+    found = explain(seeing(), means=Means(time_limit_s=40.0, clock=lambda: float(next(ticks))))
+
+    assert found.plan is not None
+    assert found.unanswered > 0
+    open_ = [change for change in (*found.choices, *found.values) if change.status == "unknown"]
+    assert all(change.delta_usd_per_h is None and change.reason for change in open_)
+
+
+def test_no_time_for_a_plan_is_an_error() -> None:
+    ticks = iter(range(10_000))
+    with pytest.raises(SolverError, match="time"):
+        explain(seeing(), means=Means(time_limit_s=0.5, clock=lambda: float(next(ticks))))
+    with pytest.raises(SolverError, match="clock"):
+        explain(seeing(), means=Means(time_limit_s=0.5))
+
+
+def test_traffic_is_part_of_what_a_choice_costs() -> None:
+    given = problem(
+        operator("see", ["camera"], SMALL),
+        pools=[box(), gpu()],
+        message_bytes=GIB / 3600 / 10,  # 1 GiB an hour
+        links=[Link("edge", "cloud", 0.5)],
+    )
+    found = explain(given)
+
+    assert change_of(found, "tier", "edge").delta_usd_per_h == pytest.approx(3 + 0.5 - 1)
+
+
+def test_json_values_are_complete() -> None:
+    found = explain(seeing(), [Question("edge", place="edge")]).to_dict()
+
+    assert set(found) == {
+        "status", "plan", "limits", "values", "choices", "why_not", "conflict", "solves", "unanswered",
+    }  # fmt: skip
+    assert found["plan"]["cost_usd_per_h"]["total"] == pytest.approx(3)
+    assert {"binds", "reached", "used", "value", "without", "one_more"} <= set(found["limits"][0])
+    assert {"cost_usd_per_h", "delta_usd_per_h", "delta_share", "gap", "differences"} <= set(found["choices"][0])
