@@ -1,7 +1,7 @@
 """The planning problem solved by enumeration: an oracle that shares no code with the solver.
 
-Every selection, every vector of integer worker counts, and for each a linear program (SciPy) over the fractions of
-requests per fully enumerated assignment of all operators to tiers.
+Every selection, every vector of integer worker counts (of workers by what they hold), and for each a linear program
+(SciPy) over the fractions of requests per fully enumerated assignment of all operators to tiers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 
 from jellybean_solver.accuracy import EndToEnd, Independent, PerOperator
-from jellybean_solver.problem import Problem
+from jellybean_solver.problem import Link, Pool, Problem
 
 GIB = 1024.0**3
 Selection = dict[str, str]
-Counts = dict[tuple[str, str], int]  # (operator or "*", pool)
+Hosted = frozenset[str]  # the operators whose models a worker holds
+Counts = dict[tuple[Hosted, str], int]  # (what they hold, pool) -> workers
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def cheapest(problem: Problem) -> Best:
 def feasible(problem: Problem, selection: Selection) -> bool:
     """Whether the fleet carries the selection."""
     program = _Program(problem, selection)
-    return any(program.cost(counts) is not None for counts in _counts(problem, largest=True))
+    return any(program.cost(counts) is not None for counts in _counts(program, largest=True))
 
 
 def best_feasible_accuracy(problem: Problem) -> float | None:
@@ -95,7 +96,7 @@ def cheapest_of(problem: Problem, selection: Selection, below: float = float("in
     price = {pool.name: pool.price_usd_per_h for pool in problem.pools}
     priced = sorted(
         ((sum(n * price[pool] for (_, pool), n in counts.items()), i, counts)
-         for i, counts in enumerate(_counts(problem, largest=False))),
+         for i, counts in enumerate(_counts(program, largest=False))),
         key=lambda item: item[:2],
     )  # fmt: skip
     best: float | None = None
@@ -108,10 +109,13 @@ def cheapest_of(problem: Problem, selection: Selection, below: float = float("in
     return best
 
 
-def cheapest_of_larger(problem: Problem, selection: Selection) -> float | None:
-    """As `cheapest_of`, where too many vectors of counts exist: they become integer variables (SciPy's milp)."""
+def cheapest_of_larger(problem: Problem, selection: Selection, paid: str | None = None) -> float | None:
+    """As `cheapest_of`, where too many vectors of counts exist: they become integer variables (SciPy's milp).
+
+    `paid`: a pool of which at least one worker must be paid.
+    """
     program = _Program(problem, selection)
-    keys = list(next(_counts(problem, largest=True)))
+    keys = [(hosted, name) for name, sets in program.sets.items() for hosted in sets]
     if not program.joint:
         return None
     pools = {pool.name: pool for pool in problem.pools}
@@ -119,20 +123,22 @@ def cheapest_of_larger(problem: Problem, selection: Selection) -> float | None:
     objective, equal, equals = program.equalities()
     wide = [np.concatenate([row, np.zeros(len(keys))]) for row in equal]
     rows = [LinearConstraint(np.array(wide), equals, equals)]
-    for index, (owner, name) in enumerate(keys):
+    for row, limit in program.link_rows():
+        rows.append(LinearConstraint(np.concatenate([row, np.zeros(len(keys))]), -np.inf, limit))
+    for index, key in enumerate(keys):
         busy = np.zeros(width + len(keys))
-        busy[:width] = program.busy_row((owner, name))
+        busy[:width] = program.busy_row(key)
         busy[width + index] = -problem.utilisation
         rows.append(LinearConstraint(busy, -np.inf, 0.0))
-        for i, (user, pool) in enumerate(program.y):
-            if pool.name == name and owner in ("*", user):
+        for i, (_, pool, hosted) in enumerate(program.y):
+            if (hosted, pool.name) == key:
                 present = np.zeros(width + len(keys))
                 present[len(program.joint) + i], present[width + index] = 1.0, -1.0
                 rows.append(LinearConstraint(present, -np.inf, 0.0))
     for pool in problem.pools:
         held = np.zeros(width + len(keys))
         held[width:] = [1.0 if name == pool.name else 0.0 for _, name in keys]
-        rows.append(LinearConstraint(held, 0.0, pool.count))
+        rows.append(LinearConstraint(held, 1.0 if pool.name == paid else 0.0, pool.count))
     result = milp(
         np.concatenate([objective, [pools[name].price_usd_per_h for _, name in keys]]),
         constraints=rows,
@@ -142,20 +148,29 @@ def cheapest_of_larger(problem: Problem, selection: Selection) -> float | None:
     return float(result.fun) if result.status == 0 else None
 
 
-def _counts(problem: Problem, *, largest: bool) -> Iterator[Counts]:
+def _counts(program: _Program, *, largest: bool) -> Iterator[Counts]:
     """All vectors of worker counts; with `largest` only those that no other exceeds."""
-    names = [operator.name for operator in problem.operators]
     choices: list[list[Counts]] = []
-    for pool in problem.pools:
-        if pool.sharing.value == "shared":
-            numbers = [pool.count] if largest else range(pool.count + 1)
-            choices.append([{("*", pool.name): n} for n in numbers])
-        else:
-            splits = itertools.product(range(pool.count + 1), repeat=len(names))
-            kept = [s for s in splits if (sum(s) == pool.count if largest else sum(s) <= pool.count)]
-            choices.append([{(name, pool.name): n for name, n in zip(names, split, strict=True)} for split in kept])
+    for pool in program.problem.pools:
+        sets = program.sets[pool.name]
+        splits = itertools.product(range(pool.count + 1), repeat=len(sets))
+        kept = [s for s in splits if (sum(s) == pool.count if largest and sets else sum(s) <= pool.count)]
+        choices.append([{(hosted, pool.name): n for hosted, n in zip(sets, split, strict=True)} for split in kept])
     for parts in itertools.product(*choices):
         yield {key: n for part in parts for key, n in part.items()}
+
+
+def _sets(problem: Problem, pool: Pool, needed: Mapping[str, float]) -> list[Hosted]:
+    """What a worker of the pool can hold: sets that fit, without those inside another; one operator if exclusive."""
+    limit = float("inf") if pool.memory_bytes is None else pool.memory_bytes
+    sizes = range(1, 2 if pool.sharing.value == "exclusive" else len(needed) + 1)
+    fitting = [
+        frozenset(names)
+        for size in sizes
+        for names in itertools.combinations(sorted(needed), size)
+        if sum(needed[name] for name in names) <= limit * (1 + 1e-9)
+    ]
+    return [one for one in fitting if not any(one < other for other in fitting)]
 
 
 class _Program:
@@ -169,31 +184,48 @@ class _Program:
             rates[operator.name] = rates[operator.inputs[0].upstream] * operator.inputs[0].ratio
         variant = {o.name: next(v for v in o.variants if v.name == selection[o.name]) for o in problem.operators}
         born = {source.name: source for source in problem.sources}
-        links = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in problem.links}
+        links = {(link.upstream_tier, link.downstream_tier): link for link in problem.links}
         order = {tier: i for i, tier in enumerate(problem.tiers)}
 
         self.joint: list[tuple[dict[str, str], float]] = []
+        self.carried: list[dict[tuple[str, str], float]] = []  # bytes per second by link, per joint assignment
         for tiers in itertools.product(problem.tiers, repeat=len(names)):
             at = dict(zip(names, tiers, strict=True)) | {name: source.tier for name, source in born.items()}
-            cost = self._traffic(at, rates, variant, links, order)
-            if cost is not None:
+            carried = self._traffic(at, rates, variant, links, order)
+            if carried is not None:
+                cost = sum(sent * 3600.0 / GIB * links[pair].price_usd_per_gib for pair, sent in carried.items())
                 self.joint.append((at, cost))
-        self.y = [(name, pool) for name in names for pool in problem.pools if pool.name in variant[name].service]
-        self.busy = {(n, p.name): rates[n] * variant[n].service[p.name][1].load_s for n, p in self.y}
+                self.carried.append(carried)
+        self.sets: dict[str, list[Hosted]] = {}
+        for pool in problem.pools:
+            able = [
+                operator.name
+                for operator in problem.operators
+                if pool.name in variant[operator.name].service
+                and (operator.tiers is None or pool.tier in operator.tiers)
+            ]
+            needed = {name: variant[name].memory_bytes.get(pool.name, 0.0) for name in able}
+            self.sets[pool.name] = _sets(problem, pool, needed)
+        self.y = [
+            (name, p, hosted) for name in names for p in problem.pools for hosted in self.sets[p.name] if name in hosted
+        ]
+        self.busy = {(n, p.name): rates[n] * variant[n].service[p.name][1].load_s for n, p, _ in self.y}
 
     def _traffic(
         self,
         at: Mapping[str, str],
         rates: Mapping[str, float],
         variant: Mapping[str, object],
-        links: Mapping[tuple[str, str], float],
+        links: Mapping[tuple[str, str], Link],
         order: Mapping[str, int],
-    ) -> float | None:
+    ) -> dict[tuple[str, str], float] | None:
         born = {source.name: source for source in self.problem.sources}
-        total = 0.0
+        carried: dict[tuple[str, str], float] = {}
         for operator in self.problem.operators:
             for edge in operator.inputs:
                 pair = at[edge.upstream], at[edge.downstream]
+                if edge.tiers is not None and not set(pair) <= set(edge.tiers):
+                    return None
                 if pair[0] == pair[1]:
                     continue
                 if order[pair[0]] > order[pair[1]] or pair not in links:
@@ -204,8 +236,18 @@ class _Program:
                     if edge.upstream in born
                     else variant[edge.upstream].message_bytes[edge.downstream]  # type: ignore[attr-defined]
                 )
-                total += messages * size * 3600.0 / GIB * links[pair]
-        return total
+                carried[pair] = carried.get(pair, 0.0) + messages * size
+        return carried
+
+    def link_rows(self) -> list[tuple[np.ndarray, float]]:
+        """Per link with a limit, what each joint assignment puts on it as a share of that limit, and 1."""
+        rows = []
+        for link in self.problem.links:
+            if link.bandwidth_bytes_per_s is not None:
+                pair = link.upstream_tier, link.downstream_tier
+                sent = [one.get(pair, 0.0) / link.bandwidth_bytes_per_s for one in self.carried]
+                rows.append((np.array(sent + [0.0] * len(self.y)), 1.0))
+        return rows
 
     def equalities(self) -> tuple[np.ndarray, list[np.ndarray], list[float]]:
         """Objective and the rows that make shares add up to joint assignments."""
@@ -216,18 +258,18 @@ class _Program:
             for tier in self.problem.tiers:
                 row = np.zeros(z + y)
                 row[:z] = [-1.0 if at[name] == tier else 0.0 for at, _ in self.joint]
-                for i, (owner, pool) in enumerate(self.y):
+                for i, (owner, pool, _) in enumerate(self.y):
                     if owner == name and pool.tier == tier:
                         row[z + i] = 1.0
                 equal.append(row)
                 equals.append(0.0)
         return objective, equal, equals
 
-    def busy_row(self, key: tuple[str, str]) -> np.ndarray:
+    def busy_row(self, key: tuple[Hosted, str]) -> np.ndarray:
         """Seconds per second that the shares keep the workers of `key` busy."""
         row = np.zeros(len(self.joint) + len(self.y))
-        for i, (owner, pool) in enumerate(self.y):
-            if pool.name == key[1] and key[0] in ("*", owner):
+        for i, (owner, pool, hosted) in enumerate(self.y):
+            if (hosted, pool.name) == key:
                 row[len(self.joint) + i] = self.busy[owner, pool.name]
         return row
 
@@ -236,10 +278,12 @@ class _Program:
         if not self.joint:
             return None
         objective, equal, equals = self.equalities()
-        less = np.array([self.busy_row(key) for key in counts])
-        limits = [self.problem.utilisation * n for n in counts.values()]
-        number = {(o, p.name): counts.get(("*", p.name), counts.get((o, p.name), 0)) for o, p in self.y}
+        links = self.link_rows()
+        less = np.array([self.busy_row(key) for key in counts] + [row for row, _ in links])
+        limits = [self.problem.utilisation * n for n in counts.values()] + [limit for _, limit in links]
+        if not limits:
+            return None
         bounds = [(0.0, 1.0)] * len(self.joint)
-        bounds += [(0.0, 1.0 if number[o, p.name] > 0 else 0.0) for o, p in self.y]
+        bounds += [(0.0, 1.0 if counts[hosted, p.name] > 0 else 0.0) for _, p, hosted in self.y]
         result = linprog(objective, less, limits, np.array(equal), equals, bounds, method="highs")
         return float(result.fun) if result.status == 0 else None

@@ -36,21 +36,25 @@ LINK_USD_PER_GIB = (0.0, 0.05, 0.1, 0.5)
 MESSAGE_BYTES = (0.0, 1e4, 2e5, 1e6)
 RATES_PER_S = (1.0, 4.0, 10.0, 25.0)
 PERCENT = tuple(float(p) for p in range(50, 100, 7))
+WORKER_BYTES = (None, 2.0, 2.0, 3.0)
+MODEL_BYTES = (0.0, 1.0, 1.0, 1.0, 2.0)
+LINK_BYTES_PER_S = (None, 2e4, 3e5, 1e6, 3e6)
 SELECTIONS = 8  # at most, so that brute force ends
 
 Levels = dict[str, tuple[float, ...]]  # node -> ratios of its open fan-outs
 
 
 @st.composite
-def problems(draw: st.DrawFn, *, max_operators: int = 4, strained: bool = False) -> Problem:
+def problems(draw: st.DrawFn, *, max_operators: int = 4, strained: bool = False, limited: bool = False) -> Problem:
     """A workflow of joins, diamonds, fan-outs and gathers, on pools in one to three tiers, with or without a target.
 
     `strained`: every variant runs everywhere, all links exist and data is born in the lowest tier, but rates are
-    often too high, so that what is infeasible is so for capacity or accuracy.
+    often too high, so that what is infeasible is so for capacity or accuracy. `limited`: workers' memory and links'
+    bandwidth are, and some operators and edges may be in some tiers only.
     """
     tiers = TIERS[: draw(st.integers(1, 3))]
     pools = draw(_pools(tiers))
-    sources = draw(_sources(tiers[:1] if strained else tiers, 4.0 if strained else 1.0))
+    sources = draw(_sources(tiers[:1] if strained or limited else tiers, 4.0 if strained else 1.0))
     wiring = draw(_wiring(sources, draw(st.integers(1, max_operators))))
     operators: list[Operator] = []
     room = SELECTIONS
@@ -62,20 +66,51 @@ def problems(draw: st.DrawFn, *, max_operators: int = 4, strained: bool = False)
             Operator(
                 name,
                 inputs,
-                tuple(draw(_variant(f"v{i}", pools, downstream, everywhere=strained)) for i in range(count)),
+                tuple(draw(_variant(f"v{i}", pools, downstream, everywhere=strained or limited)) for i in range(count)),
             )
         )
     accuracy = draw(accuracies(tuple(operators)))
+    links = draw(_links(tiers, everywhere=strained or limited))
+    if limited:
+        operators, pools, links = draw(_limits(operators, pools, links, tiers))
     return Problem(
         name="random",
         tiers=tiers,
         sources=sources,
         operators=tuple(operators),
         pools=pools,
-        links=draw(_links(tiers, everywhere=strained)),
+        links=links,
         accuracy=accuracy,
         slo=draw(_slo(accuracy, tuple(operators))),
         utilisation=draw(st.sampled_from((0.5, 0.8, 1.0))),
+    )
+
+
+@st.composite
+def _limits(
+    draw: st.DrawFn,
+    operators: list[Operator],
+    pools: tuple[Pool, ...],
+    links: tuple[Link, ...],
+    tiers: tuple[str, ...],
+) -> tuple[list[Operator], tuple[Pool, ...], tuple[Link, ...]]:
+    somewhere = st.sampled_from((None,) * 9 + (tiers[:1], tiers[:2], tiers[-2:]))
+
+    def variant(one: Variant) -> Variant:
+        return replace(one, memory_bytes={pool: draw(st.sampled_from(MODEL_BYTES)) for pool in one.service})
+
+    return (
+        [
+            replace(
+                operator,
+                variants=tuple(variant(one) for one in operator.variants),
+                tiers=draw(somewhere),
+                inputs=tuple(replace(edge, tiers=draw(somewhere)) for edge in operator.inputs),
+            )
+            for operator in operators
+        ],
+        tuple(replace(pool, memory_bytes=draw(st.sampled_from(WORKER_BYTES))) for pool in pools),
+        tuple(replace(link, bandwidth_bytes_per_s=draw(st.sampled_from(LINK_BYTES_PER_S))) for link in links),
     )
 
 

@@ -143,15 +143,28 @@ def _no_tier(checked: Checked[InfrastructureDocument], path: DocPath, tier: str,
     checked.tree.add(path, f"there is no tier {tier!r}", close(tier, tiers) or f"tiers: {', '.join(tiers)}")
 
 
-def check_source_tiers(workflow: Workflow, infrastructure: Infrastructure) -> None:
-    """Sources sit in declared tiers."""
-    if workflow.document is None or infrastructure.document is None or infrastructure.unknown("tiers"):
+def check_tiers(workflow: Workflow, infrastructure: Infrastructure) -> None:
+    """Tiers that the workflow names are declared, and a source's data may be where it is born."""
+    document = workflow.document
+    if document is None or infrastructure.document is None or infrastructure.unknown("tiers"):
         return
     tiers = infrastructure.document.tiers
-    for name, source in workflow.document.sources.items():
-        if source.tier not in tiers:
-            hint = close(source.tier, tiers) or f"tiers of the infrastructure: {', '.join(tiers)}"
-            workflow.tree.add(("sources", name, "tier"), f"there is no tier {source.tier!r}", hint)
+    named: list[tuple[DocPath, str]] = []
+    for name, source in document.sources.items():
+        named.append((("sources", name, "tier"), source.tier))
+        named += [(("sources", name, "stays_in", i), tier) for i, tier in enumerate(source.stays_in or ())]
+        if source.stays_in is not None and source.tier not in source.stays_in:
+            message = f"its data is born in {source.tier} but may be in {', '.join(source.stays_in)} only"
+            workflow.tree.add(("sources", name, "stays_in"), message, f"add {source.tier}")
+    for name, operator in document.operators.items():
+        named += [(("operators", name, "tiers", i), tier) for i, tier in enumerate(operator.tiers or ())]
+        for index, edge in enumerate(operator.inputs):
+            path: DocPath = ("operators", name, "inputs", index, "stays_in")
+            named += [((*path, i), tier) for i, tier in enumerate(edge.stays_in or ())]
+    for path, tier in named:
+        if tier not in tiers:
+            hint = close(tier, tiers) or f"tiers of the infrastructure: {', '.join(tiers)}"
+            workflow.tree.add(path, f"there is no tier {tier!r}", hint)
 
 
 def check_reach(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 
 from jellybean.documents.models import InputSpec, OperatorSpec, WorkflowDocument
@@ -65,6 +65,10 @@ def flow_of(workflow: WorkflowDocument) -> Flow:
     for name in flow.order:
         _follow(flow, name, operators[name].inputs)
     _same_rows(flow, workflow)
+    stays_in = {name: source.stays_in for name, source in workflow.sources.items()}
+    for name, edges in flow.edges.items():
+        specs = zip(edges, operators[name].inputs, strict=True)
+        flow.edges[name] = tuple(_within(edge, spec.stays_in, stays_in.get(edge.upstream)) for edge, spec in specs)
     return flow
 
 
@@ -120,6 +124,14 @@ def _edge(name: str, spec: InputSpec, stream: Stream, *, closes: bool) -> tuple[
         edge = Edge(spec.upstream, name, EdgeKind.FAN_OUT, spec.ratio, spec.output)
         return edge, Stream(stream.rate_per_s * spec.ratio, level)
     return Edge(spec.upstream, name, EdgeKind.EACH, 1.0, spec.output), stream
+
+
+def _within(edge: Edge, *limits: tuple[str, ...] | None) -> Edge:
+    """The edge with its data only where all limits allow it."""
+    given = [limit for limit in limits if limit is not None]
+    if not given:
+        return edge
+    return replace(edge, tiers=tuple(tier for tier in given[0] if all(tier in limit for limit in given)))
 
 
 def _rates_differ(name: str, inputs: tuple[InputSpec, ...], rates: list[float]) -> tuple[str, str]:

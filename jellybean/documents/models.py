@@ -45,6 +45,9 @@ ArrayRef = Annotated[
 ]
 
 
+Tiers = Annotated[tuple[Name, ...], Field(strict=False), NOT_EMPTY]
+
+
 class SourceSpec(Strict):
     """Where data is born: one message of each source makes one request."""
 
@@ -53,6 +56,9 @@ class SourceSpec(Strict):
     message_bytes: Size = Field(alias="message", description="Size of one request's data, for example 794 KiB.")
     arrivals: Annotated[Arrivals, Field(strict=False)] = Field(
         default=Arrivals.POISSON, description="How requests arrive in time; poisson unless given."
+    )
+    stays_in: Tiers | None = Field(
+        default=None, description="Tiers that its data may be in; anywhere unless given. For example [edge, hub]."
     )
     inputs: ArrayRef | None = Field(default=None, description="Held-out inputs, one per row: data/heldout.npz#images.")
 
@@ -69,6 +75,9 @@ class InputSpec(Strict):
     gather: bool = Field(default=False, description="Wait for all children of the innermost open fan-out.")
     output: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="The model output that is sent; the first unless given."
+    )
+    stays_in: Tiers | None = Field(
+        default=None, description="Tiers that this edge's data may be in; anywhere unless given."
     )
 
     @model_validator(mode="after")
@@ -120,6 +129,7 @@ class OperatorSpec(Strict):
     variants: Annotated[dict[Name, VariantSpec], NOT_EMPTY] = Field(
         description="The models that can play it: a list of names, or name -> {model, sha256}."
     )
+    tiers: Tiers | None = Field(default=None, description="Tiers that it may run in; any unless given.")
 
     @field_validator("variants", mode="before", json_schema_input_type=list[Name] | dict[Name, VariantSpec])
     @classmethod

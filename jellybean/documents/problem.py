@@ -127,6 +127,7 @@ def _operators(
                 _variant(variant, spec, profiles.operators[name][variant], infrastructure, readers[name])
                 for variant, spec in workflow.operators[name].variants.items()
             ),
+            workflow.operators[name].tiers,
         )
         for name in flow.order
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jellybean.documents.checks import check_infrastructure, check_reach, check_source_tiers, check_workflow
+from jellybean.documents.checks import check_infrastructure, check_reach, check_tiers, check_workflow
 from jellybean.documents.explain import Checked, check_tree
 from jellybean.documents.files import check_files
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
@@ -84,7 +84,7 @@ def _check_all(
 ) -> None:
     flow = check_workflow(workflow)
     check_infrastructure(infrastructure)
-    check_source_tiers(workflow, infrastructure)
+    check_tiers(workflow, infrastructure)
     check_files(workflow, flow, directory)
     runs_on = check_profiles(workflow, infrastructure, profiles, flow) if profiles is not None else {}
     check_reach(workflow, infrastructure, flow, runs_on)

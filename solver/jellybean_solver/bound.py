@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from jellybean_solver.demand import Demand, Network
+from jellybean_solver.demand import Demand, Network, Tiers
 from jellybean_solver.problem import Sharing
 
 OperatorPool = tuple[str, str]
@@ -24,12 +24,13 @@ class Multipliers:
     """Prices of the relaxed rows, USD per hour, none below 0.
 
     `load`: per worker kept busy; `presence`: per request fraction (a pool without workers serves nothing);
-    `scarcity`: per worker of an exclusive pool that is handed to an operator.
+    `scarcity`: per worker of an exclusive pool that is handed to an operator; `links`: per whole bandwidth of a link.
     """
 
     load: Mapping[OperatorPool, float]
     presence: Mapping[OperatorPool, float] = field(default_factory=dict)
     scarcity: Mapping[str, float] = field(default_factory=dict)
+    links: Mapping[Tiers, float] = field(default_factory=dict)
 
 
 def prices(network: Network) -> Multipliers:
@@ -58,7 +59,27 @@ def lagrangian(network: Network, demand: Demand, multipliers: Multipliers) -> fl
         }
         for name in network.names
     }
-    return constant + cheapest(network, demand, place, with_traffic=True)
+    constant -= sum(multipliers.links.values())
+    return constant + cheapest(network, with_links(network, demand, multipliers.links), place, with_traffic=True)
+
+
+def with_links(network: Network, demand: Demand, links: Mapping[Tiers, float]) -> Demand:
+    """The demand with its bytes paid for by shares of the links' bandwidths as well."""
+    dear = {tiers: price / network.bandwidth[tiers] for tiers, price in links.items() if price > 0}
+    if not dear:
+        return demand
+    entry = {
+        name: {
+            tier: price + sum(dear.get(t, 0.0) * sent for t, sent in network.entry_bytes_per_s(name, tier).items())
+            for tier, price in prices.items()
+        }
+        for name, prices in demand.entry.items()
+    }
+    traffic = {
+        key: {tiers: price + dear.get(tiers, 0.0) * demand.sent[key] for tiers, price in prices.items()}
+        for key, prices in demand.traffic.items()
+    }
+    return replace(demand, entry=entry, traffic=traffic)
 
 
 def congestion(network: Network, demand: Demand, weights: Mapping[str, float]) -> float:

@@ -1,8 +1,8 @@
 """From fractions of requests to concrete workers and whole-request routes.
 
 1. Bags' fractions are made exactly consistent, root to leaves, so that they are marginals of one joint distribution.
-2. A pool's operators are laid end to end and cut into workers of equal load (McNaughton's wrap-around rule, 1959), so
-   that few workers host several operators; an exclusive pool gives each operator its own workers.
+2. The operators of workers that hold the same models are laid end to end and cut into workers of equal load
+   (McNaughton's wrap-around rule, 1959), so that few workers host several operators.
 3. The unit interval of requests is cut: by the root bag's tiers, then by each further bag's within what the bags share,
    then per operator and tier by workers. Each step adds no more cuts than it has parts, so the number of routes is
    linear in operators and workers.
@@ -20,7 +20,7 @@ from typing import TypeVar
 from jellybean_solver.assignment import Assignment, BagTiers
 from jellybean_solver.demand import BATCH, Demand, Network
 from jellybean_solver.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.problem import Pool, Sharing
+from jellybean_solver.problem import Pool
 
 SLIVER = 1e-12  # lengths below it are rounding and go to their neighbour
 NEGLIGIBLE = 1e-10  # routes below it are dropped: one request in ten thousand million
@@ -69,7 +69,7 @@ def build_plan(
 
 def _tier_pieces(network: Network, assignment: Assignment) -> list[Piece]:
     """The unit interval cut by whole assignments to tiers."""
-    served = {(name, network.tier_of[pool]) for name, pool in assignment.shares}
+    served = {(name, network.tier_of[group.pool]) for group in assignment.groups for name in group.shares}
     pieces: list[Piece] = [(1.0, {})]
     for bag, fractions in zip(network.bags, assignment.bags, strict=True):
         at = [bag.operators.index(name) for name in bag.separator]
@@ -129,30 +129,26 @@ def _seats(
 ) -> list[_Seat]:
     """Named workers with fractions of requests, pool by pool."""
     in_tier: dict[tuple[str, str], float] = {}
-    for (name, pool_name), share in assignment.shares.items():
-        key = (name, network.tier_of[pool_name])
-        in_tier[key] = in_tier.get(key, 0.0) + share
-    seats: list[_Seat] = []
-    for pool in network.pools:
+    for group in assignment.groups:
+        for name, share in group.shares.items():
+            key = (name, network.tier_of[group.pool])
+            in_tier[key] = in_tier.get(key, 0.0) + share
+    filled: dict[str, list[dict[str, float]]] = {}
+    for group in assignment.groups:
+        tier = network.tier_of[group.pool]
         shares = {
-            name: assignment.shares[name, pool.name] / in_tier[name, pool.tier] * marginals[name, pool.tier]
+            name: group.shares[name] / in_tier[name, tier] * marginals[name, tier]
             for name in network.names
-            if (name, pool.name) in assignment.shares and (name, pool.tier) in marginals
+            if name in group.shares and (name, tier) in marginals
         }
-        busy = {name: demand.workers[name][pool.name] for name in shares}
-        if not shares:
-            continue
-        if pool.sharing is Sharing.SHARED:
-            filled = _wrap_around(shares, busy, assignment.counts[pool.name])
-        else:
-            filled = [
-                {name: share / count}
-                for name, share in shares.items()
-                for count in [_count(share * busy[name], assignment.own_counts[name, pool.name])]
-                for _ in range(count)
-            ]
-        seats.extend(_Seat(f"{pool.name}-{i}", pool, one) for i, one in enumerate(filled, 1))
-    return seats
+        if shares:
+            busy = {name: demand.workers[name][group.pool] for name in shares}
+            filled.setdefault(group.pool, []).extend(_wrap_around(shares, busy, group.count))
+    return [
+        _Seat(f"{pool.name}-{i}", pool, one)
+        for pool in network.pools
+        for i, one in enumerate(filled.get(pool.name, ()), 1)
+    ]
 
 
 def _count(needed: float, allowed: int) -> int:

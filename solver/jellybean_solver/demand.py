@@ -2,18 +2,21 @@
 
 Notation. For operator o, pool p, tier t: `workers[o][p]` is the number of p's workers that all of o's requests would
 keep busy up to the cap on utilisation (rate x load / utilisation); `traffic[e][(t, u)]` the USD per hour if all
-of edge e's messages went from t to u, left out where data cannot flow. A partial selection takes the least over the
-open operators' variants, figure by figure, so that whatever is computed from it bounds every completion.
+of edge e's messages went from t to u, left out where data cannot flow or, by the workflow's own word, may not be. A
+partial selection takes the least over the open operators' variants, figure by figure, so that whatever is computed
+from it bounds every completion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from jellybean_solver.bags import Bag, tree_of_bags
 from jellybean_solver.flows import traffic_usd_per_h
+from jellybean_solver.packing import fits
 from jellybean_solver.problem import Edge, Problem
 
 BATCH = 1  # plans of this version serve one request at a time
@@ -24,11 +27,16 @@ EdgeKey = tuple[str, str]  # upstream, downstream
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """See the module's notation. `entry[o][t]`: USD per hour of o's inputs from sources if o sits in tier t."""
+    """See the module's notation. `entry[o][t]`: USD per hour of o's inputs from sources if o sits in tier t.
+
+    `sent[e]`: bytes per second on edge e. `memory[o][p]`: bytes of o's model on a worker of p.
+    """
 
     workers: Mapping[str, Mapping[str, float]]
     entry: Mapping[str, Mapping[str, float]]
     traffic: Mapping[EdgeKey, Mapping[Tiers, float]]
+    sent: Mapping[EdgeKey, float]
+    memory: Mapping[str, Mapping[str, float]]
 
 
 class Network:
@@ -45,7 +53,12 @@ class Network:
                 key = (edge.upstream, edge.downstream)
                 inner[key] = (*inner.get(key, ()), edge)
         self.inner: Mapping[EdgeKey, tuple[Edge, ...]] = inner
-        self._flows = {(up, down): problem.can_flow(up, down) for up in problem.tiers for down in problem.tiers}
+        self._leasts: dict[tuple[str, int], Mapping[str, float]] = {}
+        self.bandwidth: Mapping[Tiers, float] = {
+            (link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s
+            for link in problem.links
+            if link.bandwidth_bytes_per_s is not None
+        }
 
     @cached_property
     def bags(self) -> tuple[Bag, ...]:
@@ -75,62 +88,101 @@ class Network:
     def demand(self, partial: Mapping[str, str]) -> Demand:
         """The figures of a selection; open operators at their least."""
         workers: dict[str, Mapping[str, float]] = {}
+        memory: dict[str, Mapping[str, float]] = {}
         for name in self.names:
-            if name in partial:
-                workers[name] = self._workers[name, partial[name]]
-            else:
-                workers[name] = self._least_workers[name]
+            own = (name, partial[name]) if name in partial else None
+            workers[name] = self._workers[own] if own else self._least(name, self._workers)
+            memory[name] = self._memory[own] if own else self._least(name, self._memory)
         traffic: dict[EdgeKey, Mapping[Tiers, float]] = {}
+        sent: dict[EdgeKey, float] = {}
         for key in self.inner:
             upstream = key[0]
-            table = self._traffic[key]
-            traffic[key] = table[partial[upstream]] if upstream in partial else self._least_traffic[key]
-        return Demand(workers, self._entry, traffic)
+            table, sizes = self._traffic[key], self._sent[key]
+            known = upstream in partial
+            traffic[key] = table[partial[upstream]] if known else self._least_traffic[key]
+            sent[key] = (
+                sizes[partial[upstream]] if known else min((sizes[v] for v in self.runnable[upstream]), default=0.0)
+            )
+        return Demand(workers, self._entry, traffic, sent, memory)
+
+    def entry_bytes_per_s(self, name: str, tier: str) -> Mapping[Tiers, float]:
+        """What an operator's inputs from sources put on each link if it sits in `tier`."""
+        found: dict[Tiers, float] = {}
+        for edge in self.problem.operator_by_name[name].inputs:
+            source = self.problem.source_by_name.get(edge.upstream)
+            if source is not None and source.tier != tier:
+                sent = self.problem.edge_rate_per_s(edge) * source.message_bytes
+                found[source.tier, tier] = found.get((source.tier, tier), 0.0) + sent
+        return found
 
     @cached_property
     def _workers(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
         rates, utilisation = self.problem.rate_per_s, self.problem.utilisation
         return {
             (operator.name, variant.name): {
-                pool.name: rates[operator.name] * variant.service[pool.name][BATCH].load_s / BATCH / utilisation
-                for pool in self.pools
-                if BATCH in variant.service.get(pool.name, ())
+                pool: rates[operator.name] * variant.service[pool][BATCH].load_s / BATCH / utilisation
+                for pool in self._memory[operator.name, variant.name]
             }
             for operator in self.problem.operators
             for variant in operator.variants
         }
 
     @cached_property
-    def _least_workers(self) -> Mapping[str, Mapping[str, float]]:
-        least: dict[str, Mapping[str, float]] = {}
-        for name in self.names:
-            tables = [self._workers[name, variant] for variant in self.runnable[name]]
+    def _memory(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
+        """Only the pools that may and can run the variant, each model fitting into a worker of its own."""
+        return {
+            (operator.name, variant.name): {
+                pool.name: variant.memory_bytes.get(pool.name, 0.0)
+                for pool in self.pools
+                if BATCH in variant.service.get(pool.name, ())
+                and (operator.tiers is None or pool.tier in operator.tiers)
+                and fits(variant.memory_bytes.get(pool.name, 0.0), pool.memory_bytes)
+            }
+            for operator in self.problem.operators
+            for variant in operator.variants
+        }
+
+    def _least(self, name: str, tables: Mapping[tuple[str, str], Mapping[str, float]]) -> Mapping[str, float]:
+        """The least figure per pool over an operator's variants."""
+        key = (name, id(tables))
+        if key not in self._leasts:
             found: dict[str, float] = {}
-            for table in tables:
-                for pool, workers in table.items():
-                    found[pool] = min(workers, found.get(pool, workers))
-            least[name] = found
-        return least
+            for variant in self.runnable[name]:
+                for pool, figure in tables[name, variant].items():
+                    found[pool] = min(figure, found.get(pool, figure))
+            self._leasts[key] = found
+        return self._leasts[key]
 
     @cached_property
     def _entry(self) -> Mapping[str, Mapping[str, float]]:
         entry: dict[str, Mapping[str, float]] = {}
         for operator in self.problem.operators:
             edges = [edge for edge in operator.inputs if edge.upstream in self.problem.source_by_name]
-            tables = [self._prices(edge, self.problem.source_by_name[edge.upstream].message_bytes) for edge in edges]
-            tiers = [self.problem.source_by_name[edge.upstream].tier for edge in edges]
+            sources = [self.problem.source_by_name[edge.upstream] for edge in edges]
+            tables = [self._prices((edge,), s.message_bytes) for edge, s in zip(edges, sources, strict=True)]
             entry[operator.name] = {
-                tier: sum(table[source, tier] for table, source in zip(tables, tiers, strict=True))
+                tier: sum(table[source.tier, tier] for table, source in zip(tables, sources, strict=True))
                 for tier in self.problem.tiers
-                if all(self._flows[source, tier] for source in tiers)
+                if all((source.tier, tier) in table for table, source in zip(tables, sources, strict=True))
             }
         return entry
+
+    @cached_property
+    def _sent(self) -> Mapping[EdgeKey, Mapping[str, float]]:
+        """Bytes per second on an edge, by its upstream's variant; parallel edges together."""
+        return {
+            key: {
+                variant.name: sum(self.problem.edge_rate_per_s(edge) for edge in edges) * variant.message_bytes[key[1]]
+                for variant in self.problem.operator_by_name[key[0]].variants
+            }
+            for key, edges in self.inner.items()
+        }
 
     @cached_property
     def _traffic(self) -> Mapping[EdgeKey, Mapping[str, Mapping[Tiers, float]]]:
         return {
             key: {
-                variant.name: self._prices(edges[0], len(edges) * variant.message_bytes[key[1]])
+                variant.name: self._prices(edges, variant.message_bytes[key[1]])
                 for variant in self.problem.operator_by_name[key[0]].variants
             }
             for key, edges in self.inner.items()
@@ -144,13 +196,13 @@ class Network:
             least[key] = {tiers: min(table[tiers] for table in kept) for tiers in (kept[0] if kept else ())}
         return least
 
-    def _prices(self, edge: Edge, message_bytes: float) -> dict[Tiers, float]:
-        """USD per hour of all of an edge's messages per pair of tiers between which data can flow."""
-        bytes_per_s = self.problem.edge_rate_per_s(edge) * message_bytes
-        return {
-            tiers: 0.0
-            if tiers[0] == tiers[1]
-            else traffic_usd_per_h(bytes_per_s, self.problem.link_by_tiers[tiers].price_usd_per_gib)
-            for tiers, flows in self._flows.items()
-            if flows
-        }
+    def _prices(self, edges: Sequence[Edge], message_bytes: float) -> dict[Tiers, float]:
+        """USD per hour of all messages of parallel edges, per pair of tiers between which their data flows."""
+        bytes_per_s = sum(self.problem.edge_rate_per_s(edge) for edge in edges) * message_bytes
+        found: dict[Tiers, float] = {}
+        for up, down in itertools.product(self.problem.tiers, repeat=2):
+            if all(self.problem.may_cross(edge, up, down) for edge in edges):
+                link = self.problem.link_by_tiers.get((up, down)) if up != down else None
+                price = link.price_usd_per_gib if link is not None else 0.0
+                found[up, down] = traffic_usd_per_h(bytes_per_s, price)
+        return found

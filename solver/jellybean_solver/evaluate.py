@@ -40,8 +40,8 @@ class Evaluation:
     crossings: tuple[Crossing, ...]
     by_operator: Mapping[str, Cost]  # compute by share of its workers' load, network by the edges into it
     by_tier: Mapping[str, Cost]  # network where it arrives
-    violations: tuple[str, ...]  # the plan contradicts the problem: rates, capacity, tiers, counts, accuracy
-    breaches: tuple[str, ...]  # limits that the optimiser does not see: budget, memory, bandwidth
+    violations: tuple[str, ...]  # the plan contradicts the problem: rates, capacity, memory, tiers, links, accuracy
+    breaches: tuple[str, ...]  # limits that a right plan may break: the budget
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -62,9 +62,11 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         *scorer.wrong_rates(),
         *scorer.wrong_workers(),
         *scorer.wrong_tiers(),
+        *scorer.over_memory(),
+        *scorer.over_bandwidth(),
         *accuracy_violation(problem, accuracy),
     )
-    breaches = (*_over_budget(problem, cost), *scorer.over_memory(), *scorer.over_bandwidth())
+    breaches = tuple(_over_budget(problem, cost))
     return Evaluation(
         cost,
         accuracy,
@@ -197,6 +199,21 @@ class _Scorer:
                 yield (
                     f"{crossing.upstream} -> {crossing.downstream} would flow from tier {crossing.upstream_tier} to "
                     f"{crossing.downstream_tier}, for which there is no link up the tiers"
+                )
+        yield from self._residency()
+
+    def _residency(self) -> Iterator[str]:
+        for (name, worker_name), rate in self.rates.items():
+            worker, operator = self.plan.worker_by_name.get(worker_name), self.problem.operator_by_name.get(name)
+            allowed = operator.tiers if operator is not None else None
+            if worker is not None and allowed is not None and worker.tier not in allowed:
+                where = ", ".join(allowed)
+                yield f"{name} would run in tier {worker.tier} at {rate:.4g}/s, but may run in {where} only"
+        for edge, *tiers in edge_weights(self.plan.routes, self.problem.edges, self._tier):
+            if edge.tiers is not None and (outside := [tier for tier in tiers if tier not in edge.tiers]):
+                yield (
+                    f"{edge.upstream} -> {edge.downstream} would have its data in tier {outside[0]}, "
+                    f"but may be in {', '.join(edge.tiers)} only"
                 )
 
     def over_memory(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jellybean_solver.assignment import Assignment
+from jellybean_solver.assignment import Assignment, Group
 from jellybean_solver.demand import BATCH, Demand, Network
 from jellybean_solver.problem import Operator, Pool, Problem, Sharing
 from jellybean_solver.selection import ACCURACY_SLACK, Selection
@@ -159,4 +159,5 @@ def _assignment(network: Network, partial: _Partial) -> Assignment:
         domains = [partial.tiers[name].items() for name in bag.operators]
         parts = [tuple(zip(*ends, strict=True)) for ends in itertools.product(*domains)]
         bags.append({tiers: math.prod(shares) for tiers, shares in parts})
-    return Assignment(partial.cost, -math.inf, tuple(bags), partial.shares, {}, partial.taken)
+    groups = (Group(pool, {name: partial.shares[name, pool]}, count) for (name, pool), count in partial.taken.items())
+    return Assignment(partial.cost, -math.inf, tuple(bags), tuple(groups))

@@ -14,7 +14,7 @@ from jellybean_solver.demand import Network
 from jellybean_solver.evaluate import Evaluation
 from jellybean_solver.objectives import Fastest, Fleet, MostAccurate
 from jellybean_solver.plan import Plan
-from jellybean_solver.problem import Problem, Sharing
+from jellybean_solver.problem import Operator, Problem, Sharing
 from jellybean_solver.selection import ACCURACY_SLACK, BeamSearch, Clock, Outcome, Selection
 
 SHAVE = 1e-6  # the rate scale is reported this share below its supremum, so that it is feasible as printed
@@ -28,8 +28,7 @@ class Infeasibility:
 
     `nearest_accuracy`: the highest accuracy target that is feasible at these rates (and budget).
     `nearest_rate_scale`: the largest factor on all rates that is feasible at this accuracy (and budget).
-    `breaches`: limits that the cheapest plan breaks and that the optimiser does not see.
-    `refused`: that plan.
+    `breaches`: the budget that the cheapest plan breaks; `refused`: that plan.
     """
 
     reasons: tuple[str, ...]
@@ -79,13 +78,9 @@ def explain(fleet: Fleet, effort: Effort) -> Infeasibility:
 
 
 def explain_breaches(fleet: Fleet, plan: Plan, evaluation: Evaluation, effort: Effort) -> Infeasibility:
-    """The reasons why the cheapest plan is refused. A broken budget is final: no plan is cheaper."""
-    problem = fleet.network.problem
-    budget = problem.slo.budget_usd_per_h
-    if budget is None or plan.cost.total_usd_per_h <= budget or len(evaluation.breaches) > 1:
-        note = "this is the cheapest plan; a dearer one might fit, which is not searched for: relax the limit"
-        return Infeasibility((*evaluation.breaches, note), evaluation.breaches, refused=plan)
-    explainer = _Explainer(fleet, effort, budget)
+    """The reasons why the cheapest plan is refused: it breaks the budget, and no plan is cheaper."""
+    budget = fleet.network.problem.slo.budget_usd_per_h
+    explainer = _Explainer(fleet, effort, math.inf if budget is None else budget)
     sure = "no plan is cheaper" if plan.certificate.termination == "optimal" else "no cheaper plan was found in time"
     return Infeasibility(
         (*(f"{breach}; {sure}" for breach in evaluation.breaches), *explainer.nearest()),
@@ -101,8 +96,7 @@ def _structural(network: Network) -> Iterator[str]:
     problem = network.problem
     stuck = [operator for operator in problem.operators if not network.runnable[operator.name]]
     for operator in stuck:
-        names = ", ".join(variant.name for variant in operator.variants)
-        yield f"operator {operator.name} cannot run anywhere: no worker pool has a profile of its variants ({names})"
+        yield f"operator {operator.name} cannot run anywhere: {_why_stuck(network, operator)}"
     if stuck:
         return
     tiers: dict[str, list[str]] = {}
@@ -127,6 +121,22 @@ def _structural(network: Network) -> Iterator[str]:
             return
     if not can_flow(network, demand):
         yield "no assignment of operators to tiers lets all data flow up the tiers over declared links"
+
+
+def _why_stuck(network: Network, operator: Operator) -> str:
+    """Which of profile, residency and memory leaves no pool for any variant."""
+    names = ", ".join(variant.name for variant in operator.variants)
+    known = [(v, pool) for v in operator.variants for pool in network.pools if pool.name in v.service]
+    if not known:
+        return f"no worker pool has a profile of its variants ({names})"
+    allowed = [(v, pool) for v, pool in known if operator.tiers is None or pool.tier in operator.tiers]
+    if not allowed:
+        return f"it may run in {', '.join(operator.tiers or ())} only, where no worker pool has a profile of {names}"
+    least, pool = min(allowed, key=lambda one: one[0].memory_bytes.get(one[1].name, 0.0) - (one[1].memory_bytes or 0.0))
+    return (
+        f"memory: even {least.name} needs {least.memory_bytes.get(pool.name, 0.0) / 2**20:.1f} MiB, "
+        f"a worker of {pool.name} has {(pool.memory_bytes or 0.0) / 2**20:.1f} MiB"
+    )
 
 
 def _most_that_fits(network: Network) -> float:
@@ -240,6 +250,10 @@ class _Explainer:
             )
         else:
             yield self._fits_at_most(found.scale * self.base, selection)
+        yield from self._full(found, selection)
+
+    def _full(self, found: RateScale, selection: Selection) -> Iterator[str]:
+        """What is used up at the largest share that fits."""
         full = [pool for pool in self.fleet.network.pools if found.busy[pool.name] > FULL * pool.count]
         if len(full) == len(self.fleet.network.pools):
             yield f"full pools: all {len(full)}, with {sum(pool.count for pool in full)} workers"
@@ -251,6 +265,9 @@ class _Explainer:
         short = [name for name, workers in demand.workers.items() if set(workers) <= names]
         if short:
             yield f"run short: {', '.join(short)} (can run in no other pool)"
+        for (up, down), share in found.carried.items():
+            if share > FULL:
+                yield f"full link: {up} -> {down} ({self.fleet.network.bandwidth[up, down] * 8e-6:.4g} Mbit/s)"
         exclusive = [pool.name for pool in self.fleet.network.pools if pool.sharing is Sharing.EXCLUSIVE]
         if exclusive and not full:
             yield f"exclusive pools ({', '.join(exclusive)}) give each operator whole workers; sharing would fit more"

@@ -55,7 +55,8 @@ class Edge:
     """Data flow from a source or operator to an operator.
 
     `ratio` is the mean number of downstream requests per upstream request: 1 for EACH, the mean number of children for
-    FAN_OUT (0.3 thins, 4 multiplies), and 1 / that mean for GATHER.
+    FAN_OUT (0.3 thins, 4 multiplies), and 1 / that mean for GATHER. `tiers`: where its data may be, both ends; None:
+    anywhere.
     """
 
     upstream: str
@@ -63,6 +64,7 @@ class Edge:
     kind: EdgeKind = EdgeKind.EACH
     ratio: float = 1.0
     output: str | None = None  # model output that is sent; None: the first
+    tiers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Operator:
     name: str
     inputs: tuple[Edge, ...]
     variants: tuple[Variant, ...]
+    tiers: tuple[str, ...] | None = None  # where it may run; None: anywhere
 
     def variant(self, name: str) -> Variant:
         """The variant called `name`; KeyError when there is none."""
@@ -208,6 +211,11 @@ class Problem:
             return source.message_bytes
         variant = self.operator_by_name[edge.upstream].variant(selection[edge.upstream])
         return variant.message_bytes[edge.downstream]
+
+    def may_cross(self, edge: Edge, upstream_tier: str, downstream_tier: str) -> bool:
+        """Whether this edge's data can and may flow so."""
+        within = edge.tiers is None or (upstream_tier in edge.tiers and downstream_tier in edge.tiers)
+        return within and self.can_flow(upstream_tier, downstream_tier)
 
     def can_flow(self, upstream_tier: str, downstream_tier: str) -> bool:
         """Data flows up the tiers only: inside one tier for nothing, between two over a declared link."""

@@ -19,6 +19,12 @@ from tests.vqa_medium import vqa_problem
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
+@settings(max_examples=2000 if NIGHTLY else 150)
+@given(problems(limited=True))
+def test_with_memory_bandwidth_and_residency_too(problem: Problem) -> None:
+    test_solver_equals_brute_force.hypothesis.inner_test(problem)  # type: ignore[attr-defined]
+
+
 @settings(max_examples=1500 if NIGHTLY else 200)
 @given(problems())
 def test_solver_equals_brute_force(problem: Problem) -> None:

@@ -71,6 +71,8 @@ CASES = [
     Broken("unknown arrivals", W, "64 B}", "64 B, arrivals: poison}", 5, "sources.scale.arrivals", "not one of", "'poisson'"),
     Broken("unknown metric", W, "slo:", "metric: top5\nslo:", 16, "metric", "'top5' is not one of exact_match, top1", "'top1'"),
     Broken("bad name", W, "  scale:", "  my scale:", 5, "sources.my scale", "is no name", others=1),
+    Broken("data kept in no tier", W, "64 B}", "64 B, stays_in: [egde]}", 5, "sources.scale.stays_in.0", "there is no tier 'egde'", "did you mean 'edge'", others=1),
+    Broken("data kept elsewhere", W, "64 B}", "64 B, stays_in: [cloud]}", 5, "sources.scale.stays_in", "its data is born in edge", "add edge"),
     # units
     Broken("no unit", W, "800 ms", "800", 16, "slo.latency_p99", "800 has no unit", "write 800 ms"),
     Broken("no unit for a rate", W, "rate: 12/s, message: 64 B", "rate: 12, message: 64 B", 5, "sources.scale.rate", "12 has no unit", "write 12/s"),

@@ -169,3 +169,12 @@ def test_any_measurement_reads_back_nearly(mean: float, quantiles: list[float], 
     back = Figures.model_validate(dumped, context={"document": True}, by_alias=True, by_name=False)
     for name, value in figures.model_dump().items():
         assert getattr(back, name) == (value if value is None else pytest.approx(value, rel=1e-6, abs=1e-9)), name
+
+
+def test_where_operators_and_data_may_be(folder: Path) -> None:
+    stays = ["sources.camera.stays_in=[edge]", "operators.read.tiers=[edge, cloud]"]
+    problem = build_problem(load_project(folder, stays))
+    assert problem.operator_by_name["read"].tiers == ("edge", "cloud")
+    from_camera = [edge for edge in problem.edges if edge.upstream == "camera"]
+    assert [edge.tiers for edge in from_camera] == [("edge",)] * len(from_camera)
+    assert all(edge.tiers is None for edge in problem.edges if edge.upstream != "camera")

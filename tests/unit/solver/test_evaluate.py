@@ -131,12 +131,12 @@ def test_accuracy_below_the_target() -> None:
     assert "accuracy 70 is below the target of 71" in _violations(replace(case, slo=Slo(accuracy=71.0)), _plan(case))
 
 
-def test_limits_that_the_optimiser_does_not_see() -> None:
+def test_limits_of_memory_bandwidth_and_budget() -> None:
     case = _two_tiers()
     plan = _plan(case)
     small = replace(case, pools=(case.pools[0], replace(case.pools[1], memory_bytes=200.0)))
     narrow = replace(case, links=(Link("edge", "cloud", 0.1, bandwidth_bytes_per_s=1e5),))
-    assert "memory: gpu-1 would hold label" in evaluate(small, plan).breaches[0]
-    assert "the link edge -> cloud would carry 2.386 Mbit/s" in evaluate(narrow, plan).breaches[0]
+    assert "memory: gpu-1 would hold label" in _violations(small, plan)
+    assert "the link edge -> cloud would carry 2.386 Mbit/s" in _violations(narrow, plan)
     (breach,) = evaluate(replace(case, slo=Slo(budget_usd_per_h=4.0)), plan).breaches
     assert breach == "budget: 4.1000 USD/h is 0.1000 USD/h more than the 4.0000 USD/h allowed"

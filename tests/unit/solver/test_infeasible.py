@@ -113,19 +113,36 @@ def test_the_nearest_rate_within_a_budget() -> None:
     assert _why(case).nearest_rate_scale == pytest.approx(2 / 3, rel=1e-5)
 
 
-def test_memory_and_bandwidth_refuse_the_plan_with_their_figures() -> None:
+def test_a_model_too_large_for_every_worker() -> None:
     case = problem(
-        operator("a", ["camera"], variant("x", {"box": 0.01}, {"b": GIB / 100}, {"box": 3 * 2.0**20})),
+        operator("a", ["camera"], variant("x", {"box": 0.01}, {"b": 0.0}, {"box": 3 * 2.0**20})),
         operator("b", ["a"], variant("y", {"gpu": 0.01})),
         pools=[box(memory=2.0**20), gpu()],
-        links=[Link("edge", "cloud", 0.1, bandwidth_bytes_per_s=1e6)],
+    )
+    (reason,) = _why(case).reasons
+    assert reason == "operator a cannot run anywhere: memory: even x needs 3.0 MiB, a worker of box has 1.0 MiB"
+
+
+def test_a_link_too_narrow_is_named_with_what_it_can_carry() -> None:
+    case = problem(
+        operator("a", ["camera"], variant("x", {"box": 0.01}, {"b": 1e5})),
+        operator("b", ["a"], variant("y", {"gpu": 0.01})),
+        pools=[box(), gpu()],
+        links=[Link("edge", "cloud", 0.1, bandwidth_bytes_per_s=5e5)],
     )
     why = _why(case)
 
-    assert why.breaches[0] == "memory: box-1 would hold a in 3.0 MiB, 2.0 MiB more than its 1.0 MiB"
-    assert why.breaches[1].startswith("bandwidth: the link edge -> cloud would carry 858.993 Mbit/s")
-    assert "a dearer one might fit" in why.reasons[-1]
-    assert why.to_dict()["breaches"] == list(why.breaches)
+    assert "full link: edge -> cloud (4 Mbit/s)" in why.reasons
+    assert why.nearest_rate_scale == pytest.approx(0.5, rel=1e-5)
+    assert why.to_dict()["nearest_rate_scale"] == why.nearest_rate_scale
+
+
+def test_an_operator_that_may_only_run_where_nothing_can_run_it() -> None:
+    case = problem(
+        replace(operator("a", ["camera"], variant("x", {"gpu": 0.01})), tiers=("edge",)), pools=[box(), gpu()]
+    )
+    (reason,) = _why(case).reasons
+    assert reason.endswith("it may run in edge only, where no worker pool has a profile of x")
 
 
 def test_nearest_targets_are_withheld_when_their_plan_would_be_refused() -> None:

@@ -1,0 +1,78 @@
+"""Which operators' models one worker can hold at once.
+
+Workers of a pool that hold the same models are alike, so an assignment need only say how many workers hold each set; a
+worker that could hold more loses nothing by holding more, so only largest sets matter: those to which no other model
+can be added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MOST_SETS = (
+    400  # per pool; beyond, a family that covers every operator is used and the answer's bound says what is lost
+)
+_SPARE = 1e-9  # relative; a worker is full when nothing beyond rounding is left
+
+
+@dataclass(frozen=True, slots=True)
+class HostSets:
+    """Sets of operators that one worker can hold. `all_largest`: every largest set is among them."""
+
+    sets: tuple[tuple[str, ...], ...]
+    all_largest: bool
+
+
+def fits(needed_bytes: float, limit_bytes: float | None) -> bool:
+    """Whether models of so many bytes in all can be held."""
+    return limit_bytes is None or needed_bytes <= limit_bytes * (1 + _SPARE)
+
+
+def host_sets(memory_bytes: Mapping[str, float], limit_bytes: float | None) -> HostSets:
+    """The largest sets of operators whose models fit together; each operator must fit alone."""
+    names = sorted(memory_bytes, key=lambda name: (-memory_bytes[name], name))
+    if fits(sum(memory_bytes.values()), limit_bytes):
+        return HostSets((tuple(names),) if names else (), True)
+    found: list[frozenset[str]] = []
+    complete = _extend(names, memory_bytes, limit_bytes, found)
+    if not complete:
+        found = _family(names, memory_bytes, limit_bytes)
+    position = {name: index for index, name in enumerate(memory_bytes)}
+    ordered = (tuple(sorted(one, key=position.__getitem__)) for one in found)
+    return HostSets(tuple(sorted(ordered, key=lambda one: [position[name] for name in one])), complete)
+
+
+def _extend(
+    names: list[str], memory_bytes: Mapping[str, float], limit_bytes: float | None, found: list[frozenset[str]]
+) -> bool:
+    """Depth first, names in or out; a leaf counts if nothing left out still fits. False when there are too many."""
+    stack: list[tuple[int, tuple[str, ...], float]] = [(0, (), 0.0)]
+    while stack:
+        index, held, used = stack.pop()
+        if index == len(names):
+            out = (memory_bytes[name] for name in names if name not in held)
+            if not any(fits(used + more, limit_bytes) for more in out):
+                if len(found) == MOST_SETS:
+                    return False
+                found.append(frozenset(held))
+            continue
+        name = names[index]
+        stack.append((index + 1, held, used))
+        if fits(used + memory_bytes[name], limit_bytes):
+            stack.append((index + 1, (*held, name), used + memory_bytes[name]))
+    return True
+
+
+def _family(names: list[str], memory_bytes: Mapping[str, float], limit_bytes: float | None) -> list[frozenset[str]]:
+    """Two largest sets around each operator: filled up with large models first, and with small ones first."""
+    found: dict[frozenset[str], None] = {}
+    for seed in names:
+        for order in (names, names[::-1]):
+            held, used = {seed}, memory_bytes[seed]
+            for name in order:
+                if name not in held and fits(used + memory_bytes[name], limit_bytes):
+                    held.add(name)
+                    used += memory_bytes[name]
+            found[frozenset(held)] = None
+    return list(found)
