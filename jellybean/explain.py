@@ -165,18 +165,38 @@ class _Requirements:
 
     def _paths(self, requirement: Requirement) -> list[tuple[Any, ...]]:
         kind, subjects = requirement.kind, requirement.subjects
-        slo = {Kind.ACCURACY: "accuracy", Kind.BUDGET: "budget", Kind.LATENCY_P99: "latency_p99"}
-        if kind in slo:
-            return [("workflow", "slo", slo[kind])]
-        if kind is Kind.RATE:
-            return [("workflow", "sources", name, "rate") for name in subjects]
-        if kind is Kind.UTILISATION:
-            return [("infrastructure", "limits", "utilisation")]
-        if kind is Kind.BANDWIDTH:
-            return [("infrastructure", "links", self._link(subjects), "bandwidth")]
-        if kind is Kind.SHARING and self.project.infrastructure.workers[subjects[0]].sharing is None:
-            return [("infrastructure", "limits", "sharing")]
-        return [("infrastructure", "workers", subjects[0], kind.value)]
+        paths: dict[Kind, Callable[[], list[tuple[Any, ...]]]] = {
+            Kind.ACCURACY: lambda: [("workflow", "slo", "accuracy")],
+            Kind.BUDGET: lambda: [("workflow", "slo", "budget")],
+            Kind.LATENCY_P99: lambda: [("workflow", "slo", "latency_p99")],
+            Kind.RATE: lambda: [("workflow", "sources", name, "rate") for name in subjects],
+            Kind.UTILISATION: lambda: [("infrastructure", "limits", "utilisation")],
+            Kind.SHARING: lambda: [self._sharing(subjects[0])],
+            Kind.RESIDENCY: lambda: self._residency(*subjects),
+            Kind.BANDWIDTH: lambda: [("infrastructure", "links", self._link(subjects), "bandwidth")],
+            Kind.MEMORY: lambda: [("infrastructure", "workers", subjects[0], "memory")],
+            Kind.COUNT: lambda: [("infrastructure", "workers", subjects[0], "count")],
+        }
+        return paths[kind]()
+
+    def _sharing(self, pool: str) -> tuple[Any, ...]:
+        own = self.project.infrastructure.workers[pool].sharing is not None
+        return ("infrastructure", "workers", pool, "sharing") if own else ("infrastructure", "limits", "sharing")
+
+    def _residency(self, name: str, downstream: str | None = None) -> list[tuple[Any, ...]]:
+        """Of an operator its tiers; of an edge what it or its source says of where its data may be."""
+        if downstream is None:
+            return [("workflow", "operators", name, "tiers")]
+        inputs = self.project.workflow.operators[downstream].inputs
+        paths: list[tuple[Any, ...]] = [
+            ("workflow", "operators", downstream, "inputs", index, "stays_in")
+            for index, edge in enumerate(inputs)
+            if edge.upstream == name and edge.stays_in is not None
+        ]
+        source = self.project.workflow.sources.get(name)
+        if source is not None and source.stays_in is not None:
+            paths.append(("workflow", "sources", name, "stays_in"))
+        return paths
 
     def _link(self, ends: tuple[str, ...]) -> int:
         links = self.project.infrastructure.links

@@ -44,7 +44,12 @@ class Places:
         tree = self._trees[document]
         value = _value(tree, path)
         mark = tree.place(path, key=True)
-        return Place(mark.file, mark.line, dotted(path), None if value is None else str(value))
+        return Place(mark.file, mark.line, dotted(path), None if value is None else _text(value))
+
+
+def _text(value: Any) -> str:
+    """The value as a person writes it."""
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def _value(tree: Tree, path: DocPath) -> Any:

@@ -121,6 +121,7 @@ TITLES = {
     Kind.SHARING: "exclusive",
     Kind.BANDWIDTH: "bandwidth",
     Kind.MEMORY: "memory",
+    Kind.RESIDENCY: "residency",
     Kind.COUNT: "workers",
 }
 
@@ -259,6 +260,9 @@ def _enough(explained: Explained, item: Relaxation) -> str:
         return "not known in the time allowed"
     if not item.helps:
         return "no value of it helps alone"
+    if item.value is None:
+        gone = {Kind.SHARING: "shared", Kind.RESIDENCY: "anywhere"}
+        return gone.get(item.requirement.kind, "without it only")
     values = dict.fromkeys(s.partition("=")[2] for s in explained.settings(item.requirement, item.value))
     return ", ".join(values) + ("" if item.exact else " (less may do: time ended)")
 

@@ -285,6 +285,7 @@ def used_of(problem: Problem, plan: Plan, requirement: Requirement, resolver: Re
         Kind.LATENCY_P99: lambda: resolver.p99_s(plan, thorough=True),
         Kind.UTILISATION: lambda: max(evaluate(problem, plan).loads.values(), default=0.0),
         Kind.SHARING: lambda: None,
+        Kind.RESIDENCY: lambda: None,
         Kind.BANDWIDTH: lambda: sum(
             use.bytes_per_s for use in link_uses(plan) if (use.upstream_tier, use.downstream_tier) == subjects
         ),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from jellybean_solver.problem import Pool, Problem, Sharing
+from jellybean_solver.problem import Operator, Pool, Problem, Sharing
 
 LEAST_RATE = 1e-6  # share of the rates that stands for none: a rate of 0 asks for no plan at all
 
@@ -27,14 +27,18 @@ class Kind(StrEnum):
     SHARING = "sharing"  # exclusive pools
     BANDWIDTH = "bandwidth"  # bytes per second of a link, at most
     MEMORY = "memory"  # bytes of a worker, at most
+    RESIDENCY = "residency"  # tiers where an operator may run, or the data of an edge may be
     COUNT = "count"  # workers of a pool, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One requirement. `subjects`: its pool, its link's two tiers, its sources or its exclusive pools; else empty.
+    """One requirement.
 
-    `value` is in the kind's unit; None for sharing, which has no more and less.
+    `subjects`: its pool, its link's two tiers, its sources, its exclusive pools, its operator or its edge's two ends;
+    else empty.
+
+    `value` is in the kind's unit; None for sharing and residency, which have no more and less.
     """
 
     kind: Kind
@@ -71,6 +75,7 @@ def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None =
         found.append(Requirement(Kind.UTILISATION, (), problem.utilisation, words))
     found += [Requirement(Kind.SHARING, names, None, f"exclusive workers in {', '.join(names)}") for names in exclusive]
     found += _of_links(problem)
+    found += _of_places(problem)
     found += _of_pools(problem.pools)
     return tuple(found)
 
@@ -81,6 +86,17 @@ def _of_links(problem: Problem) -> Iterable[Requirement]:
             ends = (link.upstream_tier, link.downstream_tier)
             words = f"the {link.bandwidth_bytes_per_s * 8e-6:g} Mbit/s of the link {ends[0]} -> {ends[1]}"
             yield Requirement(Kind.BANDWIDTH, ends, link.bandwidth_bytes_per_s, words)
+
+
+def _of_places(problem: Problem) -> Iterable[Requirement]:
+    for operator in problem.operators:
+        if operator.tiers is not None:
+            words = f"{operator.name} in {' or '.join(operator.tiers)} only"
+            yield Requirement(Kind.RESIDENCY, (operator.name,), None, words)
+        for edge in operator.inputs:
+            if edge.tiers is not None:
+                words = f"the data {edge.upstream} -> {edge.downstream} in {' or '.join(edge.tiers)} only"
+                yield Requirement(Kind.RESIDENCY, (edge.upstream, edge.downstream), None, words)
 
 
 def _of_pools(pools: Iterable[Pool]) -> Iterable[Requirement]:
@@ -154,6 +170,16 @@ def _link(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
     return replace(problem, links=links)
 
 
+def _anywhere(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+    def freed(operator: Operator) -> Operator:
+        if subjects == (operator.name,):
+            return replace(operator, tiers=None)
+        inputs = (replace(e, tiers=None) if (e.upstream, e.downstream) == subjects else e for e in operator.inputs)
+        return replace(operator, inputs=tuple(inputs))
+
+    return replace(problem, operators=tuple(freed(operator) for operator in problem.operators))
+
+
 _NOTHING = {Kind.RATE: LEAST_RATE, Kind.UTILISATION: 1.0}  # of all other kinds: inf
 
 _CHANGES: dict[Kind, Callable[[Problem, tuple[str, ...], float], Problem]] = {
@@ -165,5 +191,6 @@ _CHANGES: dict[Kind, Callable[[Problem, tuple[str, ...], float], Problem]] = {
     Kind.SHARING: _pool(lambda pool, value: replace(pool, sharing=Sharing.SHARED)),
     Kind.BANDWIDTH: _link,
     Kind.MEMORY: _pool(lambda pool, value: replace(pool, memory_bytes=value if math.isfinite(value) else None)),
+    Kind.RESIDENCY: _anywhere,
     Kind.COUNT: _pool(lambda pool, value: replace(pool, count=int(value))),
 }

@@ -102,6 +102,14 @@ def test_a_conflict_is_told_in_the_users_words_and_lines(projects: Path) -> None
     assert "slo.budget: 3 USD/h" in text
 
 
+def test_residency_is_a_requirement_like_any_other(projects: Path) -> None:
+    options = ("--set", "operators.answer.tiers=[edge]", "--set", "sources.speech.stays_in=[edge]")
+    found = json.loads(explain(projects / "vqa", "--json", *options, status=3).stdout)
+
+    members = {place["path"] for item in found["conflict"]["requirements"] for place in item["requirement"]["places"]}
+    assert "sources.speech.stays_in" in members or "operators.answer.tiers" in members
+
+
 def test_bad_questions_are_bad_input(projects: Path) -> None:
     text = explain(projects / "vqa", "--why-not", "image_feature=resnet50", "--why-not", "clout", status=2).stderr
     assert "did you mean 'image_features'" in text

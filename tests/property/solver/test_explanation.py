@@ -22,11 +22,12 @@ from tests.brute_force import Selection
 from tests.strategies import problems
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+STRAINED = st.booleans().flatmap(lambda limited: problems(max_operators=3, strained=True, limited=limited))
 MARGIN = 1e-3  # relative; a relaxation this much smaller must not do
 
 
 @settings(max_examples=300 if NIGHTLY else 15)
-@given(problems())
+@given(st.booleans().flatmap(lambda limited: problems(limited=limited)))
 def test_every_difference_equals_enumeration(problem: Problem) -> None:
     found = explain(problem)
     assume(found.conflict is None)
@@ -84,7 +85,10 @@ def test_why_not_equals_enumeration(problem: Problem, data: st.DataObject) -> No
 
 
 @settings(max_examples=300 if NIGHTLY else 15)
-@given(problems(max_operators=3, strained=True), st.sampled_from((None, None, 0.05, 0.5, 3.0)))
+@given(
+    st.booleans().flatmap(lambda limited: problems(max_operators=3, strained=True, limited=limited)),
+    st.sampled_from((None, None, 0.05, 0.5, 3.0)),
+)
 def test_conflicts_are_irreducible_and_relaxations_least(problem: Problem, budget: float | None) -> None:
     problem = replace(problem, slo=replace(problem.slo, budget_usd_per_h=budget))
     found = explain(problem).conflict
@@ -153,15 +157,29 @@ def _relaxed(problem: Problem, requirement: Requirement, *, one_more: bool = Fal
     """Taken away, or with one more unit, written out anew."""
     if requirement.kind is Kind.ACCURACY:
         return replace(problem, slo=Slo())
+    if requirement.kind is Kind.RESIDENCY:
+        return without(problem, requirement)
+    if requirement.kind is Kind.BANDWIDTH:
+        up, down = requirement.subjects
+        links = (
+            replace(link, bandwidth_bytes_per_s=1.1 * (link.bandwidth_bytes_per_s or 0.0) if one_more else None)
+            if (link.upstream_tier, link.downstream_tier) == (up, down)
+            else link
+            for link in problem.links
+        )
+        return replace(problem, links=tuple(links))
     if requirement.kind is Kind.UTILISATION:
         return replace(problem, utilisation=min(1.0, problem.utilisation + 0.05) if one_more else 1.0)
     (name,) = requirement.subjects
     if requirement.kind is Kind.SHARING:
         changed = replace(problem.pool_by_name[name], sharing=Sharing.SHARED)
+    elif requirement.kind is Kind.MEMORY:
+        given = problem.pool_by_name[name].memory_bytes or 0.0
+        changed = replace(problem.pool_by_name[name], memory_bytes=1.1 * given if one_more else None)
     else:
         assert requirement.kind is Kind.COUNT
         count = problem.pool_by_name[name].count
-        changed = replace(problem.pool_by_name[name], count=count + 1 if one_more else 300)
+        changed = replace(problem.pool_by_name[name], count=count + 1 if one_more else 100)
     return replace(problem, pools=tuple(changed if pool.name == name else pool for pool in problem.pools))
 
 
