@@ -166,7 +166,7 @@ def _transport(left: Kinds, right: Kinds) -> Mapping[tuple[frozenset[HostedModel
     if not kept:
         return {}
     problem = pulp.LpProblem("match", pulp.LpMaximize)
-    flow = {pair: pulp.LpVariable(f"x{index}", 0) for index, pair in enumerate(kept)}
+    flow = {pair: problem.add_variable(f"x{index}", 0) for index, pair in enumerate(kept)}
     problem.setObjective(pulp.lpSum(value * flow[pair] for pair, value in kept.items()))
     for side, kinds in enumerate((left, right)):
         for kind, workers in kinds.items():

@@ -1,0 +1,125 @@
+"""Differences of plans made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from jellybean_solver.plan import Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.plan_diff import plan_diff
+from jellybean_solver.plan_matching import hosted, match_workers
+from jellybean_solver.problem import Edge, ModelRef, ServiceTime, Sharing, Source
+from tests import report_plans
+
+
+def hosting(workers: Mapping[str, Sequence[str]], variants: Mapping[str, str] | None = None) -> Plan:
+    """A plan whose workers (`pool-1`) hold these operators; what flows is of no interest."""
+    names = sorted({name for names in workers.values() for name in names})
+    pools = {worker.rsplit("-", 1)[0] for worker in workers}
+    operators = tuple(
+        PlannedOperator(
+            name,
+            (Edge("camera", name),),
+            (variants or {}).get(name, "v"),
+            1,
+            10.0,
+            dict.fromkeys(pools, ServiceTime(0.01, 0.01)),
+            {},
+            dict.fromkeys(pools, 100.0),
+            ModelRef(f"{name}.onnx", "ab" * 32),
+        )
+        for name in names
+    )
+    planned = tuple(
+        PlannedWorker(worker, worker.rsplit("-", 1)[0], "edge", 1.0, Sharing.SHARED, dict.fromkeys(held, 1.0), 0.1)
+        for worker, held in workers.items()
+    )
+    route = {name: next(worker for worker, held in workers.items() if name in held) for name in names}
+    return replace(
+        report_plans.one_worker(),
+        sources=(Source("camera", "edge", 10.0, 1.0),),
+        operators=operators,
+        workers=planned,
+        routes=(Route(1.0, route),),
+        cost=Cost(float(len(workers)), 0.0),
+    )
+
+
+@pytest.mark.parametrize("plan", [report_plans.vqa(), report_plans.digits(), report_plans.large()])
+def test_a_plan_does_not_differ_from_itself(plan: Plan) -> None:
+    diff = plan_diff(plan, plan)
+    assert diff.is_empty
+    assert diff.names == {worker.name: worker.name for worker in plan.workers}
+
+
+def test_a_changed_variant_is_loaded_wherever_it_is_served() -> None:
+    before = hosting({"box-1": ["find"], "box-2": ["find", "read"]})
+    diff = plan_diff(before, hosting({"box-1": ["find"], "box-2": ["find", "read"]}, {"find": "large"}))
+    assert [(c.operator, c.before, c.after) for c in diff.variants] == [("find", "v", "large")]
+    assert [(c.after, [m.variant for m in c.load], [m.variant for m in c.unload]) for c in diff.workers] == [
+        ("box-1", ["large"], ["v"]),
+        ("box-2", ["large"], ["v"]),
+    ]
+    assert diff.workers[0].load[0].sha256 == "ab" * 32
+    assert diff.workers[0].load_bytes == 100.0
+
+
+def test_another_file_of_the_same_variant_is_loaded_anew_but_another_measurement_is_not() -> None:
+    before = hosting({"box-1": ["find"]})
+    find = before.operators[0]
+    retrained = replace(before, operators=(replace(find, model=ModelRef("find.onnx", "cd" * 32)),))
+    measured = replace(before, operators=(replace(find, memory_bytes={"box": 120.0}),))
+    assert [len(change.load) for change in plan_diff(before, retrained).workers] == [1]
+    assert plan_diff(before, measured).is_empty
+
+
+def test_workers_go_on_where_most_models_stay() -> None:
+    """By names, or by the best pair first, more models would move: {a b c} with {a b} leaves {c} nothing."""
+    before = hosting({"box-1": ["a", "b", "c"], "box-2": ["a", "b"]})
+    after = hosting({"box-1": ["a", "b", "d"], "box-2": ["a", "c", "b", "e"]})
+    pairs = {(one.name, two.name) for one, two in match_workers(before, after) if one and two}
+    assert pairs == {("box-1", "box-2"), ("box-2", "box-1")}
+    diff = plan_diff(before, after)
+    assert sum(len(change.load) + len(change.unload) for change in diff.workers) == 2
+
+
+def test_workers_start_and_stop_by_pool() -> None:
+    diff = plan_diff(hosting({"box-1": ["a"], "box-2": ["a", "b"]}), hosting({"box-1": ["a", "b"], "gpu-1": ["a"]}))
+    assert [(pool.pool, pool.before, pool.after) for pool in diff.pools] == [("box", 2, 1), ("gpu", 0, 1)]
+    assert diff.names == {"box-2": "box-1"}
+    assert [(change.before, len(change.unload)) for change in diff.stopped] == [("box-1", 1)]
+    assert [(change.after, len(change.load)) for change in diff.started] == [("gpu-1", 1)]
+    assert len(diff.workers) == 2
+
+
+def test_a_worker_without_anything_in_common_goes_on_rather_than_stop() -> None:
+    diff = plan_diff(hosting({"box-1": ["a"]}), hosting({"box-7": ["b"]}))
+    assert [(change.before, change.after) for change in diff.workers] == [("box-1", "box-7")]
+
+
+def test_other_shares_of_routes_are_a_difference() -> None:
+    plan = report_plans.digits()
+    first, second = plan.routes
+    diff = plan_diff(plan, replace(plan, routes=(replace(first, weight=0.6), replace(second, weight=0.4))))
+    assert diff.routes_changed
+    assert not diff.is_empty
+    assert diff.workers == ()
+
+
+def test_traffic_by_link() -> None:
+    plan = report_plans.digits()
+    operators = tuple(
+        replace(op, message_bytes={k: 2 * v for k, v in op.message_bytes.items()}) for op in plan.operators
+    )
+    (link,) = plan_diff(plan, replace(plan, operators=operators)).links
+    assert (link.upstream_tier, link.downstream_tier) == ("edge", "cloud")
+    assert link.bytes_after_per_s == pytest.approx(2 * link.bytes_before_per_s)
+    assert link.cost_after_usd_per_h == pytest.approx(2 * link.cost_before_usd_per_h)
+
+
+def test_hosted_names_the_model_and_its_memory() -> None:
+    plan = hosting({"box-1": ["find"]})
+    (model,) = hosted(plan, plan.workers[0])
+    assert (model.operator, model.variant, model.memory_bytes) == ("find", "v", 100.0)
