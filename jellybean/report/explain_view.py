@@ -40,7 +40,8 @@ def explained_text(explained: Explained) -> RenderableType:
 
 def _footer(explained: Explained) -> str:
     found = explained.explanation
-    text = f"{found.solves} problems solved in {explained.explain_s:.1f} s; every figure is the optimum of one"
+    solved = f"{found.solves} problems solved in {explained.explain_s:.1f} s"
+    text = f"{solved}; every figure is the optimum of one, or the range that it lies in"
     if found.unanswered:
         text += f"; {found.unanswered} had no time (--time-limit)"
     if found.plan is not None and found.plan.slo.latency_p99_s is not None:

@@ -201,6 +201,10 @@ def compared(base: Plan, answer: Answer, kind: str, subject: str, words: str) ->
             cost - before.bound,
         )
     )
+    if kind == "drop" or kind.startswith("more_") or (kind, subject[:1]) == ("accuracy", "-"):
+        delta, high = min(delta, 0.0), min(high, 0.0)  # the plan in question is one of the changed problem's too
+    elif delta >= 0:
+        low = max(low, 0.0)  # every other change leaves fewer plans, or asks more of them
     return Change(
         kind,
         subject,

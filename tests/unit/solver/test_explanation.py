@@ -9,7 +9,7 @@ import pytest
 from jellybean_solver import EndToEnd, Link, Plan, Problem, Sharing, Slo, SolverError
 from jellybean_solver.explanation import Explanation, explain
 from jellybean_solver.requirements import Kind
-from jellybean_solver.resolving import Change, Means
+from jellybean_solver.resolving import Answer, Change, Means, compared
 from jellybean_solver.why_not import Question
 from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
 
@@ -188,6 +188,20 @@ def test_time_that_ends_leaves_questions_open_and_says_so() -> None:
     assert found.unanswered > 0
     open_ = [change for change in (*found.choices, *found.values) if change.status == "unknown"]
     assert all(change.delta_usd_per_h is None and change.reason for change in open_)
+
+
+def test_a_difference_that_is_not_proven_is_a_range() -> None:
+    base = explain(seeing()).plan
+    assert base is not None
+    proof = base.certificate
+    unproven = replace(base, certificate=replace(proof, bound=2.0, gap=1 / 3, termination="time_limit"))
+
+    fewer = compared(base, Answer("time_limit", unproven), "variant", "see=large", "")
+    more = compared(base, Answer("time_limit", unproven), "drop", "", "")
+
+    assert (fewer.low_usd_per_h, fewer.delta_usd_per_h, fewer.high_usd_per_h) == (0, 0, 0)
+    assert (more.low_usd_per_h, more.delta_usd_per_h, more.high_usd_per_h) == (-1, 0, 0)
+    assert more.gap == pytest.approx(1 / 3)
 
 
 def test_no_time_for_a_plan_is_an_error() -> None:
