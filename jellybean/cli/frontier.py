@@ -26,7 +26,7 @@ Scales = Callable[[Problem], Sequence[float]]
         "jellybean frontier my-vqa",
         "jellybean frontier my-vqa --rates 10,20,40 --plot curve.png",
         "jellybean frontier my-vqa --rates 0.5x..3x --set slo.accuracy=57 --json",
-        "jellybean frontier my-vqa --plans plans/",
+        "jellybean frontier my-vqa --step 0.5 --plans plans/",
     )
 )
 def frontier(
@@ -46,6 +46,9 @@ def frontier(
         typer.Option(metavar="FILE", help="Picture (.svg, .png, .pdf); DIR/frontier.svg by default, none with --json."),
     ] = None,
     plans: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the plan of every point here.")] = None,
+    step: Annotated[
+        float, typer.Option(min=0, help="Skip corners that are not so many points more accurate than the one before.")
+    ] = 0.0,
     time_limit: Annotated[
         float | None, typer.Option(min=0.01, help="Seconds per plan; the best so far is kept, with its gap.")
     ] = None,
@@ -53,11 +56,13 @@ def frontier(
     """Find every accuracy that is worth its price, with the cheapest plan for it; writes a picture."""
     from jellybean.frontier import find_frontier, frontier_text, save_plans, save_plot, to_json
 
+    if not math.isfinite(step):
+        raise typer.BadParameter(f"--step {step} must be finite, e.g. --step 0.5")
     scales = None if rates is None else parse_rates(rates)
     path = _picture(plot) if plot is not None else None if json else directory / "frontier.svg"
     project = load_project(directory, overrides or ())
     with progress("frontier") as advance:
-        found = find_frontier(project, rates=scales, time_limit_s=time_limit, progress=advance)
+        found = find_frontier(project, rates=scales, step=step, time_limit_s=time_limit, progress=advance)
     if json:
         print_json(to_json(found))
     else:

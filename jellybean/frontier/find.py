@@ -14,7 +14,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.planning import PLAN_FILE, load_plan
 from jellybean.simulation import check_latency
 from jellybean_solver.evaluate import evaluate
-from jellybean_solver.frontier import Corner, CostAccuracy, CostRate, Progress, cost_accuracy, cost_rate
+from jellybean_solver.frontier import STEP, Corner, CostAccuracy, CostRate, Progress, cost_accuracy, cost_rate
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import to_document
 from jellybean_solver.problem import Problem, Slo
@@ -52,18 +52,20 @@ def find_frontier(
     project: Project,
     *,
     rates: Callable[[Problem], Sequence[float]] | None = None,
+    step: float = STEP,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> Frontier:
     """The cost-accuracy curve and, when `rates` gives factors on the rates, the cost-rate curve.
 
-    `time_limit_s` holds for each solve. SolverError when it ends before the first plan was found.
+    `step` as for `cost_accuracy`; `time_limit_s` holds for each solve. SolverError when it ends before the first plan
+    was found.
     """
     problem = build_problem(project)
     scales = rates(problem) if rates is not None else ()
     limited = partial(solve, time_limit_s=time_limit_s, clock=time.monotonic)
     started = time.perf_counter()
-    accuracy = cost_accuracy(problem, solve=limited, check=check_latency, progress=progress)
+    accuracy = cost_accuracy(problem, step=step, solve=limited, check=check_latency, progress=progress)
     by_rate = None
     if scales:
         by_rate = cost_rate(problem, scales, solve=limited, check=check_latency, progress=progress)

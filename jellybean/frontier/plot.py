@@ -132,7 +132,7 @@ def _accuracy(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -
     if current is not None:
         axes.plot([current.accuracy], [current.cost_usd_per_h], "D", ms=13, mfc="none", mec=PAID, mew=1.8, zorder=4)
         legend.append((PAID, "◇ the current plan"))
-    proof = "every corner proven" if curve.exact else "not proven; shaded: what might be saved at most"
+    proof = "every corner proven" if curve.proven else "not proven; shaded: what might be saved at most"
     _title(axes, f"{frontier.problem.name}: cheapest cost for an accuracy ({proof})")
     _key(key, marks, _numbered(axes, marks), ("accuracy", "USD/h", "what changes"), legend)
 
@@ -187,7 +187,7 @@ def _axes(
         axes.axhline(budget, color=BAD, linewidth=1, linestyle=(0, (4, 3)), zorder=2)
         axes.annotate(
             f"budget {units.usd(budget)} USD/h",
-            (0.99 if right else 0.01, budget),
+            (0.9 if right else 0.01, budget),
             xytext=(0, -3 if right else 3),
             ha="right" if right else "left",
             va="top" if right else "bottom",

@@ -14,7 +14,7 @@ from rich.text import Text
 from jellybean.frontier.changes import Change, changes
 from jellybean.frontier.find import Frontier
 from jellybean.report import units
-from jellybean_solver.frontier import CostRate
+from jellybean_solver.frontier import STEP, CostRate
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import encode, to_document
 from jellybean_solver.problem import Problem
@@ -52,6 +52,7 @@ def to_json(frontier: Frontier) -> dict[str, Any]:
         ],
         "exact": curve.exact,
         "finished": curve.finished,
+        "step": None if curve.step <= STEP else curve.step,
         "ended": list(curve.ended),
         "rates": None if frontier.rates is None else _rates_json(frontier.problem, frontier.rates),
         "current": None if current is None else encode(current),
@@ -100,11 +101,13 @@ def _rates_json(problem: Problem, curve: CostRate) -> dict[str, Any]:
 
 
 def _answer(frontier: Frontier) -> Text:
-    corners = frontier.accuracy.corners
+    curve, corners = frontier.accuracy, frontier.accuracy.corners
     if not corners:
         return Text.assemble((frontier.problem.name, "bold"), ": no plan, so there is no curve")
     first, last = corners[0], corners[-1]
-    proof = "exact" if frontier.accuracy.exact else "not proven: time limits stopped the search"
+    proof = "not proven: time limits stopped the search"
+    if curve.proven:
+        proof = "exact" if curve.exact else f"all proven, skipping steps below {units.plain(curve.step)}"
     return Text.assemble(
         (frontier.problem.name, "bold"),
         f": {len(corners)} {'corner' if len(corners) == 1 else 'corners'}, from ",
@@ -117,11 +120,11 @@ def _answer(frontier: Frontier) -> Text:
 
 def _corners(frontier: Frontier) -> Table:
     corners = frontier.accuracy.corners
-    table = _table("accuracy", "USD/h", "more", gaps=not frontier.accuracy.exact)
+    table = _table("accuracy", "USD/h", "more", gaps=not frontier.accuracy.proven)
     for before, corner in zip((None, *corners), corners, strict=False):
         more = "" if before is None else f"+{units.usd(corner.cost_usd_per_h - before.cost_usd_per_h)}"
         figures = [units.accuracy(corner.accuracy), units.usd(corner.cost_usd_per_h), more]
-        if not frontier.accuracy.exact:
+        if not frontier.accuracy.proven:
             figures.append(f"{corner.gap:.1%}")
         changed = changes(before.plan if before is not None else None, corner.plan)
         mark = ""

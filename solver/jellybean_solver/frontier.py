@@ -32,8 +32,9 @@ Progress = Callable[[float, float, str], None]  # done, total, label
 class Corner:
     """A plan that no other beats in both cost and accuracy.
 
-    `bound_usd_per_h`: no plan that is more accurate than the corner before costs less. `breaches`: the limits that the
-    plan breaks, in sentences. The plan states the problem's targets with its own accuracy for the accuracy asked.
+    `bound_usd_per_h`: no plan that is more accurate than the corner before (by the curve's step) costs less.
+    `breaches`: the limits that the plan breaks, in sentences. The plan states the problem's targets, with its own
+    accuracy for the accuracy asked.
     """
 
     plan: Plan
@@ -55,17 +56,24 @@ class Corner:
 class CostAccuracy:
     """Corners by rising accuracy and cost. `finished`: it is proven that no plan is more accurate than the last.
 
-    `ended` says with figures why the curve ends there, or why it has no corner.
+    `ended` says with figures why the curve ends there, or why it has no corner. `step`: corners that are less than this
+    more accurate than the one before were skipped.
     """
 
     corners: tuple[Corner, ...]
     finished: bool
     ended: tuple[str, ...]
+    step: float = STEP
+
+    @property
+    def proven(self) -> bool:
+        """Whether every corner is proven, and the end."""
+        return self.finished and all(corner.gap == 0 for corner in self.corners)
 
     @property
     def exact(self) -> bool:
-        """Whether every corner is proven and no corner is missing."""
-        return self.finished and all(corner.gap == 0 for corner in self.corners)
+        """Whether besides no corner is missing."""
+        return self.proven and self.step <= STEP
 
     def at_least(self, accuracy: float) -> Corner | None:
         """The cheapest corner that reaches `accuracy`; None when none does."""
@@ -114,9 +122,16 @@ class CostRate:
 
 
 def cost_accuracy(
-    problem: Problem, *, solve: Solve = solve, check: Check | None = None, progress: Progress | None = None
+    problem: Problem,
+    *,
+    step: float = STEP,
+    solve: Solve = solve,
+    check: Check | None = None,
+    progress: Progress | None = None,
 ) -> CostAccuracy:
     """Every accuracy that is worth its price, at the problem's rates.
+
+    A larger `step` (percent points) asks each time for so much more: fewer corners where operators multiply them.
 
     `solve` may carry a time limit: gaps then say how far each corner may be from the optimum. `check` holds a plan
     against what the solver does not see, such as a simulated p99, and gives the breach. SolverError when time ends
@@ -131,14 +146,14 @@ def cost_accuracy(
     target: float | None = None
     finished, ended = True, tuple[str, ...]()
     while True:
-        try:
-            solution = solve(replace(problem, slo=Slo(accuracy=target)))
-        except SolverError as error:
-            if held is None:
-                raise
-            finished, ended = False, (f"nothing is known above {held.accuracy:.10g}: {error}",)
+        solution, failed = _asked(replace(problem, slo=Slo(accuracy=target)), solve, held)
+        if solution is None:
+            finished, ended = False, (failed,)
             break
         plan = _plan(solution)
+        if plan is None and (nearest := _skipped(solution, held)) is not None:
+            target = nearest
+            continue
         if plan is None:
             ended = _why_it_ends(solution, held, target, top)
             break
@@ -150,12 +165,12 @@ def cost_accuracy(
             found = replace(found, bound_usd_per_h=min(found.bound_usd_per_h, held.bound_usd_per_h))
         elif held is not None:
             corners.append(_checked(problem, held, check))
-        held, target = found, found.accuracy + STEP
+        held, target = found, found.accuracy + max(step, STEP)
         tell.reached(found)
     if held is not None:
         corners.append(_checked(problem, held, check))
     tell.done()
-    return CostAccuracy(tuple(corners), finished, ended)
+    return CostAccuracy(tuple(corners), finished, ended, max(step, STEP))
 
 
 def cost_rate(
@@ -226,10 +241,26 @@ class _Progress:
             self.tell(100.0, 100.0, "done")
 
 
+def _asked(problem: Problem, solve: Solve, last: Corner | None) -> tuple[Solution | None, str]:
+    """The answer, or why there is none; before the first corner the error is the caller's."""
+    try:
+        return solve(problem), ""
+    except SolverError as error:
+        if last is None:
+            raise
+        return None, f"nothing is known above {last.accuracy:.10g}: {error}"
+
+
 def _plan(solution: Solution) -> Plan | None:
     """The plan, also when it was refused for a limit that the search did not see: the curve marks it."""
     refused = solution.infeasibility.refused if solution.infeasibility is not None else None
     return solution.plan if solution.plan is not None else refused
+
+
+def _skipped(solution: Solution, last: Corner | None) -> float | None:
+    """The highest feasible accuracy when a step went beyond it: the curve must not end below it."""
+    nearest = solution.infeasibility.nearest_accuracy if solution.infeasibility is not None else None
+    return nearest if last is not None and nearest is not None and nearest > last.accuracy + STEP else None
 
 
 def _bound(plan: Plan) -> float:

@@ -46,7 +46,7 @@ def test_json_with_rates_and_plans(vqa: Path, tmp_path: Path) -> None:
     answer = json.loads(jellybean("frontier", str(vqa), *options).stdout)
 
     assert set(answer) == {
-        "name", "slo", "corners", "exact", "finished", "ended", "rates", "current", "notes", "elapsed_s",
+        "name", "slo", "corners", "exact", "finished", "step", "ended", "rates", "current", "notes", "elapsed_s",
     }  # fmt: skip
     assert [corner["accuracy"] for corner in answer["corners"]] == [54.02, 54.37, 56.59, 56.85, 57.94, 58.19, 58.33]
     chosen = next(corner for corner in answer["corners"] if corner["chosen"])
@@ -95,6 +95,12 @@ def test_a_target_out_of_reach_still_has_a_curve(vqa: Path) -> None:
     assert any("58.33" in sentence for sentence in answer["rates"]["ended"])
 
 
+def test_a_step_skips_corners_but_not_the_last(vqa: Path) -> None:
+    answer = json.loads(jellybean("frontier", str(vqa), "--json", "--step", "3").stdout)
+    assert [corner["accuracy"] for corner in answer["corners"]] == [54.02, 57.94, 58.33]
+    assert (answer["exact"], answer["finished"], answer["step"]) == (False, True, 3.0)
+
+
 def test_a_time_limit_is_passed_on(vqa: Path) -> None:
     answer = json.loads(jellybean("frontier", str(vqa), "--json", "--time-limit", "30").stdout)
     assert answer["exact"]
@@ -116,6 +122,7 @@ def test_bad_input_is_exit_2(vqa: Path, tmp_path: Path) -> None:
     nowhere = jellybean("frontier", str(vqa), "--plot", str(tmp_path / "no" / "c.svg"), status=2).stderr
     assert "there is no folder" in " ".join(nowhere.replace("│", " ").split())
     jellybean("frontier", str(vqa), "--time-limit", "0", status=2)
+    assert "finite" in jellybean("frontier", str(vqa), "--step", "inf", status=2).stderr
     assert "workflow.yaml" in jellybean("frontier", str(tmp_path / "nowhere"), status=2).stderr
     broken = tmp_path / "broken"
     jellybean("init", "vqa", str(broken))

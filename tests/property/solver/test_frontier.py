@@ -43,6 +43,12 @@ def test_every_accuracy_has_its_cheapest_cost(problem: Problem) -> None:
     for before, after in itertools.pairwise(curve.corners):
         assert after.accuracy > before.accuracy
         assert after.cost_usd_per_h > before.cost_usd_per_h
+    stepped = cost_accuracy(problem, step=10.0)
+    assert [corner.accuracy for corner in stepped.corners[-1:]] == [corner.accuracy for corner in curve.corners[-1:]]
+    for corner in stepped.corners:
+        exact = curve.at_least(corner.accuracy)
+        assert exact is not None
+        assert corner.cost_usd_per_h == pytest.approx(exact.cost_usd_per_h, rel=2e-6, abs=2e-6)
     for corner in curve.corners:
         target = replace(problem, slo=Slo(accuracy=corner.accuracy))
         assert evaluate(target, corner.plan).complaints == corner.breaches == ()
