@@ -98,9 +98,12 @@ def _fate(change: WorkerChange) -> str:
 
 
 def _named(change: WorkerChange) -> str:
-    if change.before is None or change.after is None:
-        return f"{change.after or change.before}: {_fate(change)}"
-    return change.before if change.before == change.after else f"{change.before} (then {change.after})"
+    """A worker that goes on keeps its name here, though B may count it otherwise."""
+    if change.before is None:
+        return f"start {change.after} of B"
+    if change.after is None:
+        return f"stop {change.before}"
+    return change.before if change.before == change.after else f"{change.before} ({change.after} in B)"
 
 
 def _model(model: HostedModel) -> str:

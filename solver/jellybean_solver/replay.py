@@ -223,7 +223,7 @@ _TEXT: Mapping[str, Callable[[ReplayInterval, float], str]] = {
         f"{i.busiest} is busy {i.utilisation:.0%} of the time"
     ),
     "latency_p99": lambda i, limit: (
-        f"p99 latency is {i.latency_p99_s * 1e3:.4g} ms, above the SLO of {limit * 1e3:.4g} ms "
+        f"p99 latency is {_duration(i.latency_p99_s)}, above the SLO of {_duration(limit)} "
         f"({i.late:,} of {i.offered:,} requests are late); {i.busiest} is busy {i.utilisation:.0%} of the time"
     ),
     "budget": lambda i, limit: (
@@ -231,6 +231,10 @@ _TEXT: Mapping[str, Callable[[ReplayInterval, float], str]] = {
         f"(traffic alone {i.network_usd_per_h:.4f} USD/h)"
     ),
 }
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:,.3f} s" if seconds >= 1 else f"{seconds * 1e3:.4g} ms"
 
 
 def _answered_share(interval: ReplayInterval) -> float:
