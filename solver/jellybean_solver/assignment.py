@@ -31,6 +31,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.packing import host_sets
 from jellybean_solver.problem import Pool, Sharing
 
+SPARE = 1e-7  # workers: a need of 2.0000000001 is met by 2
 TOLERANCE = 1e-9  # of rows and integers; HiGHS' own default of 1e-6 would round small operators away
 _FEASIBLE = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
 
@@ -72,6 +73,16 @@ class Relaxation:
 
     value: float
     multipliers: Multipliers | None
+
+
+def improve(network: Network, demand: Demand, *, gap: float, time_limit_s: float | None = None) -> Assignment | None:
+    """A cheap assignment, to a relative gap, for a caller who has a bound of his own; None when none was found."""
+    model = _Model(network, demand)
+    model.minimise_cost()
+    outcome = model.solve(integer=True, time_limit_s=time_limit_s, gap=gap)
+    if outcome is None or outcome[0] is None:
+        return None
+    return model.assignment(outcome[0], -math.inf)
 
 
 def assign(network: Network, demand: Demand, *, cutoff: float = math.inf, time_limit_s: float | None = None) -> Answer:
@@ -183,13 +194,15 @@ class _Model:
         if math.isfinite(budget):
             self.add(self.cost, pulp.LpConstraintLE, budget)
 
-    def solve(self, *, integer: bool, time_limit_s: float | None) -> tuple[float | None, float] | None:
+    def solve(
+        self, *, integer: bool, time_limit_s: float | None, gap: float = 0.0
+    ) -> tuple[float | None, float] | None:
         """(objective or None, dual bound); None when proven infeasible. SolverError on a numerical failure."""
         solver = pulp.HiGHS(
             mip=integer,
             msg=False,
             threads=1,
-            gapRel=0.0,
+            gapRel=gap,
             gapAbs=0.0,
             timeLimit=time_limit_s,
             random_seed=0,
@@ -219,8 +232,13 @@ class _Model:
         for (pool, hosted), variable in self.counts.items():
             found = {name: float(self.shares[name, pool, hosted].value()) for name in hosted}
             shares = {name: share for name, share in found.items() if share > TOLERANCE}
+            counted = round(variable.value())
+            needed = sum(share * self.demand.workers[name][pool] for name, share in shares.items())
+            count = min(counted, max(1, math.ceil(needed - SPARE))) if shares else 0
+            # A program stopped at a gap, or free workers, may leave more than are needed.
+            cost -= (counted - count) * self.network.problem.pool_by_name[pool].price_usd_per_h
             if shares:
-                groups.append(Group(pool, shares, round(variable.value())))
+                groups.append(Group(pool, shares, count))
         return Assignment(cost, bound, bags, tuple(groups))
 
     def multipliers(self) -> Multipliers:

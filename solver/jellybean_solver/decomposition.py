@@ -24,7 +24,6 @@ from jellybean_solver.problem import Pool
 
 SLIVER = 1e-12  # lengths below it are rounding and go to their neighbour
 NEGLIGIBLE = 1e-10  # routes below it are dropped: one request in ten thousand million
-SPARE = 1e-7  # workers: a need of 2.0000000001 is met by 2
 
 T = TypeVar("T")
 
@@ -49,7 +48,8 @@ def build_plan(
     pieces = _tier_pieces(network, assignment)
     seats = _seats(network, network.demand(selection), assignment, _marginals(pieces))
     routes = _routes(network, pieces, seats)
-    workers = tuple(worker for seat in seats if (worker := _worker(network, selection, seat, routes)) is not None)
+    served = _served(routes)
+    workers = tuple(worker for seat in seats if (worker := _worker(network, selection, seat, served)) is not None)
     return Plan(
         name=problem.name,
         tiers=problem.tiers,
@@ -151,16 +151,10 @@ def _seats(
     ]
 
 
-def _count(needed: float, allowed: int) -> int:
-    """No more workers than needed, even where more cost nothing."""
-    return max(1, min(allowed, math.ceil(needed - SPARE)))
-
-
-def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], allowed: int) -> list[dict[str, float]]:
-    """Operators end to end, cut into workers of equal load."""
+def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], count: int) -> list[dict[str, float]]:
+    """Operators end to end, cut into `count` workers of equal load."""
     loads = {name: share * busy[name] for name, share in shares.items()}  # 0 for an operator that takes no time
     total = sum(loads.values())
-    count = _count(total, allowed)
     filled: list[dict[str, float]] = [{}]
     room = total / count
     for name, load in loads.items():
@@ -194,14 +188,23 @@ def _routes(network: Network, pieces: list[Piece], seats: Sequence[_Seat]) -> tu
     return tuple(Route(weight / total, dict(zip(network.names, key, strict=True))) for key, weight in kept.items())
 
 
+def _served(routes: Sequence[Route]) -> Mapping[tuple[str, str], float]:
+    """(operator, worker) -> share of the operator's requests by the routes."""
+    weights: dict[tuple[str, str], list[float]] = {}
+    for route in routes:
+        for key in route.workers.items():
+            weights.setdefault(key, []).append(route.weight)
+    return {key: math.fsum(parts) for key, parts in weights.items()}
+
+
 def _worker(
-    network: Network, selection: Mapping[str, str], seat: _Seat, routes: Sequence[Route]
+    network: Network, selection: Mapping[str, str], seat: _Seat, served: Mapping[tuple[str, str], float]
 ) -> PlannedWorker | None:
     problem = network.problem
     rates: dict[str, float] = {}
     load = 0.0
     for name in network.names:
-        share = math.fsum(route.weight for route in routes if route.workers[name] == seat.name)
+        share = served.get((name, seat.name), 0.0)
         if share > 0:
             rates[name] = problem.rate_per_s[name] * share
             service = problem.operator_by_name[name].variant(selection[name]).service[seat.pool.name][BATCH]

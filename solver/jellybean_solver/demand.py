@@ -10,8 +10,8 @@ from it bounds every completion.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jellybean_solver.bags import Bag, tree_of_bags
@@ -37,6 +37,18 @@ class Demand:
     traffic: Mapping[EdgeKey, Mapping[Tiers, float]]
     sent: Mapping[EdgeKey, float]
     memory: Mapping[str, Mapping[str, float]]
+
+
+def restricted(demand: Demand, pairs: Collection[tuple[str, str]]) -> Demand:
+    """The demand with only these (operator, pool) pairs to choose from."""
+
+    def kept(table: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+        return {
+            name: {pool: figure for pool, figure in figures.items() if (name, pool) in pairs}
+            for name, figures in table.items()
+        }
+
+    return replace(demand, workers=kept(demand.workers), memory=kept(demand.memory))
 
 
 class Network:

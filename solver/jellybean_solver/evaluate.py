@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from jellybean_solver.flows import edge_weights, traffic_usd_per_h
+from jellybean_solver.flows import Weights, edge_weights, traffic_usd_per_h
 from jellybean_solver.plan import Cost, Plan, PlannedWorker, Route
 from jellybean_solver.problem import Problem, Sharing
 
@@ -109,6 +109,19 @@ class _Scorer:
         return found
 
     @cached_property
+    def hosted(self) -> Mapping[str, tuple[str, ...]]:
+        """Worker -> the operators that routes bring to it."""
+        found: dict[str, list[str]] = {}
+        for name, worker in self.rates:
+            found.setdefault(worker, []).append(name)
+        return {worker: tuple(names) for worker, names in found.items()}
+
+    @cached_property
+    def edges(self) -> Weights:
+        """Share of requests per edge and pair of tiers."""
+        return edge_weights(self.plan.routes, self.problem.edges, self._tier)
+
+    @cached_property
     def loads(self) -> Mapping[str, float]:
         loads = {worker.name: 0.0 for worker in self.plan.workers}
         for (_, worker), share in self.shares.items():
@@ -120,7 +133,7 @@ class _Scorer:
         return () if self.unknown else tuple(self._crossings())
 
     def _crossings(self) -> Iterator[Crossing]:
-        for (edge, *tiers), weight in edge_weights(self.plan.routes, self.problem.edges, self._tier).items():
+        for (edge, *tiers), weight in self.edges.items():
             if tiers[0] != tiers[1]:
                 message_bytes = self.problem.message_bytes(edge, self.plan.selection)
                 per_s = weight * self.problem.edge_rate_per_s(edge) * message_bytes
@@ -178,7 +191,7 @@ class _Scorer:
             return
         if (worker.tier, worker.price_usd_per_h) != (pool.tier, pool.price_usd_per_h):
             yield f"{worker.name} states another tier or price than its pool {pool.name}"
-        hosted = [name for (name, of), _ in self.rates.items() if of == worker.name]
+        hosted = self.hosted.get(worker.name, ())
         if not hosted:
             yield f"{worker.name} is paid for but serves nothing"
         if pool.sharing is Sharing.EXCLUSIVE and len(hosted) > 1:
@@ -209,7 +222,7 @@ class _Scorer:
             if worker is not None and allowed is not None and worker.tier not in allowed:
                 where = ", ".join(allowed)
                 yield f"{name} would run in tier {worker.tier} at {rate:.4g}/s, but may run in {where} only"
-        for edge, *tiers in edge_weights(self.plan.routes, self.problem.edges, self._tier):
+        for edge, *tiers in self.edges:
             if edge.tiers is not None and (outside := [tier for tier in tiers if tier not in edge.tiers]):
                 yield (
                     f"{edge.upstream} -> {edge.downstream} would have its data in tier {outside[0]}, "
@@ -220,7 +233,7 @@ class _Scorer:
         for worker in self.plan.workers:
             pool = self.problem.pool_by_name.get(worker.pool)  # none: `_wrong_worker` says so
             limit = pool.memory_bytes if pool is not None and not self.unknown else None
-            hosted = [name for (name, of) in self.shares if of == worker.name]
+            hosted = [name for name in self.hosted.get(worker.name, ()) if (name, worker.name) in self.shares]
             needed = sum(self._memory(name, worker.pool) for name in hosted)
             if limit is not None and needed > limit * (1 + RELATIVE):
                 yield (
@@ -249,7 +262,7 @@ class _Scorer:
     def cost_by_operator(self) -> Mapping[str, Cost]:
         compute = dict.fromkeys(self.problem.operator_by_name, 0.0)
         for worker in self.plan.workers:
-            hosted = [name for (name, of) in self.rates if of == worker.name and name in compute]
+            hosted = [name for name in self.hosted.get(worker.name, ()) if name in compute]
             total = self.loads[worker.name]
             for name in hosted:
                 part = self.shares.get((name, worker.name), 0.0) / total if total > 0 else 1 / len(hosted)

@@ -12,6 +12,7 @@ from jellybean_solver.assignment import Assignment, RateScale
 from jellybean_solver.bound import can_flow
 from jellybean_solver.demand import Network
 from jellybean_solver.evaluate import Evaluation
+from jellybean_solver.large import is_large, reasons_large
 from jellybean_solver.objectives import Fastest, Fleet, MostAccurate
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Operator, Problem, Sharing
@@ -67,6 +68,8 @@ def explain(fleet: Fleet, effort: Effort) -> Infeasibility:
     structural = tuple(_structural(fleet.network))
     if structural:
         return Infeasibility(structural)
+    if is_large(fleet.network):
+        return Infeasibility(tuple(reasons_large(fleet.network.problem, effort.clock)))
     budget = fleet.network.problem.slo.budget_usd_per_h
     explainer = _Explainer(fleet, effort, math.inf if budget is None else budget)
     return Infeasibility(
@@ -80,6 +83,8 @@ def explain(fleet: Fleet, effort: Effort) -> Infeasibility:
 def explain_breaches(fleet: Fleet, plan: Plan, evaluation: Evaluation, effort: Effort) -> Infeasibility:
     """The reasons why the cheapest plan is refused: it breaks the budget, and no plan is cheaper."""
     budget = fleet.network.problem.slo.budget_usd_per_h
+    if is_large(fleet.network):
+        return Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
     explainer = _Explainer(fleet, effort, math.inf if budget is None else budget)
     sure = "no plan is cheaper" if plan.certificate.termination == "optimal" else "no cheaper plan was found in time"
     return Infeasibility(

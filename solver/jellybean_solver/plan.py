@@ -34,7 +34,7 @@ class Certificate:
     objective: float
     bound: float
     gap: float
-    termination: str  # optimal, time_limit
+    termination: str  # optimal, gap (as small as asked for), time_limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,10 @@ class Objective(Protocol[Found_co]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[Found_co]):
-    """Where the search ended. `bound` <= the optimum; `finished` when the answer (or its absence) is proven."""
+    """Where the search ended. `bound` <= the optimum; `finished` when the answer (or its absence) is proven.
+
+    `stopped`: optimal, time_limit, or gap (bound and value are as close as was asked for, or as can be told).
+    """
 
     value: float
     found: Found_co | None
@@ -63,6 +66,7 @@ class Outcome(Generic[Found_co]):
     bound: float
     finished: bool
     tried: int
+    stopped: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,9 @@ class BeamSearch(Generic[Found]):
         value = self.best.value if self.best.value is not None else math.inf
         bound = min(value, waiting, self.unsolved)
         finished = not timed_out and bound >= self._cutoff_of(value)
-        return Outcome(value, self.best.found, self.best_selection, bound, finished, self.tried)
+        late = timed_out or self.clock.left() == 0.0
+        stopped = "optimal" if finished else "time_limit" if late else "gap"
+        return Outcome(value, self.best.found, self.best_selection, bound, finished, self.tried, stopped)
 
     @property
     def cutoff(self) -> float:

@@ -11,6 +11,7 @@ from jellybean_solver.demand import Network
 from jellybean_solver.errors import SolverError
 from jellybean_solver.evaluate import Evaluation, evaluate
 from jellybean_solver.infeasible import Effort, Infeasibility, explain, explain_breaches
+from jellybean_solver.large import GAP, cheapest_large, is_large
 from jellybean_solver.objectives import Cheapest, Fleet
 from jellybean_solver.plan import Certificate, Plan
 from jellybean_solver.problem import Problem
@@ -21,7 +22,7 @@ AGREEMENT = 1e-6  # relative; assignment and evaluation are two computations of 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The solver's answer. `status`: optimal, time_limit (a plan, not proven cheapest) or infeasible.
+    """The solver's answer. `status`: infeasible, or why it stopped with a plan (the certificate's termination).
 
     `selections_tried` counts exact worker assignments; `certificate` is the plan's, or that of the refused plan.
     """
@@ -37,27 +38,29 @@ def solve(
     problem: Problem,
     *,
     beam_width: int = BEAM_WIDTH,
+    gap: float = GAP,
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Solution:
     """The cheapest plan that meets the accuracy at the rates, or why there is none.
 
+    Small problems are always solved to the end; `gap` is the relative gap at which the search on a large one stops.
     `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError when
     time ends before any plan was found.
     """
-    return _solve(problem, beam_width, _clock(time_limit_s, clock), explained=True)
+    return _solve(problem, beam_width, gap, _clock(time_limit_s, clock), explained=True)
 
 
-def _solve(problem: Problem, beam_width: int, limit: Clock, *, explained: bool) -> Solution:
+def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, explained: bool) -> Solution:
     def holds(changed: Problem) -> bool:
         try:
-            return _solve(changed, beam_width, limit, explained=False).plan is not None
+            return _solve(changed, beam_width, gap, limit, explained=False).plan is not None
         except SolverError:  # out of time: not shown to hold
             return False
 
     fleet = Fleet(Network(problem))
     effort = Effort(beam_width, limit, holds)
-    outcome = cheapest(fleet, problem.slo.accuracy, beam_width=beam_width, clock=limit)
+    outcome = cheapest(fleet, problem.slo.accuracy, beam_width=beam_width, gap=gap, clock=limit)
     if outcome.found is None:
         if not outcome.finished:
             raise SolverError(
@@ -82,9 +85,12 @@ def cheapest(
     *,
     fixed: Selection | None = None,
     beam_width: int = BEAM_WIDTH,
+    gap: float = GAP,
     clock: Clock | None = None,
 ) -> Outcome[Assignment]:
     """The cheapest selection and assignment that reach the accuracy `target` with the variants in `fixed`."""
+    if is_large(fleet.network, fixed):
+        return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=clock or Clock())
     search: BeamSearch[Assignment] = BeamSearch(
         fleet.network, Cheapest(fleet), target=target, fixed=fixed, beam_width=beam_width, clock=clock
     )
@@ -112,7 +118,7 @@ def _certificate(outcome: Outcome[Assignment], objective: float) -> Certificate:
     bound = min(outcome.bound, objective)
     if outcome.finished or objective - bound <= RELATIVE * max(1.0, objective):
         return Certificate(objective, objective, 0.0, "optimal")
-    return Certificate(objective, bound, (objective - bound) / objective, "time_limit")
+    return Certificate(objective, bound, (objective - bound) / objective, outcome.stopped)
 
 
 def _clock(time_limit_s: float | None, clock: Callable[[], float] | None) -> Clock:

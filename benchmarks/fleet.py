@@ -1,0 +1,136 @@
+"""A seeded generator of fleets and workflows of any size, in which memory, links and accuracy all matter."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from jellybean_solver import (
+    Edge,
+    Independent,
+    Link,
+    Operator,
+    Pool,
+    Problem,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+    Variant,
+)
+
+TIERS = ("edge", "hub", "cloud")
+GIB = 2.0**30
+UTILISATION = 0.8
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything."""
+
+    operators: int = 30
+    variants: int = 5
+    pools: int = 100
+    workers: int = 10_000
+    sharing: Sharing = Sharing.SHARED
+
+
+@dataclass(frozen=True)
+class _Type:
+    """A kind of device: work per second, USD per hour, bytes."""
+
+    tier: str
+    speed: float
+    price_usd_per_h: float
+    memory_bytes: float
+
+
+def fleet(seed: int, size: Size = Size()) -> Problem:
+    """The problem of a seed: a layered workflow, pools of devices in three tiers, a target that rules out the cheapest.
+
+    Edge devices are cheap and small, so large variants do not fit; links carry about half of the raw data.
+    """
+    rng = random.Random(f"fleet/{seed}/{size}")
+    pools = _pools(rng, size)
+    work = {f"o{index}": rng.lognormvariate(-4.0, 0.7) for index in range(size.operators)}
+    operators = _operators(rng, size, pools, work)
+    power = sum(pool.count * speed for pool, speed in pools)
+    rate = 0.35 * UTILISATION * power / (2.5 * sum(work.values()))
+    message = rng.uniform(2e5, 1e6)
+    accuracy = Independent({operator.name: _percents(rng, size.variants) for operator in operators})
+    best = accuracy.upper_bound({}) or 100.0
+    worst = accuracy.value(dict.fromkeys(accuracy.table, "v0")) or 0.0
+    carried = rate * message
+    links = tuple(
+        Link(low, high, rng.uniform(0.01, 0.12) / 10, carried * rng.uniform(0.3, 0.7), rng.uniform(0.002, 0.05))
+        for low, high in (("edge", "hub"), ("edge", "cloud"), ("hub", "cloud"))
+    )
+    return Problem(
+        name=f"fleet-{seed}",
+        tiers=TIERS,
+        sources=(Source("camera", "edge", rate, message),),
+        operators=operators,
+        pools=tuple(pool for pool, _ in pools),
+        links=links,
+        accuracy=accuracy,
+        slo=Slo(accuracy=worst + rng.uniform(0.3, 0.7) * (best - worst)),
+        utilisation=UTILISATION,
+    )
+
+
+def _percents(rng: random.Random, variants: int) -> dict[str, float]:
+    loss = rng.uniform(0.5, 3.0)
+    return {f"v{index}": 100.0 - loss * 0.55**index for index in range(variants)}
+
+
+def _pools(rng: random.Random, size: Size) -> list[tuple[Pool, float]]:
+    types = []
+    for tier, speed, memory in (("edge", 1.0, 4.0), ("hub", 4.0, 16.0), ("cloud", 12.0, 48.0)):
+        for _ in range(6):
+            own = speed * rng.lognormvariate(0.0, 0.4)
+            price = 0.05 * own**0.9 * rng.uniform(0.8, 1.25)
+            types.append(_Type(tier, own, price, memory * GIB * rng.choice((0.5, 1.0, 2.0))))
+    weights = [rng.uniform(0.2, 1.0) for _ in range(size.pools)]
+    scale = size.workers / sum(weights)
+    found = []
+    for index, weight in enumerate(weights):
+        kind = types[index % len(types)]
+        count = max(1, round(weight * scale))
+        price = round(kind.price_usd_per_h * rng.uniform(0.9, 1.1), 4)
+        pool = Pool(f"p{index}", kind.tier, count, price, size.sharing, kind.memory_bytes)
+        found.append((pool, kind.speed))
+    return found
+
+
+def _operators(
+    rng: random.Random, size: Size, pools: list[tuple[Pool, float]], work: dict[str, float]
+) -> tuple[Operator, ...]:
+    names = list(work)
+    inputs: dict[str, list[str]] = {}
+    for index, name in enumerate(names):
+        near = names[max(0, index - 4) : index]
+        inputs[name] = sorted(rng.sample(near, min(len(near), rng.choice((1, 1, 2))))) or ["camera"]
+    readers = {name: [other for other in names if name in inputs[other]] for name in names}
+    return tuple(
+        Operator(
+            name,
+            tuple(Edge(upstream, name) for upstream in inputs[name]),
+            tuple(_variant(rng, index, pools, work[name], readers[name]) for index in range(size.variants)),
+        )
+        for name in names
+    )
+
+
+def _variant(
+    rng: random.Random, index: int, pools: list[tuple[Pool, float]], work: float, readers: list[str]
+) -> Variant:
+    heavy = work * 1.6**index
+    memory = 0.3 * GIB * 2.0**index * rng.uniform(0.7, 1.4)
+    loads = {pool.name: heavy / speed * rng.uniform(0.85, 1.15) for pool, speed in pools}
+    sent = rng.lognormvariate(10.5, 1.0)
+    return Variant(
+        f"v{index}",
+        {pool: {1: ServiceTime(load, load)} for pool, load in loads.items()},
+        dict.fromkeys(readers, sent),
+        {pool.name: memory for pool, _ in pools},
+    )

@@ -1,0 +1,269 @@
+"""Selection and assignment in one mixed-integer program, for problems with too many selections to walk through.
+
+Columns:
+    z[o, v]      operator o is played by variant v; binary, one per operator
+    y[o, v, p]   fraction of requests whose operator o runs variant v in pool p
+    f[b, a]      fraction of requests whose operators of bag b sit in tiers a (bags.py)
+    g[e, v, t]   fraction of requests whose edge e carries v's messages between the tiers t
+    n[p]         workers of a shared pool; n[o, p] of an exclusive one; integer
+Rows:
+    sum_v z[o, v] = 1; sum_p y[o, v, p] = z[o, v]; sum_t g[e, v, t] = z[o, v];
+    sum_{v, p in t} y[o, v, p] = sum_{a: a[o] = t} f[b, a] = ...; sum_v g[e, v, t] = sum_{a on t} f[b, a];
+    sum_{o, v} workers[o, v, p] y[o, v, p] <= n[p]; y <= n where one worker could do all of the operator's work;
+    traffic within bandwidth; accuracy (accuracy_rows.py).
+Which models fit together on a worker is left out, so its bound holds for the problem and its point is a proposal: the
+selection and the (operator, pool) pairs that it uses are then assigned exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jellybean_solver.accuracy_rows import add_accuracy
+from jellybean_solver.demand import EdgeKey, Network, Tiers
+from jellybean_solver.problem import Sharing
+from jellybean_solver.program import Answer, Indices, Program
+
+USED = 1e-7  # a smaller fraction is rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What the joint program says. `bound`: USD per hour that no plan falls below (inf: there is none).
+
+    `selection` is None when no point was found in time; `pairs` are the (operator, pool) pairs that the point uses.
+    """
+
+    bound: float
+    value: float = math.inf
+    selection: Mapping[str, str] | None = None
+    pairs: frozenset[tuple[str, str]] = frozenset()
+
+
+def propose(
+    network: Network,
+    target: float | None,
+    *,
+    fixed: Mapping[str, str] | None = None,
+    gap: float = 0.0,
+    time_limit_s: float | None = None,
+) -> Proposal:
+    """Solve the joint program to a relative gap; `fixed`: operators whose variant is given."""
+    model = _Joint(network, target, fixed or {})
+    if not model.possible:
+        return Proposal(math.inf)
+    answer = model.program.solve(gap=gap, time_limit_s=time_limit_s)
+    return model.proposal(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Column block of one operator's variant: one column per pool."""
+
+    pools: tuple[str, ...]
+    columns: Indices
+
+
+class _Joint:
+    def __init__(self, network: Network, target: float | None, fixed: Mapping[str, str]) -> None:
+        self.network, self.program = network, Program()
+        self.variants = {
+            name: tuple(v for v in variants if fixed.get(name, v) == v) for name, variants in network.runnable.items()
+        }
+        self.least = network.demand({})
+        self.demands = {
+            (name, variant): network.demand({name: variant})
+            for name in network.names
+            for variant in self.variants[name]
+        }
+        self.chosen: dict[tuple[str, str], int] = {}
+        self.places: dict[tuple[str, str], _Place] = {}
+        self.fractions: list[dict[tuple[str, ...], int]] = []
+        self.messages: dict[tuple[EdgeKey, str], dict[Tiers, int]] = {}
+        self.marginal: dict[tuple[str, str], list[int]] = {}  # (operator, tier) -> columns f at the operator's home
+        self.possible = all(self.variants.values())
+        if not self.possible:
+            return
+        self._operators()
+        self._bags()
+        self._meet()
+        self._workers()
+        self._links()
+        self.possible = add_accuracy(self.program, network.problem.accuracy, self.chosen, target)
+
+    def proposal(self, answer: Answer) -> Proposal:
+        """The point in the problem's own words."""
+        if answer.values is None:
+            return Proposal(answer.bound)
+        values = answer.values
+        selection: dict[str, str] = {}
+        for (name, variant), column in self.chosen.items():
+            if values[column] > 0.5:
+                selection[name] = variant
+        pairs = frozenset(
+            (name, pool)
+            for name, variant in selection.items()
+            for pool, column in zip(self.places[name, variant].pools, self.places[name, variant].columns, strict=True)
+            if values[column] > USED
+        )
+        return Proposal(answer.bound, answer.value, selection, pairs)
+
+    def _operators(self) -> None:
+        for name in self.network.names:
+            variants = self.variants[name]
+            columns = self.program.add_columns(np.zeros(len(variants)), 1.0, integer=True)
+            self.chosen |= {(name, variant): int(column) for variant, column in zip(variants, columns, strict=True)}
+            one = self.program.add_rows(1.0, 1.0, 1)
+            self.program.fill(np.repeat(one, len(columns)), columns, 1.0)
+            for variant, column in zip(variants, columns, strict=True):
+                pools = tuple(self.demands[name, variant].workers[name])
+                served = self.program.add_columns(np.zeros(len(pools)), 1.0)
+                self.places[name, variant] = _Place(pools, served)
+                self._sum_is(served, int(column))
+
+    def _sum_is(self, columns: Sequence[int] | Indices, total: int) -> None:
+        row = int(self.program.add_rows(0.0, 0.0, 1)[0])
+        self.program.fill([row] * len(columns), columns, 1.0)
+        self.program.fill([row], [total], -1.0)
+
+    def _bags(self) -> None:
+        """Fractions per bag, consistent on separators, and what flows on each edge by them."""
+        flows: dict[EdgeKey, dict[Tiers, list[int]]] = {key: {} for key in self.network.inner}
+        for bag, (home, edges) in zip(self.network.bags, self.network.homes, strict=True):
+            table = self._bag_columns(bag.operators, home, edges)
+            self.fractions.append(table)
+            if bag.parent is None:
+                one = self.program.add_rows(1.0, 1.0, 1)
+                self.program.fill(np.repeat(one, len(table)), list(table.values()), 1.0)
+            else:
+                self._agree(bag.operators, table, self.network.bags[bag.parent].operators, bag.separator, bag.parent)
+            for tiers, column in table.items():
+                at = dict(zip(bag.operators, tiers, strict=True))
+                for name in home:
+                    self.marginal.setdefault((name, at[name]), []).append(column)
+                for up, down in edges:
+                    flows[up, down].setdefault((at[up], at[down]), []).append(column)
+        for key, between in flows.items():
+            self._edge(key, between)
+
+    def _bag_columns(
+        self, names: Sequence[str], home: Sequence[str], edges: Sequence[EdgeKey]
+    ) -> dict[tuple[str, ...], int]:
+        demand = self.least
+        found: list[tuple[str, ...]] = [()]
+        for index, name in enumerate(names):
+            tiers = dict.fromkeys(self.network.tier_of[pool] for pool in demand.workers[name])
+            within = [(key, names.index(key[0]), names.index(key[1])) for key in edges if name in key]
+            ready = [(key, up, down) for key, up, down in within if max(up, down) == index]
+            found = [
+                (*start, tier)
+                for start in found
+                for tier in tiers
+                if tier in demand.entry[name]
+                and all(((*start, tier)[up], (*start, tier)[down]) in demand.traffic[key] for key, up, down in ready)
+            ]
+        at_home = [names.index(name) for name in home]
+        cost = [sum(demand.entry[names[i]][tiers[i]] for i in at_home) for tiers in found]
+        columns = self.program.add_columns(cost, 1.0)
+        return dict(zip(found, columns.tolist(), strict=True))
+
+    def _agree(
+        self,
+        own: Sequence[str],
+        table: Mapping[tuple[str, ...], int],
+        above: Sequence[str],
+        shared: Sequence[str],
+        parent: int,
+    ) -> None:
+        rows: dict[tuple[str, ...], int] = {}
+        for names, columns, sign in ((own, table, 1.0), (above, self.fractions[parent], -1.0)):
+            at = [names.index(name) for name in shared]
+            for tiers, column in columns.items():
+                key = tuple(tiers[i] for i in at)
+                if key not in rows:
+                    rows[key] = int(self.program.add_rows(0.0, 0.0, 1)[0])
+                self.program.fill([rows[key]], [column], sign)
+
+    def _edge(self, key: EdgeKey, flows: Mapping[Tiers, Sequence[int]]) -> None:
+        """Columns g of an edge: by variant of its upstream, as sizes differ."""
+        pairs = list(flows)
+        for variant in self.variants[key[0]]:
+            prices = self.demands[key[0], variant].traffic[key]
+            columns = self.program.add_columns([prices[pair] for pair in pairs], 1.0)
+            self._sum_is(columns, self.chosen[key[0], variant])
+            self.messages[key, variant] = dict(zip(pairs, columns.tolist(), strict=True))
+        for pair, sent in flows.items():
+            row = int(self.program.add_rows(0.0, 0.0, 1)[0])
+            own = [self.messages[key, variant][pair] for variant in self.variants[key[0]]]
+            self.program.fill([row] * len(own), own, 1.0)
+            self.program.fill([row] * len(sent), sent, -1.0)
+
+    def _meet(self) -> None:
+        """What runs in a tier's pools is what the routes bring there."""
+        for name in self.network.names:
+            rows: dict[str, int] = {}
+            for variant in self.variants[name]:
+                place = self.places[name, variant]
+                for pool, column in zip(place.pools, place.columns, strict=True):
+                    tier = self.network.tier_of[pool]
+                    if tier not in rows:
+                        rows[tier] = int(self.program.add_rows(0.0, 0.0, 1)[0])
+                        brought = self.marginal.get((name, tier), [])
+                        self.program.fill([rows[tier]] * len(brought), brought, -1.0)
+                    self.program.fill([rows[tier]], [column], 1.0)
+
+    def _workers(self) -> None:
+        users: dict[str, list[tuple[str, int, float]]] = {pool.name: [] for pool in self.network.pools}
+        for (name, variant), place in self.places.items():
+            busy = self.demands[name, variant].workers[name]
+            for own, column in zip(place.pools, place.columns, strict=True):
+                users[own].append((name, int(column), busy[own]))
+        for pool in self.network.pools:
+            if pool.sharing is Sharing.SHARED:
+                groups = [users[pool.name]]
+            else:
+                by_name: dict[str, list[tuple[str, int, float]]] = {}
+                for user in users[pool.name]:
+                    by_name.setdefault(user[0], []).append(user)
+                groups = list(by_name.values())
+            counts = [self._counted(group, pool.count, pool.price_usd_per_h) for group in groups if group]
+            if len(counts) > 1:
+                row = int(self.program.add_rows(-math.inf, pool.count, 1)[0])
+                self.program.fill([row] * len(counts), counts, 1.0)
+
+    def _counted(self, users: Sequence[tuple[str, int, float]], most: int, price: float) -> int:
+        count = int(self.program.add_columns([price], float(most), integer=True)[0])
+        row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
+        self.program.fill([row] * len(users), [column for _, column, _ in users], [busy for *_, busy in users])
+        self.program.fill([row], [count], -1.0)
+        small: dict[str, list[int]] = {}
+        for name, column, busy in users:
+            if busy < 1.0:
+                small.setdefault(name, []).append(column)
+        for columns in small.values():
+            row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
+            self.program.fill([row] * len(columns), columns, 1.0)
+            self.program.fill([row], [count], -1.0)
+        return count
+
+    def _links(self) -> None:
+        for link, bandwidth in self.network.bandwidth.items():
+            columns: list[int] = []
+            values: list[float] = []
+            for (key, variant), flows in self.messages.items():
+                if link in flows:
+                    columns.append(flows[link])
+                    values.append(self.demands[key[0], variant].sent[key] / bandwidth)
+            for name in self.network.names:
+                for tier in self.network.problem.tiers:
+                    sent = self.network.entry_bytes_per_s(name, tier).get(link, 0.0)
+                    brought = self.marginal.get((name, tier), []) if sent > 0 else []
+                    columns += brought
+                    values += [sent / bandwidth] * len(brought)
+            if columns:
+                row = int(self.program.add_rows(-math.inf, 1.0, 1)[0])
+                self.program.fill([row] * len(columns), columns, np.array(values))

@@ -1,0 +1,74 @@
+"""Problems with too many selections or places to walk through: a joint program, then an exact assignment of its choice.
+
+The joint program's bound holds for the problem; the assignment adds what it leaves out (which models fit together on a
+worker), over the pools that the joint point uses. The gap between the two is stated, never assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from jellybean_solver.assignment import Assignment, improve
+from jellybean_solver.demand import Network, restricted
+from jellybean_solver.joint import Proposal, propose
+from jellybean_solver.problem import Problem
+from jellybean_solver.selection import RELATIVE, Clock, Outcome
+
+MOST_SELECTIONS = 5_000
+MOST_PAIRS = 400  # of operators and pools, for a single selection
+GAP = 1e-3
+
+
+def is_large(network: Network, fixed: Mapping[str, str] | None = None) -> bool:
+    """Whether the joint program is the way."""
+    selections = math.prod(len(variants) for name, variants in network.runnable.items() if name not in (fixed or {}))
+    return selections > MOST_SELECTIONS or len(network.names) * len(network.pools) > MOST_PAIRS
+
+
+def cheapest_large(
+    network: Network, target: float | None, *, fixed: Mapping[str, str] | None, gap: float, clock: Clock
+) -> Outcome[Assignment]:
+    """The cheapest plan to a relative gap."""
+    proposal = propose(network, target, fixed=fixed, gap=gap, time_limit_s=clock.left())
+    if proposal.selection is None:
+        finished = math.isinf(proposal.bound)
+        stopped = "optimal" if finished else "time_limit"
+        return Outcome(math.inf, None, None, proposal.bound, finished, 0, stopped)
+    found = _assigned(network, proposal, gap / 10.0, clock)
+    value = found.cost if found is not None else math.inf
+    bound = min(proposal.bound, value)
+    finished = value - bound <= RELATIVE * max(1.0, value)
+    late = clock.left() == 0.0
+    stopped = "optimal" if finished else "time_limit" if late else "gap"
+    return Outcome(value, found, proposal.selection, bound, finished, 1, stopped)
+
+
+def _assigned(network: Network, proposal: Proposal, gap: float, clock: Clock) -> Assignment | None:
+    """The selection on the pairs that the point uses; where its models do not fit there, on all pools that it uses."""
+    demand = network.demand(proposal.selection or {})
+    used = {pool for _, pool in proposal.pairs}
+    wider = {(name, pool) for name in network.names for pool in used}
+    for pairs in (proposal.pairs, wider):
+        left = clock.left()
+        found = improve(network, restricted(demand, pairs), gap=gap, time_limit_s=None if left is None else left + 1.0)
+        if found is not None:
+            return found
+    return None
+
+
+def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
+    """Which requirement, left out alone, makes an infeasible problem feasible, as far as the joint program tells."""
+    roomy = replace(problem, links=tuple(replace(link, bandwidth_bytes_per_s=None) for link in problem.links))
+    many = replace(problem, pools=tuple(replace(pool, count=1_000 * pool.count) for pool in problem.pools))
+    target = problem.slo.accuracy
+    changes = [("the links' bandwidths", roomy, target), ("the numbers of workers", many, target)]
+    if target is not None:
+        changes.insert(0, (f"the accuracy target of {target:g}", problem, None))
+    alone = []
+    for name, changed, asked in changes:
+        if math.isfinite(propose(Network(changed), asked, gap=0.5, time_limit_s=clock.left()).bound):
+            alone.append(name)
+    told = "no plan meets accuracy, rates, bandwidths and counts together"
+    yield f"{told}; one would without {', or without '.join(alone)}" if alone else f"{told}, nor without one of them"
