@@ -18,6 +18,7 @@ from jellybean.folders import state_folder
 from jellybean.simulation import check_latency
 from jellybean_solver.baselines import Baseline, baselines
 from jellybean_solver.infeasible import Infeasibility
+from jellybean_solver.large import GAP
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import content_hash, encode, from_document, to_document
 from jellybean_solver.problem import Problem
@@ -39,7 +40,7 @@ class Planned:
 
     @property
     def status(self) -> str:
-        """optimal, time_limit or infeasible."""
+        """infeasible, or why the solver stopped: optimal, gap or time_limit."""
         return self.solution.status if self.plan is not None else "infeasible"
 
     @property
@@ -52,11 +53,13 @@ class Planned:
         return tuple((found.name, found.cost_usd_per_h, found.note) for found in self.baselines)
 
 
-def plan_project(project: Project, *, time_limit_s: float | None = None, compare: bool = True) -> Planned:
+def plan_project(
+    project: Project, *, gap: float = GAP, time_limit_s: float | None = None, compare: bool = True
+) -> Planned:
     """Solve, then check the latency SLO on the plan. Never raises for an infeasible problem: that is an answer."""
     problem = build_problem(project)
     started = time.perf_counter()
-    solution = solve(problem, time_limit_s=time_limit_s, clock=time.monotonic)
+    solution = solve(problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
     solve_s = time.perf_counter() - started
     plan = solution.plan
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
@@ -111,10 +114,12 @@ def current_plan(project: Project) -> tuple[Plan, bool]:
 
 
 def unproven(plan: Plan) -> str | None:
-    """A sentence on a plan that a time limit cut short; None for one that is proven optimal."""
-    if plan.certificate.termination == "optimal":
+    """A sentence on a plan that is not proven optimal; None for one that is."""
+    proof = plan.certificate
+    if proof.termination == "optimal":
         return None
-    return f"this plan may cost up to {plan.certificate.gap:.1%} more than the optimum: a time limit stopped its search"
+    why = "a time limit stopped its search" if proof.termination == "time_limit" else "the gap asked for was reached"
+    return f"this plan may cost up to {proof.gap:.2%} more than the optimum: {why}"
 
 
 def problem_key(problem: Problem) -> str:

@@ -1,6 +1,6 @@
 """Trains, quantises and exports the networks of this example, and writes its held-out data.
 
-How to run, from the repository's root (about 8 minutes on two cores; the results are committed):
+How to run, from the repository's root (about 12 minutes on two cores; the results are committed):
 
     pip install -e '.[all,train-examples]'
     python examples/digits/train.py

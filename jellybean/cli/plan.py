@@ -17,6 +17,7 @@ from jellybean.planning import Planned, current_plan, plan_project, save_plan, u
 from jellybean.predict import predict
 from jellybean.records import record_plan, record_prediction
 from jellybean.report import plan_text
+from jellybean_solver.large import GAP
 from jellybean_solver.plan_document import to_document
 
 
@@ -51,6 +52,9 @@ def plan(
     overrides: Overrides = None,
     json: Json = False,
     time_limit: Annotated[float | None, typer.Option(min=0.01, help="Seconds; the best plan so far is kept.")] = None,
+    gap: Annotated[
+        float, typer.Option(min=0, max=1, help="Of thousands of workers: stop when proven this close to the optimum.")
+    ] = GAP,
     check: Annotated[
         Path | None,
         typer.Option(
@@ -73,7 +77,7 @@ def plan(
     if plot is not None:
         raise typer.BadParameter("--plot needs --check TRACE")
     project = load_project(directory, overrides or ())
-    planned = plan_project(project, time_limit_s=time_limit)
+    planned = plan_project(project, gap=gap, time_limit_s=time_limit)
     if planned.plan is not None:
         record_plan(directory, save_plan(project, planned), planned)
     if json:

@@ -26,6 +26,7 @@ from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Workload
 
 NOISY = 0.10
+TELLING_S = 1e-3  # below, the spread is that of clocks and sleeps
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def _accuracy(findings: Findings) -> AccuracyProfile | None:
 
 
 def _machine(latency: Mapping[Point, Latency]) -> dict[str, Any]:
-    noises = [found.noise for found in latency.values()]
+    noises = [found.noise for found in latency.values() if found.p50_s >= TELLING_S] or [0.0]
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count() or 1,
@@ -117,14 +118,16 @@ def _cpu() -> str:
 
 def noise_notes(findings: Findings) -> list[str]:
     """In words, when repeated measurements disagreed by more than a tenth."""
-    noisy = {point: found.noise for point, found in findings.latency.items() if found.noise > NOISY}
+    telling = {point: found for point, found in findings.latency.items() if found.p50_s >= TELLING_S}
+    noisy = {point: found.noise for point, found in telling.items() if found.noise > NOISY}
     if not noisy:
         return []
     worst = max(noisy, key=lambda point: noisy[point])
     types = [name for name, speed in findings.workload.speeds.items() if speed == worst.speed]
     return [
-        f"the machine was busy or unsteady: {len(noisy)} of {len(findings.latency)} latencies vary by more than "
-        f"{100 * NOISY:.0f} % between repeated blocks, the worst by {100 * noisy[worst]:.0f} % ({worst.model.operator} "
-        f"{worst.model.variant} on {' / '.join(types)}, batch {worst.batch}); for better figures close other programs "
+        f"the machine was busy or unsteady: {len(noisy)} of {len(telling)} latencies of a millisecond or more vary "
+        f"by more than {100 * NOISY:.0f} % between repeated blocks, the worst by {100 * noisy[worst]:.0f} % "
+        f"({worst.model.operator} {worst.model.variant} on {' / '.join(types)}, batch {worst.batch}); "
+        "for better figures close other programs "
         "and run `jellybean profile --fresh --seconds 2`"
     ]

@@ -13,6 +13,7 @@ from jellybean_solver import Problem, Sharing, Slo, evaluate, solve
 from jellybean_solver.infeasible import scaled
 from jellybean_solver.plan_document import from_document, to_document
 from tests import brute_force
+from tests.plan_check import complaints
 from tests.strategies import more_workers, problems
 from tests.vqa_medium import vqa_problem
 
@@ -44,6 +45,7 @@ def test_solver_equals_brute_force(problem: Problem) -> None:
     assert solution.plan.certificate.gap == 0
     assert solution.plan.certificate.termination == "optimal"
     assert evaluate(problem, solution.plan).complaints == ()
+    assert complaints(problem, solution.plan) == []
     assert from_document(to_document(solution.plan)) == solution.plan
 
 

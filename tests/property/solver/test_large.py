@@ -14,6 +14,7 @@ from jellybean_solver.large import cheapest_large
 from jellybean_solver.selection import Clock
 from jellybean_solver.solve import finish
 from tests import brute_force
+from tests.plan_check import complaints
 from tests.strategies import problems
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -50,6 +51,7 @@ def test_the_bound_holds_and_the_plan_too(problem: Problem) -> None:
     if outcome.found is not None:
         plan, _ = finish(network, outcome)
         assert evaluate(problem, plan).complaints == ()
+        assert complaints(problem, plan) == []
         assert expected is not None
         assert plan.cost.total_usd_per_h >= expected - 1e-6 * max(1.0, expected)
         assert (plan.certificate.gap == 0) == (plan.certificate.termination == "optimal")

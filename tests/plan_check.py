@@ -1,0 +1,87 @@
+"""Is a plan possible? Worker by worker and link by link, from the routes up, sharing no code with the solver."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from jellybean_solver.plan import Plan
+from jellybean_solver.problem import Problem
+
+LITTLE = 1e-6
+
+
+def complaints(problem: Problem, plan: Plan) -> list[str]:
+    """Everything that a worker or a link could not do, in words; empty when all is well."""
+    return [*_workers(problem, plan), *_links(problem, plan), *_counts(problem, plan)]
+
+
+def _rates(problem: Problem) -> dict[str, float]:
+    rates = {source.name: source.rate_per_s for source in problem.sources}
+    for operator in problem.operators:
+        rates[operator.name] = rates[operator.inputs[0].upstream] * operator.inputs[0].ratio
+    return rates
+
+
+def _workers(problem: Problem, plan: Plan) -> Iterator[str]:
+    rates = _rates(problem)
+    pools = {pool.name: pool for pool in problem.pools}
+    pool_of = {worker.name: pools[worker.pool] for worker in plan.workers}
+    chosen = {o.name: o.variant for o in plan.operators}
+    variants = {o.name: next(v for v in o.variants if v.name == chosen[o.name]) for o in problem.operators}
+    share: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for route in plan.routes:
+        for name, worker in route.workers.items():
+            share[worker][name] += route.weight
+    for name in rates.keys() & variants.keys():
+        served = sum(of[name] for of in share.values() if name in of)
+        if abs(served - 1.0) > LITTLE:
+            yield f"{served:.6f} of the requests of {name} are served"
+    for worker, served_by_name in share.items():
+        pool = pool_of[worker]
+        held = sum(variants[name].memory_bytes.get(pool.name, 0.0) for name in served_by_name)
+        if pool.memory_bytes is not None and held > pool.memory_bytes * (1 + LITTLE):
+            yield f"{worker} holds {held:.0f} of {pool.memory_bytes:.0f} bytes"
+        busy = sum(
+            weight * rates[name] * variants[name].service[pool.name][1].load_s
+            for name, weight in served_by_name.items()
+        )
+        if busy > problem.utilisation * (1 + LITTLE):
+            yield f"{worker} is busy {busy:.6f} of the time"
+        if pool.sharing.value == "exclusive" and len(served_by_name) > 1:
+            yield f"{worker} serves {len(served_by_name)} operators"
+
+
+def _links(problem: Problem, plan: Plan) -> Iterator[str]:
+    rates = _rates(problem)
+    tier = {worker.name: worker.tier for worker in plan.workers}
+    chosen = {o.name: o.variant for o in plan.operators}
+    sources = {source.name: source for source in problem.sources}
+    limits = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in problem.links}
+    sent: dict[tuple[str, str], float] = defaultdict(float)
+    for operator in problem.operators:
+        for edge in operator.inputs:
+            upstream = sources.get(edge.upstream)
+            if upstream is not None:
+                size = upstream.message_bytes
+            else:
+                of = next(o for o in problem.operators if o.name == edge.upstream)
+                size = next(v for v in of.variants if v.name == chosen[edge.upstream]).message_bytes[operator.name]
+            messages = rates[edge.upstream] * (edge.ratio if edge.kind.value == "fan_out" else 1.0)
+            for route in plan.routes:
+                here = tier[route.workers[operator.name]]
+                there = upstream.tier if upstream is not None else tier[route.workers[edge.upstream]]
+                if here != there:
+                    sent[there, here] += route.weight * messages * size
+    for pair, bytes_per_s in sent.items():
+        if pair not in limits:
+            yield f"data flows from {pair[0]} to {pair[1]}, where there is no link"
+        elif (limit := limits[pair]) is not None and bytes_per_s > limit * (1 + LITTLE):
+            yield f"{pair[0]} -> {pair[1]} carries {bytes_per_s:.0f} of {limit:.0f} bytes/s"
+
+
+def _counts(problem: Problem, plan: Plan) -> Iterator[str]:
+    for pool in problem.pools:
+        used = sum(worker.pool == pool.name for worker in plan.workers)
+        if used > pool.count:
+            yield f"{used} workers of {pool.name}, which has {pool.count}"
