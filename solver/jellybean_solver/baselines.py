@@ -78,7 +78,7 @@ def _greedy(problem: Problem, name: str) -> Baseline:
     if found is None:
         return Baseline(name, "infeasible", None, None, None, "the rule finds no assignment")
     network, selection, assignment = found
-    unproven = Certificate(assignment.cost, 0.0, 1.0, "time_limit")
+    unproven = Certificate(assignment.cost, 0.0, 1.0, "gap")
     plan = build_plan(network, selection, assignment, unproven)
     return _scored(network.problem, name, "found", plan, evaluate(network.problem, plan))
 

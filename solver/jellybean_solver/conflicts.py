@@ -146,7 +146,7 @@ class _Search:
     def _conflicting(self, kept: Sequence[Requirement]) -> bool:
         dropped = [requirement for requirement in self.every if requirement not in kept]
         label = "what conflicts" if not kept else f"what conflicts: {len(kept)} requirements"
-        answer = self.resolver.ask(without(self.problem, *dropped), label)
+        answer = self.resolver.ask(without(self.problem, *dropped), label, explained=False)
         self.proven = self.proven and answer.proven
         return not answer.holds
 

@@ -14,6 +14,7 @@ from jellybean_solver.problem import Problem
 from jellybean_solver.solve import Solution, solve
 
 EQUAL = 1e-6  # relative; costs closer than this are the same: two programs' rounding may lie between them
+WITH_PLAN = ("optimal", "gap", "time_limit")  # statuses of solutions that have one
 PATIENCE = 4.0  # a question may take this many times its even share of the time left
 
 
@@ -40,8 +41,8 @@ class Means:
 class Answer:
     """What solving a changed problem gave.
 
-    `status`: optimal; time_limit (a plan, not proven cheapest); infeasible (proven); refused (the cheapest plan breaks
-    a limit that the solver does not optimise, and a dearer one was not searched for); unknown (out of time).
+    `status`: optimal; gap, time_limit (a plan, not proven cheapest); infeasible (proven); refused (the cheapest plan
+    breaks a limit that the solver does not optimise, and a dearer one was not searched for); unknown (out of time).
     `plan` is also the refused one. `reason` is empty for a plan that holds.
     """
 
@@ -53,12 +54,12 @@ class Answer:
     @property
     def holds(self) -> bool:
         """Whether there is a plan that keeps everything."""
-        return self.status in ("optimal", "time_limit")
+        return self.status in WITH_PLAN
 
     @property
     def proven(self) -> bool:
         """Whether its feasibility is known for sure."""
-        return self.status in ("optimal", "time_limit", "infeasible")
+        return self.status == "infeasible" or self.status in WITH_PLAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Change:
     @property
     def holds(self) -> bool:
         """Whether the change has a plan that keeps everything."""
-        return self.status in ("optimal", "time_limit")
+        return self.status in WITH_PLAN
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -125,11 +126,14 @@ class Resolver:
         """So many more are to come."""
         self.expected += questions
 
-    def ask(self, problem: Problem, label: str, *, thorough: bool = False) -> Answer:
-        """Solve, and check what the solver does not. `thorough` takes more time, for the plan in question."""
+    def ask(self, problem: Problem, label: str, *, thorough: bool = False, explained: bool = True) -> Answer:
+        """Solve, and check what the solver does not. `thorough` takes more time, for the plan in question.
+
+        Not `explained`: without the reasons of an infeasible problem, which take several solves.
+        """
         self.expected = max(self.expected, self.done + 1)
         self.means.advance(self.done, self.expected, label)
-        answer = self._answer(problem, thorough)
+        answer = self._answer(problem, thorough, explained)
         self.done += 1
         self.unanswered += answer.status == "unknown"
         self.means.advance(self.done, self.expected, label)
@@ -146,12 +150,12 @@ class Resolver:
             self._p99_s[key] = self.means.p99_s(plan, thorough)
         return self._p99_s[key]
 
-    def _answer(self, problem: Problem, thorough: bool) -> Answer:
+    def _answer(self, problem: Problem, thorough: bool, explained: bool) -> Answer:
         limit_s = self._allowed_s(thorough)
         if limit_s == 0.0:
             return Answer("unknown", None, "time ended before this was looked at")
         try:
-            solution = solve(problem, time_limit_s=limit_s, clock=self.means.clock)
+            solution = solve(problem, time_limit_s=limit_s, clock=self.means.clock, explained=explained)
         except SolverError as error:
             if limit_s is None:
                 raise

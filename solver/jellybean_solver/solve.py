@@ -41,14 +41,15 @@ def solve(
     gap: float = GAP,
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
+    explained: bool = True,
 ) -> Solution:
-    """The cheapest plan that meets the accuracy at the rates, or why there is none.
+    """The cheapest plan that meets the accuracy at the rates, or why there is none (only that, not `explained`).
 
     Small problems are always solved to the end; `gap` is the relative gap at which the search on a large one stops.
     `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError when
     time ends before any plan was found.
     """
-    return _solve(problem, beam_width, gap, _clock(time_limit_s, clock), explained=True)
+    return _solve(problem, beam_width, gap, _clock(time_limit_s, clock), explained=explained)
 
 
 def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, explained: bool) -> Solution:
@@ -74,7 +75,8 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
             f"the plan found contradicts the problem ({'; '.join(evaluation.violations)}); please report this problem"
         )
     if evaluation.breaches:
-        reasons = explain_breaches(fleet, plan, evaluation, effort) if explained else None
+        broken = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
+        reasons = explain_breaches(fleet, plan, evaluation, effort) if explained else broken
         return Solution("infeasible", None, reasons, outcome.tried, plan.certificate)
     return Solution(plan.certificate.termination, plan, None, outcome.tried, plan.certificate)
 
