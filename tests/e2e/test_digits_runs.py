@@ -34,7 +34,7 @@ def running(digits: Path) -> Iterator[Path]:
 def test_answers_one_request_from_the_command_line(running: Path) -> None:
     sample = next((running / "samples").glob("*.png"))
     answer = json.loads(jellybean("infer", str(running), "--input", f"strip={sample}", "--json").stdout)
-    assert list(answer) == ["number"]
+    assert answer == {"number": [24899]}  # the sample is the first held-out strip
 
 
 def test_the_ten_line_client_works(running: Path) -> None:
@@ -42,12 +42,13 @@ def test_the_ten_line_client_works(running: Path) -> None:
         "import numpy as np\n"
         "from jellybean.serving.client import Client\n"
         f"with np.load({str(running / 'data/heldout.npz')!r}) as data:\n"
-        "    strip, label = data['strips'][:1], data['labels'][0]\n"
+        "    strips, labels = data['strips'][:20], data['labels'][:20]\n"
         f"with Client.of({str(running)!r}) as client:\n"
-        "    print(client.infer({'strip': strip})['number'], label)\n"
+        "    answers = [client.infer({'strip': strips[row : row + 1]})['number'].item() for row in range(20)]\n"
+        "print(sum(answers == labels))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip()
+    assert int(done.stdout) >= 14  # nine of ten are right in the long run
 
 
 def test_bench_at_an_easy_rate_has_no_error(running: Path) -> None:
