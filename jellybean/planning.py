@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ from jellybean_solver.problem import Problem
 from jellybean_solver.solve import Solution, solve
 
 PLAN_FILE = "plan.json"
+BASELINE_S = 5.0  # for each figure to compare a plan to, where no time limit says otherwise
+BASELINE_SHARE = 0.25  # of the time limit
+
+Progress = Callable[[float, float, str], None]  # done, total, label
 
 
 @dataclass(frozen=True)
@@ -54,18 +59,34 @@ class Planned:
 
 
 def plan_project(
-    project: Project, *, gap: float = GAP, time_limit_s: float | None = None, compare: bool = True
+    project: Project,
+    *,
+    gap: float = GAP,
+    time_limit_s: float | None = None,
+    compare: bool = True,
+    progress: Progress | None = None,
 ) -> Planned:
-    """Solve, then check the latency SLO on the plan. Never raises for an infeasible problem: that is an answer."""
+    """Solve, then check the latency SLO on the plan. Never raises for an infeasible problem: that is an answer.
+
+    `compare`: solve the baselines too, each in at most a quarter of the time limit, or 5 seconds without one.
+    """
+    tell = progress or (lambda done, total, label: None)
+    tell(0, 3, "the cheapest plan")
     problem = build_problem(project)
     started = time.perf_counter()
     solution = solve(problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
     solve_s = time.perf_counter() - started
     plan = solution.plan
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
+    tell(1, 3, "p99 latency")
     if plan is not None and (breach := check_latency(plan)) is not None:
         plan, reasons = None, (breach,)
-    found = tuple(baselines(problem)) if compare and plan is not None else ()
+    tell(2, 3, "what to compare it to")
+    found: tuple[Baseline, ...] = ()
+    if compare and plan is not None:
+        limit_s = BASELINE_S if time_limit_s is None else BASELINE_SHARE * time_limit_s
+        found = baselines(problem, gap=gap, time_limit_s=limit_s, clock=time.monotonic)
+    tell(3, 3, "done")
     return Planned(problem, solution, plan, reasons, found, solve_s)
 
 
@@ -118,8 +139,10 @@ def unproven(plan: Plan) -> str | None:
     proof = plan.certificate
     if proof.termination == "optimal":
         return None
-    why = "a time limit stopped its search" if proof.termination == "time_limit" else "the gap asked for was reached"
-    return f"this plan may cost up to {proof.gap:.2%} more than the optimum: {why}"
+    why = "a time limit stopped its search" if proof.termination == "time_limit" else "its search stopped at that gap"
+    if proof.bound <= 0:
+        return f"nothing is proven about the cost of this plan: {why}"
+    return f"this plan may cost up to {proof.objective / proof.bound - 1.0:.2%} more than the optimum: {why}"
 
 
 def problem_key(problem: Problem) -> str:

@@ -37,6 +37,10 @@ class Emulation:
             self._busy_s[shapes] = self._calibrated_s(feed) / self._speed
         return self._busy_s[shapes]
 
+    def forget(self) -> None:
+        """Calibrate all shapes again when they are next seen."""
+        self._busy_s.clear()
+
     def _calibrated_s(self, feed: Mapping[str, Array]) -> float:
         taken: list[float] = []
         for run in range(_WARM_UP_RUNS + _RUNS):

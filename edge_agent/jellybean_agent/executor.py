@@ -67,7 +67,7 @@ class Executor:
     def __init__(self, model_path: Path, sha256: str, input_order: Sequence[str], speed: float = 1.0) -> None:
         if not speed > 0:
             raise ModelError(f"speed {speed} of {model_path}: it must be above 0")
-        self._session = _load(model_path, sha256)
+        self._session = _load(model_path, sha256, accelerated=speed == 1.0)
         self._emulation = Emulation(speed, lambda feed: self._session.run(None, feed)) if speed != 1.0 else None
         ports = [_port(item, str(model_path)) for item in self._session.get_inputs()]
         self.outputs = tuple(_port(item, str(model_path)) for item in self._session.get_outputs())
@@ -81,10 +81,10 @@ class Executor:
 
         InvalidInputError when a tensor does not fit the model, PermanentError when onnxruntime fails.
         """
+        began = time.perf_counter()
         feed = self._feed(inputs)
         try:
             busy_s = self._emulation.busy_s(feed) if self._emulation is not None else 0.0
-            began = time.perf_counter()
             found = self._session.run(self._output_names, feed)
         except ORT_ERRORS as error:
             raise PermanentError(f"onnxruntime: {str(error).splitlines()[0][:300]}") from error
@@ -93,6 +93,11 @@ class Executor:
             time.sleep(busy_s - wall_s)
         outputs = dict(zip(self._output_names, found, strict=True))
         return RunResult(outputs, wall_s, time.perf_counter() - began)
+
+    def recalibrate(self) -> None:
+        """Forget what was measured of an emulated worker, so that its next runs measure it anew."""
+        if self._emulation is not None:
+            self._emulation.forget()
 
     def _feed(self, inputs: Sequence[Input]) -> dict[str, Array]:
         if len(inputs) != len(self.inputs):
@@ -126,8 +131,11 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _load(path: Path, sha256: str) -> ort.InferenceSession:
-    """The bytes that were hashed are the bytes that are loaded: the file is read once."""
+def _load(path: Path, sha256: str, *, accelerated: bool) -> ort.InferenceSession:
+    """The bytes that were hashed are the bytes that are loaded: the file is read once.
+
+    An emulated device is measured by the processor's time, so it takes no accelerator.
+    """
     try:
         model = path.read_bytes()
     except OSError as error:
@@ -144,7 +152,7 @@ def _load(path: Path, sha256: str) -> ort.InferenceSession:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     available = ort.get_available_providers()
-    providers = [name for name in _ACCELERATORS if name in available] + ["CPUExecutionProvider"]
+    providers = [name for name in _ACCELERATORS if accelerated and name in available] + ["CPUExecutionProvider"]
     try:
         return ort.InferenceSession(model, options, providers=providers)
     except ORT_ERRORS as error:

@@ -3,7 +3,8 @@
 Every point (model, speed, batch) is measured in several short blocks, round-robin over all points, so that drift of
 the machine hits all alike; the spread of a point's block medians says how noisy it was. Before each run the worker
 pauses as it would between two requests in service. A tight loop would flatter: caches stay warm, and small models run
-several times faster in it. An emulated worker is busy by its calibration, so a few runs tell all.
+several times faster in it. An emulated worker is busy by its calibration, which each block makes anew, so a
+few runs tell all.
 """
 
 from __future__ import annotations
@@ -113,10 +114,11 @@ class LatencyMeter:
     def _samples(self, point: Point, block: int) -> list[float]:
         model = point.model
         executor = self._executor(model, point.speed)
+        executor.recalibrate()
         inputs = batched(self._inputs[model.operator], point.batch)
         samples: list[float] = []
         try:
-            for _ in range(WARM_UP_RUNS if self._fast(point) else block == 0):
+            for _ in range(WARM_UP_RUNS if self._fast(point) else block == 0 or point.speed != 1.0):
                 executor.run(inputs[0])
             ends = time.perf_counter() + self._seconds(point)
             slept_s = 0.0

@@ -50,7 +50,10 @@ def proof(plan: Plan) -> str:
     certificate = plan.certificate
     if certificate.termination == "optimal" and certificate.gap <= 1e-6:
         return "proven optimal"
-    return f"at most {certificate.gap:.1%} above the optimum ({certificate.termination.replace('_', ' ')})"
+    stopped = certificate.termination.replace("_", " ")
+    if certificate.bound <= 0:
+        return f"nothing proven ({stopped})"
+    return f"at most {certificate.objective / certificate.bound - 1.0:.2%} above the optimum ({stopped})"
 
 
 def where(plan: Plan, placement: Placement) -> str:

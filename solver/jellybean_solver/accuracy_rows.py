@@ -1,4 +1,8 @@
-"""An accuracy target as rows of the joint program, one way per accuracy model."""
+"""An accuracy target as rows of the joint program, one way per accuracy model.
+
+Every selection that reaches the target satisfies its rows. Others may too where measured points of one operator fall
+although their inputs rise: the rows take the better point below, the model the measured one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ Chosen = Mapping[tuple[str, str], int]  # (operator, variant) -> binary column
 
 
 def add_accuracy(program: Program, model: AccuracyModel, chosen: Chosen, target: float | None) -> bool:
-    """Rows that hold exactly for the selections that reach `target`; False when none does."""
+    """Rows that hold for the selections that reach `target`; False when none does."""
     if target is None:
         return True
     least = target - ACCURACY_SLACK
@@ -33,16 +37,14 @@ def _independent(program: Program, model: Independent, chosen: Chosen, least: fl
     """A product is a sum of logarithms: sum of -log(percent / 100) <= -log(least / 100)."""
     if not model.table:
         return False
-    if least <= 0:
-        return True
-    row = int(program.add_rows(-math.inf, -math.log(least / 100.0), 1)[0])
+    row = int(program.add_rows(-math.inf, -math.log(least / 100.0) if least > 0 else math.inf, 1)[0])
     for (name, variant), column in chosen.items():
         if name in model.table:
-            percent = model.table[name].get(variant, 0.0)
-            if percent > 0:
-                program.fill([row], [column], -math.log(percent / 100.0))
-            else:
+            percent = model.table[name].get(variant)
+            if percent is None or (percent <= 0 and least > 0):
                 _never(program, column)
+            elif percent > 0:
+                program.fill([row], [column], -math.log(percent / 100.0))
     return True
 
 

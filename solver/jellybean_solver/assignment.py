@@ -75,10 +75,12 @@ class Relaxation:
     multipliers: Multipliers | None
 
 
-def improve(network: Network, demand: Demand, *, gap: float, time_limit_s: float | None = None) -> Assignment | None:
+def improve(
+    network: Network, demand: Demand, *, cutoff: float = math.inf, gap: float, time_limit_s: float | None = None
+) -> Assignment | None:
     """A cheap assignment, to a relative gap, for a caller who has a bound of his own; None when none was found."""
     model = _Model(network, demand)
-    model.minimise_cost()
+    model.minimise_cost(cutoff)
     outcome = model.solve(integer=True, time_limit_s=time_limit_s, gap=gap)
     if outcome is None or outcome[0] is None:
         return None
@@ -144,9 +146,12 @@ def largest_rate_scale(
     outcome = model.solve(integer=integer, time_limit_s=time_limit_s)
     if outcome is None or outcome[0] is None:
         return None
+    bound = -outcome[1]
+    if not model.all_largest:  # only some sets of models were tried: what they cannot carry, others might
+        bound = 1.0
     weights = {} if integer else model.capacity_duals()
     scale = max(0.0, -outcome[0])
-    return RateScale(scale, max(scale, -outcome[1]), weights, model.busy(), model.carried())
+    return RateScale(scale, max(scale, bound), weights, model.busy(), model.carried())
 
 
 class _Model:

@@ -241,7 +241,7 @@ class _Explainer:
         if self.scaled is None:
             return
         if not self.scaled.finished:
-            yield "no plan exists; time ended before the binding constraints were found: allow more time to learn them"
+            yield "no plan exists; what binds was not found in time, or there are too many sets of models to try"
             return
         if self.scaled.selection is None or self.scaled.found is None:
             asked = "" if self.target is None else f" that reaches accuracy {self.target:g}"

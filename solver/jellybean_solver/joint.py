@@ -49,13 +49,19 @@ def propose(
     target: float | None,
     *,
     fixed: Mapping[str, str] | None = None,
+    excluded: Sequence[Mapping[str, str]] = (),
+    budget: float = math.inf,
     gap: float = 0.0,
     time_limit_s: float | None = None,
 ) -> Proposal:
-    """Solve the joint program to a relative gap; `fixed`: operators whose variant is given."""
+    """Solve the joint program to a relative gap; `fixed`: operators whose variant is given; `excluded`: selections."""
     model = _Joint(network, target, fixed or {})
     if not model.possible:
         return Proposal(math.inf)
+    for selection in excluded:
+        model.exclude(selection)
+    if math.isfinite(budget):
+        model.program.limit_cost(budget)
     answer = model.program.solve(gap=gap, time_limit_s=time_limit_s)
     return model.proposal(answer)
 
@@ -95,10 +101,16 @@ class _Joint:
         self._links()
         self.possible = add_accuracy(self.program, network.problem.accuracy, self.chosen, target)
 
+    def exclude(self, selection: Mapping[str, str]) -> None:
+        """A row that this whole selection breaks, and no other."""
+        columns = [self.chosen[choice] for choice in selection.items()]
+        row = int(self.program.add_rows(-math.inf, len(columns) - 1.0, 1)[0])
+        self.program.fill([row] * len(columns), columns, 1.0)
+
     def proposal(self, answer: Answer) -> Proposal:
         """The point in the problem's own words."""
         if answer.values is None:
-            return Proposal(answer.bound)
+            return Proposal(max(0.0, answer.bound))
         values = answer.values
         selection: dict[str, str] = {}
         for (name, variant), column in self.chosen.items():
@@ -110,7 +122,7 @@ class _Joint:
             for pool, column in zip(self.places[name, variant].pools, self.places[name, variant].columns, strict=True)
             if values[column] > USED
         )
-        return Proposal(answer.bound, answer.value, selection, pairs)
+        return Proposal(max(0.0, answer.bound), answer.value, selection, pairs)
 
     def _operators(self) -> None:
         for name in self.network.names:

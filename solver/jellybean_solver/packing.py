@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-MOST_SETS = (
-    400  # per pool; beyond, a family that covers every operator is used and the answer's bound says what is lost
-)
+MOST_SETS = 400  # per pool; beyond, a family that covers every operator is used
+_MOST_STEPS = 20_000  # of the search for them
 _SPARE = 1e-9  # relative; a worker is full when nothing beyond rounding is left
 
 
@@ -48,8 +47,12 @@ def _extend(
 ) -> bool:
     """Depth first, names in or out; a leaf counts if nothing left out still fits. False when there are too many."""
     stack: list[tuple[int, tuple[str, ...], float]] = [(0, (), 0.0)]
+    steps = 0
     while stack:
         index, held, used = stack.pop()
+        steps += 1
+        if steps > _MOST_STEPS:
+            return False
         if index == len(names):
             out = (memory_bytes[name] for name in names if name not in held)
             if not any(fits(used + more, limit_bytes) for more in out):

@@ -18,7 +18,10 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`values` per column (None: none was found in time); `bound` on the objective from below; inf: infeasible."""
+    """`values` per column (None: none was found in time); `bound` on the objective from below, inf only if infeasible.
+
+    -inf when time ended before anything was known.
+    """
 
     values: Floats | None
     value: float
@@ -64,6 +67,13 @@ class Program:
         at = np.asarray(rows, np.int64)
         self.entries.append((at, np.asarray(columns, np.int64), np.broadcast_to(np.asarray(values, float), at.shape)))
 
+    def limit_cost(self, most: float) -> None:
+        """A row that keeps the objective at or below `most`."""
+        cost = np.concatenate(self.cost)
+        columns = np.flatnonzero(cost)
+        row = self.add_rows(-math.inf, most, 1)
+        self.fill(np.repeat(row, len(columns)), columns, cost[columns])
+
     def solve(
         self, *, gap: float = 0.0, time_limit_s: float | None = None, threads: int = 1, relaxed: bool = False
     ) -> Answer:
@@ -75,6 +85,8 @@ class Program:
             ("random_seed", 0),
             ("mip_rel_gap", gap),
             ("mip_abs_gap", 0.0),
+            ("primal_feasibility_tolerance", 1e-9),
+            ("dual_feasibility_tolerance", 1e-9),
             ("mip_feasibility_tolerance", 1e-9),
             ("time_limit", math.inf if time_limit_s is None else time_limit_s),
         ):

@@ -64,12 +64,19 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
     outcome = cheapest(fleet, problem.slo.accuracy, beam_width=beam_width, gap=gap, clock=limit)
     if outcome.found is None:
         if not outcome.finished:
-            raise SolverError(
-                f"no plan was found in the time allowed ({outcome.tried} selections tried); allow more time"
-            )
+            raise SolverError(_nothing_found(outcome))
         reasons = explain(fleet, effort) if explained else None
         return Solution("infeasible", None, reasons, outcome.tried, None)
     plan, evaluation = finish(fleet.network, outcome)
+    budget = problem.slo.budget_usd_per_h
+    if evaluation.breaches and budget is not None and outcome.bound <= budget and is_large(fleet.network):
+        # A gap around the budget: ask again for a plan within it.
+        target = problem.slo.accuracy
+        outcome = cheapest_large(fleet.network, target, fixed=None, gap=gap, clock=limit, budget=budget)
+        if outcome.found is not None:
+            plan, evaluation = finish(fleet.network, outcome)
+        elif not outcome.finished:
+            raise SolverError(f"{_nothing_found(outcome)}; the budget is {budget:g} USD/h")
     if evaluation.violations:
         raise SolverError(
             f"the plan found contradicts the problem ({'; '.join(evaluation.violations)}); please report this problem"
@@ -114,6 +121,15 @@ def finish(network: Network, outcome: Outcome[Assignment]) -> tuple[Plan, Evalua
     certificate = _certificate(outcome, total)
     plan = replace(draft, cost=evaluation.cost, accuracy=evaluation.accuracy, certificate=certificate)
     return plan, evaluation
+
+
+def _nothing_found(outcome: Outcome[Assignment]) -> str:
+    if outcome.stopped == "time_limit":
+        return f"no plan was found in the time allowed ({outcome.tried} selections tried); allow more time"
+    return (
+        f"no plan was found, nor proven that there is none ({outcome.tried} selections tried): too many sets of models "
+        "fit on one worker to try them all; use fewer variants or pools, or give workers more memory"
+    )
 
 
 def _certificate(outcome: Outcome[Assignment], objective: float) -> Certificate:
