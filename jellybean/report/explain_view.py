@@ -221,6 +221,10 @@ def _infeasible(explained: Explained) -> RenderableType:
     parts: list[RenderableType] = [title]
     if explained.explanation.status == "refused":
         parts.append(Text(f"The cheapest plan breaks a limit; a dearer one is not searched for: {found.reason}"))
+    elif not found.relaxations and not found.proven:
+        parts.append(
+            Text(f"What conflicts is not known: time ended before it was found (--time-limit). {found.reason}")
+        )
     elif not found.relaxations:
         parts.append(Text(f"Whatever the targets: {found.reason}"))
     else:
@@ -232,7 +236,7 @@ def _infeasible(explained: Explained) -> RenderableType:
     if found.remaining:
         names = "; ".join(_title(explained, requirement).plain for requirement in found.remaining)
         parts.append(Text(f"Easing one is not enough: without the first, these still conflict: {names}"))
-    if not found.proven and explained.explanation.status != "refused":
+    if not found.proven and found.relaxations and explained.explanation.status != "refused":
         parts.append(Text("Not proven: time ended, or a plan was refused, for some of the sets looked at", "yellow"))
     parts.append(Text(f"{explained.explanation.solves} problems solved in {explained.explain_s:.1f} s", "dim"))
     return Group(*parts)
@@ -258,14 +262,14 @@ def _conflict(explained: Explained, found: Conflict) -> Table:
 
 def _enough(explained: Explained, item: Relaxation) -> str:
     if item.helps is None:
-        return "not known in the time allowed"
+        return "not known: no time, or plans refused"
     if not item.helps:
         return "no value of it helps alone"
     if item.value is None:
         gone = {Kind.SHARING: "shared", Kind.RESIDENCY: "anywhere"}
         return gone.get(item.requirement.kind, "without it only")
     values = dict.fromkeys(s.partition("=")[2] for s in explained.settings(item.requirement, item.value))
-    return ", ".join(values) + ("" if item.exact else " (less may do: time ended)")
+    return ", ".join(values) + ("" if item.exact else " (less may do)")
 
 
 def _title(explained: Explained, requirement: Requirement) -> Text:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -17,7 +18,7 @@ from jellybean_solver.flows import link_uses
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Problem
 from jellybean_solver.requirements import LEAST_RATE, Kind, Requirement, eased, requirements, without
-from jellybean_solver.resolving import EQUAL, Answer, Resolver
+from jellybean_solver.resolving import EQUAL, Answer, Ask, Resolver
 
 Eased = tuple[float | None, Answer]  # a value in the requirement's unit, None: it must go; and what it gives
 
@@ -27,11 +28,11 @@ STEP = 1e-6  # percent points: two accuracies further apart than this differ
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """The least change of one requirement alone that gives a plan.
+    """The least change of one requirement alone that is known to give a plan.
 
-    `helps`: whether there is one; None when time ended before that was known. `value` is in the requirement's unit,
+    `helps`: whether there is one; None when that is not known. `value` is in the requirement's unit,
     None where it must go altogether. `cost_usd_per_h` and `accuracy` are of the plan that it gives. `exact`: it is the
-    least change; else time ended and a smaller one may do.
+    least change; else a smaller one may do, as time ended, or as only the cheapest plans were held against a limit.
     """
 
     requirement: Requirement
@@ -57,8 +58,9 @@ class Relaxation:
 class Conflict:
     """An irreducible set of requirements that no plan meets together; empty when structure alone forbids a plan.
 
-    `proven`: every solve behind it was conclusive. `remaining`: when no member helps alone, what still conflicts
-    without the first of them. `reason`: the solver's own sentence on the whole problem.
+    `proven`: every solve behind it was conclusive; an empty set that is not proven says only that time ended before one
+    was found. `remaining`: when no member helps alone, what still conflicts without the first of them. `reason`: the
+    solver's own sentence on the whole problem.
     """
 
     relaxations: tuple[Relaxation, ...]
@@ -81,26 +83,37 @@ class Conflict:
         }
 
 
-def conflict(problem: Problem, answer: Answer, resolver: Resolver) -> Conflict:
-    """The conflict of a problem whose `answer` is that it has no plan."""
+def conflict(problem: Problem, answer: Answer, resolver: Resolver, ask: Ask | None = None) -> Conflict:
+    """The conflict of a problem whose `answer` is that it has no plan.
+
+    `ask` answers for the problem and all that ask less than it, where that takes more than to solve them as they are.
+    """
+    ask = ask or partial(resolver.ask, explained=False)
     every = requirements(problem, resolver.means.exclusive)
+    easing = partial(_Easing, problem, answer, resolver, ask)
     if answer.status == "refused":
-        return _of_refused(problem, answer, every, resolver)
-    search = _Search(problem, every, resolver)
+        return _of_refused(problem, answer, every, resolver, easing)
+    search = _Search(problem, every, resolver, ask)
     members = search.irreducible(every)
-    relaxations = tuple(_Easing(problem, answer, resolver, member).least() for member in members)
+    relaxations = tuple(easing(member).least() for member in members)
     remaining: tuple[Requirement, ...] = ()
     if members and all(relaxation.helps is False for relaxation in relaxations):
         remaining = search.irreducible([requirement for requirement in every if requirement != members[0]])
     return Conflict(relaxations, answer.reason, search.proven, remaining)
 
 
-def _of_refused(problem: Problem, answer: Answer, every: Sequence[Requirement], resolver: Resolver) -> Conflict:
-    """The limits that the cheapest plan breaks: what conflicts with them is not known."""
+def _of_refused(
+    problem: Problem,
+    answer: Answer,
+    every: Sequence[Requirement],
+    resolver: Resolver,
+    easing: Callable[[Requirement], _Easing],
+) -> Conflict:
+    """The limits that the cheapest plan breaks: what conflicts with them is not known, nor whether less would do."""
     if answer.plan is None:
         return Conflict((), answer.reason, False)
     broken = [requirement for requirement in every if _breaks(problem, answer.plan, requirement, resolver)]
-    found = tuple(_Easing(problem, answer, resolver, requirement).least() for requirement in broken)
+    found = tuple(replace(easing(requirement).least(), exact=False) for requirement in broken)
     return Conflict(found, answer.reason, False)
 
 
@@ -112,12 +125,15 @@ def _breaks(problem: Problem, plan: Plan, requirement: Requirement, resolver: Re
 
 
 class _Search:
-    def __init__(self, problem: Problem, every: Sequence[Requirement], resolver: Resolver) -> None:
-        self.problem, self.every, self.resolver = problem, every, resolver
+    def __init__(self, problem: Problem, every: Sequence[Requirement], resolver: Resolver, ask: Ask) -> None:
+        self.problem, self.every, self.resolver, self.ask = problem, every, resolver, ask
         self.proven = True
 
     def irreducible(self, suspects: Sequence[Requirement]) -> tuple[Requirement, ...]:
-        """Members of `suspects` that conflict, all others of the problem taken away; whole kinds are tried first."""
+        """Members of `suspects` that conflict, all others of the problem taken away; whole kinds are tried first.
+
+        None when structure alone forbids a plan, or when that is not known.
+        """
         kept = list(suspects)
         kinds = [list(group) for _, group in groupby(suspects, key=lambda requirement: requirement.kind)]
         self.resolver.expect(len(kinds))
@@ -146,7 +162,7 @@ class _Search:
     def _conflicting(self, kept: Sequence[Requirement]) -> bool:
         dropped = [requirement for requirement in self.every if requirement not in kept]
         label = "what conflicts" if not kept else f"what conflicts: {len(kept)} requirements"
-        answer = self.resolver.ask(without(self.problem, *dropped), label, explained=False)
+        answer = self.ask(without(self.problem, *dropped), label)
         self.proven = self.proven and answer.proven
         return not answer.holds
 
@@ -154,16 +170,18 @@ class _Search:
 class _Easing:
     """The search for the least change of one requirement."""
 
-    def __init__(self, problem: Problem, answer: Answer, resolver: Resolver, requirement: Requirement) -> None:
-        self.problem, self.resolver, self.requirement = problem, resolver, requirement
+    def __init__(
+        self, problem: Problem, answer: Answer, resolver: Resolver, ask: Ask, requirement: Requirement
+    ) -> None:
+        self.problem, self.resolver, self.ask, self.requirement = problem, resolver, ask, requirement
         self.hints = answer.infeasibility
-        self.known = True
+        self.known = requirement.kind is not Kind.LATENCY_P99  # a dearer plan may take less time
 
     def least(self) -> Relaxation:
         """What it takes of this requirement alone."""
         dropped = self._ask(without(self.problem, self.requirement))
         if not dropped.holds or dropped.plan is None:
-            return Relaxation(self.requirement, None if dropped.status == "unknown" else False)
+            return Relaxation(self.requirement, False if dropped.proven else None)
         if self.requirement.value is None:
             return self._relaxation(None, dropped)
         value, answer = _EASINGS[self.requirement.kind](self, dropped, dropped.plan)
@@ -248,8 +266,8 @@ class _Easing:
         return self._ask(eased(self.problem, self.requirement, value))
 
     def _ask(self, problem: Problem) -> Answer:
-        answer = self.resolver.ask(problem, f"how far to ease {self.requirement.words}")
-        self.known = self.known and answer.status != "unknown"
+        answer = self.ask(problem, f"how far to ease {self.requirement.words}")
+        self.known = self.known and answer.proven
         return answer
 
     def _relaxation(self, value: float | None, answer: Answer) -> Relaxation:

@@ -12,9 +12,10 @@ from typing import Any
 
 from jellybean_solver.conflicts import Conflict, conflict, used_of
 from jellybean_solver.errors import SolverError
+from jellybean_solver.infeasible import scaled
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Problem
-from jellybean_solver.requirements import Kind, Requirement, eased, requirements, with_rates, without
+from jellybean_solver.requirements import Kind, Requirement, eased, requirements, without
 from jellybean_solver.resolving import EQUAL, Answer, Change, Means, Resolver, compared
 from jellybean_solver.restrictions import only_variant, without_pool, without_tier
 from jellybean_solver.why_not import Question, WhyNot, why_not
@@ -164,7 +165,7 @@ class _Explainer:
         if accuracy is not None:
             words = f"accuracy above this plan's {accuracy:g}"
             yield self._aimed(accuracy + NEXT), "next_accuracy", "next", words
-        yield with_rates(self.problem, 1 + MORE), "rate", f"+{MORE * 100:g} %", f"{MORE * 100:g} % more requests"
+        yield scaled(self.problem, 1 + MORE), "rate", f"+{MORE * 100:g} %", f"{MORE * 100:g} % more requests"
 
     def _aimed(self, target: float) -> Problem:
         return replace(self.problem, slo=replace(self.problem.slo, accuracy=target))

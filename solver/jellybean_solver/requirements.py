@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from jellybean_solver.infeasible import scaled
 from jellybean_solver.problem import Operator, Pool, Problem, Sharing
 
 LEAST_RATE = 1e-6  # share of the rates that stands for none: a rate of 0 asks for no plan at all
@@ -99,15 +100,15 @@ def _of_places(problem: Problem) -> Iterable[Requirement]:
                 yield Requirement(Kind.RESIDENCY, (edge.upstream, edge.downstream), None, words)
 
 
-def _of_pools(pools: Iterable[Pool]) -> Iterable[Requirement]:
-    counts = []
+def _of_pools(pools: Sequence[Pool]) -> Iterable[Requirement]:
+    """One kind after the other."""
     for pool in pools:
         if pool.memory_bytes is not None:
             words = f"the {pool.memory_bytes / 2**20:g} MiB of each worker of {pool.name}"
             yield Requirement(Kind.MEMORY, (pool.name,), pool.memory_bytes, words)
+    for pool in pools:
         workers = "worker" if pool.count == 1 else "workers"
-        counts.append(Requirement(Kind.COUNT, (pool.name,), pool.count, f"the {pool.count} {workers} of {pool.name}"))
-    yield from counts
+        yield Requirement(Kind.COUNT, (pool.name,), pool.count, f"the {pool.count} {workers} of {pool.name}")
 
 
 def eased(problem: Problem, requirement: Requirement, value: float) -> Problem:
@@ -138,12 +139,6 @@ def _enough(problem: Problem, name: str) -> int:
         )
         most += 1 + math.ceil(max(busy, default=0.0))
     return max(most, problem.pool_by_name[name].count)
-
-
-def with_rates(problem: Problem, factor: float) -> Problem:
-    """All rates multiplied."""
-    sources = tuple(replace(source, rate_per_s=source.rate_per_s * factor) for source in problem.sources)
-    return replace(problem, sources=sources)
 
 
 def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:
@@ -184,7 +179,7 @@ _NOTHING = {Kind.RATE: LEAST_RATE, Kind.UTILISATION: 1.0}  # of all other kinds:
 
 _CHANGES: dict[Kind, Callable[[Problem, tuple[str, ...], float], Problem]] = {
     Kind.ACCURACY: _slo("accuracy"),
-    Kind.RATE: lambda problem, subjects, value: with_rates(problem, value),
+    Kind.RATE: lambda problem, subjects, value: scaled(problem, value),
     Kind.BUDGET: _slo("budget_usd_per_h"),
     Kind.LATENCY_P99: _slo("latency_p99_s"),
     Kind.UTILISATION: lambda problem, subjects, value: replace(problem, utilisation=value),

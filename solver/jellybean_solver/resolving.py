@@ -43,7 +43,7 @@ class Answer:
 
     `status`: optimal; gap, time_limit (a plan, not proven cheapest); infeasible (proven); refused (the cheapest plan
     breaks a limit that the solver does not optimise, and a dearer one was not searched for); unknown (out of time).
-    `plan` is also the refused one. `reason` is empty for a plan that holds.
+    `plan` is also one that breaks a limit. `reason` is empty for a plan that holds.
     """
 
     status: str
@@ -67,7 +67,7 @@ class Change:
     """A changed problem's answer beside the plan in question. USD per hour; `share` of the plan's cost.
 
     The difference in optimal costs lies in `low` .. `high`, which are both `delta` when both are proven.
-    Figures are None without a plan; those of a refused plan stand with its `reason`.
+    Figures are None without a plan; those of a plan that does not hold stand with its `reason`.
     """
 
     kind: str
@@ -107,6 +107,9 @@ class Change:
             "selection": dict(self.selection),
             "differences": list(self.differences),
         }
+
+
+Ask = Callable[[Problem, str], Answer]  # a problem and what is asked, in words
 
 
 class Resolver:

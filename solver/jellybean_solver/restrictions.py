@@ -39,16 +39,15 @@ def runs_at(operator: Operator, pools: frozenset[str]) -> bool:
 
 
 def with_one_paid(problem: Problem, pool: Pool) -> Problem:
-    """One worker of a pool for nothing, and its price off the budget.
+    """One worker of a pool for nothing, and no budget.
 
     Its optimum and the worker's price are the least cost of all plans that pay for a worker of the pool: whether it is
-    used then is free.
+    used then is free. That cost is what a budget is held against: the worker may cost more than the budget alone.
     """
     paid = replace(pool, name=_paid(pool), count=1, price_usd_per_h=0.0)
     rest = replace(pool, count=pool.count - 1)
     pools = tuple(item for other in problem.pools for item in ((paid, rest) if other == pool else (other,)))
-    budget = problem.slo.budget_usd_per_h
-    slo = replace(problem.slo, budget_usd_per_h=None if budget is None else max(0.0, budget - pool.price_usd_per_h))
+    slo = replace(problem.slo, budget_usd_per_h=None)
     operators = tuple(
         replace(operator, variants=tuple(_twice(variant, pool) for variant in operator.variants))
         for operator in problem.operators
@@ -56,8 +55,8 @@ def with_one_paid(problem: Problem, pool: Pool) -> Problem:
     return replace(problem, pools=tuple(p for p in pools if p.count > 0), operators=operators, slo=slo)
 
 
-def as_paid(plan: Plan, pool: Pool) -> Plan:
-    """The plan of `with_one_paid` in the words of the problem before: the worker's name and its price."""
+def as_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
+    """The plan of `with_one_paid` in the words of the problem before: the worker's name and price, and the targets."""
     paid, price = _paid(pool), pool.price_usd_per_h
     workers = tuple(
         replace(worker, pool=pool.name, price_usd_per_h=price) if worker.pool == paid else worker
@@ -76,7 +75,7 @@ def as_paid(plan: Plan, pool: Pool) -> Plan:
     objective, bound = proof.objective + price, proof.bound + price
     gap = (objective - bound) / objective if objective > 0 else 0.0
     certificate = replace(proof, objective=objective, bound=bound, gap=gap)
-    return replace(plan, workers=workers, operators=operators, cost=cost, certificate=certificate)
+    return replace(plan, workers=workers, operators=operators, cost=cost, certificate=certificate, slo=problem.slo)
 
 
 def _paid(pool: Pool) -> str:

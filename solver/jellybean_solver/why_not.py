@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jellybean_solver.conflicts import Conflict, conflict
 from jellybean_solver.plan import Plan
-from jellybean_solver.problem import Problem
+from jellybean_solver.problem import Pool, Problem
 from jellybean_solver.requirements import Kind
-from jellybean_solver.resolving import EQUAL, Answer, Change, Resolver, compared
+from jellybean_solver.resolving import EQUAL, Answer, Ask, Change, Resolver, compared
 from jellybean_solver.restrictions import as_paid, only_at, only_variant, runs_at, with_one_paid
 
 ALL = 1e-6  # relative: what is missing to a rate that counts as all of it
@@ -79,7 +80,8 @@ def _variant(
     changed = only_variant(problem, operator, variant)
     words = f"with {operator} {variant}"
     answer = resolver.ask(changed, question.text)
-    return _told(question, compared(plan, answer, "variant", question.text, words), changed, answer, resolver)
+    change = compared(plan, answer, "variant", question.text, words)
+    return _told(question, change, lambda: conflict(changed, answer, resolver))
 
 
 class _Place:
@@ -116,16 +118,14 @@ class _Place:
             p for p in pools if any(runs_at(self.problem.operator_by_name[o], frozenset({p.name})) for o in possible)
         ]
         self.resolver.expect(len(pools) - 1)
-        found: list[tuple[Change, Problem, Answer]] = []
+        found: list[tuple[Change, Answer, Ask]] = []
         for pool in pools:
-            changed = with_one_paid(self.problem, pool)
-            answer = self.resolver.ask(changed, self.question.text)
-            if answer.plan is not None:
-                answer = replace(answer, plan=as_paid(answer.plan, pool))
+            ask = _paying(pool.name, self.resolver)
+            answer = ask(self.problem, self.question.text)
             words = f"with a worker of {pool.name}"
-            found.append((compared(self.plan, answer, "worker", pool.name, words), changed, answer))
-        change, changed, answer = min(found, key=lambda item: _rank(item[0]))
-        told = _told(self.question, change, changed, answer, self.resolver)
+            found.append((compared(self.plan, answer, "worker", pool.name, words), answer, ask))
+        change, answer, ask = min(found, key=lambda item: _rank(item[0]))
+        told = _told(self.question, change, lambda: conflict(self.problem, answer, self.resolver, ask))
         if not change.holds or change.delta_usd_per_h is None:
             return told
         price = self.problem.pool_by_name[change.subject].price_usd_per_h
@@ -147,7 +147,7 @@ class _Place:
             subject = f"{name}@{self.question.place}"
             found.append((compared(self.plan, answer, "placement", subject, words), changed, answer))
         change, changed, answer = min(found, key=lambda item: _rank(item[0]))
-        told = _told(self.question, change, changed, answer, self.resolver)
+        told = _told(self.question, change, lambda: conflict(changed, answer, self.resolver))
         nowhere = "" if len(possible) == 1 or told.verdict not in ("no_plan",) else "of no operator all requests fit: "
         return replace(told, sentence=_joined(self._stated(), nowhere + told.sentence), used_per_s=self.used)
 
@@ -162,18 +162,45 @@ class _Place:
         return f"this plan runs {', '.join(parts)} {self.where}"
 
 
+def _paying(name: str, resolver: Resolver) -> Ask:
+    """Asks for the cheapest plan that pays for a worker of a pool: its cost is then held against the budget."""
+
+    def ask(problem: Problem, label: str) -> Answer:
+        pool = problem.pool_by_name[name]
+        if pool.count == 0:
+            return Answer("infeasible", None, f"there are no workers in {name}")
+        answer = resolver.ask(with_one_paid(problem, pool), label, explained=False)
+        if answer.plan is None:
+            return answer
+        return _within_budget(problem, pool, replace(answer, plan=as_paid(problem, pool, answer.plan)))
+
+    return ask
+
+
+def _within_budget(problem: Problem, pool: Pool, answer: Answer) -> Answer:
+    plan, budget = answer.plan, problem.slo.budget_usd_per_h
+    if plan is None or budget is None or plan.cost.total_usd_per_h <= budget * (1 + EQUAL):
+        return answer
+    costs = f"{plan.cost.total_usd_per_h:.6g} USD/h, {pool.price_usd_per_h:g} of it for the worker"
+    if plan.certificate.bound <= budget * (1 + EQUAL):
+        reason = f"whether a plan keeps the budget of {budget:g} USD/h is not known: the cheapest found costs {costs}"
+        return Answer("unknown", None, reason)
+    return Answer("infeasible", plan, f"no plan keeps the budget of {budget:g} USD/h: the cheapest costs {costs}")
+
+
 def _rank(change: Change) -> tuple[bool, bool, float]:
     """Plans that hold by cost, then refused ones, then none."""
     cost = change.cost_usd_per_h
     return not change.holds, cost is None, cost if cost is not None else 0.0
 
 
-def _told(question: Question, change: Change, problem: Problem, answer: Answer, resolver: Resolver) -> WhyNot:
+def _told(question: Question, change: Change, find: Callable[[], Conflict]) -> WhyNot:
+    """The answer to a question whose changed problem is solved; `find` finds the conflict where it has no plan."""
     cost, delta = change.cost_usd_per_h, change.delta_usd_per_h
     if change.status == "unknown":
-        return WhyNot(question.text, "unknown", f"{change.words}: time ended before an answer was found", {}, change)
+        return WhyNot(question.text, "unknown", f"{change.words}: {change.reason}", {}, change)
     if not change.holds or cost is None or delta is None:
-        found = conflict(problem, answer, resolver)
+        found = find()
         return WhyNot(question.text, "no_plan", _no_plan(change, found), {}, change, found)
     verdict = "dearer" if delta > 0 else "cheaper" if delta < 0 else "same_cost"
     changes = "; ".join(change.differences) or "nothing else changes"

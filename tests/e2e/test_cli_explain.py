@@ -91,6 +91,19 @@ def test_a_conflict_is_exit_3_and_what_it_proposes_gives_a_plan(
     assert planned["cost_usd_per_h"]["total"] == pytest.approx(members[path]["cost_usd_per_h"], abs=0.01)
 
 
+def test_why_not_a_worker_speaks_of_the_budget_as_written(projects: Path) -> None:
+    options = ("--set", "slo.budget=7.05 USD/h", "--why-not", "cpu-2")
+    (answer,) = json.loads(explain(projects / "vqa", "--json", *options).stdout)["why_not"]
+
+    assert answer["verdict"] == "no_plan"
+    assert "no plan keeps the budget of 7.05 USD/h" in answer["sentence"]
+    assert "6.858" not in answer["sentence"]
+    settings = [setting for item in answer["conflict"]["requirements"] for setting in item["settings"]]
+    (budget,) = [setting for setting in settings if setting.startswith("slo.budget=")]
+    assert float(budget.partition("=")[2].split()[0]) > 7.05
+    assert not any("one paid" in setting for setting in settings)
+
+
 def test_a_conflict_is_told_in_the_users_words_and_lines(projects: Path) -> None:
     workflow = (projects / "vqa" / "workflow.yaml").read_text().splitlines()
     line = next(number for number, text in enumerate(workflow, 1) if text.strip().startswith("image: {"))

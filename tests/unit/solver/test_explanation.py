@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import EndToEnd, Link, Plan, Problem, Sharing, Slo, SolverError
+from jellybean_solver.conflicts import conflict
 from jellybean_solver.explanation import Explanation, explain
-from jellybean_solver.requirements import Kind
-from jellybean_solver.resolving import Answer, Change, Means, compared
+from jellybean_solver.requirements import Kind, requirements
+from jellybean_solver.resolving import Answer, Change, Means, Resolver, compared
 from jellybean_solver.why_not import Question
 from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
 
@@ -96,6 +97,46 @@ def test_why_not(question: Question, verdict: str, delta: float | None, said: st
     assert (answer.change.delta_usd_per_h if answer.change else None) == (pytest.approx(delta) if delta else None)
 
 
+def test_why_not_a_worker_that_costs_more_than_the_budget() -> None:
+    given = seeing(target=75.0, budget_usd_per_h=2.0)  # small on the box: 1; a gpu alone costs 3
+
+    (answer,) = explain(given, [Question("gpu", place="gpu")]).why_not
+
+    assert answer.verdict == "no_plan"
+    assert "no plan keeps the budget of 2 USD/h: the cheapest costs 3 USD/h, 3 of it for the worker" in answer.sentence
+    assert answer.conflict is not None
+    assert answer.conflict.proven
+    (item,) = answer.conflict.relaxations
+    assert item.requirement in requirements(given)
+    assert (item.requirement.kind, item.requirement.value, item.value) == (Kind.BUDGET, 2.0, pytest.approx(3.0))
+    assert item.exact
+
+
+def test_why_not_a_worker_conflicts_in_terms_of_the_problem_as_given() -> None:
+    # Large on the gpu costs 3; with a box beside it 4. Small on the box would keep the budget.
+    given = seeing(target=85.0, budget_usd_per_h=3.5)
+
+    (answer,) = explain(given, [Question("edge", place="edge")]).why_not
+
+    assert answer.conflict is not None
+    found = {item.requirement.kind: item for item in answer.conflict.relaxations}
+    assert set(answer.conflict.members) <= set(requirements(given))
+    assert found[Kind.BUDGET].value == pytest.approx(4.0)
+    assert found[Kind.ACCURACY].value == 80.0
+    assert found[Kind.ACCURACY].cost_usd_per_h == pytest.approx(1.0)
+    boxes = next(item for kind, item in found.items() if kind is Kind.COUNT)
+    assert (boxes.requirement.subjects, boxes.value) == (("box",), 2.0)
+    assert boxes.cost_usd_per_h == pytest.approx(2.0)
+
+
+def test_why_not_a_worker_within_the_budget() -> None:
+    (answer,) = explain(seeing(budget_usd_per_h=4.0), [Question("edge", place="edge")]).why_not
+
+    assert (answer.verdict, answer.conflict) == ("dearer", None)
+    assert answer.change is not None
+    assert answer.change.cost_usd_per_h == pytest.approx(4.0)
+
+
 def test_why_not_a_place_without_a_profile() -> None:
     only_box = replace(SMALL, service={"box": SMALL.service["box"]})
     given = problem(operator("see", ["camera"], only_box), pools=[box(), gpu()])
@@ -178,6 +219,30 @@ def test_latency_is_predicted_for_every_plan_and_refuses_it() -> None:
     assert not slow.conflict.proven
     (item,) = slow.conflict.relaxations
     assert (item.requirement.kind, item.value) == (Kind.LATENCY_P99, 0.2)
+    assert not item.exact  # small on a gpu might be quicker yet
+
+
+def test_a_latency_eased_to_the_cheapest_plans_is_not_said_to_be_the_least() -> None:
+    def p99_s(plan: Plan, thorough: bool) -> float:
+        return 0.2 if plan.selection["see"] == "large" else 0.05
+
+    given = seeing(target=85.0, latency_p99_s=0.1)
+    found = conflict(given, Answer("infeasible", None, "none"), Resolver(Means(p99_s=p99_s)))
+
+    item = next(item for item in found.relaxations if item.requirement.kind is Kind.LATENCY_P99)
+    assert (item.value, item.exact) == (0.2, False)
+    assert not found.proven
+
+
+@pytest.mark.parametrize("status", ["unknown", "infeasible"])
+def test_no_conflict_is_named_when_time_ends_before_the_first_probe(status: str) -> None:
+    def ask(problem: Problem, label: str) -> Answer:
+        return Answer(status, None, "an answer")
+
+    found = conflict(seeing(target=95.0), Answer("infeasible", None, "too much"), Resolver(Means()), ask)
+
+    assert found.members == ()
+    assert found.proven == (status == "infeasible")  # that structure alone forbids a plan
 
 
 def test_time_that_ends_leaves_questions_open_and_says_so() -> None:

@@ -1,0 +1,46 @@
+"""What is said of conflicts that are not known in full."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from jellybean.documents.places import Place
+from jellybean.explain import Explained
+from jellybean.report.explain_view import explained_text
+from jellybean_solver.conflicts import Conflict, Relaxation
+from jellybean_solver.explanation import Explanation
+from jellybean_solver.requirements import Kind, Requirement
+from tests.unit.solver.fleet import box, operator, problem, variant
+
+LATENCY = Requirement(Kind.LATENCY_P99, (), 0.1, "the p99 latency of 100 ms")
+
+
+def told(status: str, found: Conflict) -> str:
+    given = problem(operator("see", ["camera"], variant("small", {"box": 0.1})), pools=[box()])
+    places = {LATENCY: (Place("slo.latency_p99", "workflow.yaml", 3, "100 ms"),)}
+    out = StringIO()
+    Console(file=out, width=200).print(
+        explained_text(Explained(given, Explanation(status, None, conflict=found), places, 0.1))
+    )
+    return out.getvalue()
+
+
+def test_a_conflict_that_was_not_found_in_time_is_not_put_down_to_structure() -> None:
+    known, unknown = (told("infeasible", Conflict((), "too few workers", proven)) for proven in (True, False))
+
+    assert "Whatever the targets: too few workers" in known
+    assert "What conflicts is not known" in unknown
+    assert "too few workers" in unknown
+    assert "Whatever" not in unknown
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_relaxation_that_may_be_too_much_says_so(exact: bool) -> None:
+    item = Relaxation(LATENCY, True, 0.2, 3.0, None, exact)
+    text = told("refused", Conflict((item,), "the cheapest plan would take 200 ms", False))
+
+    assert ("less may do" in text) != exact
+    assert "least" not in text
