@@ -14,6 +14,7 @@ from jellybean.report import units
 from jellybean_solver.plan_diff import PlanDiff, WorkerChange
 from jellybean_solver.plan_matching import HostedModel
 
+MOST_FIGURES, MOST_CHARACTERS = 20, 40  # lines of figures; of a list in one
 MOST_WORKERS = 20  # listed one by one; of more, those with the same change in one line
 
 
@@ -23,6 +24,7 @@ def diff_text(diff: PlanDiff, before: str, after: str) -> RenderableType:
         return Text(f"no difference between {before} and {after} but perhaps their workers' names", "bold")
     parts: list[RenderableType] = [Text(f"{before} -> {after}", "bold"), Text(f"  {_cost(diff)}")]
     parts += [Text(f"  {line}") for line in (*_selection(diff), *_fleet(diff))]
+    parts += [Text(f"  {line}") for line in _figures(diff)]
     if diff.workers:
         parts.append(_workers(diff))
     return Group(*parts)
@@ -76,6 +78,18 @@ def _fleet(diff: PlanDiff) -> list[str]:
     if diff.routes_changed:
         lines.append("routes: requests go other ways, or in other shares")
     return lines
+
+
+def _figures(diff: PlanDiff) -> list[str]:
+    lines = [f"{item.figure}: {_figure(item.before)} -> {_figure(item.after)}" for item in diff.figures[:MOST_FIGURES]]
+    more = len(diff.figures) - len(lines)
+    return [*lines, f"and {more} more figures (--json has all)"] if more > 0 else lines
+
+
+def _figure(value: object) -> str:
+    if isinstance(value, list):
+        return "other values" if len(str(value)) > MOST_CHARACTERS else str(value)
+    return "none" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _workers(diff: PlanDiff) -> Table:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from jellybean.errors import JellyBeanError
+
 app = typer.Typer(
     name="jellybean",
     help="Plan, serve and measure ML workflows over edge and cloud.",
@@ -26,6 +28,25 @@ Overrides = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+
+
+def picture(path: Path) -> Path:
+    """What --plot names, before long work is done for it; BadParameter when nothing can be drawn there."""
+    from jellybean.pictures import require_picture
+
+    try:
+        require_picture(path)
+    except JellyBeanError as error:
+        raise typer.BadParameter(f"--plot {error}") from error
+    return path
+
+
+def folder(option: str, path: Path) -> Path:
+    """A folder that is there or can be made; BadParameter when a file is in its way."""
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not there.is_dir():
+        raise typer.BadParameter(f"{option} {path}: {there} is a file, not a folder")
+    return path
 
 
 def example(*lines: str) -> str:

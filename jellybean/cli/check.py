@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from jellybean.cli.app import picture
 from jellybean.cli.console import EXIT_WOULD_BREAK, errors, out, print_json, progress, say
 from jellybean.planning import unproven
 
@@ -16,10 +17,9 @@ def run_check(
 ) -> None:
     """Replay, print, draw; typer.Exit with status 6 when a target would break."""
     from jellybean.whatif import check_json, check_text, check_trace, save_plot
-    from jellybean.whatif.plot import require_format
 
     if plot is not None:
-        require_format(plot)
+        picture(plot)
     with progress("check") as advance:
         found = check_trace(directory, trace, overrides, seed=seed, progress=advance)
     if (warning := unproven(found.plan)) is not None:

@@ -24,7 +24,7 @@ def diff(
     after: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
     json: Json = False,
 ) -> None:
-    """Compare two plans: cost, variants, workers, models to load, traffic. Exit status 0 same, 1 different."""
+    """Compare two plans: cost, variants, workers, models to load, traffic, figures. Exit status 0 same, 1 different."""
     try:
         found = plan_diff(_plan(before), _plan(after))
     except JellyBeanError as error:

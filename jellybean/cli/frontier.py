@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Directory, Json, Overrides, app, example
+from jellybean.cli.app import Directory, Json, Overrides, app, example, folder, picture
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
 from jellybean.documents import load_project
 from jellybean.documents.units import RATE, UnitError, parse_quantity
@@ -59,7 +59,9 @@ def frontier(
     if not math.isfinite(step):
         raise typer.BadParameter(f"--step {step} must be finite, e.g. --step 0.5")
     scales = None if rates is None else parse_rates(rates)
-    path = _picture(plot) if plot is not None else None if json else directory / "frontier.svg"
+    path = picture(plot) if plot is not None else None if json else directory / "frontier.svg"
+    if plans is not None:
+        folder("--plans", plans)
     project = load_project(directory, overrides or ())
     with progress("frontier") as advance:
         found = find_frontier(project, rates=scales, step=step, time_limit_s=time_limit, progress=advance)
@@ -77,17 +79,6 @@ def frontier(
     if path is not None:
         save_plot(found, path)
         say(f"wrote {path}")
-
-
-def _picture(path: Path) -> Path:
-    """The path, before long work is done for it."""
-    from jellybean.frontier import PLOT_FORMATS
-
-    if path.suffix.lower() not in PLOT_FORMATS:
-        raise typer.BadParameter(f"--plot {path}: a picture is one of {', '.join(PLOT_FORMATS)}")
-    if not path.parent.is_dir():
-        raise typer.BadParameter(f"--plot {path}: there is no folder {path.parent}")
-    return path
 
 
 def parse_rates(text: str) -> Scales:

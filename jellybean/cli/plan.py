@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,8 +54,11 @@ def plan(
     json: Json = False,
     time_limit: Annotated[float | None, typer.Option(min=0.01, help="Seconds; the best plan so far is kept.")] = None,
     gap: Annotated[
-        float, typer.Option(min=0, max=1, help="Of thousands of workers: stop when proven this close to the optimum.")
-    ] = GAP,
+        float | None,
+        typer.Option(
+            min=0, max=1, help=f"Of thousands of workers: stop when proven this close to the optimum ({GAP:g})."
+        ),
+    ] = None,
     check: Annotated[
         Path | None,
         typer.Option(
@@ -72,12 +76,15 @@ def plan(
     if check is not None:
         if time_limit is not None:
             raise typer.BadParameter("--time-limit does not go with --check, which replays the current plan")
+        if gap is not None:
+            raise typer.BadParameter("--gap does not go with --check, which replays the current plan")
         run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot)
         return
     if plot is not None:
         raise typer.BadParameter("--plot needs --check TRACE")
     project = load_project(directory, overrides or ())
-    planned = plan_project(project, gap=gap, time_limit_s=time_limit)
+    with nullcontext() if json else progress("plan") as advance:
+        planned = plan_project(project, gap=GAP if gap is None else gap, time_limit_s=time_limit, progress=advance)
     if planned.plan is not None:
         record_plan(directory, save_plan(project, planned), planned)
     if json:

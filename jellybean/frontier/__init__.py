@@ -1,7 +1,7 @@
 """What accuracy and load cost in a project: the curves, as data, table and picture."""
 
 from jellybean.frontier.find import Frontier, find_frontier, save_plans
-from jellybean.frontier.plot import PLOT_FORMATS, save_plot
+from jellybean.frontier.plot import save_plot
 from jellybean.frontier.view import frontier_text, to_json
 
-__all__ = ["PLOT_FORMATS", "Frontier", "find_frontier", "frontier_text", "save_plans", "save_plot", "to_json"]
+__all__ = ["Frontier", "find_frontier", "frontier_text", "save_plans", "save_plot", "to_json"]

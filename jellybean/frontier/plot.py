@@ -12,27 +12,15 @@ from typing import Any
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Frontier
+from jellybean.pictures import ACCENT, BAD, GOOD, INK, LINE, PAID, SOFT, STYLE, require_picture, save_figure
 from jellybean.report import units
 from jellybean_solver.frontier import TIE
 from jellybean_solver.plan import Plan
 
-PLOT_FORMATS = (".svg", ".png", ".pdf")
 MOST_NUMBERED = 14  # points that the key lists; of more, some that lie evenly spread
 KEY_WIDTH, KEY_LINES = 46, 2  # characters and lines of one point's words in the key
 NUMBER_WIDTH, NUMBER_HEIGHT = 9.0, 8.5  # points on paper around a number or marker that no other number may enter
 OFFSETS = ((-9.5, 9), (9.5, -9), (-9.5, 19), (9.5, -19), (-20, 10), (20, -10), (-9.5, 30), (9.5, -30), (-9.5, 41))
-INK, SOFT, LINE = "#171b24", "#525b6b", "#d9dde5"
-ACCENT, GOOD, BAD, PAID = "#1d5fd1", "#136f45", "#b0232a", "#c2571a"
-STYLE = {
-    "font.family": "sans-serif",
-    "font.size": 9.0,
-    "axes.edgecolor": LINE,
-    "axes.labelcolor": SOFT,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "jellybean",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +42,10 @@ class _Mark:
 
 def save_plot(frontier: Frontier, path: Path) -> None:
     """Draw the curves. JellyBeanError for a format other than .svg, .png and .pdf, or when there is nothing to draw."""
+    require_picture(path)
     import matplotlib
     from matplotlib.figure import Figure
 
-    if path.suffix.lower() not in PLOT_FORMATS:
-        raise JellyBeanError(f"{path}: a picture is one of {', '.join(PLOT_FORMATS)}")
     panels = [(draw, marks) for draw, marks in ((_accuracy, _corners(frontier)), (_rate, _rates(frontier))) if marks]
     if not panels:
         raise JellyBeanError(f"{path}: there is no plan to draw")
@@ -69,7 +56,7 @@ def save_plot(frontier: Frontier, path: Path) -> None:
         grid = figure.add_gridspec(len(panels), 2, **columns, hspace=0.3, bottom=0.55 / height, top=1 - 0.42 / height)
         for row, (draw, marks) in enumerate(panels):
             draw(frontier, marks, figure.add_subplot(grid[row, 0]), figure.add_subplot(grid[row, 1]))
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+        save_figure(figure, path)
 
 
 def _corners(frontier: Frontier) -> list[_Mark]:

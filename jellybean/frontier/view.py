@@ -106,6 +106,8 @@ def _answer(frontier: Frontier) -> Text:
         return Text.assemble((frontier.problem.name, "bold"), ": no plan, so there is no curve")
     first, last = corners[0], corners[-1]
     proof = "not proven: time limits stopped the search"
+    if curve.finished and all(corner.plan.certificate.termination != "time_limit" for corner in corners):
+        proof = f"not proven optimal, gaps of at most {max(corner.gap for corner in corners):.2%}"
     if curve.proven:
         proof = "exact" if curve.exact else f"all proven, skipping steps below {units.plain(curve.step)}"
     return Text.assemble(

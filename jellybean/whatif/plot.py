@@ -6,29 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jellybean.errors import JellyBeanError
+from jellybean.pictures import ACCENT, BAD, GOOD, LINE, PAID, SOFT, STYLE, require_picture, save_figure
 from jellybean.whatif.check import Check
 from jellybean_solver.replay import ReplayInterval
 
-PLOT_FORMATS = (".svg", ".png", ".pdf")
-SOFT, LINE = "#525b6b", "#d9dde5"
-ACCENT, GOOD, BAD, PAID = "#1d5fd1", "#136f45", "#b0232a", "#c2571a"
-STYLE = {
-    "font.family": "sans-serif",
-    "font.size": 9.0,
-    "axes.edgecolor": LINE,
-    "axes.labelcolor": SOFT,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "jellybean",  # so that one replay is one file
-}
 _TIMES = ((3 * 86_400.0, 86_400.0, "days"), (3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "s"))
 
 
 def save_plot(check: Check, path: Path) -> None:
     """Draw the replay. JellyBeanError for a format other than .svg, .png and .pdf."""
-    require_format(path)
+    require_picture(path)
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -49,13 +36,7 @@ def save_plot(check: Check, path: Path) -> None:
         panels[-1].set_xlabel(f"time ({unit} from the trace's start)")
         panels[-1].set_xlim(0, check.replay.length_s / unit_s)
         panels[0].set_title(_title(check), loc="left", fontsize=10)
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
-
-
-def require_format(path: Path) -> None:
-    """JellyBeanError unless a picture can be written to `path`; for before long work is done for it."""
-    if path.suffix.lower() not in PLOT_FORMATS:
-        raise JellyBeanError(f"{path}: a picture is one of {', '.join(PLOT_FORMATS)}")
+        save_figure(figure, path)
 
 
 def _title(check: Check) -> str:

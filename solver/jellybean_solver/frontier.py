@@ -8,6 +8,7 @@ held against each plan afterwards, so that a point that breaks them is marked in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -131,7 +132,8 @@ def cost_accuracy(
 ) -> CostAccuracy:
     """Every accuracy that is worth its price, at the problem's rates.
 
-    A larger `step` (percent points) asks each time for so much more: fewer corners where operators multiply them.
+    A larger `step` (percent points) asks each time for so much more: fewer corners where operators multiply them. The
+    last is always found, where the highest accuracy is not known by halving the last step.
 
     `solve` may carry a time limit: gaps then say how far each corner may be from the optimum. `check` holds a plan
     against what the solver does not see, such as a simulated p99, and gives the breach. SolverError when time ends
@@ -142,35 +144,38 @@ def cost_accuracy(
         return CostAccuracy((), True, ("the profile knows the accuracy of no selection of variants",))
     tell = _Progress(progress, top)
     corners: list[Corner] = []
-    held: Corner | None = None  # waits until the next shows that it costs more
     target: float | None = None
+    above, kept = math.inf, 0  # no plan is so accurate as `above`; corners known before that was
     finished, ended = True, tuple[str, ...]()
     while True:
-        solution, failed = _asked(replace(problem, slo=Slo(accuracy=target)), solve, held)
+        last = corners[-1] if corners else None
+        solution, failed = _asked(replace(problem, slo=Slo(accuracy=target)), solve, last)
         if solution is None:
             finished, ended = False, (failed,)
             break
         plan = _plan(solution)
-        if plan is None and (nearest := _skipped(solution, held)) is not None:
-            target = nearest
-            continue
+        if plan is None and last is not None and target is not None:
+            kept = len(corners) if math.isinf(above) else kept
+            above, asked = target, target
+            target = _skipped(solution, last, asked)
+            if target is not None:
+                continue
+            target = asked
         if plan is None:
-            ended = _why_it_ends(solution, held, target, top)
+            ended = _why_it_ends(solution, last, target, top)
             break
         if plan.accuracy is None:
             target = LOWEST
             continue
         found = Corner(plan, plan.accuracy, _bound(plan))
-        if held is not None and found.cost_usd_per_h <= held.cost_usd_per_h + _tie(held.cost_usd_per_h):
-            found = replace(found, bound_usd_per_h=min(found.bound_usd_per_h, held.bound_usd_per_h))
-        elif held is not None:
-            corners.append(_checked(problem, held, check))
-        held, target = found, found.accuracy + max(step, STEP)
+        if not math.isinf(above):
+            del corners[kept:]  # within the last step only the last counts
+        _add(corners, found)
+        target = found.accuracy + max(STEP, min(step, (above - found.accuracy) / 2.0))
         tell.reached(found)
-    if held is not None:
-        corners.append(_checked(problem, held, check))
+    checked = tuple(_checked(problem, corner, check) for corner in corners)
     tell.done()
-    return CostAccuracy(tuple(corners), finished, ended, max(step, STEP))
+    return CostAccuracy(checked, finished, ended, max(step, STEP))
 
 
 def cost_rate(
@@ -257,10 +262,23 @@ def _plan(solution: Solution) -> Plan | None:
     return solution.plan if solution.plan is not None else refused
 
 
-def _skipped(solution: Solution, last: Corner | None) -> float | None:
-    """The highest feasible accuracy when a step went beyond it: the curve must not end below it."""
+def _skipped(solution: Solution, last: Corner, asked: float) -> float | None:
+    """What to ask next when there is no plan at `asked`: the curve must not end below the highest feasible accuracy.
+
+    Where that is not known, the least step up; None when that was asked, or nothing lies between.
+    """
     nearest = solution.infeasibility.nearest_accuracy if solution.infeasibility is not None else None
-    return nearest if last is not None and nearest is not None and nearest > last.accuracy + STEP else None
+    least = last.accuracy + STEP
+    if nearest is not None and nearest < asked:
+        return nearest if nearest > least else None
+    return least if asked > least + STEP / 2.0 else None
+
+
+def _add(corners: list[Corner], found: Corner) -> None:
+    """Append a more accurate corner; those that cost as much leave it their bounds. A gap may uncover several."""
+    while corners and found.cost_usd_per_h <= corners[-1].cost_usd_per_h + _tie(corners[-1].cost_usd_per_h):
+        found = replace(found, bound_usd_per_h=min(found.bound_usd_per_h, corners.pop().bound_usd_per_h))
+    corners.append(found)
 
 
 def _bound(plan: Plan) -> float:

@@ -14,9 +14,8 @@ from typing import TypeVar
 from jellybean_solver.errors import SolverError
 from jellybean_solver.flows import link_uses
 from jellybean_solver.plan import Cost, Plan, PlannedWorker
+from jellybean_solver.plan_figures import SAME, FigureChange, figure_changes
 from jellybean_solver.plan_matching import HostedModel, Pair, colours, hosted, match_workers, routes_by_colour
-
-SAME = 1e-9  # relative difference of figures that is only rounding
 
 K = TypeVar("K", bound=str | tuple[str, str])
 
@@ -87,7 +86,8 @@ class LinkChange:
 class PlanDiff:
     """From one plan to another. `names` matches the workers that go on: name before -> name after, changed or not.
 
-    `routes_changed`: requests go other ways, or other shares of them do, whatever the workers' names.
+    `routes_changed`: requests go other ways, or other shares of them do, whatever the workers' names. `figures`: what
+    else the plans state differently. What a changed variant or pool brings with it is not listed again.
     """
 
     cost_before: Cost
@@ -100,6 +100,7 @@ class PlanDiff:
     workers: tuple[WorkerChange, ...]
     links: tuple[LinkChange, ...]
     routes_changed: bool
+    figures: tuple[FigureChange, ...]
     names: Mapping[str, str]
 
     @property
@@ -118,7 +119,7 @@ class PlanDiff:
     @property
     def is_empty(self) -> bool:
         """Whether the plans differ in nothing but their workers' names."""
-        changes = (self.variants, self.pools, self.placements, self.workers, self.links)
+        changes = (self.variants, self.pools, self.placements, self.workers, self.links, self.figures)
         return not (any(changes) or self.cost_changed or self.accuracy_changed or self.routes_changed)
 
     @property
@@ -150,6 +151,7 @@ def plan_diff(before: Plan, after: Plan) -> PlanDiff:
         workers=tuple(c for c in changes if c.load or c.unload or c.before is None or c.after is None),
         links=_links(before, after),
         routes_changed=routes_by_colour(before, marks[0]) != routes_by_colour(after, marks[1]),
+        figures=tuple(figure_changes(before, after)),
         names=names,
     )
 

@@ -130,9 +130,10 @@ def test_bad_input_is_exit_2(vqa: Path, tmp_path: Path) -> None:
     assert "workflow.yaml:" in jellybean("frontier", str(broken), status=2).stderr
 
 
-def test_a_folder_that_cannot_be_written_is_told(vqa: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(vqa: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    done = jellybean("frontier", str(vqa), "--json", "--plans", str(file / "plans"), status=1)
-    assert "file" in done.stderr
-    assert json.loads(done.stdout)["exact"]
+    for folder in (file, file / "plans"):
+        done = jellybean("frontier", str(vqa), "--json", "--plans", str(folder), status=2)
+        assert "not a folder" in " ".join(done.stderr.replace("│", " ").split())
+        assert done.stdout == ""

@@ -78,7 +78,11 @@ def test_options_that_do_not_fit_are_bad_input(digits: Path) -> None:
     path = trace(digits, 1)
     jellybean("plan", str(digits), "--plot", "x.svg", status=2)
     jellybean("plan", str(digits), "--check", path, "--time-limit", "1", status=2)
-    assert ".svg" in jellybean("plan", str(digits), "--check", path, "--plot", "x.txt", status=1).stderr
+    jellybean("plan", str(digits), "--check", path, "--gap", "0.1", status=2)
+    assert ".svg" in jellybean("plan", str(digits), "--check", path, "--plot", "x.txt", status=2).stderr
+    nowhere = jellybean("plan", str(digits), "--check", path, "--plot", str(digits / "no" / "x.svg"), status=2)
+    assert "there is no folder" in " ".join(nowhere.stderr.replace("│", " ").split())
+    assert nowhere.stdout == ""
 
 
 def test_diff_of_plans(vqa: Path, tmp_path: Path) -> None:
@@ -88,6 +92,11 @@ def test_diff_of_plans(vqa: Path, tmp_path: Path) -> None:
     jellybean("plan", str(vqa))
     jellybean("plan", str(other), "--set", "sources.image.rate=64/s", "--set", "sources.speech.rate=64/s")
     assert "no difference" in jellybean("diff", str(vqa), str(vqa / "plan.json")).stdout
+    plan = json.loads((vqa / "plan.json").read_text())
+    jellybean("plan", str(vqa), "--set", "slo.latency_p99=10s")
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps(plan))
+    assert "slo.latency_p99_s: none -> 10" in jellybean("diff", str(before), str(vqa), status=1).stdout
     answer = json.loads(jellybean("diff", str(vqa), str(other), "--json", status=1).stdout)
     assert answer["same"] is False
     assert answer["cost_after"]["compute_usd_per_h"] > answer["cost_before"]["compute_usd_per_h"]

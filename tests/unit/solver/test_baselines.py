@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import Baseline, Slo, baselines, solve
+from jellybean_solver import Baseline, EndToEnd, Slo, SolverError, baselines, solve
 from tests.unit.solver.fleet import box, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
@@ -42,6 +43,21 @@ def test_baselines_show_a_broken_budget() -> None:
 
     assert found["all in edge"].status == "limit_broken"
     assert found["all in edge"].cost_usd_per_h == pytest.approx(1.0)
+
+
+def test_a_baseline_that_time_stopped_says_so() -> None:
+    known = EndToEnd(("a",), {("x",): 50.0})
+    case = problem(operator("a", ["camera"], variant("x", {"box": 0.01})), pools=[box()], accuracy=known)
+    ticks = itertools.count()
+    found = {item.name: item for item in baselines(case, time_limit_s=0.5, clock=lambda: float(next(ticks)))}
+
+    assert found["all in edge"].status == "time_limit"
+    assert found["all in edge"].cost_usd_per_h is None
+    assert "time ended" in found["all in edge"].note
+    assert "time ended" in found["most accurate variants"].note
+    assert found["greedy tier by tier"].status == "found"
+    with pytest.raises(SolverError, match="clock"):
+        baselines(case, time_limit_s=1.0)
 
 
 def test_an_operator_that_runs_nowhere_makes_every_baseline_infeasible() -> None:

@@ -167,6 +167,60 @@ def test_time_that_ends_leaves_a_curve_that_says_so() -> None:
     assert not rates.exact
 
 
+def _without_hints(solution: Solution) -> Solution:
+    """As for a large problem, or when time ends: no nearest accuracy."""
+    why = solution.infeasibility
+    return solution if why is None else replace(solution, infeasibility=replace(why, nearest_accuracy=None))
+
+
+LADDER = {"a": 50.0, "b": 50.2, "c": 50.7, "d": 50.8, "e": 60.0}
+
+
+def test_a_step_beyond_the_last_finds_it_without_a_hint() -> None:
+    case = _one(LADDER, {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4, "e": 9.0})
+    curve = cost_accuracy(case, step=5.0, solve=_limited(_without_hints))
+
+    assert [(corner.accuracy, corner.cost_usd_per_h) for corner in curve.corners] == [(50.0, 1.0), (50.8, 4.0)]
+    assert curve.corners == cost_accuracy(case, step=5.0).corners
+    assert curve.proven
+    assert not curve.exact
+
+
+def test_time_that_ends_within_the_last_step_proves_no_end() -> None:
+    case = _one(LADDER, {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4, "e": 9.0})
+
+    def answer(asked: Problem) -> Solution:
+        if asked.slo.accuracy is not None and asked.slo.accuracy < 51:
+            raise SolverError("no plan was found in the time allowed")
+        return _without_hints(solve(asked))
+
+    curve = cost_accuracy(case, step=5.0, solve=answer)
+
+    assert [corner.accuracy for corner in curve.corners] == [50.0]
+    assert not curve.finished
+    assert not curve.proven
+
+
+def test_a_gap_that_hides_a_cheaper_plan_leaves_no_dominated_corner() -> None:
+    """Answers within a gap may cost more than a later, more accurate one."""
+    case = _one({"a": 50.0, "b": 60.0, "c": 70.0}, {"a": 0.3, "b": 0.4, "c": 0.2})
+    only = {None: "a", 50.0: "b", 60.0: "c"}
+
+    def answer(asked: Problem) -> Solution:
+        wanted = None if asked.slo.accuracy is None else float(int(asked.slo.accuracy))
+        if wanted not in only:
+            return solve(asked)
+        variants = tuple(v for v in case.operators[0].variants if v.name == only[wanted])
+        found = _unproven(solve(replace(asked, operators=(replace(case.operators[0], variants=variants),))), 1.5)
+        return replace(found, status="gap")
+
+    curve = cost_accuracy(case, solve=answer)
+
+    assert [(corner.accuracy, corner.cost_usd_per_h, corner.gap) for corner in curve.corners] == [(70.0, 2.0, 0.25)]
+    assert curve.finished
+    assert not curve.exact
+
+
 def test_progress_rises_to_its_total() -> None:
     told: list[tuple[float, float]] = []
     cost_accuracy(vqa_problem(), progress=lambda done, total, label: told.append((done, total)))

@@ -10,7 +10,7 @@ import pytest
 from jellybean_solver.plan import Cost, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.plan_diff import plan_diff
 from jellybean_solver.plan_matching import hosted, match_workers
-from jellybean_solver.problem import Edge, ModelRef, ServiceTime, Sharing, Source
+from jellybean_solver.problem import Edge, Link, ModelRef, ServiceTime, Sharing, Source
 from tests import report_plans
 
 
@@ -72,7 +72,39 @@ def test_another_file_of_the_same_variant_is_loaded_anew_but_another_measurement
     retrained = replace(before, operators=(replace(find, model=ModelRef("find.onnx", "cd" * 32)),))
     measured = replace(before, operators=(replace(find, memory_bytes={"box": 120.0}),))
     assert [len(change.load) for change in plan_diff(before, retrained).workers] == [1]
-    assert plan_diff(before, measured).is_empty
+    again = plan_diff(before, measured)
+    assert again.workers == ()
+    assert [(c.figure, c.before, c.after) for c in again.figures] == [("operators.find.memory_bytes.box", 100.0, 120.0)]
+
+
+def test_targets_and_figures_are_differences() -> None:
+    before = hosting({"box-1": ["find"]})
+    find, worker = before.operators[0], before.workers[0]
+    link = Link("edge", "cloud", 0.1, 1e6, 0.01)
+    before = replace(before, links=(link,))
+    for changed, path in (
+        (replace(before, slo=replace(before.slo, latency_p99_s=0.123)), "slo.latency_p99_s"),
+        (replace(before, utilisation=0.123), "utilisation"),
+        (replace(before, links=(replace(link, latency_s=0.02),)), "links.edge.cloud.latency_s"),
+        (replace(before, links=(replace(link, bandwidth_bytes_per_s=None),)), "links.edge.cloud.bandwidth_bytes_per_s"),
+        (replace(before, workers=(replace(worker, memory_bytes=5.0),)), "workers.box.memory_bytes"),
+        (
+            replace(before, operators=(replace(find, service={"box": ServiceTime(0.01, 0.02)}),)),
+            "operators.find.service.box.mean_s",
+        ),
+    ):
+        diff = plan_diff(before, changed)
+        assert [change.figure for change in diff.figures] == [path]
+        assert not diff.is_empty
+        (back,) = plan_diff(changed, before).figures
+        assert (back.before, back.after) == (diff.figures[0].after, diff.figures[0].before)
+
+
+def test_figures_of_another_variant_are_not_listed_beside_it() -> None:
+    before = hosting({"box-1": ["find"]})
+    after = hosting({"box-1": ["find"]}, {"find": "large"})
+    after = replace(after, operators=(replace(after.operators[0], memory_bytes={"box": 900.0}),))
+    assert plan_diff(before, after).figures == ()
 
 
 def test_workers_go_on_where_most_models_stay() -> None:
