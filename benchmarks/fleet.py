@@ -39,6 +39,7 @@ class Size:
 class _Type:
     """A kind of device: work per second, USD per hour, bytes."""
 
+    name: str
     tier: str
     speed: float
     price_usd_per_h: float
@@ -48,13 +49,13 @@ class _Type:
 def fleet(seed: int, size: Size = Size()) -> Problem:
     """The problem of a seed: a layered workflow, pools of devices in three tiers, a target that rules out the cheapest.
 
-    Edge devices are cheap and small, so large variants do not fit; links carry about half of the raw data.
+    Edge devices are cheap and small, so large variants do not fit; links carry a small part of the raw data.
     """
     rng = random.Random(f"fleet/{seed}/{size}")
     pools = _pools(rng, size)
     work = {f"o{index}": rng.lognormvariate(-4.0, 0.7) for index in range(size.operators)}
     operators = _operators(rng, size, pools, work)
-    power = sum(pool.count * speed for pool, speed in pools)
+    power = sum(pool.count * kind.speed for pool, kind in pools)
     rate = 0.35 * UTILISATION * power / (2.5 * sum(work.values()))
     message = rng.uniform(2e5, 1e6)
     accuracy = Independent({operator.name: _percents(rng, size.variants) for operator in operators})
@@ -62,7 +63,7 @@ def fleet(seed: int, size: Size = Size()) -> Problem:
     worst = accuracy.value(dict.fromkeys(accuracy.table, "v0")) or 0.0
     carried = rate * message
     links = tuple(
-        Link(low, high, rng.uniform(0.01, 0.12) / 10, carried * rng.uniform(0.3, 0.7), rng.uniform(0.002, 0.05))
+        Link(low, high, rng.uniform(0.01, 0.12) / 10, carried * rng.uniform(0.005, 0.04), rng.uniform(0.002, 0.05))
         for low, high in (("edge", "hub"), ("edge", "cloud"), ("hub", "cloud"))
     )
     return Problem(
@@ -83,13 +84,13 @@ def _percents(rng: random.Random, variants: int) -> dict[str, float]:
     return {f"v{index}": 100.0 - loss * 0.55**index for index in range(variants)}
 
 
-def _pools(rng: random.Random, size: Size) -> list[tuple[Pool, float]]:
+def _pools(rng: random.Random, size: Size) -> list[tuple[Pool, _Type]]:
     types = []
-    for tier, speed, memory in (("edge", 1.0, 4.0), ("hub", 4.0, 16.0), ("cloud", 12.0, 48.0)):
-        for _ in range(6):
+    for tier, speed, memory in (("edge", 1.0, 2.0), ("hub", 4.0, 8.0), ("cloud", 12.0, 24.0)):
+        for number in range(6):
             own = speed * rng.lognormvariate(0.0, 0.4)
             price = 0.05 * own**0.9 * rng.uniform(0.8, 1.25)
-            types.append(_Type(tier, own, price, memory * GIB * rng.choice((0.5, 1.0, 2.0))))
+            types.append(_Type(f"{tier}-{number}", tier, own, price, memory * GIB * rng.choice((0.5, 1.0, 2.0))))
     weights = [rng.uniform(0.2, 1.0) for _ in range(size.pools)]
     scale = size.workers / sum(weights)
     found = []
@@ -98,12 +99,12 @@ def _pools(rng: random.Random, size: Size) -> list[tuple[Pool, float]]:
         count = max(1, round(weight * scale))
         price = round(kind.price_usd_per_h * rng.uniform(0.9, 1.1), 4)
         pool = Pool(f"p{index}", kind.tier, count, price, size.sharing, kind.memory_bytes)
-        found.append((pool, kind.speed))
+        found.append((pool, kind))
     return found
 
 
 def _operators(
-    rng: random.Random, size: Size, pools: list[tuple[Pool, float]], work: dict[str, float]
+    rng: random.Random, size: Size, pools: list[tuple[Pool, _Type]], work: dict[str, float]
 ) -> tuple[Operator, ...]:
     names = list(work)
     inputs: dict[str, list[str]] = {}
@@ -122,11 +123,12 @@ def _operators(
 
 
 def _variant(
-    rng: random.Random, index: int, pools: list[tuple[Pool, float]], work: float, readers: list[str]
+    rng: random.Random, index: int, pools: list[tuple[Pool, _Type]], work: float, readers: list[str]
 ) -> Variant:
     heavy = work * 1.6**index
     memory = 0.3 * GIB * 2.0**index * rng.uniform(0.7, 1.4)
-    loads = {pool.name: heavy / speed * rng.uniform(0.85, 1.15) for pool, speed in pools}
+    suits = {kind.name: rng.uniform(0.85, 1.15) for _, kind in pools}
+    loads = {pool.name: heavy / kind.speed * suits[kind.name] for pool, kind in pools}
     sent = rng.lognormvariate(10.5, 1.0)
     return Variant(
         f"v{index}",

@@ -1,4 +1,7 @@
-"""`python -m benchmarks.fleet_run SEED OPERATORS WORKERS SHARING GAP LIMIT_S`: one plan, its figures as JSON."""
+"""`python -m benchmarks.fleet_run SEED OPERATORS WORKERS SHARING GAP LIMIT_S`: one plan, its figures as JSON.
+
+A limit binds when a plan without it is cheaper than any plan with it can be (its cost lies below the bound).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import json
 import resource
 import sys
 import time
+from dataclasses import replace
 
 from benchmarks.fleet import Size, fleet
-from jellybean_solver import Sharing, solve
+from jellybean_solver import Problem, Sharing, solve
 from tests.plan_check import complaints
 
 seed, operators, workers, sharing, gap, limit_s = sys.argv[1:]
@@ -19,12 +23,27 @@ problem = fleet(int(seed), size)
 began = time.monotonic()
 solution = solve(problem, gap=float(gap), time_limit_s=float(limit_s), clock=time.monotonic)
 seconds = time.monotonic() - began
+megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+roomy = replace(problem, pools=tuple(replace(pool, memory_bytes=None) for pool in problem.pools))
+wide = replace(problem, links=tuple(replace(link, bandwidth_bytes_per_s=None) for link in problem.links))
+
+
+def binds(without: Problem) -> bool:
+    """Whether the plan without a limit costs less than the bound with it."""
+    plan = solve(without, gap=float(gap), time_limit_s=float(limit_s), clock=time.monotonic).plan
+    if plan is None or solution.certificate is None:
+        return False
+    return plan.cost.total_usd_per_h < solution.certificate.bound
+
+
 found = {
     "status": solution.status,
     "seconds": seconds,
-    "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    "megabytes": megabytes,
     "gap": solution.certificate.gap if solution.certificate is not None else 1.0,
     "cost_usd_per_h": solution.certificate.objective if solution.certificate is not None else None,
+    "memory_binds": binds(roomy),
+    "links_bind": binds(wide),
     "complaints": 1 if solution.plan is None else len(complaints(problem, solution.plan)),
 }
 print(json.dumps(found))

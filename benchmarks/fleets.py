@@ -47,12 +47,23 @@ def fleets(smoke: bool) -> None:
                 f"{max(one['seconds'] for one in found):.1f}",
                 f"{100 * max(one['gap'] for one in found):.3f}",
                 f"{max(one['megabytes'] for one in found):.0f}",
+                f"{sum(one['memory_binds'] for one in found)} / {sum(one['links_bind'] for one in found)}",
                 str(sum(one["complaints"] for one in found)),
             ]
         )
     print_table(
         f"fleets: operators x 5 variants on 100 pools, {len(seeds)} seeds each",
-        ["operators", "workers", "sharing", "s (median)", "s (worst)", "gap % (worst)", "MB (worst)", "complaints"],
+        [
+            "operators",
+            "workers",
+            "sharing",
+            "s (median)",
+            "s (worst)",
+            "gap % (worst)",
+            "MB (worst)",
+            "memory / links bind",
+            "complaints",
+        ],
         rows,
     )
 
