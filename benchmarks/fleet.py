@@ -21,6 +21,7 @@ from jellybean_solver import (
 
 TIERS = ("edge", "hub", "cloud")
 GIB = 2.0**30
+MESSAGE_BYTES = 36e3  # of an operator, in the middle; a source's are many times larger
 UTILISATION = 0.8
 
 
@@ -49,7 +50,7 @@ class _Type:
 def fleet(seed: int, size: Size = Size()) -> Problem:
     """The problem of a seed: a layered workflow, pools of devices in three tiers, a target that rules out the cheapest.
 
-    Edge devices are cheap and small, so large variants do not fit; links carry a small part of the raw data.
+    Edge devices are cheap and small, so large variants do not fit; links carry the messages of an operator or two.
     """
     rng = random.Random(f"fleet/{seed}/{size}")
     pools = _pools(rng, size)
@@ -61,9 +62,9 @@ def fleet(seed: int, size: Size = Size()) -> Problem:
     accuracy = Independent({operator.name: _percents(rng, size.variants) for operator in operators})
     best = accuracy.upper_bound({}) or 100.0
     worst = accuracy.value(dict.fromkeys(accuracy.table, "v0")) or 0.0
-    carried = rate * message
+    carried = rate * MESSAGE_BYTES
     links = tuple(
-        Link(low, high, rng.uniform(0.01, 0.12) / 10, carried * rng.uniform(0.005, 0.04), rng.uniform(0.002, 0.05))
+        Link(low, high, rng.uniform(0.01, 0.12) / 10, carried * rng.uniform(0.5, 2.0), rng.uniform(0.002, 0.05))
         for low, high in (("edge", "hub"), ("edge", "cloud"), ("hub", "cloud"))
     )
     return Problem(
@@ -129,7 +130,7 @@ def _variant(
     memory = 0.3 * GIB * 2.0**index * rng.uniform(0.7, 1.4)
     suits = {kind.name: rng.uniform(0.85, 1.15) for _, kind in pools}
     loads = {pool.name: heavy / kind.speed * suits[kind.name] for pool, kind in pools}
-    sent = rng.lognormvariate(10.5, 1.0)
+    sent = MESSAGE_BYTES * rng.lognormvariate(0.0, 1.0)
     return Variant(
         f"v{index}",
         {pool: {1: ServiceTime(load, load)} for pool, load in loads.items()},
