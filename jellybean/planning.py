@@ -26,6 +26,10 @@ from jellybean_solver.problem import Problem
 from jellybean_solver.solve import Solution, solve
 
 PLAN_FILE = "plan.json"
+RENEWED = (
+    "planned anew and wrote plan.json: there was no plan, or it was made for other documents or other --set options "
+    "(they last for one command: give them again)"
+)
 BASELINE_S = 5.0  # for each figure to compare a plan to, where no time limit says otherwise
 BASELINE_SHARE = 0.25  # of the time limit
 

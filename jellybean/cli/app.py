@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,11 @@ def folder(option: str, path: Path) -> Path:
     if not there.is_dir():
         raise typer.BadParameter(f"{option} {path}: {there} is a file, not a folder")
     return path
+
+
+def repeated(overrides: list[str] | None) -> str:
+    """The `--set` options as they are to be given again: they last for one command."""
+    return "".join(f" --set {shlex.quote(text)}" for text in overrides or ())
 
 
 def example(*lines: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -19,8 +21,16 @@ EXIT_MISSED = 5
 EXIT_WOULD_BREAK = 6
 
 # No markup: names, paths and answers are people's own text. Colour comes by `style=` and `Text`.
-out = Console(highlight=False, markup=False)
-errors = Console(stderr=True, highlight=False, markup=False)
+_PIPED_WIDTH = 160  # columns where nobody's window says: tables in a log are cut no earlier
+
+
+def _console(stream: TextIO, *, stderr: bool) -> Console:
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
+    return Console(stderr=stderr, width=width, highlight=False, markup=False)
+
+
+out = _console(sys.stdout, stderr=False)
+errors = _console(sys.stderr, stderr=True)
 
 Advance = Callable[[float, float, str], None]  # done, total, label
 

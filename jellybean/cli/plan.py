@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
+from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, repeated
 from jellybean.cli.check import run_check
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
 from jellybean.documents import load_project
-from jellybean.planning import Planned, current_plan, plan_project, save_plan, unproven
+from jellybean.planning import RENEWED, Planned, current_plan, plan_project, save_plan, unproven
 from jellybean.predict import predict
 from jellybean.records import record_plan, record_prediction
 from jellybean.report import plan_text
@@ -45,7 +45,7 @@ def profile(
     epilog=example(
         "jellybean plan my-digits",
         "jellybean plan my-vqa --set slo.accuracy=57 --json",
-        "jellybean plan my-digits --check my-digits/traces/morning.csv --plot morning.svg",
+        "jellybean plan my-digits --check my-digits/traces/day.csv --plot day.svg",
     )
 )
 def plan(
@@ -91,7 +91,8 @@ def plan(
         print_json(plan_json(planned))
     elif planned.plan is not None:
         out.print(plan_text(planned.plan, planned.solve_s, planned.comparison))
-        say(f"wrote {directory / 'plan.json'}; next: jellybean simulate {directory}, jellybean up {directory}")
+        again = f"{directory}{repeated(overrides)}"
+        say(f"wrote {directory / 'plan.json'}; next: jellybean simulate {again}, jellybean up {again}")
     else:
         _print_infeasible(planned)
     if planned.plan is None:
@@ -111,7 +112,9 @@ def simulate(
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan in virtual time."""
     project = load_project(directory, overrides or ())
-    current, _ = current_plan(project)
+    current, renewed = current_plan(project)
+    if renewed:
+        say(RENEWED)
     if (warning := unproven(current)) is not None:
         errors.print(warning, style="yellow")
     with progress("simulate") as advance:

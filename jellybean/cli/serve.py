@@ -14,7 +14,7 @@ from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progres
 from jellybean.cli.documents import check
 from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
-from jellybean.planning import current_plan, unproven
+from jellybean.planning import RENEWED, current_plan, unproven
 from jellybean.records import record_plan
 from jellybean.tensor_files import Array, read_npy, read_npz
 from jellybean_solver.plan_document import to_document
@@ -54,7 +54,7 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
     if (warning := unproven(plan)) is not None:
         errors.print(warning, style="yellow")
     if renewed:
-        say("planned anew: there was no plan yet, or the documents have changed since")
+        say(RENEWED)
     document = to_document(plan)
     if renewed:
         record_plan(project.directory, document)

@@ -296,7 +296,9 @@ class Target:
     ) -> tuple[str, ...]:
         """Fewer answers than held-out rows are a sample: their accuracy misses by more than two standard errors."""
         slo = self.plan.slo
-        found = []
+        alive = {process.name for process, _ in self.state.alive()}
+        gone = [process.name for process in self.state.processes if process.name not in alive]
+        found = [f"{name} is gone: the plan is served without it" for name in gone]
         if slo.latency_p99_s is not None and p99_s is not None and p99_s > slo.latency_p99_s:
             found.append(f"latency p99 {p99_s * 1e3:.0f} ms is above the target of {slo.latency_p99_s * 1e3:.0f} ms")
         error = 2.0 * math.sqrt((accuracy or 0.0) * (100.0 - (accuracy or 0.0)) / max(answers, 1))

@@ -114,3 +114,21 @@ def test_a_killed_agent_is_named(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=60)
     assert worker in said
     assert "Traceback" not in said + err
+
+
+def test_a_bench_without_a_worker_says_so(tmp_path: Path) -> None:
+    directory = tmp_path / "digits"
+    jellybean("init", "digits", str(directory))
+    jellybean("up", str(directory), "--detach")
+    try:
+        state = json.loads((directory / ".jellybean" / "run.json").read_text())
+        worker, pid = next((one["name"], one["pid"]) for one in state["processes"] if one["name"].startswith("camera"))
+        os.kill(pid, signal.SIGKILL)
+        easy = ("--duration", "3", "--set", "sources.strip.rate=2/s", "--json")
+        # What was in its hands may fail while the gateway finds out; the runs after that are routed around it.
+        command = [sys.executable, "-m", "jellybean", "bench", str(directory), *easy]
+        subprocess.run(command, capture_output=True, check=False)
+        record = json.loads(jellybean("bench", str(directory), *easy, status=5).stdout)
+    finally:
+        jellybean("down", str(directory))
+    assert f"{worker} is gone" in " ".join(record["breaches"])
