@@ -134,6 +134,30 @@ def test_emulation_calibrates_each_shape_once() -> None:
     assert len(runs) == 2 * runs.count((1, 2)) == 2 * runs.count((3, 2))
 
 
+def test_emulation_times_itself_again_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, clocks = [0.0], ("thread_time", "monotonic", "perf_counter")
+    for clock in clocks:
+        monkeypatch.setattr(f"jellybean_agent.emulation.time.{clock}", lambda: now[0])
+    monkeypatch.setattr("jellybean_agent.emulation.time.sleep", lambda left: now.__setitem__(0, now[0] + left))
+    run_s = [0.013]  # disturbed, at first
+
+    def run(feed: Mapping[str, np.ndarray]) -> None:
+        now[0] += run_s[0]
+
+    feed = {"x": np.zeros((1, 2), np.float32)}
+    emulation = Emulation(0.01, run)
+    assert emulation.busy_s(feed) == pytest.approx(1.3)
+    run_s[0] = 0.01
+    began = now[0]
+    emulation.wait(feed, 1.29)
+    assert now[0] - began == pytest.approx(1.29)  # the calibration took none of the device's own time
+    assert emulation.busy_s(feed) == pytest.approx(1.0)
+    run_s[0] = 0.02
+    emulation.wait(feed, 0.1)  # too short for another one
+    emulation.wait(feed, 0.99)
+    assert emulation.busy_s(feed) == pytest.approx(1.0)  # the quickest counts
+
+
 def test_hash_is_of_the_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
