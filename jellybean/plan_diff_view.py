@@ -47,21 +47,14 @@ def _cost(diff: PlanDiff) -> str:
 
 
 def _selection(diff: PlanDiff) -> list[str]:
-    lines = [
-        f"{item.operator}: {_variant(item.before, item.batch_before)} -> {_variant(item.after, item.batch_after)}"
-        for item in diff.variants
-    ]
+    lines = [f"{item.operator}: {item.before or 'not there'} -> {item.after or 'not there'}" for item in diff.variants]
     for item in diff.placements:
         workers = f"{item.workers_before} -> {item.workers_after} workers"
         rates = f"{units.rate(item.rate_before_per_s)} -> {units.rate(item.rate_after_per_s)}"
-        lines.append(f"{item.operator} in {item.pool}: {workers}, {rates}")
+        batches = (max(item.batch_before, 1), max(item.batch_after, 1))
+        told = f", batches of {batches[0]} -> {batches[1]}" if batches[0] != batches[1] else ""
+        lines.append(f"{item.operator} in {item.pool}: {workers}, {rates}{told}")
     return lines
-
-
-def _variant(name: str | None, batch: int | None) -> str:
-    if name is None:
-        return "not there"
-    return name if batch in (None, 1) else f"{name} in batches of {batch}"
 
 
 def _fleet(diff: PlanDiff) -> list[str]:

@@ -20,7 +20,7 @@ from jellybean.simulation import check_latency
 from jellybean_solver.baselines import Baseline, baselines
 from jellybean_solver.infeasible import Infeasibility
 from jellybean_solver.large import GAP
-from jellybean_solver.plan import Plan
+from jellybean_solver.plan import PLAN_VERSION, Plan
 from jellybean_solver.plan_document import content_hash, encode, from_document, to_document
 from jellybean_solver.problem import Problem
 from jellybean_solver.solve import Solution, solve
@@ -150,8 +150,8 @@ def unproven(plan: Plan) -> str | None:
 
 
 def problem_key(problem: Problem) -> str:
-    """Content hash of a problem: tells whether a plan still answers the documents."""
-    return content_hash(encode(problem))
+    """Content hash of a problem: tells whether a plan still answers the documents, in a version that can be read."""
+    return content_hash({"plan_version": PLAN_VERSION, "problem": encode(problem)})
 
 
 def _key_path(directory: Path) -> Path:

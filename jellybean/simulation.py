@@ -64,7 +64,8 @@ def slow_latency_s(plan: Plan, *, seed: int = 0, requests: int = 200) -> float:
 def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
     streams = request_streams(plan)
     slowest = min(stream.rate_per_s for stream in streams)
-    work_s = sum(op.rate_per_s / slowest * max(s.mean_s for s in op.service.values()) for op in plan.operators)
+    alone_s = {op.name: max(times[1].mean_s for times in op.service.values()) for op in plan.operators}
+    work_s = sum(op.rate_per_s / slowest * alone_s[op.name] for op in plan.operators)
     sent_s = sum(link.latency_s for link in plan.links) + sum(_load_by_link(plan).values()) / slowest
     hops_s = plan.hop_s * (len(plan.operators) + 2)
     apart_s = 100.0 * max(1e-6, work_s + sent_s + hops_s)
@@ -124,8 +125,7 @@ def load_by_worker(plan: Plan) -> Mapping[str, float]:
     for route in plan.routes:
         for operator in plan.operators:
             worker = plan.worker_by_name[route.workers[operator.name]]
-            service_s = operator.service[worker.pool].mean_s / operator.batch
-            loads[worker.name] += route.weight * operator.rate_per_s * service_s
+            loads[worker.name] += route.weight * operator.rate_per_s * operator.mean_request_s(worker.pool)
     return loads
 
 

@@ -13,7 +13,7 @@ LITTLE = 1e-6
 
 def complaints(problem: Problem, plan: Plan) -> list[str]:
     """Everything that a worker or a link could not do, in words; empty when all is well."""
-    return [*_workers(problem, plan), *_links(problem, plan), *_counts(problem, plan)]
+    return [*_workers(problem, plan), *_links(problem, plan), *_counts(problem, plan), *_batches(problem, plan)]
 
 
 def _rates(problem: Problem) -> dict[str, float]:
@@ -29,6 +29,7 @@ def _workers(problem: Problem, plan: Plan) -> Iterator[str]:
     pool_of = {worker.name: pools[worker.pool] for worker in plan.workers}
     chosen = {o.name: o.variant for o in plan.operators}
     variants = {o.name: next(v for v in o.variants if v.name == chosen[o.name]) for o in problem.operators}
+    batch = {o.name: o.batch for o in plan.operators}
     share: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for route in plan.routes:
         for name, worker in route.workers.items():
@@ -43,8 +44,9 @@ def _workers(problem: Problem, plan: Plan) -> Iterator[str]:
         if pool.memory_bytes is not None and held > pool.memory_bytes * (1 + LITTLE):
             yield f"{worker} holds {held:.0f} of {pool.memory_bytes:.0f} bytes"
         busy = sum(
-            weight * rates[name] * variants[name].service[pool.name][1].load_s
+            weight * rates[name] * variants[name].service[pool.name][size].load_s / size
             for name, weight in served_by_name.items()
+            for size in [batch[name][pool.name]]
         )
         if busy > problem.utilisation * (1 + LITTLE):
             yield f"{worker} is busy {busy:.6f} of the time"
@@ -78,6 +80,18 @@ def _links(problem: Problem, plan: Plan) -> Iterator[str]:
             yield f"data flows from {pair[0]} to {pair[1]}, where there is no link"
         elif (limit := limits[pair]) is not None and bytes_per_s > limit * (1 + LITTLE):
             yield f"{pair[0]} -> {pair[1]} carries {bytes_per_s:.0f} of {limit:.0f} bytes/s"
+
+
+def _batches(problem: Problem, plan: Plan) -> Iterator[str]:
+    kinds = [(edge, edge.kind.value) for operator in problem.operators for edge in operator.inputs]
+    for operator in plan.operators:
+        gathers = any(kind == "gather" for edge, kind in kinds if edge.downstream == operator.name)
+        splits = any(kind == "fan_out" for edge, kind in kinds if edge.upstream == operator.name)
+        for pool, size in operator.batch.items():
+            if size > 1 and (gathers or splits):
+                yield f"{operator.name} takes {size} requests at once on {pool}, but gathers or fans out"
+            if size != max(operator.service[pool]) or 1 not in operator.service[pool]:
+                yield f"{operator.name} on {pool}: times of {sorted(operator.service[pool])} for batches of {size}"
 
 
 def _counts(problem: Problem, plan: Plan) -> Iterator[str]:

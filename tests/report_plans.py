@@ -9,6 +9,7 @@ from jellybean.report.breakdown import break_down
 from jellybean_solver.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.plan_document import to_document
 from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, ModelRef, ServiceTime, Sharing, Slo, Source
+from tests.planned import planned_operator
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
@@ -17,31 +18,28 @@ def vqa() -> Plan:
     """Two sources, a join, no model files: planned and simulated only."""
     cpu, gpu = ServiceTime(0.0744, 0.0744), ServiceTime(0.02156, 0.02156)
     operators = (
-        PlannedOperator(
+        planned_operator(
             "image_features",
             (Edge("image", "image_features"),),
             "resnet18",
-            1,
             40.0,
             {"cpu": cpu},
             {"answer": 2 * KIB},
             {},
         ),
-        PlannedOperator(
+        planned_operator(
             "speech_to_text",
             (Edge("speech", "speech_to_text"),),
             "wav2vec2-large",
-            1,
             40.0,
             {"cpu": ServiceTime(0.35, 0.35), "gpu": gpu},
             {"answer": 0.1 * KIB},
             {},
         ),
-        PlannedOperator(
+        planned_operator(
             "answer",
             (Edge("image_features", "answer"), Edge("speech_to_text", "answer")),
             "mutan",
-            1,
             40.0,
             {"gpu": ServiceTime(0.0034, 0.0034)},
             {},
@@ -76,24 +74,24 @@ def digits() -> Plan:
         return ModelRef(f"models/{name}.onnx", "ab" * 32)
 
     operators = (
-        PlannedOperator(
-            "find", (Edge("strip", "find"),), "find", 1, 12, service(edge_box=4.1), {"shape": 256, "strokes": 256}, {},
+        planned_operator(
+            "find", (Edge("strip", "find"),), "find", 12, service(edge_box=4.1), {"shape": 256, "strokes": 256}, {},
             model("find"),
         ),
-        PlannedOperator(
-            "shape", (Edge("find", "shape", EdgeKind.FAN_OUT, 4),), "mlp-int8", 1, 48, service(edge_box=6.9),
+        planned_operator(
+            "shape", (Edge("find", "shape", EdgeKind.FAN_OUT, 4),), "mlp-int8", 48, service(edge_box=6.9),
             {"read": 40}, {}, model("mlp-int8"),
         ),
-        PlannedOperator(
-            "strokes", (Edge("find", "strokes", EdgeKind.FAN_OUT, 4),), "cnn", 1, 48, service(cloud=5.2),
+        planned_operator(
+            "strokes", (Edge("find", "strokes", EdgeKind.FAN_OUT, 4),), "cnn", 48, service(cloud=5.2),
             {"read": 40}, {}, model("cnn"),
         ),
-        PlannedOperator(
-            "read", (Edge("shape", "read"), Edge("strokes", "read")), "vote", 1, 48, service(cloud=0.9),
+        planned_operator(
+            "read", (Edge("shape", "read"), Edge("strokes", "read")), "vote", 48, service(cloud=0.9),
             {"number": 40}, {}, model("vote"),
         ),
-        PlannedOperator(
-            "number", (Edge("read", "number", EdgeKind.GATHER, 0.25),), "join", 1, 12, service(cloud=0.6), {}, {},
+        planned_operator(
+            "number", (Edge("read", "number", EdgeKind.GATHER, 0.25),), "join", 12, service(cloud=0.6), {}, {},
             model("join"),
         ),
     )  # fmt: skip
@@ -117,7 +115,7 @@ def digits() -> Plan:
 def one_worker(name: str = "tiny", operator: str = "classify", variant: str = "small") -> Plan:
     """The smallest plan; names are the caller's."""
     operators = (
-        PlannedOperator(operator, (Edge("camera", operator),), variant, 1, 5, {"box": ServiceTime(0.02, 0.02)}, {}, {}),
+        planned_operator(operator, (Edge("camera", operator),), variant, 5, {"box": ServiceTime(0.02, 0.02)}, {}, {}),
     )
     workers = (_worker("box", 1, "edge", 0.05, {operator: 5.0}, 0.1),)
     return _plan(
@@ -146,8 +144,8 @@ def large() -> Plan:
     count = {"street-cabinet": 16, "hub": 9, "t4-spot": 5}
     time_s = (0.29, 0.021, 0.011, 0.05, 0.018, 0.024, 0.01, 0.002)
     operators = tuple(
-        PlannedOperator(
-            name, wiring[i], f"yolo-v8-{i}-int8-quantised", 1, rates[i], {pools[i]: ServiceTime(time_s[i], time_s[i])},
+        planned_operator(
+            name, wiring[i], f"yolo-v8-{i}-int8-quantised", rates[i], {pools[i]: ServiceTime(time_s[i], time_s[i])},
             {edge.downstream: 40 * KIB for edges in wiring for edge in edges if edge.upstream == name}, {},
         )
         for i, name in enumerate(names)

@@ -39,6 +39,8 @@ PERCENT = tuple(float(p) for p in range(50, 100, 7))
 WORKER_BYTES = (None, 2.0, 2.0, 3.0)
 MODEL_BYTES = (0.0, 1.0, 1.0, 1.0, 2.0)
 LINK_BYTES_PER_S = (None, 2e4, 3e5, 1e6, 3e6)
+BATCHES = ((), (), (2,), (4,), (2, 4))  # sizes beyond 1
+BATCH_PARTS = (1.25, 1.0, 0.99, 0.75, 0.5, 0.3)  # of the time that a request takes alone
 SELECTIONS = 8  # at most, so that brute force ends
 
 Levels = dict[str, tuple[float, ...]]  # node -> ratios of its open fan-outs
@@ -228,9 +230,16 @@ def _variant(
     loads = {pool.name: draw(st.sampled_from(LOADS_S)) for pool in pools if everywhere or draw(st.integers(0, 7)) > 0}
     return Variant(
         name,
-        {pool: {1: ServiceTime(load, load)} for pool, load in loads.items()},
+        {pool: draw(_times(load)) for pool, load in loads.items()},
         {other: draw(st.sampled_from(MESSAGE_BYTES)) for other in downstream},
     )
+
+
+@st.composite
+def _times(draw: st.DrawFn, load_s: float) -> dict[int, ServiceTime]:
+    """Some with batches that save a part of each request's time; little enough is not worth a larger batch."""
+    parts = {size: draw(st.sampled_from(BATCH_PARTS)) for size in draw(st.sampled_from(BATCHES))}
+    return {size: ServiceTime(size * load_s * part, size * load_s * part) for size, part in {1: 1.0, **parts}.items()}
 
 
 @st.composite

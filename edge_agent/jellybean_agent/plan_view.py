@@ -17,7 +17,7 @@ from jellybean_agent.brain import EdgeKind, OperatorWiring
 from jellybean_agent.errors import PlanViewError
 from jellybean_agent.messages import GATEWAY
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 MAX_PLAN_BYTES = 64 * 2**20
 _ENVELOPE = {"kind", "version", "hash"}
 _KINDS = ("each", "fan_out", "gather")
@@ -112,7 +112,9 @@ def plan_view(document: Any) -> PlanView:
     if not isinstance(document, dict) or document.get("kind") != "Plan":
         raise PlanViewError("not a plan: kind is not 'Plan'")
     if document.get("version") != PLAN_VERSION:
-        raise PlanViewError(f"plan version {document.get('version')!r}; this agent reads {PLAN_VERSION}")
+        raise PlanViewError(
+            f"plan version {document.get('version')!r}; this agent reads {PLAN_VERSION}: plan again, with its JellyBean"
+        )
     if content_hash(document) != document.get("hash"):
         raise PlanViewError("the plan's content does not match its hash: it was changed; plan again")
     try:

@@ -164,6 +164,7 @@ def plan_json(planned: Planned) -> dict[str, Any]:
                 "pool": place.pool,
                 "tier": place.tier,
                 "count": place.count,
+                "batch": place.batch,
                 "rate_per_s": place.rate_per_s,
                 "load": place.load,
             }

@@ -130,6 +130,7 @@ class OperatorSpec(Strict):
         description="The models that can play it: a list of names, or name -> {model, sha256}."
     )
     tiers: Tiers | None = Field(default=None, description="Tiers that it may run in; any unless given.")
+    batch: int | None = Field(default=None, ge=1, description="Most requests per run; limits.batch unless given.")
 
     @field_validator("variants", mode="before", json_schema_input_type=list[Name] | dict[Name, VariantSpec])
     @classmethod
@@ -214,6 +215,7 @@ class LimitsSpec(Strict):
     sharing: Annotated[Sharing, Field(strict=False)] = Field(
         default=Sharing.SHARED, description="Default of all pools."
     )
+    batch: int = Field(default=1, ge=1, description="Most requests that a worker may take into one run.")
     load_from: Literal["mean", "p50", "p75", "p90", "p95", "p99"] = Field(
         default="mean", description="The latency figure that capacity counts."
     )

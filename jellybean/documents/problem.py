@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from jellybean.documents.flow import Flow, flow_of
-from jellybean.documents.models import InfrastructureDocument, VariantSpec, WorkflowDocument
+from jellybean.documents.models import InfrastructureDocument, VariantSpec, WorkerPoolSpec, WorkflowDocument
 from jellybean.documents.profiles import AccuracyProfile, Figures, ProfilesDocument, VariantProfile, latency_figure
 from jellybean.documents.project import PROFILES_FILE, WORKFLOW_FILE, Project
 from jellybean.documents.reader import dotted
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_solver.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator, Row
 from jellybean_solver.distributions import quantile_mean
-from jellybean_solver.problem import Link, ModelRef, Operator, Pool, Problem, ServiceTime, Slo, Source, Variant
+from jellybean_solver.problem import (
+    Link,
+    ModelRef,
+    Operator,
+    Pool,
+    Problem,
+    ServiceTime,
+    Slo,
+    Source,
+    Times,
+    Variant,
+    best_batch,
+    unbatched,
+)
 
 
 def build_problem(project: Project) -> Problem:
@@ -119,37 +131,49 @@ def _operators(
     for edges in flow.edges.values():
         for edge in edges:
             readers[edge.upstream].append(edge.downstream)
-    return tuple(
-        Operator(
-            name,
-            flow.edges[name],
-            tuple(
-                _variant(variant, spec, profiles.operators[name][variant], infrastructure, readers[name])
-                for variant, spec in workflow.operators[name].variants.items()
-            ),
-            workflow.operators[name].tiers,
+    alone = unbatched([edge for edges in flow.edges.values() for edge in edges])
+    found: list[Operator] = []
+    for name in flow.order:
+        operator = workflow.operators[name]
+        most = 1 if name in alone else min(infrastructure.limits.batch, operator.batch or infrastructure.limits.batch)
+        variants = tuple(
+            _variant(variant, spec, profiles.operators[name][variant], infrastructure, readers[name], most)
+            for variant, spec in operator.variants.items()
         )
-        for name in flow.order
-    )
+        found.append(Operator(name, flow.edges[name], variants, operator.tiers))
+    return tuple(found)
 
 
 def _variant(
-    name: str, spec: VariantSpec, profile: VariantProfile, infrastructure: InfrastructureDocument, readers: list[str]
+    name: str,
+    spec: VariantSpec,
+    profile: VariantProfile,
+    infrastructure: InfrastructureDocument,
+    readers: list[str],
+    most: int,
 ) -> Variant:
-    load_from = infrastructure.limits.load_from
-    service: dict[str, Mapping[int, ServiceTime]] = {}
+    """With batch sizes up to `most`, and the memory that the one in use takes."""
+    service: dict[str, Times] = {}
     memory: dict[str, float] = {}
     for pool, worker in infrastructure.workers.items():
         batches = profile.latency.get(worker.type or pool)
         if batches is None or worker.count == 0:
             continue
-        service[pool] = {size: service_time(batches[size], load_from) for size in sorted(batches)}
-        loaded = batches[min(batches)].memory_bytes
-        if loaded is not None:
-            memory[pool] = loaded
-    sizes = {reader: profile.bytes_to(reader) or 0.0 for reader in readers}
+        sizes = [size for size in sorted(batches) if size <= most and _fits(batches[size], size, worker)]
+        service[pool] = {size: service_time(batches[size], infrastructure.limits.load_from) for size in sizes}
+        used = [batches[size].memory_bytes for size in sizes if size <= best_batch(service[pool])]
+        stated = [loaded for loaded in used if loaded is not None]
+        if stated:
+            memory[pool] = max(stated)
+    messages = {reader: profile.bytes_to(reader) or 0.0 for reader in readers}
     model = ModelRef(Path(spec.model).as_posix(), spec.sha256) if spec.model and spec.sha256 else None
-    return Variant(name, service, sizes, memory, model, profile.children)
+    return Variant(name, service, messages, memory, model, profile.children)
+
+
+def _fits(figures: Figures, size: int, worker: WorkerPoolSpec) -> bool:
+    """Whether a batch size fits into a worker that holds nothing else; 1 always counts, so that its lack is told."""
+    loaded, limit = figures.memory_bytes, worker.memory_bytes
+    return size == 1 or loaded is None or limit is None or loaded <= limit
 
 
 def service_time(figures: Figures, load_from: str) -> ServiceTime:

@@ -65,7 +65,7 @@ def break_down(plan: Plan) -> Breakdown:
 def operator_loads(plan: Plan, worker: PlannedWorker) -> Mapping[str, float]:
     """Busy fraction of a worker per operator, in the plan's operator order; they sum to the worker's load."""
     return {
-        operator.name: worker.rates_per_s[operator.name] * operator.service[worker.pool].load_s / operator.batch
+        operator.name: worker.rates_per_s[operator.name] * operator.request_s(worker.pool)
         for operator in plan.operators
         if operator.name in worker.rates_per_s
     }

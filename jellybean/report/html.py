@@ -34,6 +34,7 @@ def render_html(report: Report) -> str:
         policy=policy,
         proof=proof(plan),
         where={placement: where(plan, placement) for placement in plan.placements},
+        batches=any(placement.batch > 1 for placement in plan.placements),
         metrics=METRIC_BY_KEY,
         cards=[report.comparison(key) for key in _CARDS],
         targets={slo.metric: slo for slo in report.slos},

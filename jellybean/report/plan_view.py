@@ -92,6 +92,9 @@ def _placements(plan: Plan) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in ("operator", "variant", "where"):
         table.add_column(heading, overflow="fold")
+    batches = any(placement.batch > 1 for placement in plan.placements)
+    if batches:
+        table.add_column("batch", justify="right", no_wrap=True)
     table.add_column("rate/s", justify="right", no_wrap=True)
     table.add_column("load", justify="right", no_wrap=True)
     for name, group in groupby(plan.placements, key=lambda placement: placement.operator):
@@ -100,6 +103,7 @@ def _placements(plan: Plan) -> Table:
                 Text(name if index == 0 else ""),
                 Text(placement.variant if index == 0 else ""),
                 Text(where(plan, placement)),
+                *([f"{placement.batch}"] if batches else []),
                 f"{placement.rate_per_s:.1f}",
                 f"{placement.load:.2f}",
             )

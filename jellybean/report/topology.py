@@ -237,6 +237,8 @@ def _boxes(
         rate = units.rate(item.rate_per_s)
         note = f"{units.percent(item.load)} of {pool} × {item.count}"
         hint = f"{name} ({item.variant}) on {item.count} of {pool}: {rate}, keeps them {units.percent(item.load)} busy"
+        if item.batch > 1:
+            hint += f", batches of up to {item.batch}"
         found[slot.key] = Box(
             x, tops[index], shape.card_width, CARD_HEIGHT, "placement", cut(name, inner, BOLD),
             cut(item.variant, inner - len(rate) * 12 * GLYPH - 8, 12), cut(note, inner, 11), rate, item.load,

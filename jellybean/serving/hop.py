@@ -59,10 +59,10 @@ def _chain(directory: Path, stages: int) -> Plan:
     path = directory / "nothing.onnx"
     path.write_bytes(model.SerializeToString())
     reference = ModelRef(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
-    service = {"here": ServiceTime(1e-5, 1e-5)}
+    service = {"here": {1: ServiceTime(1e-5, 1e-5)}}
     names = [f"stage_{index}" for index in range(stages)]
     operators = tuple(
-        PlannedOperator(name, (Edge(before, name),), "nothing", 1, _RATE_PER_S, service, sent, {}, reference)
+        PlannedOperator(name, (Edge(before, name),), "nothing", {"here": 1}, _RATE_PER_S, service, sent, {}, reference)
         for before, name, sent in zip(
             ["in", *names], names, [*({later: 1024.0} for later in names[1:]), {}], strict=False
         )

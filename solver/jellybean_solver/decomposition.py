@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from jellybean_solver.assignment import Assignment, BagTiers
-from jellybean_solver.demand import BATCH, Demand, Network
+from jellybean_solver.demand import Demand, Network
 from jellybean_solver.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.problem import Pool
 
@@ -207,8 +207,8 @@ def _worker(
         share = served.get((name, seat.name), 0.0)
         if share > 0:
             rates[name] = problem.rate_per_s[name] * share
-            service = problem.operator_by_name[name].variant(selection[name]).service[seat.pool.name][BATCH]
-            load += rates[name] * service.load_s / BATCH
+            variant = problem.operator_by_name[name].variant(selection[name])
+            load += rates[name] * network.request_s(name, variant, seat.pool.name)
     if not rates:
         return None
     pool = seat.pool
@@ -229,13 +229,14 @@ def _operator(network: Network, name: str, chosen: str, workers: Sequence[Planne
     operator = network.problem.operator_by_name[name]
     variant = operator.variant(chosen)
     pools = dict.fromkeys(worker.pool for worker in workers if name in worker.rates_per_s)
+    service = {pool: network.problem.times(name, variant, pool) for pool in pools}
     return PlannedOperator(
         name=name,
         inputs=operator.inputs,
         variant=chosen,
-        batch=BATCH,
+        batch={pool: max(times) for pool, times in service.items()},
         rate_per_s=network.problem.rate_per_s[name],
-        service={pool: variant.service[pool][BATCH] for pool in pools},
+        service=service,
         message_bytes=dict(variant.message_bytes),
         memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},
         model=variant.model,

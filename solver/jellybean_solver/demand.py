@@ -1,7 +1,7 @@
 """What a selection, whole or partial, asks of the fleet: the figures that bounds and assignments share.
 
 Notation. For operator o, pool p, tier t: `workers[o][p]` is the number of p's workers that all of o's requests would
-keep busy up to the cap on utilisation (rate x load / utilisation); `traffic[e][(t, u)]` the USD per hour if all
+keep busy up to the cap on utilisation (rate x request_s / utilisation); `traffic[e][(t, u)]` the USD per hour if all
 of edge e's messages went from t to u, left out where data cannot flow or, by the workflow's own word, may not be. A
 partial selection takes the least over the open operators' variants, figure by figure, so that whatever is computed
 from it bounds every completion.
@@ -17,9 +17,7 @@ from functools import cached_property
 from jellybean_solver.bags import Bag, tree_of_bags
 from jellybean_solver.flows import traffic_usd_per_h
 from jellybean_solver.packing import fits
-from jellybean_solver.problem import Edge, Problem
-
-BATCH = 1  # plans of this version serve one request at a time
+from jellybean_solver.problem import Edge, Problem, Variant, request_s
 
 Tiers = tuple[str, str]
 EdgeKey = tuple[str, str]  # upstream, downstream
@@ -132,7 +130,7 @@ class Network:
         rates, utilisation = self.problem.rate_per_s, self.problem.utilisation
         return {
             (operator.name, variant.name): {
-                pool: rates[operator.name] * variant.service[pool][BATCH].load_s / BATCH / utilisation
+                pool: rates[operator.name] * self.request_s(operator.name, variant, pool) / utilisation
                 for pool in self._memory[operator.name, variant.name]
             }
             for operator in self.problem.operators
@@ -146,13 +144,18 @@ class Network:
             (operator.name, variant.name): {
                 pool.name: variant.memory_bytes.get(pool.name, 0.0)
                 for pool in self.pools
-                if BATCH in variant.service.get(pool.name, ())
+                if 1 in variant.service.get(pool.name, ())
                 and (operator.tiers is None or pool.tier in operator.tiers)
                 and fits(variant.memory_bytes.get(pool.name, 0.0), pool.memory_bytes)
             }
             for operator in self.problem.operators
             for variant in operator.variants
         }
+
+    def request_s(self, operator: str, variant: Variant, pool: str) -> float:
+        """Seconds that one request keeps a worker of a pool busy."""
+        times = self.problem.times(operator, variant, pool)
+        return request_s(times, max(times))
 
     def _least(self, name: str, tables: Mapping[tuple[str, str], Mapping[str, float]]) -> Mapping[str, float]:
         """The least figure per pool over an operator's variants."""

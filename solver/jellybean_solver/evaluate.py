@@ -12,7 +12,7 @@ from functools import cached_property
 
 from jellybean_solver.flows import Weights, edge_weights, traffic_usd_per_h
 from jellybean_solver.plan import Cost, Plan, PlannedWorker, Route
-from jellybean_solver.problem import Problem, Sharing
+from jellybean_solver.problem import Problem, Sharing, request_s
 
 RELATIVE = 1e-6  # a figure breaks a limit only when it exceeds it by more than this share of it
 
@@ -104,8 +104,9 @@ class _Scorer:
             if worker is None or operator is None or name not in self.problem.operator_by_name or self.unknown:
                 continue
             service = self.problem.operator_by_name[name].variant(operator.variant).service.get(worker.pool, {})
-            if operator.batch in service:
-                found[name, worker_name] = rate * service[operator.batch].load_s / operator.batch
+            batch = operator.batch.get(worker.pool, 0)
+            if batch in service:
+                found[name, worker_name] = rate * request_s(service, batch)
         return found
 
     @cached_property
@@ -198,10 +199,21 @@ class _Scorer:
             yield f"{worker.name} is exclusive but serves {', '.join(hosted)}"
         for name in hosted:
             if (name, worker.name) not in self.shares and not self.unknown:
-                yield f"{worker.name} cannot run {name} with variant {self.plan.selection.get(name)}: no profile"
+                yield self._no_profile(name, worker)
+            elif self._batch(name, worker) > 1 and name in self.problem.unbatched:
+                yield f"{worker.name} runs {name} in batches, but it gathers or fans out"
         load, cap = self.loads[worker.name], self.problem.utilisation
         if load > cap * (1 + RELATIVE):
             yield f"{worker.name} would be busy {load:.4f} of the time, above the cap of {cap:g}"
+
+    def _batch(self, name: str, worker: PlannedWorker) -> int:
+        return self.plan.operator_by_name[name].batch[worker.pool]
+
+    def _no_profile(self, name: str, worker: PlannedWorker) -> str:
+        operator = self.plan.operator_by_name[name]
+        size = operator.batch.get(worker.pool)
+        at = "any batch size" if size is None else f"batch size {size}"
+        return f"{worker.name} cannot run {name} with variant {operator.variant}: no profile at {at}"
 
     def wrong_tiers(self) -> Iterator[str]:
         known = self.problem.tier_index  # `_wrong_worker` names a worker in any other tier

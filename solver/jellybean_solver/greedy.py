@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.assignment import Assignment, Group
-from jellybean_solver.demand import BATCH, Demand, Network
+from jellybean_solver.demand import Demand, Network
 from jellybean_solver.problem import Operator, Pool, Problem, Sharing
 from jellybean_solver.selection import ACCURACY_SLACK, Selection
 
@@ -54,9 +54,9 @@ def greedy(problem: Problem) -> tuple[Network, Selection, Assignment] | None:
 
 def price_per_request(network: Network, operator: Operator, variant: str) -> tuple[float, float]:
     """The least price per throughput on any pool, then the least time: what makes a variant cheap."""
-    service = operator.variant(variant).service
-    usable: list[Pool] = [pool for pool in network.pools if BATCH in service.get(pool.name, ())]
-    loads = [service[pool.name][BATCH].load_s for pool in usable]
+    chosen = operator.variant(variant)
+    usable: list[Pool] = [pool for pool in network.pools if 1 in chosen.service.get(pool.name, ())]
+    loads = [network.request_s(operator.name, chosen, pool.name) for pool in usable]
     return min(p.price_usd_per_h * load for p, load in zip(usable, loads, strict=True)), min(loads)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from jellybean_solver.problem import Edge, Link, ModelRef, ServiceTime, Sharing, Slo, Source
+from jellybean_solver.problem import Edge, Link, ModelRef, Sharing, Slo, Source, Times, request_s
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,21 @@ class PlannedOperator:
     name: str
     inputs: tuple[Edge, ...]
     variant: str
-    batch: int
+    batch: Mapping[str, int]  # pool -> most requests per run
     rate_per_s: float
-    service: Mapping[str, ServiceTime]  # pool -> time of one batch
+    service: Mapping[str, Times]  # by pool, with all sizes profiled up to its batch
     message_bytes: Mapping[str, float]  # downstream -> bytes per message
     memory_bytes: Mapping[str, float]  # pool -> bytes
     model: ModelRef | None = None
     children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
+
+    def request_s(self, pool: str) -> float:
+        """Seconds that one request keeps a worker busy in full batches, as capacity counts it."""
+        return request_s(self.service[pool], self.batch[pool])
+
+    def mean_request_s(self, pool: str) -> float:
+        """The same by mean times."""
+        return self.service[pool][self.batch[pool]].mean_s / self.batch[pool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ class PlannedWorker:
     price_usd_per_h: float
     sharing: Sharing
     rates_per_s: Mapping[str, float]
-    load: float  # busy fraction: sum of rate x load_s / batch
+    load: float  # busy fraction: sum of rate x request_s
     memory_bytes: float | None = None  # what the worker has
     speed: float = 1.0
 
@@ -85,6 +93,7 @@ class Placement:
     pool: str
     tier: str
     count: int
+    batch: int
     rate_per_s: float
     load: float
 
@@ -128,7 +137,16 @@ class Plan:
             for pool in pools:
                 workers = [w for w in self.workers if w.pool == pool and operator.name in w.rates_per_s]
                 rate = sum(worker.rates_per_s[operator.name] for worker in workers)
-                load = rate * operator.service[pool].load_s / operator.batch / len(workers)
-                placement = Placement(operator.name, operator.variant, pool, workers[0].tier, len(workers), rate, load)
-                found.append(placement)
+                found.append(
+                    Placement(
+                        operator=operator.name,
+                        variant=operator.variant,
+                        pool=pool,
+                        tier=workers[0].tier,
+                        count=len(workers),
+                        batch=operator.batch[pool],
+                        rate_per_s=rate,
+                        load=rate * operator.request_s(pool) / len(workers),
+                    )
+                )
         return tuple(found)

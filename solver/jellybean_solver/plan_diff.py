@@ -49,18 +49,16 @@ class PoolChange:
 
 @dataclass(frozen=True, slots=True)
 class VariantChange:
-    """An operator's variant and batch size; None where the plan has no such operator."""
+    """An operator's variant; None where the plan has no such operator."""
 
     operator: str
     before: str | None
     after: str | None
-    batch_before: int | None
-    batch_after: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementChange:
-    """Where an operator is served: workers and requests per second in one pool."""
+    """Where an operator is served: workers, requests per second and batch size in one pool; 0 where it is not."""
 
     operator: str
     pool: str
@@ -68,6 +66,8 @@ class PlacementChange:
     workers_after: int
     rate_before_per_s: float
     rate_after_per_s: float
+    batch_before: int
+    batch_after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +185,9 @@ def _variants(before: Plan, after: Plan) -> tuple[VariantChange, ...]:
     found: list[VariantChange] = []
     for name in _union(before.operator_by_name, after.operator_by_name):
         one, two = before.operator_by_name.get(name), after.operator_by_name.get(name)
-        was = (one.variant, one.batch) if one is not None else (None, None)
-        now = (two.variant, two.batch) if two is not None else (None, None)
+        was, now = one.variant if one is not None else None, two.variant if two is not None else None
         if was != now:
-            found.append(VariantChange(name, was[0], now[0], was[1], now[1]))
+            found.append(VariantChange(name, was, now))
     return tuple(found)
 
 
@@ -199,13 +198,13 @@ def _pool_changes(before: Plan, after: Plan) -> tuple[PoolChange, ...]:
 
 
 def _placements(before: Plan, after: Plan) -> tuple[PlacementChange, ...]:
-    was = {(p.operator, p.pool): (p.count, p.rate_per_s) for p in before.placements}
-    now = {(p.operator, p.pool): (p.count, p.rate_per_s) for p in after.placements}
+    was = {(p.operator, p.pool): (p.count, p.rate_per_s, p.batch) for p in before.placements}
+    now = {(p.operator, p.pool): (p.count, p.rate_per_s, p.batch) for p in after.placements}
     found: list[PlacementChange] = []
     for key in _union(was, now):
-        (count, rate), (new_count, new_rate) = was.get(key, (0, 0.0)), now.get(key, (0, 0.0))
-        if count != new_count or not _same(rate, new_rate):
-            found.append(PlacementChange(*key, count, new_count, rate, new_rate))
+        (count, rate, batch), (new_count, new_rate, new_batch) = was.get(key, (0, 0.0, 0)), now.get(key, (0, 0.0, 0))
+        if count != new_count or not _same(rate, new_rate) or batch != new_batch:
+            found.append(PlacementChange(*key, count, new_count, rate, new_rate, batch, new_batch))
     return tuple(found)
 
 

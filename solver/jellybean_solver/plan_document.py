@@ -36,7 +36,9 @@ def from_document(document: Mapping[str, Any]) -> Plan:
     if document.get("kind") != "Plan":
         raise PlanDocumentError(f"not a plan: kind is {document.get('kind')!r}")
     if document.get("version") != PLAN_VERSION:
-        raise PlanDocumentError(f"plan version {document.get('version')!r}; this JellyBean reads {PLAN_VERSION}")
+        raise PlanDocumentError(
+            f"plan version {document.get('version')!r}; this JellyBean reads {PLAN_VERSION}: plan again"
+        )
     body = {key: value for key, value in document.items() if key not in {"kind", "version", "hash"}}
     if content_hash(body) != document.get("hash"):
         raise PlanDocumentError("the plan's content does not match its hash: it was changed by hand; plan again")
@@ -76,7 +78,7 @@ def _decode(kind: Any, value: Any) -> Any:
             return tuple(_decode(args[0], item) for item in value)
         return tuple(_decode(a, item) for a, item in zip(args, value, strict=True))
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: _decode(args[1], item) for key, item in value.items()}
+        return {_decode(args[0], key): _decode(args[1], item) for key, item in value.items()}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = typing.get_type_hints(kind)
         return kind(**{name: _decode(hints[name], item) for name, item in value.items()})

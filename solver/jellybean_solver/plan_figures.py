@@ -15,7 +15,7 @@ SAME = 1e-9  # relative difference of figures that is only rounding
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
-    """A figure by its path, such as `slo.latency_p99_s` or `operators.find.service.box.load_s`.
+    """A figure by its path, such as `slo.latency_p99_s` or `operators.find.service.box.1.load_s`.
 
     Values are as in the plan document; None also where one of the plans does not state it.
     """
@@ -63,16 +63,16 @@ def _measured(plan: Plan) -> dict[tuple[str, ...], Any]:
     """Figures by path and choice: only plans of the same choice share them. `_flat` drops the choice from the path."""
     found: dict[tuple[str, ...], Any] = {}
     for item in plan.operators:
-        name, choice = ("operators", item.name), f"={item.variant} x {item.batch}"
+        name, choice = ("operators", item.name), f"={item.variant}"
         found[*name, choice] = {"children": list(item.children)}
         for downstream, size in item.message_bytes.items():
             found[*name, "message_bytes", downstream, choice] = size
         for edge in item.inputs:
             found[*name, "inputs", edge.upstream, choice] = _rest(encode(edge), "upstream", "downstream")
-        for pool, time in item.service.items():
-            found[*name, "service", pool, choice] = encode(time)
+        for pool, times in item.service.items():
+            found[*name, "service", pool, f"{choice} x {item.batch[pool]}"] = encode(times)
         for pool, size in item.memory_bytes.items():
-            found[*name, "memory_bytes", pool, choice] = size
+            found[*name, "memory_bytes", pool, f"{choice} x {item.batch[pool]}"] = size
     for worker in plan.workers:
         figures = {key: encode(getattr(worker, key)) for key in ("price_usd_per_h", "sharing", "memory_bytes", "speed")}
         found["workers", worker.pool, f"={worker.tier}"] = figures

@@ -6,7 +6,7 @@ Everything is frozen: a problem is a value that solver, simulator and report sha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -15,6 +15,7 @@ from graphlib import TopologicalSorter
 from jellybean_solver.accuracy import AccuracyModel
 
 GIB = 2**30
+WORTH = 0.02  # share of a request's time that a larger batch must save: less is noise, and batches wait for each other
 
 
 class EdgeKind(StrEnum):
@@ -80,6 +81,20 @@ class ServiceTime:
     quantiles: tuple[tuple[float, float], ...] = ()
 
 
+Times = Mapping[int, ServiceTime]  # batch size -> time of one batch
+
+
+def request_s(times: Times, batch: int) -> float:
+    """Seconds that one request keeps a worker busy in full batches, as capacity counts it."""
+    return times[batch].load_s / batch
+
+
+def best_batch(times: Times) -> int:
+    """The smallest size that no other beats by `WORTH` of its time per request."""
+    least = min(request_s(times, size) for size in times)
+    return min(size for size in times if request_s(times, size) * (1.0 - WORTH) <= least)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRef:
     """A model file by content. `path` is relative to the project's folder."""
@@ -93,9 +108,9 @@ class Variant:
     """One model that can play an operator, with what it takes on each worker pool."""
 
     name: str
-    service: Mapping[str, Mapping[int, ServiceTime]]  # pool -> batch size -> time; a pool left out cannot run it
+    service: Mapping[str, Times]  # by pool, with the sizes that may be used; without size 1 it cannot run there
     message_bytes: Mapping[str, float]  # downstream operator -> bytes of one message on that edge
-    memory_bytes: Mapping[str, float] = field(default_factory=dict)  # pool -> bytes while loaded
+    memory_bytes: Mapping[str, float] = field(default_factory=dict)  # pool -> bytes while loaded, in its batches
     model: ModelRef | None = None
     children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
 
@@ -199,6 +214,21 @@ class Problem:
             rates[operator.name] = rates[edge.upstream] * edge.ratio
         return rates
 
+    @cached_property
+    def unbatched(self) -> frozenset[str]:
+        """Operators that run one request at a time, whatever their profiles say."""
+        return unbatched(self.edges)
+
+    def times(self, operator: str, variant: Variant, pool: str) -> Times:
+        """Service times up to the batch size that plans use in a pool; empty where it cannot run."""
+        known = variant.service.get(pool, {})
+        if 1 not in known:
+            return {}
+        if len(known) == 1:
+            return known
+        most = 1 if operator in self.unbatched else best_batch(known)
+        return {size: known[size] for size in sorted(known) if size <= most}
+
     def edge_rate_per_s(self, edge: Edge) -> float:
         """Messages per second on an edge: one per child for FAN_OUT and GATHER."""
         rate = self.rate_per_s[edge.upstream]
@@ -223,6 +253,12 @@ class Problem:
             return True
         upward = self.tier_index[upstream_tier] < self.tier_index[downstream_tier]
         return upward and (upstream_tier, downstream_tier) in self.link_by_tiers
+
+
+def unbatched(edges: Sequence[Edge]) -> frozenset[str]:
+    """Nodes whose runs take one request: a gather's rows are one request's, rows fanned out could not be told apart."""
+    gathering = {edge.downstream for edge in edges if edge.kind is EdgeKind.GATHER}
+    return frozenset(gathering | {edge.upstream for edge in edges if edge.kind is EdgeKind.FAN_OUT})
 
 
 def topological(operators: Mapping[str, Operator]) -> tuple[Operator, ...]:

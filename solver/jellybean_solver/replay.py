@@ -310,7 +310,7 @@ def _loads_at_one(plan: Plan, stream: RequestStream) -> Mapping[str, float]:
     for route in plan.routes:
         for name in stream.operators:
             operator, worker = plan.operator_by_name[name], plan.worker_by_name[route.workers[name]]
-            busy = route.weight * operator.rate_per_s * operator.service[worker.pool].mean_s / operator.batch
+            busy = route.weight * operator.rate_per_s * operator.mean_request_s(worker.pool)
             loads[worker.name] = loads.get(worker.name, 0.0) + busy / stream.rate_per_s
     bandwidth = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in plan.links}
     for flow in flows(plan):

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from jellybean_solver.infeasible import scaled
-from jellybean_solver.problem import Operator, Pool, Problem, Sharing
+from jellybean_solver.problem import Operator, Pool, Problem, Sharing, request_s
 
 LEAST_RATE = 1e-6  # share of the rates that stands for none: a rate of 0 asks for no plan at all
 
@@ -132,12 +132,9 @@ def _enough(problem: Problem, name: str) -> int:
     rates = problem.rate_per_s
     most = 0
     for operator in problem.operators:
-        busy = (
-            rates[operator.name] * time.load_s / batch / problem.utilisation
-            for variant in operator.variants
-            for batch, time in variant.service.get(name, {}).items()
-        )
-        most += 1 + math.ceil(max(busy, default=0.0))
+        known = (variant.service.get(name, {}) for variant in operator.variants)
+        slowest_s = max((request_s(times, batch) for times in known for batch in times), default=0.0)
+        most += 1 + math.ceil(rates[operator.name] * slowest_s / problem.utilisation)
     return max(most, problem.pool_by_name[name].count)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from jellybean_solver.plan import Cost, Plan
 from jellybean_solver.problem import Operator, Pool, Problem, Variant
+
+T = TypeVar("T")
 
 
 def only_variant(problem: Problem, operator: str, variant: str) -> Problem:
@@ -65,8 +68,9 @@ def as_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
     operators = tuple(
         replace(
             operator,
-            service={pool.name if name == paid else name: time for name, time in operator.service.items()},
-            memory_bytes={pool.name if name == paid else name: size for name, size in operator.memory_bytes.items()},
+            batch=_renamed(operator.batch, paid, pool.name),
+            service=_renamed(operator.service, paid, pool.name),
+            memory_bytes=_renamed(operator.memory_bytes, paid, pool.name),
         )
         for operator in plan.operators
     )
@@ -76,6 +80,11 @@ def as_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
     gap = (objective - bound) / objective if objective > 0 else 0.0
     certificate = replace(proof, objective=objective, bound=bound, gap=gap)
     return replace(plan, workers=workers, operators=operators, cost=cost, certificate=certificate, slo=problem.slo)
+
+
+def _renamed(by_pool: Mapping[str, T], old: str, new: str) -> dict[str, T]:
+    """Where a plan uses both pools the old one's figures stand: they are the same."""
+    return {new if name == old else name: figure for name, figure in by_pool.items()}
 
 
 def _paid(pool: Pool) -> str:

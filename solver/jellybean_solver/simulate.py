@@ -177,9 +177,9 @@ class _Simulation:
 
     def _station(self, planned: PlannedWorker, worker: Worker) -> _Station:
         samplers = {
-            operator.name: service_sampler(operator.service[planned.pool], operator.batch)
+            operator.name: service_sampler(operator.service[planned.pool][batch], batch)
             for operator in self._plan.operators
-            if planned.pool in operator.service
+            if (batch := operator.batch.get(planned.pool)) is not None
         }
         return _Station(planned.name, planned.tier, worker, QueueSums(self._window), samplers)
 

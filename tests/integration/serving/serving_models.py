@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from jellybean_solver.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.plan import Certificate, Cost, Plan, PlannedWorker, Route
 from jellybean_solver.plan_document import Document, to_document
 from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, ModelRef, ServiceTime, Sharing, Slo, Source
+from tests.planned import planned_operator
 
 FLOAT = TensorProto.FLOAT
 
@@ -84,7 +85,7 @@ def make_plan(
         service = {tier: ServiceTime(1e-4, 1e-4) for tier in ("edge", "cloud")}
         sizes = dict.fromkeys(operators, 16.0)
         model = ModelRef(f"models/{name}.onnx", sha256)
-        planned.append(PlannedOperator(name, edges, "only", 1, rate_per_s, service, sizes, {}, model))
+        planned.append(planned_operator(name, edges, "only", rate_per_s, service, sizes, {}, model))
     names = dict.fromkeys(worker for _, route in routes for worker in route.values())
     workers = []
     for worker in names:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from jellybean_solver.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Sharing, Slo, Source
+from tests.planned import planned_operator
 
 SOURCE = Source("image", "edge", 10.0, 1000.0)
 
@@ -21,7 +22,7 @@ def operator(
     message_bytes: Mapping[str, float] | None = None,
     batch: int = 1,
 ) -> PlannedOperator:
-    return PlannedOperator(name, tuple(inputs), "v", batch, rate_per_s, service, message_bytes or {}, {})
+    return planned_operator(name, inputs, "v", rate_per_s, service, message_bytes, batch=batch)
 
 
 def plan(
@@ -42,7 +43,7 @@ def plan(
                 if route.workers[op.name] == name:
                     rates[op.name] = rates.get(op.name, 0.0) + route.weight * op.rate_per_s
         by_name = {op.name: op for op in operators}
-        load = sum(rate * by_name[op].service[pool].load_s / by_name[op].batch for op, rate in rates.items())
+        load = sum(rate * by_name[op].request_s(pool) for op, rate in rates.items())
         planned.append(PlannedWorker(name, pool, tier, 1.0, Sharing.SHARED, rates, load))
     tiers = tuple(dict.fromkeys([*(source.tier for source in sources), *workers.values()]))
     return Plan(

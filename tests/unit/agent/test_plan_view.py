@@ -17,7 +17,7 @@ from jellybean_solver.problem import Edge, EdgeKind, Link, ModelRef, Sharing, Sl
 
 def make_document(**changes: object) -> plan_document.Document:
     def operator(name: str, *edges: Edge) -> PlannedOperator:
-        return PlannedOperator(name, edges, "only", 1, 1.0, {}, {}, {}, ModelRef(f"models/{name}.onnx", "00"))
+        return PlannedOperator(name, edges, "only", {}, 1.0, {}, {}, {}, ModelRef(f"models/{name}.onnx", "00"))
 
     operators = (
         operator("split", Edge("x", "split")),

@@ -45,9 +45,31 @@ def test_figures_of_variants(folder: Path) -> None:
     assert small.memory_bytes == {"gpu": 40 * 2**20}
     assert small.message_bytes == {"read": 10 * 1024}
     assert set(large.service) == {"gpu"}
-    assert set(large.service["gpu"]) == {1, 8}
+    assert set(large.service["gpu"]) == {1}  # its rows are fanned out: batches could not be told apart
     assert large.message_bytes == {"read": 12 * 1024}
     assert problem.operator_by_name["label"].variants[0].message_bytes == {}
+
+
+BATCHES = "profiles.operators.read.cnn.latency={box: {1: {mean: 8 ms, memory: 1 GiB}, 4: {mean: 16 ms, memory: %s}}}"
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes", "memory_gib"),
+    [
+        ([BATCHES % "2 GiB"], {1, 4}, 2.0),
+        ([BATCHES % "2 GiB", "limits.batch=3"], {1}, 1.0),
+        ([BATCHES % "2 GiB", "operators.read.batch=1"], {1}, 1.0),
+        ([BATCHES % "2 GiB", "operators.detect.batch=1"], {1, 4}, 2.0),
+        ([BATCHES % "5 GiB"], {1}, 1.0),  # a box has 4 GiB
+        ([(BATCHES % "2 GiB").replace("16 ms", "31.9 ms")], {1, 4}, 1.0),  # saves too little to be used
+    ],
+)
+def test_batches_are_bounded_and_counted_in_memory(
+    folder: Path, options: list[str], sizes: set[int], memory_gib: float
+) -> None:
+    (variant,) = build_problem(load_project(folder, ["limits.batch=8", *options])).operator_by_name["read"].variants
+    assert set(variant.service["box"]) == sizes
+    assert variant.memory_bytes["box"] == memory_gib * 2**30
 
 
 def test_pools_share_a_type_have_their_own_sharing_and_can_be_taken_out(folder: Path) -> None:

@@ -160,7 +160,7 @@ JSON_SHAPE = {
     "cost_by": ["flows", "links", "operators", "tiers"],
     "comparisons": ["difference", "measured", "metric", "predicted", "ratio", "tolerance", "verdict"],
     "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
-    "placements": ["count", "load", "operator", "pool", "rate_per_s", "tier", "variant"],
+    "placements": ["batch", "count", "load", "operator", "pool", "rate_per_s", "tier", "variant"],
     "workers": ["load", "loads", "measured", "name", "pool", "price_usd_per_h", "simulated", "tier"],
     "runs": ["at", "figures", "kind", "machine"],
 }  # fmt: skip

@@ -90,7 +90,7 @@ def test_hops_count_between_processes_only() -> None:
     workers = {"w1-1": "edge"}
     together = plan(
         apart.sources,
-        [dataclasses.replace(op, service={"w1": FIXED}) for op in apart.operators],
+        [dataclasses.replace(op, batch={"w1": 1}, service={"w1": {1: FIXED}}) for op in apart.operators],
         [Route(1.0, {"op1": "w1-1", "op2": "w1-1"})],
         workers,
         hop_s=hop_s,
@@ -148,6 +148,12 @@ def test_a_request_without_children_skips_them() -> None:
 
 def test_a_batch_keeps_the_worker_busy_for_its_share_per_request() -> None:
     one = fan(2.0)
-    batched = dataclasses.replace(one, operators=tuple(dataclasses.replace(op, batch=4) for op in one.operators))
+    batched = dataclasses.replace(
+        one,
+        operators=tuple(
+            dataclasses.replace(op, batch={"w": 4}, service={"w": {1: op.service["w"][1], 4: op.service["w"][1]}})
+            for op in one.operators
+        ),
+    )
     result = simulate_plan(batched, duration_s=500)
     assert result.utilisation["w-1"] == pytest.approx(load_by_worker(one)["w-1"] / 4, rel=1e-3)

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver.plan import Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.plan import Cost, Plan, PlannedWorker, Route
 from jellybean_solver.plan_diff import plan_diff
 from jellybean_solver.plan_matching import hosted, match_workers
 from jellybean_solver.problem import Edge, Link, ModelRef, ServiceTime, Sharing, Source
 from tests import report_plans
+from tests.planned import planned_operator
 
 
 def hosting(workers: Mapping[str, Sequence[str]], variants: Mapping[str, str] | None = None) -> Plan:
@@ -19,11 +20,10 @@ def hosting(workers: Mapping[str, Sequence[str]], variants: Mapping[str, str] | 
     names = sorted({name for names in workers.values() for name in names})
     pools = {worker.rsplit("-", 1)[0] for worker in workers}
     operators = tuple(
-        PlannedOperator(
+        planned_operator(
             name,
             (Edge("camera", name),),
             (variants or {}).get(name, "v"),
-            1,
             10.0,
             dict.fromkeys(pools, ServiceTime(0.01, 0.01)),
             {},
@@ -89,8 +89,8 @@ def test_targets_and_figures_are_differences() -> None:
         (replace(before, links=(replace(link, bandwidth_bytes_per_s=None),)), "links.edge.cloud.bandwidth_bytes_per_s"),
         (replace(before, workers=(replace(worker, memory_bytes=5.0),)), "workers.box.memory_bytes"),
         (
-            replace(before, operators=(replace(find, service={"box": ServiceTime(0.01, 0.02)}),)),
-            "operators.find.service.box.mean_s",
+            replace(before, operators=(replace(find, service={"box": {1: ServiceTime(0.01, 0.02)}}),)),
+            "operators.find.service.box.1.mean_s",
         ),
     ):
         diff = plan_diff(before, changed)

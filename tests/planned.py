@@ -1,0 +1,34 @@
+"""Operators of plans made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jellybean_solver.plan import PlannedOperator
+from jellybean_solver.problem import Edge, ModelRef, ServiceTime
+
+
+def planned_operator(
+    name: str,
+    inputs: Sequence[Edge],
+    variant: str,
+    rate_per_s: float,
+    service: Mapping[str, ServiceTime],
+    message_bytes: Mapping[str, float] | None = None,
+    memory_bytes: Mapping[str, float] | None = None,
+    model: ModelRef | None = None,
+    *,
+    batch: int = 1,
+) -> PlannedOperator:
+    """`service`: pool -> what a run takes there, be it of one request or of `batch`."""
+    return PlannedOperator(
+        name,
+        tuple(inputs),
+        variant,
+        dict.fromkeys(service, batch),
+        rate_per_s,
+        {pool: {1: time, batch: time} for pool, time in service.items()},
+        message_bytes or {},
+        memory_bytes or {},
+        model,
+    )
