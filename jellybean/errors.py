@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jellybean_solver.errors import JellyBeanError, SolverError
+from jellybean_solver.errors import JellyBeanError, OutOfTimeError, SolverError
 
-__all__ = ["DocumentError", "DocumentProblem", "InfeasibleError", "JellyBeanError", "SolverError"]
+__all__ = ["DocumentError", "DocumentProblem", "InfeasibleError", "JellyBeanError", "OutOfTimeError", "SolverError"]
+
+_MOST_LINES = 6  # of the same problem
+_DOCUMENTS = ("workflow.yaml", "infrastructure.yaml", "profiles.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,17 @@ class DocumentProblem:
 
 
 class DocumentError(JellyBeanError):
-    """Documents that cannot be used: every problem at once, sorted by file and line."""
+    """Documents that cannot be used: every problem at once, the workflow's first, by line.
+
+    As text, one that is the same in many lines of a file is told once, with those lines.
+    """
 
     def __init__(self, problems: Iterable[DocumentProblem]) -> None:
         self.problems = tuple(sorted(dict.fromkeys(problems), key=_order))
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        alike: dict[tuple[str, str, str], list[DocumentProblem]] = {}
+        for problem in self.problems:
+            alike.setdefault((problem.file, problem.message, problem.hint), []).append(problem)
+        super().__init__("\n".join(_told_once(group) for group in alike.values()))
 
 
 class InfeasibleError(JellyBeanError):
@@ -60,5 +69,17 @@ class InfeasibleError(JellyBeanError):
         super().__init__("infeasible: " + ("; ".join(self.reasons) or "no plan meets the targets"))
 
 
-def _order(problem: DocumentProblem) -> tuple[str, int, int, str]:
-    return problem.file, problem.line or 0, problem.column or 0, problem.message
+def _told_once(alike: list[DocumentProblem]) -> str:
+    """The first, and the lines of the others."""
+    lines = list(dict.fromkeys(problem.line for problem in alike if problem.line not in (None, alike[0].line)))
+    if not lines:
+        return "\n".join(str(problem) for problem in alike)
+    shown = ", ".join(str(line) for line in lines[:_MOST_LINES])
+    more = f" and {len(lines) - _MOST_LINES} more" if len(lines) > _MOST_LINES else ""
+    return f"{alike[0]} (also in line{'s' * (len(lines) > 1)} {shown}{more})"
+
+
+def _order(problem: DocumentProblem) -> tuple[int, str, int, int, str]:
+    name = problem.file.replace("\\", "/").rpartition("/")[2]
+    rank = _DOCUMENTS.index(name) if name in _DOCUMENTS else -1  # what the others are checked against comes first
+    return rank, problem.file, problem.line or 0, problem.column or 0, problem.message

@@ -17,6 +17,7 @@ from jellybean.documents import Project, build_problem
 from jellybean.errors import InfeasibleError, JellyBeanError
 from jellybean.folders import state_folder
 from jellybean.simulation import check_latency
+from jellybean_agent.errors import in_words
 from jellybean_solver.baselines import Baseline, baselines
 from jellybean_solver.infeasible import Infeasibility
 from jellybean_solver.large import GAP
@@ -121,7 +122,8 @@ def read_plan(path: Path, directory: Path) -> Plan:
     except FileNotFoundError as error:
         raise JellyBeanError(f"{path}: there is no plan yet; run: jellybean plan {directory}") from error
     except (OSError, ValueError) as error:
-        raise JellyBeanError(f"{path}: cannot be read as a plan: {error}; run: jellybean plan {directory}") from error
+        why = f"cannot be read as a plan: {in_words(error)}"
+        raise JellyBeanError(f"{path}: {why}; run: jellybean plan {directory}") from error
     if not isinstance(document, dict):
         raise JellyBeanError(f"{path}: holds no plan; run: jellybean plan {directory}")
     return from_document(document)

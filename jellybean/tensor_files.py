@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jellybean_agent.errors import in_words
 from jellybean_solver.errors import JellyBeanError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -82,5 +83,4 @@ def _explained(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise JellyBeanError(f"{path}: there is no such file") from error
     except (*_DAMAGED, MemoryError) as error:
-        reason = str(error) or type(error).__name__
-        raise JellyBeanError(f"{path} cannot be read as arrays: {reason}") from error
+        raise JellyBeanError(f"{path} cannot be read as arrays: {in_words(error)}") from error

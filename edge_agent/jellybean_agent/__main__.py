@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jellybean_agent.errors import AgentError, ModelError, PlanViewError
+from jellybean_agent.errors import AgentError, ModelError, PlanViewError, in_words
 from jellybean_agent.server import DRAIN_S, Options, serve
 
 _EXAMPLE = """example:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{given.worker}: {error}", file=sys.stderr)
         return 2 if isinstance(error, PlanViewError | ModelError) else 1
     except OSError as error:
-        print(f"{given.worker}: {error}", file=sys.stderr)
+        print(f"{given.worker}: {in_words(error, name=True)}", file=sys.stderr)
         return 1
     return 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import grpc
 
 
@@ -35,6 +37,36 @@ _STATUS: tuple[tuple[type[AgentError], grpc.StatusCode], ...] = (
     (PlanViewError, grpc.StatusCode.FAILED_PRECONDITION),
     (TransientError, grpc.StatusCode.UNAVAILABLE),
 )
+
+
+_FILE_WORDS = {
+    errno.ENOENT: "there is no such file or folder",
+    errno.ENOTDIR: "a file stands where a folder is meant",
+    errno.EISDIR: "is a folder, not a file",
+    errno.EEXIST: "exists already",
+    errno.ENOTEMPTY: "is not empty",
+    errno.EACCES: "permission denied: check its owner and permissions",
+    errno.EPERM: "permission denied: check its owner and permissions",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOSPC: "the disk is full: nothing was written",
+    errno.EDQUOT: "the disk quota is used up: nothing was written",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ELOOP: "symbolic links lead round in a circle",
+    errno.EMFILE: "too many files are open (see ulimit -n)",
+    errno.EADDRINUSE: "the address is taken by another process: choose another port",
+    errno.ENOEXEC: "is no program that runs here",
+}
+
+
+def in_words(error: BaseException, *, name: bool = False) -> str:
+    """One line for a person on what a library or the operating system raised; `name`: the file's name first.
+
+    An OSError says only what is wrong: its own text has a number in front that helps nobody.
+    """
+    if not isinstance(error, OSError):
+        return next(iter(str(error).splitlines()), "") or type(error).__name__
+    reason = _FILE_WORDS.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {reason}" if name and error.filename is not None else reason
 
 
 def status_of(error: AgentError) -> grpc.StatusCode:

@@ -17,7 +17,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from jellybean_agent.emulation import Emulation
-from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError
+from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, in_words
 from jellybean_agent.onnx_wire import has_external_data
 from jellybean_agent.tensors import MAX_TENSOR_BYTES, Array, mismatch
 
@@ -139,7 +139,7 @@ def _load(path: Path, sha256: str, *, accelerated: bool) -> ort.InferenceSession
     try:
         model = path.read_bytes()
     except OSError as error:
-        raise ModelError(f"model {path}: {error.strerror or error}") from error
+        raise ModelError(f"model {path}: {in_words(error)}") from error
     found = hashlib.sha256(model).hexdigest()
     if found != sha256:
         raise ModelError(f"model {path} has sha256 {found[:12]}..., the plan says {sha256[:12]}...: it was altered")

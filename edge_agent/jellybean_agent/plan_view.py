@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from jellybean_agent.brain import EdgeKind, OperatorWiring
-from jellybean_agent.errors import PlanViewError
+from jellybean_agent.errors import PlanViewError, in_words
 from jellybean_agent.messages import GATEWAY
 
 PLAN_VERSION = 2
@@ -101,7 +101,7 @@ def read_plan(path: Path) -> PlanView:
             raise PlanViewError(f"{path}: above {MAX_PLAN_BYTES} bytes; a plan is smaller")
         document = json.loads(path.read_bytes())
     except OSError as error:
-        raise PlanViewError(f"{path}: {error.strerror or error}") from error
+        raise PlanViewError(f"{path}: {in_words(error)}") from error
     except (ValueError, RecursionError) as error:
         raise PlanViewError(f"{path}: not JSON: {error}") from error
     return plan_view(document)

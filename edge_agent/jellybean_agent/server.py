@@ -17,7 +17,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from jellybean_agent.driver import Driver
-from jellybean_agent.errors import ModelError, PlanViewError
+from jellybean_agent.errors import ModelError, PlanViewError, in_words
 from jellybean_agent.executor import Executor
 from jellybean_agent.inboxes import Inboxes
 from jellybean_agent.links import EmulatedLinks
@@ -72,7 +72,7 @@ def read_peers(path: Path) -> dict[str, str]:
     try:
         peers = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise PlanViewError(f"{path}: {error}") from error
+        raise PlanViewError(f"{path}: {in_words(error)}") from error
     if not isinstance(peers, dict) or not all(isinstance(address, str) for address in peers.values()):
         raise PlanViewError(f"{path}: not a map of worker names to addresses")
     return {str(name): check_address(address) for name, address in peers.items()}

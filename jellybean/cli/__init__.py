@@ -7,9 +7,13 @@ import sys
 import typer
 
 from jellybean.cli.app import app
-from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INFEASIBLE, errors
-from jellybean.errors import DocumentError, InfeasibleError, JellyBeanError
+from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, print_json
+from jellybean.cli.failures import error_json, failure, status_of, text_of
+from jellybean.errors import JellyBeanError
 from jellybean_agent.errors import AgentError
+
+# Every mistake on the command line; Typer names only this subclass of it.
+_USAGE: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 
 def main() -> None:
@@ -18,21 +22,30 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit status (0 fine, 1 failure, 2 bad input, 3 infeasible, 4 overload)."""
+    """Run one command line and return its exit status (docs/cli.md lists them)."""
+    as_json = "--json" in arguments
+    try:
+        return _run(arguments, as_json=as_json)
+    except (JellyBeanError, AgentError, OSError) as error:
+        if as_json:
+            print_json(failure(error))
+        errors.print(text_of(error), style="red", soft_wrap=True)
+        return status_of(error)
+
+
+def _run(arguments: list[str], *, as_json: bool) -> int:
+    """What Typer makes of the arguments; it tells mistakes in them itself, but not as JSON."""
     command = typer.main.get_command(app)
     try:
-        command.main(arguments, prog_name="jellybean")
+        status = command.main(arguments, prog_name="jellybean", standalone_mode=not as_json)
     except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else 0
-    except (JellyBeanError, AgentError, OSError) as error:
-        errors.print(str(error) or type(error).__name__, style="red", soft_wrap=True)
-        return _status_of(error)
-    return 0
-
-
-def _status_of(error: Exception) -> int:
-    if isinstance(error, DocumentError):
+        return exit_.code if isinstance(exit_.code, int) else EXIT_FAILURE if exit_.code else 0
+    except typer.Abort:
+        print_json(error_json("interrupted", "interrupted"))
+        return EXIT_FAILURE
+    except _USAGE as error:
+        message = str(getattr(error, "format_message", error.__str__)())
+        print_json(error_json("usage", message))
+        errors.print(f"{message} (see jellybean --help)", style="red", soft_wrap=True)
         return EXIT_BAD_INPUT
-    if isinstance(error, InfeasibleError):
-        return EXIT_INFEASIBLE
-    return EXIT_FAILURE
+    return status if isinstance(status, int) else 0

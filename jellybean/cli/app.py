@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +14,31 @@ from jellybean.errors import JellyBeanError
 app = typer.Typer(
     name="jellybean",
     help="Plan, serve and measure ML workflows over edge and cloud.",
-    epilog="Start here: jellybean init digits my-project, then jellybean plan my-project",
+    epilog="Start here: jellybean init digits my-digits; it says what comes next.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+ORDER = (
+    *("init", "validate", "profile", "plan", "explain", "frontier", "simulate"),
+    *("up", "infer", "bench", "report", "down", "diff", "schema", "demo"),
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"jellybean {importlib.metadata.version('jellybean-serving')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Plan, serve and measure ML workflows over edge and cloud."""
+
 
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder with workflow.yaml, infrastructure.yaml and profiles.yaml.")
@@ -61,3 +81,5 @@ def example(*lines: str) -> str:
 
 
 from jellybean.cli import diff, documents, explain, frontier, measure, plan, serve  # noqa: E402, F401  (each adds its commands)
+
+app.registered_commands.sort(key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", "")))

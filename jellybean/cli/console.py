@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -20,10 +21,12 @@ EXIT_OVERLOAD = 4
 EXIT_MISSED = 5
 EXIT_WOULD_BREAK = 6
 
-# No markup: names, paths and answers are people's own text. Colour comes by `style=` and `Text`.
 _PIPED_WIDTH = 160  # columns where nobody's window says: tables in a log are cut no earlier
+_HEARTBEAT_S = 30.0
+_SPEED_PERIOD_S = 600.0  # time left is told from the steps of so long: some take a minute
 
 
+# No markup: names, paths and answers are people's own text. Colour comes by `style=` and `Text`.
 def _console(stream: TextIO, *, stderr: bool) -> Console:
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
     return Console(stderr=stderr, width=width, highlight=False, markup=False)
@@ -55,9 +58,15 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """A progress bar with time left on stderr; silent when stderr is no terminal but for one line at the end."""
+    """A progress bar with time left on stderr. Where stderr is no terminal: a line each `_HEARTBEAT_S`, none before.
+
+    The bar of work that fails is taken away, so that nothing half done stands above the error.
+    """
+    if not sys.stderr.isatty():
+        yield _Heartbeat(title)
+        return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("[dim]elapsed"),
@@ -65,10 +74,29 @@ def progress(title: str) -> Iterator[Advance]:
         TextColumn("[dim]left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=errors, transient=False) as bar:
+    with Progress(*columns, console=errors, speed_estimate_period=_SPEED_PERIOD_S) as bar:
         task = bar.add_task(title, total=None)
 
         def advance(done: float, total: float, label: str) -> None:
             bar.update(task, completed=round(done), total=round(total), description=f"{title}: {label}")
 
-        yield advance
+        try:
+            yield advance
+        except BaseException:
+            bar.live.transient = True
+            raise
+        total = bar.tasks[task].total or 1
+        bar.update(task, completed=total, total=total, description=f"{title}: done")
+
+
+class _Heartbeat:
+    """Says in a log now and then that long work goes on."""
+
+    def __init__(self, title: str) -> None:
+        self._title, self._told_s = title, time.monotonic()
+
+    def __call__(self, done: float, total: float, label: str) -> None:
+        now = time.monotonic()
+        if now - self._told_s >= _HEARTBEAT_S:
+            self._told_s = now
+            say(f"{self._title}: {round(done)} of {round(total)}, {label}")

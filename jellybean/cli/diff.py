@@ -9,6 +9,8 @@ import typer
 
 from jellybean.cli.app import Json, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, out, print_json
+from jellybean.cli.failures import failure, text_of
+from jellybean.documents import require_folder
 from jellybean.errors import JellyBeanError
 from jellybean.plan_diff_view import diff_json, diff_text
 from jellybean.planning import load_plan, read_plan
@@ -28,7 +30,9 @@ def diff(
     try:
         found = plan_diff(_plan(before), _plan(after))
     except JellyBeanError as error:
-        errors.print(str(error), style="red", soft_wrap=True)
+        if json:
+            print_json(failure(error))
+        errors.print(text_of(error), style="red", soft_wrap=True)
         raise typer.Exit(EXIT_BAD_INPUT) from error
     if json:
         print_json(diff_json(found))
@@ -40,4 +44,7 @@ def diff(
 
 def _plan(path: Path) -> Plan:
     """The plan of a project as it was written, even where its documents have changed since; or of a file."""
-    return read_plan(path, path.parent) if path.suffix == ".json" else load_plan(path)
+    if path.suffix == ".json":
+        return read_plan(path, path.parent)
+    require_folder(path)
+    return load_plan(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +12,8 @@ import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json
-from jellybean.documents import build_problem, json_schemas, load_project
+from jellybean.cli.failures import failure
+from jellybean.documents import build_problem, json_schemas, load_project, require_folder
 from jellybean.errors import DocumentError, JellyBeanError
 
 
@@ -20,6 +22,24 @@ class Example(StrEnum):
 
     DIGITS = "digits"
     VQA = "vqa"
+
+
+_STEPS = {
+    Example.DIGITS: (
+        ("profile", "measure its models on this machine"),
+        ("plan", "choose models, place operators"),
+        ("simulate", "predict latency and the highest rate"),
+        ("up --detach", "serve the plan here"),
+        ("bench", "measure it under its own load"),
+        ("report", "predicted beside measured"),
+        ("down", "stop it"),
+    ),
+    Example.VQA: (
+        ("plan", "choose models, place operators; its figures are published, so there is nothing to profile"),
+        ("explain", "why this plan, and what else was possible"),
+        ("frontier", "what every accuracy costs"),
+    ),
+}
 
 
 class Schema(StrEnum):
@@ -40,8 +60,10 @@ def init(
         raise JellyBeanError(f"{directory} exists and is not empty; name another folder")
     ignored = shutil.ignore_patterns("__pycache__", ".jellybean", "plan.json")
     shutil.copytree(_examples() / name.value, directory, dirs_exist_ok=True, ignore=ignored)
-    out.print(f"{directory}: copied from the example {name.value}")
-    out.print(f"next: jellybean plan {directory}", style="bold")
+    out.print(f"{directory}: copied from the example {name.value}; next, in this order:", soft_wrap=True)
+    lines = {f"jellybean {step} {shlex.quote(str(directory))}": purpose for step, purpose in _STEPS[name]}
+    for line, purpose in lines.items():
+        out.print(f"  {line:{max(map(len, lines))}}  # {purpose}", soft_wrap=True)
 
 
 @app.command(
@@ -57,7 +79,8 @@ def validate(directory: Directory, overrides: Overrides = None, json: Json = Fal
     except DocumentError as error:
         if not json:
             raise
-        print_json({"valid": False, "problems": [problem.to_dict() for problem in error.problems]})
+        print_json({"valid": False, "problems": [problem.to_dict() for problem in error.problems], **failure(error)})
+        errors.print(str(error), style="red", soft_wrap=True)
         raise typer.Exit(EXIT_BAD_INPUT) from error
     if json:
         print_json({"valid": True, "problems": []})
@@ -84,7 +107,8 @@ def schema(
 
 
 def check(directory: Path, overrides: list[str] | None) -> None:
-    """DocumentError for an override that does not fit, also where what runs, not the documents, gives the answer."""
+    """DocumentError for a folder or override that is none, where what runs, not the documents, gives the answer."""
+    require_folder(directory)
     if overrides:
         load_project(directory, overrides, profiles=(directory / "profiles.yaml").exists())
 

@@ -17,6 +17,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.planning import RENEWED, current_plan, unproven
 from jellybean.records import record_plan
 from jellybean.tensor_files import Array, read_npy, read_npz
+from jellybean_agent.errors import in_words
 from jellybean_solver.plan_document import to_document
 from jellybean_solver.streams import request_streams
 
@@ -140,7 +141,7 @@ def load_tensor(reference: str) -> Array:
             grey = image.mode in {"1", "L", "LA", "I;16"}
             return np.asarray(image.convert("L" if grey else "RGB"))[np.newaxis]
     except (UnidentifiedImageError, Image.DecompressionBombError, ValueError, OSError) as error:
-        raise JellyBeanError(f"{path}: cannot be read as an input: {error}") from error
+        raise JellyBeanError(f"{path}: cannot be read as an input: {in_words(error)}") from error
 
 
 def _readable(value: Array) -> str:

@@ -6,7 +6,7 @@ from jellybean.documents.heldout import HeldOut, load_heldout
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.problem import build_problem
 from jellybean.documents.profiles import ProfilesDocument
-from jellybean.documents.project import Project, load_project
+from jellybean.documents.project import Project, load_project, require_folder
 from jellybean.documents.writer import json_schemas, write_profiles
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "json_schemas",
     "load_heldout",
     "load_project",
+    "require_folder",
     "write_profiles",
 ]

@@ -12,10 +12,11 @@ from jellybean.documents.explain import Checked
 from jellybean.documents.flow import RATES_DIFFER, Flow, flow_of
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.reader import DocPath
-from jellybean.documents.units import close
+from jellybean.documents.units import close, nearest
 
 Workflow = Checked[WorkflowDocument]
 Infrastructure = Checked[InfrastructureDocument]
+Names = tuple[str, ...]
 
 
 def check_workflow(workflow: Workflow) -> Flow:
@@ -46,23 +47,33 @@ def _inputs(workflow: Workflow, document: WorkflowDocument) -> None:
     for name in operators:
         if name in sources:
             workflow.tree.add(("operators", name), f"{name} is a source too", "give one another name", key=True)
-    read: set[str] = set()
-    for name, operator in document.operators.items():
-        for index, edge in enumerate(operator.inputs):
-            read.add(edge.upstream)
-            if edge.upstream not in sources and edge.upstream not in operators:
-                hint = close(edge.upstream, [*sources, *(item for item in operators if item != name)])
-                message = f"there is no source or operator {edge.upstream!r}"
-                workflow.tree.add(_edge_path(workflow, name, index, "from"), message, hint or _known(sources))
-            elif edge.upstream in document.sources and edge.output is not None:
-                message = f"{edge.upstream} is a source: it has no model outputs"
-                workflow.tree.add(_edge_path(workflow, name, index, "output"), message, "leave output out")
+    if workflow.unknown("sources") or workflow.unknown("operators"):
+        return
+    read = _edges(workflow, document, sources, operators)
     if any(path[0] == "operators" for path in workflow.broken):
         return
     for name in sources:
         if name not in read and not workflow.unknown("sources", name):
             hint = f"add inputs: [{name}] to an operator, or remove the source"
             workflow.tree.add(("sources", name), "no operator reads this source", hint, key=True)
+
+
+def _edges(workflow: Workflow, document: WorkflowDocument, sources: Names, operators: Names) -> set[str]:
+    """Where edges come from; returns what is read or was meant to be."""
+    read: set[str] = set()
+    for name, operator in document.operators.items():
+        for index, edge in enumerate(operator.inputs):
+            read.add(edge.upstream)
+            if edge.upstream not in sources and edge.upstream not in operators:
+                meant = nearest(edge.upstream, [*sources, *(item for item in operators if item != name)])
+                read.add(meant or "")
+                hint = f"did you mean {meant!r}?" if meant else _known(sources)
+                message = f"there is no source or operator {edge.upstream!r}"
+                workflow.tree.add(_edge_path(workflow, name, index, "from"), message, hint)
+            elif edge.upstream in document.sources and edge.output is not None:
+                message = f"{edge.upstream} is a source: it has no model outputs"
+                workflow.tree.add(_edge_path(workflow, name, index, "output"), message, "leave output out")
+    return read
 
 
 def _edge_path(workflow: Workflow, operator: str, index: int, key: str) -> DocPath:
@@ -153,8 +164,9 @@ def check_tiers(workflow: Workflow, infrastructure: Infrastructure) -> None:
     for name, source in document.sources.items():
         named.append((("sources", name, "tier"), source.tier))
         named += [(("sources", name, "stays_in", i), tier) for i, tier in enumerate(source.stays_in or ())]
-        if source.stays_in is not None and source.tier not in source.stays_in:
-            message = f"its data is born in {source.tier} but may be in {', '.join(source.stays_in)} only"
+        kept = source.stays_in
+        if kept is not None and source.tier not in kept and all(tier in tiers for tier in (source.tier, *kept)):
+            message = f"its data is born in {source.tier} but may be in {', '.join(kept)} only"
             workflow.tree.add(("sources", name, "stays_in"), message, f"add {source.tier}")
     for name, operator in document.operators.items():
         named += [(("operators", name, "tiers", i), tier) for i, tier in enumerate(operator.tiers or ())]

@@ -17,12 +17,14 @@ from pydantic_core import ErrorDetails
 
 from jellybean.documents.fields import FROM_DOCUMENT, Strict
 from jellybean.documents.reader import DocPath, Tree
-from jellybean.documents.units import UnitError, close, describe, shown
+from jellybean.documents.units import UnitError, close, describe, nearest, shown
 
 Model = TypeVar("Model", bound=Strict)
 
 # How deep the entries lie that are dropped as a whole when they are broken; 1 for all other keys.
 _ENTRY_DEPTH = {"sources": 2, "operators": 2, "workers": 2}
+_MOST_NAMED = 4
+_KINDS = {"Workflow": "workflow.yaml", "Infrastructure": "infrastructure.yaml", "Profiles": "profiles.yaml"}
 _PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "tiers": [], "sources": {}, "operators": {}, "workers": {}}
 
 
@@ -53,28 +55,59 @@ class Checked(Generic[Model]):
 
 def check_tree(model: type[Model], tree: Tree) -> Checked[Model]:
     """Validate a tree that could be read. Problems are added to the tree."""
-    if tree.data is None:
+    if tree.data is None or not _is_document(model, tree):
         return Checked(tree, None)
-    if not isinstance(tree.data, dict):
-        tree.add((), f"{describe(tree.data)} is no document", f"write a map that begins with kind: {_kind(model)}")
-        return Checked(tree, None)
-    if "kind" not in tree.data and not model.model_fields["kind"].is_required():
-        tree.add(("kind",), "missing key 'kind'", f"write kind: {_kind(model)}", key=True)
+    without_kind = "kind" not in tree.data and not model.model_fields["kind"].is_required()
     empty = set(_empty(tree.data, ()))
     for path in empty - tree.unread:
         tree.add(path, "is empty", "write a value or remove the key", key=True)
+    broken = {_entry(path) for path in empty}
+    document, meant = None, set[DocPath]()
     try:
         document = _validate(model, tree.data)
-        return Checked(tree, document, frozenset(_entry(path) for path in empty))
     except ValidationError as error:
         found = error.errors(include_url=False)
-    broken = {_entry(path) for path in empty}
+        meant = _tell(model, tree, found, empty)
+        for details in found:
+            path, _ = _locate(tree.data, details["loc"])
+            broken.add(_entry(path) or ((str(details["loc"][0]),) if details["loc"] else ()))
+        broken |= {_entry(path) for path in meant}
+    if without_kind and ("kind",) not in meant:
+        _missing(model, tree, (), "kind")
+    return Checked(tree, document or _rest(model, tree.data, broken), frozenset(broken))
+
+
+def _is_document(model: type[BaseModel], tree: Tree) -> bool:
+    """Whether it is worth a look key by key: a map that does not say that it is another document."""
+    if not isinstance(tree.data, dict):
+        tree.add((), f"{describe(tree.data)} is no document", f"write a map that begins with kind: {_kind(model)}")
+        return False
+    kind = tree.data.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS or kind == _kind(model):
+        return True
+    tree.add(
+        ("kind",), f"this is a document of kind {kind}; here stands the {_kind(model)}", f"put it into {_KINDS[kind]}"
+    )
+    return False
+
+
+def _tell(model: type[BaseModel], tree: Tree, found: list[ErrorDetails], empty: set[DocPath]) -> set[DocPath]:
+    """Add pydantic's errors as problems, but none of what is empty; returns absent keys that were misspelt."""
+    strange: list[ErrorDetails] = []
+    rest: list[tuple[ErrorDetails, DocPath, bool]] = []
     for details in found:
         path, key = _locate(tree.data, details["loc"])
-        if not any(path[: len(item)] == item for item in empty):
+        if any(path[: len(item)] == item for item in empty):
+            continue
+        if details["type"] == "extra_forbidden":
+            strange.append(details)
+        else:
+            rest.append((details, path, key))
+    meant = _unknown_keys(model, tree, strange)
+    for details, path, key in rest:
+        if details["type"] != "missing" or (*path, str(details["loc"][-1])) not in meant:
             _explain(model, tree, details, path, key)
-        broken.add(_entry(path) or ((str(details["loc"][0]),) if details["loc"] else ()))
-    return Checked(tree, _rest(model, tree.data, broken), frozenset(broken))
+    return meant
 
 
 def _validate(model: type[Model], data: Any) -> Model:
@@ -140,20 +173,45 @@ def _locate(data: Any, loc: tuple[str | int, ...]) -> tuple[DocPath, bool]:
     return tuple(path), key
 
 
+def _unknown_keys(model: type[BaseModel], tree: Tree, found: list[ErrorDetails]) -> set[DocPath]:
+    """Tell unknown keys, those of one map that are near to none together.
+
+    Returns the absent keys that were meant: they are neither missing nor left to their defaults.
+    """
+    meant: set[DocPath] = set()
+    strange: dict[DocPath, tuple[list[str], list[str]]] = {}
+    for details in found:
+        path, _ = _locate(tree.data, details["loc"])
+        name, known = str(details["loc"][-1]), _keys(_type_at(model, details["loc"][:-1]))
+        present = _at(tree.data, path[:-1])
+        free = [item for item in known if item not in present] if isinstance(present, dict) else known
+        near = nearest(name, free)
+        if near is not None:
+            meant.add((*path[:-1], near))
+        if hint := close(name, free) or close(name, known):
+            tree.add(path, f"unknown key {name!r}", hint, key=True)
+        else:
+            strange.setdefault(path[:-1], ([], known))[0].append(name)
+    for parent, (names, known) in strange.items():
+        hint = f"known keys: {', '.join(known)}" if known else ""
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        words = ", ".join(repr(name) for name in names[:_MOST_NAMED])
+        tree.add((*parent, names[0]), f"unknown key{'s' * (len(names) > 1)} {words}{more}", hint, key=True)
+    return meant
+
+
+def _missing(model: type[BaseModel], tree: Tree, path: DocPath, name: str) -> None:
+    hint = f"write for example {name}: {_EXAMPLES[name]}" if name in _EXAMPLES else ""
+    if name == "kind":
+        hint = f"write kind: {_kind(model)}"
+    tree.add((*path, name), f"missing key {name!r}", hint, key=True)
+
+
 def _explain(model: type[BaseModel], tree: Tree, details: ErrorDetails, path: DocPath, key: bool) -> None:
     kind, loc, value = details["type"], details["loc"], details["input"]
     context = details.get("ctx", {})
     if kind == "missing":
-        name = str(loc[-1])
-        example = _example(model, loc)
-        tree.add((*path, name), f"missing key {name!r}", f"write {name}: {example}" if example else "", key=True)
-    elif kind == "extra_forbidden":
-        name = str(loc[-1])
-        known = _keys(_type_at(model, loc[:-1]))
-        present = _at(tree.data, path[:-1])
-        free = [item for item in known if item not in present] if isinstance(present, dict) else known
-        hint = close(name, free) or close(name, known) or (f"known keys: {', '.join(known)}" if known else "")
-        tree.add(path, f"unknown key {name!r}", hint, key=True)
+        _missing(model, tree, path, str(loc[-1]))
     elif isinstance(error := context.get("error"), UnitError):
         tree.add(path, error.message, error.hint, key=key)
     else:
@@ -262,8 +320,3 @@ _EXAMPLES = {
     "selection": "{operator: variant}",
     "output": "93.1",
 }
-
-
-def _example(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
-    name = str(loc[-1])
-    return _kind(model) if name == "kind" else _EXAMPLES.get(name, "")

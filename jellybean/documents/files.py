@@ -17,6 +17,7 @@ from jellybean.documents.models import VariantSpec
 from jellybean.documents.reader import DocPath
 from jellybean.documents.tensors import Model, ModelError, Port, Tensor, batch_problem, misfits, read_model
 from jellybean.documents.units import UnitError, close, shown
+from jellybean_agent.errors import in_words
 from jellybean_solver.problem import Edge, EdgeKind
 
 _CHUNK = 2**20
@@ -38,7 +39,7 @@ def inside(directory: Path, text: str) -> Path:
     try:
         within = path.resolve().is_relative_to(directory.resolve())
     except (OSError, RuntimeError) as error:
-        raise UnitError(f"{shown(text)} cannot be resolved: {error}") from error
+        raise UnitError(f"{shown(text)} cannot be resolved: {in_words(error)}") from error
     if not within:
         raise UnitError(f"{shown(text)} lies outside the project's folder", "copy the file into it")
     if not path.is_file():
@@ -74,10 +75,8 @@ def array_header(directory: Path, reference: str) -> ArrayHeader:
     except UnitError:
         raise
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        message = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UnitError(
-            f"{file} is no NumPy archive with {shown(name)}: {message}", "write it with numpy.savez"
-        ) from error
+        message = f"{file} is no NumPy archive with {shown(name)}: {in_words(error)}"
+        raise UnitError(message, "write it with numpy.savez") from error
     if dtype.hasobject:
         raise UnitError(f"array {shown(name)} holds Python objects", "save numbers or fixed-length text")
     if not shape:
@@ -151,7 +150,7 @@ def _model(workflow: Workflow, directory: Path, path: DocPath, files: VariantSpe
     except ModelError as error:
         workflow.tree.add((*path, "model"), str(error), "export it again, as one ONNX file")
     except OSError as error:
-        workflow.tree.add((*path, "model"), f"{files.model} cannot be read: {error.strerror}", "check its permissions")
+        workflow.tree.add((*path, "model"), f"{files.model} cannot be read: {in_words(error)}", "check its permissions")
     return None
 
 

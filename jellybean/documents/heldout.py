@@ -12,6 +12,7 @@ from jellybean.documents.files import array_header, inside
 from jellybean.documents.project import WORKFLOW_FILE, Project
 from jellybean.documents.units import UnitError
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean_agent.errors import in_words
 
 Array = npt.NDArray[Any]
 
@@ -56,4 +57,4 @@ def _load(directory: Path, reference: str) -> Array:
         with np.load(inside(directory, file), allow_pickle=False) as archive:
             return np.asarray(archive[name])
     except (OSError, ValueError, KeyError, EOFError) as error:
-        raise UnitError(f"{reference} cannot be read: {error}", "write it with numpy.savez") from error
+        raise UnitError(f"{reference} cannot be read: {in_words(error)}", "write it with numpy.savez") from error

@@ -16,19 +16,21 @@ from jellybean.documents.profiles import (
     latency_figure,
 )
 from jellybean.documents.reader import DocPath, dotted
-from jellybean.documents.units import close
+from jellybean.documents.units import close, nearest
 
 Profiles = Checked[ProfilesDocument]
+Strangers = dict[str | None, list[str]]  # operator -> variants that the workflow does not have; None -> operators
+_PROFILE_IT = "run `jellybean profile`, or write its latency by hand"
 
 
 def check_profiles(
     workflow: Workflow, infrastructure: Infrastructure, profiles: Profiles, flow: Flow
 ) -> Mapping[str, tuple[str, ...]]:
     """Names, figures and accuracies. Returns operator -> pools that can run it, as far as known."""
-    if workflow.document is None or profiles.document is None:
+    if workflow.document is None or profiles.document is None or workflow.unknown("operators"):
         return {}
-    _unknown_names(workflow, profiles, profiles.document)
-    _variants(workflow, profiles, workflow.document, profiles.document, flow)
+    strangers = _unknown_names(workflow, profiles, profiles.document)
+    _variants(workflow, profiles, workflow.document, profiles.document, flow, strangers)
     _percent(workflow, workflow.document, profiles.document)
     if profiles.document.accuracy is not None:
         _Accuracy(workflow, profiles, workflow.document, profiles.document.accuracy, flow).check()
@@ -57,13 +59,16 @@ def _replaced(workflow: Workflow, operator: str) -> bool:
     return workflow.tree.place(("operators", operator, "variants")).line is None
 
 
-def _unknown_names(workflow: Workflow, profiles: Profiles, document: ProfilesDocument) -> None:
+def _unknown_names(workflow: Workflow, profiles: Profiles, document: ProfilesDocument) -> Strangers:
+    """Tell operators and variants that only the profiles have; returns them: what was meant by them has no profile."""
     operators = workflow.names("operators")
+    found: Strangers = {None: []}
     for operator, variants in document.operators.items():
         path: DocPath = ("operators", operator)
         if operator not in operators:
             hint = close(operator, operators) or f"operators: {', '.join(operators)}"
             profiles.tree.add(path, f"the workflow has no operator {operator!r}", hint, key=True)
+            found[None].append(operator)
         elif not workflow.unknown("operators", operator) and not _replaced(workflow, operator):
             known = workflow.document.operators[operator].variants if workflow.document else {}
             for variant in variants:
@@ -71,10 +76,17 @@ def _unknown_names(workflow: Workflow, profiles: Profiles, document: ProfilesDoc
                     hint = close(variant, known) or f"variants: {', '.join(known)}"
                     message = f"the workflow's {operator} has no variant {variant!r}"
                     profiles.tree.add((*path, variant), message, hint, key=True)
+                    found.setdefault(operator, []).append(variant)
+    return found
 
 
 def _variants(
-    workflow: Workflow, profiles: Profiles, plan: WorkflowDocument, document: ProfilesDocument, flow: Flow
+    workflow: Workflow,
+    profiles: Profiles,
+    plan: WorkflowDocument,
+    document: ProfilesDocument,
+    flow: Flow,
+    strangers: Strangers,
 ) -> None:
     """Each variant has a profile, with message sizes for all that read it."""
     known = {*plan.sources, *plan.operators}
@@ -84,14 +96,20 @@ def _variants(
         if profiles.unknown("operators", operator):
             continue
         profiled = document.operators.get(operator, {})
+        if not profiled:
+            if nearest(operator, strangers[None]) is None:
+                message = f"operator {operator!r} has no profile"
+                workflow.tree.add(("operators", operator), message, _PROFILE_IT, key=True)
+            continue
         readers = [name for name, other in plan.operators.items() if any(e.upstream == operator for e in other.inputs)]
         for variant in spec.variants:
+            if variant not in profiled and nearest(variant, strangers.get(operator, ())) is not None:
+                continue
             if variant not in profiled:
                 path: DocPath = ("operators", operator, "variants")
                 listed = (*path, list(spec.variants).index(variant))  # variants may be a list of names
                 where = listed if listed in workflow.tree.values else (*path, variant)
-                hint = close(variant, profiled) or "run `jellybean profile`, or write its latency by hand"
-                workflow.tree.add(where, f"variant {variant!r} of {operator} has no profile", hint)
+                workflow.tree.add(where, f"variant {variant!r} of {operator} has no profile", _PROFILE_IT)
                 continue
             if linked and not plan.sources.keys() & plan.operators.keys():
                 _messages(workflow, profiles, profiled[variant], ("operators", operator, variant), readers)
@@ -103,7 +121,7 @@ def _messages(
     missing = [name for name in readers if profile.bytes_to(name) is None]
     if missing:
         message = f"missing key 'message': the size of what it sends to {', '.join(missing)}"
-        profiles.tree.add(path, message, "write message: 2 KiB", key=True)
+        profiles.tree.add(path, message, "write for example message: 2 KiB", key=True)
     for name in profile.message_bytes:
         if name != ANY_DOWNSTREAM and name not in readers and not workflow.broken:
             hint = close(name, readers) or f"read by: {', '.join(readers) or 'nothing'}"
@@ -116,38 +134,48 @@ def _workers(
     """Worker types against latencies, and the figure that capacity counts."""
     types = {name: pool.type or name for name, pool in fleet.workers.items()}
     broken = any(path[0] == "workers" for path in infrastructure.broken)
-    profiled: set[str] = set()
+    operators = profiles.document.operators if profiles.document is not None else {}
+    profiled = sorted({t for variants in operators.values() for profile in variants.values() for t in profile.latency})
+    unknown = [] if profiles.broken else [type_ for type_ in types.values() if type_ not in profiled]
     runs_on: dict[str, tuple[str, ...]] = {}
-    document = profiles.document
-    for operator, variants in document.operators.items() if document else ():
+    for operator, variants in operators.items():
         selected = workflow.document.operators.get(operator) if workflow.document else None
         for variant, profile in variants.items():
-            profiled.update(profile.latency)
             if selected is None or variant not in selected.variants:
                 continue
             path: DocPath = ("operators", operator, variant, "latency")
             pools = tuple(name for name, type_ in types.items() if type_ in profile.latency)
             runs_on[operator] = tuple(dict.fromkeys([*runs_on.get(operator, ()), *pools]))
             if not broken:
-                _types(profiles, path, profile, set(types.values()), pools)
+                _types(profiles, path, profile, set(types.values()), pools, unknown)
             if not infrastructure.unknown("limits"):
                 _load_figures(profiles, path, profile, fleet)
-    if not profiles.broken:
-        for name, type_ in types.items():
-            if type_ not in profiled:
-                hint = close(type_, profiled) or f"types with profiles: {', '.join(sorted(profiled))}"
-                key = "type" if fleet.workers[name].type is not None else ""
-                where: DocPath = ("workers", name, key) if key else ("workers", name)
-                infrastructure.tree.add(where, f"no profile knows the worker type {type_!r}", hint, key=not key)
+    for name, type_ in types.items():
+        if type_ in unknown:
+            hint = close(type_, profiled) or f"types with profiles: {', '.join(profiled)}"
+            key = "type" if fleet.workers[name].type is not None else ""
+            where: DocPath = ("workers", name, key) if key else ("workers", name)
+            infrastructure.tree.add(where, f"no profile knows the worker type {type_!r}", hint, key=not key)
     return runs_on
 
 
-def _types(profiles: Profiles, path: DocPath, profile: VariantProfile, types: set[str], pools: tuple[str, ...]) -> None:
-    """Profiles may know more types than the fleet has, but not a misspelt one, and at least one of the fleet's."""
+def _types(
+    profiles: Profiles,
+    path: DocPath,
+    profile: VariantProfile,
+    types: set[str],
+    pools: tuple[str, ...],
+    unknown: list[str],
+) -> None:
+    """Profiles may know more types than the fleet has, but not a misspelt one, and at least one of the fleet's.
+
+    Where the fleet has a type that is `unknown` to all profiles, that is told instead.
+    """
     for type_ in profile.latency:
-        if type_ not in types and (hint := close(type_, types - set(profile.latency))):
-            profiles.tree.add((*path, type_), f"no worker has the type {type_!r}", hint, key=True)
-    if not pools:
+        meant = nearest(type_, sorted(types - set(profile.latency))) if type_ not in types else None
+        if meant is not None and meant not in unknown:
+            profiles.tree.add((*path, type_), f"no worker has the type {type_!r}", f"did you mean {meant!r}?", key=True)
+    if not pools and not unknown:
         known = ", ".join(sorted(types))
         profiles.tree.add(path, "no latency on any worker of the infrastructure", f"worker types: {known}", key=True)
 
@@ -210,14 +238,20 @@ class _Accuracy:
             return False
         return True
 
+    def _measured(self, operator: str) -> int:
+        """How many of the workflow's variants of an operator have a profile; what lacks one is told already."""
+        profiled = self.profiles.document.operators.get(operator, {}) if self.profiles.document is not None else {}
+        return sum(variant in profiled for variant in self.plan.operators[operator].variants)
+
     def _end_to_end(self) -> None:
         needed = [name for name, spec in self.plan.operators.items() if len(spec.variants) > 1]
         seen: dict[tuple[tuple[str, str], ...], int] = {}
         for index, row in enumerate(self.accuracy.end_to_end or ()):
             path: DocPath = ("accuracy", "end_to_end", index)
-            for operator, variant in row.selection.items():
-                self._name((*path, "selection", operator), operator, variant)
-            missing = [name for name in needed if name not in row.selection]
+            named = [self._name((*path, "selection", name), name, variant) for name, variant in row.selection.items()]
+            if not all(named):
+                continue
+            missing = [name for name in needed if name not in row.selection and self._measured(name) > 1]
             if missing:
                 hint = "only operators with one variant may be left out"
                 message = f"the selection says nothing about {', '.join(missing)}"
@@ -232,10 +266,10 @@ class _Accuracy:
 
     def _tables(self, path: DocPath, tables: Mapping[str, Mapping[str, object]]) -> None:
         for operator, variants in tables.items():
-            for variant in variants:
-                self._name((*path, operator, variant), operator, variant)
             if not self._name((*path, operator), operator, None):
                 continue
+            for variant in variants:
+                self._name((*path, operator, variant), operator, variant)
             missing = [name for name in self.plan.operators[operator].variants if name not in variants]
             if missing:
                 message = f"no accuracy of variant {', '.join(missing)}"

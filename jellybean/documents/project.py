@@ -14,12 +14,15 @@ from jellybean.documents.overrides import apply_overrides, option_text
 from jellybean.documents.profile_checks import check_profiles
 from jellybean.documents.profiles import ProfilesDocument
 from jellybean.documents.reader import read_file
+from jellybean.documents.units import nearest
 from jellybean.errors import DocumentError, DocumentProblem
 
 WORKFLOW_FILE = "workflow.yaml"
 INFRASTRUCTURE_FILE = "infrastructure.yaml"
 PROFILES_FILE = "profiles.yaml"
 FILES = {"workflow": WORKFLOW_FILE, "infrastructure": INFRASTRUCTURE_FILE, "profiles": PROFILES_FILE}
+_MOST_NAMED = 3
+_INIT = "`jellybean init digits DIR` makes a project from an example"
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,45 @@ class Project:
 
 def load_project(directory: Path, overrides: Sequence[str] = (), *, profiles: bool = True) -> Project:
     """Read and check a project's documents, `--set` options applied. DocumentError lists every problem at once."""
+    require_folder(directory)
+    if not any((directory / file).exists() for file in FILES.values()):
+        raise DocumentError([_no_documents(directory)])
     try:
         return _load(directory, overrides, profiles=profiles)
     except DocumentError as error:
         if not overrides:
             raise
         raise DocumentError(_blamed(error.problems, directory, overrides, profiles=profiles)) from error
+
+
+def require_folder(directory: Path) -> None:
+    """DocumentError unless there is a folder of this name."""
+    if directory.is_dir():
+        return
+    if directory.exists():
+        hint = f"name the folder that it is in: {directory.parent}"
+        message = "is a file; a project is a folder"
+    else:
+        near = nearest(directory.name, [path.name for path in _near_projects(directory.parent)])
+        hint = f"did you mean {directory.parent / near}?" if near else _INIT
+        message = "there is no such folder"
+    raise DocumentError([DocumentProblem(str(directory), None, None, "", message, hint)])
+
+
+def _no_documents(directory: Path) -> DocumentProblem:
+    """Told once, not for each document; names a project below it if there is one."""
+    below = [str(path) for path in _near_projects(directory)][:_MOST_NAMED]
+    named = f"did you mean {' or '.join(below)}?" if below else _INIT
+    message = f"holds no project: there is no {WORKFLOW_FILE} in it"
+    return DocumentProblem(str(directory), None, None, "", message, named)
+
+
+def _near_projects(folder: Path) -> list[Path]:
+    """Projects right below a folder."""
+    try:
+        return sorted(path.parent for path in folder.glob(f"*/{WORKFLOW_FILE}"))
+    except OSError:
+        return []
 
 
 def _blamed(
@@ -52,13 +88,15 @@ def _blamed(
     except DocumentError as error:
         before = frozenset(error.problems)
     options = " ".join(option_text(text) for text in overrides)
-    found: list[DocumentProblem] = []
+    found = [problem for problem in problems if problem.line is None or problem in before]
+    alike: dict[tuple[str, str, str], list[DocumentProblem]] = {}
     for problem in problems:
-        if problem.line is None or problem in before:
-            found.append(problem)
-        else:
-            message = f"{problem.message} ({problem.file}:{problem.line})"
-            found.append(DocumentProblem(options, None, None, problem.path, message, problem.hint))
+        if problem.line is not None and problem not in before:
+            alike.setdefault((problem.file, problem.message, problem.hint), []).append(problem)
+    for (file, text, hint), group in alike.items():
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        message = f"{text} ({file}:{group[0].line}{more})"
+        found.append(DocumentProblem(options, None, None, group[0].path, message, hint))
     return found
 
 

@@ -30,6 +30,7 @@ from ruamel.yaml.reader import ReaderError
 
 from jellybean.documents.units import shown
 from jellybean.errors import DocumentProblem
+from jellybean_agent.errors import in_words
 
 MAX_BYTES = 2 * 2**20
 MAX_DEPTH = 24
@@ -95,9 +96,8 @@ def read_file(path: Path) -> Tree:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        reason = (
-            "there is no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-        )
+        missing = isinstance(error, FileNotFoundError)
+        reason = "there is no such file" if missing else f"cannot be read: {in_words(error)}"
         tree.add((), reason, _missing_hint(path))
         return tree
     if len(raw) > MAX_BYTES:

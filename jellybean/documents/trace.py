@@ -13,6 +13,7 @@ from pathlib import Path
 
 from jellybean.documents.units import close, shown
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean_agent.errors import in_words
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Source
 from jellybean_solver.streams import request_streams
@@ -93,7 +94,7 @@ def _lines(path: Path, reading: _Reading) -> list[str]:
     except OSError as error:
         reading.problems.append(
             DocumentProblem(
-                reading.file, None, None, "", f"cannot be read: {error.strerror}", f"its header is {','.join(HEADER)}"
+                reading.file, None, None, "", f"cannot be read: {in_words(error)}", f"its header is {','.join(HEADER)}"
             )
         )
     except UnicodeDecodeError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 _NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
@@ -36,14 +36,16 @@ class UnitError(ValueError):
 class Kind:
     """A kind of quantity: its units as factors to the unit that the code uses, and what to write as an example.
 
-    `human` are the units that `format_quantity` chooses from, in ascending order.
+    `human` are the units that `format_quantity` chooses from, in ascending order; `usual` those that are offered for a
+    number without one: which was meant only its author knows.
     """
 
     name: str
     units: Mapping[str, float]
-    default: str
+    zero: str
     example: str
     human: tuple[str, ...]
+    usual: tuple[str, ...]
 
     @property
     def pattern(self) -> str:
@@ -58,27 +60,35 @@ DURATION = Kind(
     "ms",
     "20 ms",
     ("ns", "us", "ms", "s", "min", "h"),
+    ("us", "ms", "s"),
 )
-SIZE = Kind("size", {**_SIZES, **_DECIMAL_SIZES}, "KiB", "794 KiB", tuple(_SIZES))
+SIZE = Kind("size", {**_SIZES, **_DECIMAL_SIZES}, "KiB", "794 KiB", tuple(_SIZES), ("B", "KiB", "MiB", "GiB"))
 BANDWIDTH = Kind(
     "bandwidth",
     {**_BITS, **{f"{unit}/s": factor for unit, factor in {**_SIZES, **_DECIMAL_SIZES}.items()}},
     "Mbit/s",
     "100 Mbit/s",
     ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"),
+    ("kbit/s", "Mbit/s", "MB/s"),
 )
 RATE = Kind(
-    "rate", {"/s": 1.0, "/min": 1 / 60, "/h": 1 / 3600, "/d": 1 / 86400}, "/s", "40/s", ("/d", "/h", "/min", "/s")
+    "rate",
+    {"/s": 1.0, "/min": 1 / 60, "/h": 1 / 3600, "/d": 1 / 86400},
+    "/s",
+    "40/s",
+    ("/d", "/h", "/min", "/s"),
+    ("/s", "/min", "/h"),
 )
-PRICE_PER_H = Kind("price per hour", {"USD/h": 1.0}, "USD/h", "0.096 USD/h", ("USD/h",))
+PRICE_PER_H = Kind("price per hour", {"USD/h": 1.0}, "USD/h", "0.096 USD/h", ("USD/h",), ("USD/h",))
 PRICE_PER_GIB = Kind(
     "price per GiB",
     {"USD/GiB": 1.0, "USD/GB": _GIB / 1e9, "USD/TiB": 1 / 1024, "USD/TB": _GIB / 1e12},
     "USD/GiB",
     "0.10 USD/GiB",
     ("USD/GiB",),
+    ("USD/GiB", "USD/GB", "USD/TB"),
 )
-PERCENT = Kind("percentage", {"%": 0.01}, "%", "3 %", ("%",))
+PERCENT = Kind("percentage", {"%": 0.01}, "%", "3 %", ("%",), ("%",))
 KINDS = (DURATION, SIZE, BANDWIDTH, RATE, PRICE_PER_H, PRICE_PER_GIB, PERCENT)
 
 
@@ -88,13 +98,13 @@ def parse_quantity(kind: Kind, value: object) -> float:
         raise UnitError(f"{describe(value)} is no {kind.name}", f"write for example {kind.example}")
     if isinstance(value, int | float):
         text = _finite_text(kind, value)
-        raise UnitError(f"{text} has no unit", f"write {_spaced(text, kind.default)}")
+        raise UnitError(f"{text} has no unit", _units_hint(kind, text))
     match = _QUANTITY.fullmatch(value) if len(value) <= _LONGEST else None
     if match is None:
         raise UnitError(f"{shown(value)} is no {kind.name}", f"write for example {kind.example}")
     sign, number, unit = match.groups()
     if unit is None:
-        raise UnitError(f"{shown(value)} has no unit", f"write {_spaced(sign + number, kind.default)}")
+        raise UnitError(f"{shown(value)} has no unit", _units_hint(kind, sign + number))
     if unit not in kind.units:
         raise UnitError(f"{shown(value)} has no unit of a {kind.name}", _unit_hint(kind, unit))
     return _checked(kind, value, float(sign + number) * kind.units[unit])
@@ -140,7 +150,7 @@ def format_quantity(kind: Kind, value: float, digits: int | None = None) -> str:
     """
     if not math.isfinite(value) or value < 0:
         raise UnitError(f"{value} is no {kind.name}", f"give for example {kind.example}")
-    unit = kind.human[0] if value else kind.default
+    unit = kind.human[0] if value else kind.zero
     for candidate in kind.human:
         if value >= kind.units[candidate] * (1 - 1e-12):
             unit = candidate
@@ -182,14 +192,20 @@ def shown(text: str) -> str:
     return repr(short)
 
 
-def close(word: str, known: object) -> str:
+def close(word: str, known: Iterable[str]) -> str:
     """`did you mean 'x'?` for the known word nearest to `word`, else nothing."""
-    words = [str(item) for item in known] if isinstance(known, Mapping | list | tuple | set | frozenset) else []
+    found = nearest(word, known)
+    return "" if found is None else f"did you mean {found!r}?"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` was probably meant to be."""
+    words = list(known)
     lowered = {item.lower(): item for item in words}
     if word.lower() in lowered:
-        return f"did you mean {lowered[word.lower()]!r}?"
+        return lowered[word.lower()]
     found = difflib.get_close_matches(word[:_LONGEST], words, n=1, cutoff=0.6)
-    return f"did you mean {found[0]!r}?" if found else ""
+    return found[0] if found else None
 
 
 def _int_text(value: object) -> str:
@@ -214,6 +230,14 @@ def _checked(kind: Kind, text: str, value: float) -> float:
     if value < 0 or math.copysign(1.0, value) < 0:
         raise UnitError(f"a {kind.name} must not be negative: {shown(text)}", f"write for example {kind.example}")
     return value
+
+
+def _units_hint(kind: Kind, number: str) -> str:
+    """`give a unit: 512 B, 512 KiB or 512 MiB`: the number with each unit that it may have been meant in."""
+    if not number.lstrip("+-.")[:1].isdigit():
+        return f"write for example {kind.example}"
+    written = [_spaced(number, unit) for unit in kind.usual]
+    return f"write {written[0]}" if len(written) == 1 else f"give a unit: {', '.join(written[:-1])} or {written[-1]}"
 
 
 def _unit_hint(kind: Kind, unit: str) -> str:

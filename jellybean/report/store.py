@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from jellybean.folders import STATE_FOLDER, state_folder
+from jellybean_agent.errors import in_words
 from jellybean_solver.errors import JellyBeanError
 
 SCHEMA_VERSION = 1
@@ -287,7 +288,7 @@ def _explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise StoreError(f"{path}: {error}. {_advice(error)}") from error
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror or error}. Check the folder's owner and permissions.") from error
+        raise StoreError(f"{path}: {in_words(error)}. Check the folder's owner and permissions.") from error
 
 
 def _advice(error: sqlite3.Error) -> str:

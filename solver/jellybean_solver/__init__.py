@@ -5,7 +5,7 @@ No files, no clock, no network: what needs them is passed in.
 
 from jellybean_solver.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator, Row
 from jellybean_solver.baselines import Baseline, baselines
-from jellybean_solver.errors import JellyBeanError, SolverError
+from jellybean_solver.errors import JellyBeanError, OutOfTimeError, SolverError
 from jellybean_solver.evaluate import Evaluation, evaluate
 from jellybean_solver.frontier import Corner, CostAccuracy, CostRate, RatePoint, cost_accuracy, cost_rate
 from jellybean_solver.infeasible import Infeasibility
@@ -47,6 +47,7 @@ __all__ = [
     "Link",
     "ModelRef",
     "Operator",
+    "OutOfTimeError",
     "PerOperator",
     "Placement",
     "Plan",

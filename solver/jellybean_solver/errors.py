@@ -9,3 +9,7 @@ class JellyBeanError(Exception):
 
 class SolverError(JellyBeanError):
     """The solver could not answer: no incumbent in time, or a numerical failure."""
+
+
+class OutOfTimeError(SolverError):
+    """Time ended before there was an answer; more of it may give one."""

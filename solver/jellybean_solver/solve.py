@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from jellybean_solver.assignment import Assignment
 from jellybean_solver.decomposition import build_plan
 from jellybean_solver.demand import Network
-from jellybean_solver.errors import SolverError
+from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.evaluate import Evaluation, evaluate
 from jellybean_solver.infeasible import Effort, Infeasibility, explain, explain_breaches
 from jellybean_solver.large import GAP, cheapest_large, is_large
@@ -64,7 +64,7 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
     outcome = cheapest(fleet, problem.slo.accuracy, beam_width=beam_width, gap=gap, clock=limit)
     if outcome.found is None:
         if not outcome.finished:
-            raise SolverError(_nothing_found(outcome))
+            raise _nothing_found(outcome)
         reasons = explain(fleet, effort) if explained else None
         return Solution("infeasible", None, reasons, outcome.tried, None)
     plan, evaluation = finish(fleet.network, outcome)
@@ -76,7 +76,7 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
         if outcome.found is not None:
             plan, evaluation = finish(fleet.network, outcome)
         elif not outcome.finished:
-            raise SolverError(f"{_nothing_found(outcome)}; the budget is {budget:g} USD/h")
+            raise _nothing_found(outcome, f" within the budget of {budget:g} USD/h")
     if evaluation.violations:
         raise SolverError(
             f"the plan found contradicts the problem ({'; '.join(evaluation.violations)}); please report this problem"
@@ -123,11 +123,12 @@ def finish(network: Network, outcome: Outcome[Assignment]) -> tuple[Plan, Evalua
     return plan, evaluation
 
 
-def _nothing_found(outcome: Outcome[Assignment]) -> str:
+def _nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError:
+    tried = f"({outcome.tried} selections tried)"
     if outcome.stopped == "time_limit":
-        return f"no plan was found in the time allowed ({outcome.tried} selections tried); allow more time"
-    return (
-        f"no plan was found, nor proven that there is none ({outcome.tried} selections tried): too many sets of models "
+        return OutOfTimeError(f"no plan{within} was found in the time allowed {tried}; allow more time")
+    return SolverError(
+        f"no plan{within} was found, nor proven that there is none {tried}: too many sets of models "
         "fit on one worker to try them all; use fewer variants or pools, or give workers more memory"
     )
 

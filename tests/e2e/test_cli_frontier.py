@@ -123,7 +123,7 @@ def test_bad_input_is_exit_2(vqa: Path, tmp_path: Path) -> None:
     assert "there is no folder" in " ".join(nowhere.replace("│", " ").split())
     jellybean("frontier", str(vqa), "--time-limit", "0", status=2)
     assert "finite" in jellybean("frontier", str(vqa), "--step", "inf", status=2).stderr
-    assert "workflow.yaml" in jellybean("frontier", str(tmp_path / "nowhere"), status=2).stderr
+    assert "there is no such folder" in jellybean("frontier", str(tmp_path / "nowhere"), status=2).stderr
     broken = tmp_path / "broken"
     jellybean("init", "vqa", str(broken))
     (broken / "workflow.yaml").write_text("kind: Workflow\noperators: [")
@@ -136,4 +136,4 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_work(vqa: Path, t
     for folder in (file, file / "plans"):
         done = jellybean("frontier", str(vqa), "--json", "--plans", str(folder), status=2)
         assert "not a folder" in " ".join(done.stderr.replace("│", " ").split())
-        assert done.stdout == ""
+        assert list(json.loads(done.stdout)) == ["error"]

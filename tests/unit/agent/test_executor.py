@@ -75,7 +75,7 @@ def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
 def test_what_is_not_loaded(tmp_path: Path) -> None:
     node = helper.make_node("Identity", ["x"], ["y"])
     path, sha256 = save(tmp_path / "m.onnx", [node], {"x": [1, 2]}, ["y"])
-    with pytest.raises(ModelError, match="No such file"):
+    with pytest.raises(ModelError, match="there is no such file"):
         Executor(tmp_path / "none.onnx", sha256, ("x",))
     with pytest.raises(ModelError, match="altered"):
         Executor(path, sha256[::-1], ("x",))

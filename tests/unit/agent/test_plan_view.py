@@ -98,5 +98,5 @@ def test_files_that_are_no_plan(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(PlanViewError, match=told):
             read_plan(path)
-    with pytest.raises(PlanViewError, match="No such file"):
+    with pytest.raises(PlanViewError, match="there is no such file"):
         read_plan(tmp_path / "none.json")

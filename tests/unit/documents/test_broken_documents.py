@@ -3,6 +3,7 @@
 # ruff: noqa: E501  (a table of cases)
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,11 +72,11 @@ CASES = [
     Broken("unknown arrivals", W, "64 B}", "64 B, arrivals: poison}", 5, "sources.scale.arrivals", "not one of", "'poisson'"),
     Broken("unknown metric", W, "slo:", "metric: top5\nslo:", 16, "metric", "'top5' is not one of exact_match, top1", "'top1'"),
     Broken("bad name", W, "  scale:", "  my scale:", 5, "sources.my scale", "is no name", others=1),
-    Broken("data kept in no tier", W, "64 B}", "64 B, stays_in: [egde]}", 5, "sources.scale.stays_in.0", "there is no tier 'egde'", "did you mean 'edge'", others=1),
+    Broken("data kept in no tier", W, "64 B}", "64 B, stays_in: [egde]}", 5, "sources.scale.stays_in.0", "there is no tier 'egde'", "did you mean 'edge'"),
     Broken("data kept elsewhere", W, "64 B}", "64 B, stays_in: [cloud]}", 5, "sources.scale.stays_in", "its data is born in edge", "add edge"),
     # units
-    Broken("no unit", W, "800 ms", "800", 16, "slo.latency_p99", "800 has no unit", "write 800 ms"),
-    Broken("no unit for a rate", W, "rate: 12/s, message: 64 B", "rate: 12, message: 64 B", 5, "sources.scale.rate", "12 has no unit", "write 12/s"),
+    Broken("no unit", W, "800 ms", "800", 16, "slo.latency_p99", "800 has no unit", "800 ms or 800 s"),
+    Broken("no unit for a rate", W, "rate: 12/s, message: 64 B", "rate: 12, message: 64 B", 5, "sources.scale.rate", "12 has no unit", "give a unit: 12/s, 12/min or 12/h"),
     Broken("unit of another kind", W, "800 ms", "800 MiB", 16, "slo.latency_p99", "no unit of a duration", "unit of a size"),
     Broken("unit unknown", I, "4 GiB", "4 gib", 4, "workers.box.memory", "no unit of a size", "did you mean 'GiB'"),
     Broken("negative quantity", I, "20 ms", "-20 ms", 7, "links.0.latency", "must not be negative"),
@@ -88,7 +89,7 @@ CASES = [
     Broken("price of a link per hour", I, "0.10 USD/GiB", "0.10 USD/h", 7, "links.0.price", "price per GiB", "price per hour"),
     # the workflow's graph
     Broken("unknown input", W, "{from: detect, ratio: 4}", "{from: detekt, ratio: 4}", 11, "operators.read.inputs.0.from", "no source or operator 'detekt'", "'detect'"),
-    Broken("unknown input, short", W, ", scale]", ", scales]", 14, "operators.label.inputs.1", "no source or operator 'scales'", "'scale'", others=1),
+    Broken("unknown input, short", W, ", scale]", ", scales]", 14, "operators.label.inputs.1", "no source or operator 'scales'", "'scale'"),
     Broken("cycle", W, "inputs: [camera]", "inputs: [camera, label]", 8, "operators.detect.inputs.1", "cycle: detect -> read -> label -> detect"),
     Broken("self-loop", W, "inputs: [camera]", "inputs: [camera, detect]", 8, "operators.detect.inputs.1", "cycle: detect -> detect"),
     Broken("unread source", W, ", scale]", "]", 5, "sources.scale", "no operator reads"),
@@ -115,10 +116,10 @@ CASES = [
     Broken("tier twice", I, "[edge, cloud]", "[edge, cloud, edge]", 2, "tiers", "'edge' stands twice"),
     Broken("no workers left", I, "count: 4", "count: 0", 0, "", ""),
     # profiles
-    Broken("unknown operator", P, "  label:\n", "  lable:\n", 14, "operators.lable", "no operator 'lable'", "'label'", others=1),
-    Broken("unknown variant", P, "    large:\n", "    larg:\n", 9, "operators.detect.larg", "no variant 'larg'", "'large'", others=1),
-    Broken("variant without a profile", W, "[cnn]", "[cnn, mlp]", 12, "operators.read.variants.1", "variant 'mlp' of read has no profile", others=2),
-    Broken("type without a profile", I, "type: t4", "type: t5", 5, "workers.gpu.type", "no profile knows the worker type 't5'", "types with profiles: box, t4", others=1),
+    Broken("unknown operator", P, "  label:\n", "  lable:\n", 14, "operators.lable", "no operator 'lable'", "'label'"),
+    Broken("unknown variant", P, "    large:\n", "    larg:\n", 9, "operators.detect.larg", "no variant 'larg'", "'large'"),
+    Broken("variant without a profile", W, "[cnn]", "[cnn, mlp]", 12, "operators.read.variants.1", "variant 'mlp' of read has no profile"),
+    Broken("type without a profile", I, "type: t4", "type: t5", 5, "workers.gpu.type", "no profile knows the worker type 't5'", "types with profiles: box, t4"),
     Broken("misspelt worker type", P, "{box: 8 ms, t4: 1 ms}", "{bx: 8 ms, t4: 1 ms}", 13, "operators.read.cnn.latency.bx", "no worker has the type 'bx'", "'box'"),
     Broken("no latency", P, "{box: 100 us, t4: 50 us}", "{}", 15, "operators.label.rules.latency", "empty"),
     Broken("latency on no worker", P, "{box: 100 us, t4: 50 us}", "{tpu: 1 ms}", 15, "operators.label.rules.latency", "no latency on any worker"),
@@ -129,7 +130,7 @@ CASES = [
     Broken("message to nobody", P, "{read: 12 KiB}", "{read: 12 KiB, raed: 1 B}", 10, "operators.detect.large.message.raed", "does not read", "'read'"),
     Broken("figure that capacity counts", I, "sharing: shared", "sharing: shared, load_from: p90", 8, "operators.detect.small.latency.box", "no p90 latency", where=P, others=6),
     Broken("unknown selection", P, "{detect: large}", "{detect: huge}", 19, "accuracy.end_to_end.1.selection.detect", "no variant 'huge'", "small, large"),
-    Broken("unknown operator of a selection", P, "{detect: large}", "{detct: large}", 19, "accuracy.end_to_end.1.selection.detct", "no operator 'detct'", "'detect'", others=1),
+    Broken("unknown operator of a selection", P, "{detect: large}", "{detct: large}", 19, "accuracy.end_to_end.1.selection.detct", "no operator 'detct'", "'detect'"),
     Broken("selection left open", P, "{detect: large}", "{read: cnn}", 19, "accuracy.end_to_end.1.selection", "says nothing about detect"),
     Broken("selection twice", P, "{detect: large}", "{detect: small}", 19, "accuracy.end_to_end.1", "same selection as accuracy.end_to_end.0"),
     Broken("accuracy as a share", W, "accuracy: 90", "accuracy: 0.9", 16, "slo.accuracy", "accuracy is in percent: 0.9 is below all that was measured (91.5 to 95)", "write 90"),
@@ -181,8 +182,67 @@ def test_every_problem_at_once_sorted_by_file_and_line(folder: Path) -> None:
     with pytest.raises(DocumentError) as raised:
         load_project(folder)
     told = [(Path(p.file).name, p.line) for p in raised.value.problems]
-    assert told == [(I, 4), (I, 5), (P, 3), (P, 9), (W, 4), (W, 8), (W, 9), (W, 16)]
+    assert told == [(W, 8), (W, 16), (I, 4), (I, 5), (P, 3), (P, 9)]
     assert len(str(raised.value).splitlines()) == len(told)
+
+
+def test_one_slip_is_told_in_few_lines(breaking: Callable[..., tuple[DocumentProblem, ...]], folder: Path) -> None:
+    """Any one word of any document misspelt: what only follows from it is left out."""
+    told: dict[str, str] = {}
+    for file in (W, I, P):
+        text = (folder / file).read_text()
+        for word in re.finditer(r"[A-Za-z][A-Za-z0-9_-]{2,}", text):
+            (folder / file).write_text(f"{text[: word.end()]}q{text[word.end() :]}")
+            try:
+                load_project(folder)
+            except DocumentError as error:
+                told[f"{file}: {word[0]} at {word.start()}"] = str(error)
+            (folder / file).write_text(text)
+    assert len(told) > 80
+    assert {slip: text for slip, text in told.items() if len(text.splitlines()) > 2} == {}
+
+
+@pytest.mark.parametrize(("file", "other"), [(W, I), (I, W), (P, W), (W, P)])
+def test_a_document_in_anothers_place_is_one_problem(folder: Path, file: str, other: str) -> None:
+    (folder / file).write_text((folder / other).read_text())
+    with pytest.raises(DocumentError) as raised:
+        load_project(folder)
+    (problem,) = raised.value.problems
+    assert (Path(problem.file).name, problem.path) == (file, "kind")
+    assert problem.hint.endswith(f"into {other}")
+
+
+def test_a_problem_of_many_lines_is_told_once(folder: Path) -> None:
+    (folder / I).write_text((folder / I).read_text().replace("sharing: shared", "sharing: shared, load_from: p90"))
+    with pytest.raises(DocumentError) as raised:
+        load_project(folder)
+    assert len(raised.value.problems) == 7
+    (line,) = str(raised.value).splitlines()
+    assert "profiles.yaml:8:22: " in line
+    assert line.endswith("(also in lines 11, 13, 15)")
+    with pytest.raises(DocumentError, match=r"profiles.yaml:8 and 6 more") as by_option:
+        load_project(folder, ["limits.load_from=p99"])
+    assert len(by_option.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("nowhere", "there is no such folder", "jellybean init"),
+        ("parcel", "there is no such folder", "did you mean {}/parcels?"),
+        ("parcels/workflow.yaml", "is a file", "name the folder that it is in: {}/parcels"),
+        (".", "there is no workflow.yaml in it", "did you mean {}/parcels?"),
+        ("parcels/models", "there is no workflow.yaml in it", "jellybean init"),
+    ],
+)
+def test_what_is_no_project_is_one_problem(tmp_path: Path, name: str, message: str, hint: str) -> None:
+    (tmp_path / "parcels" / "models").mkdir(parents=True)
+    (tmp_path / "parcels" / W).write_text("kind: Workflow\n")
+    with pytest.raises(DocumentError) as raised:
+        load_project(tmp_path / name)
+    (problem,) = raised.value.problems
+    assert message in problem.message
+    assert hint.format(tmp_path) in problem.hint
 
 
 def test_files_that_are_no_documents(folder: Path, breaking: Callable[..., tuple[DocumentProblem, ...]]) -> None:
@@ -210,7 +270,7 @@ def test_an_alias_bomb_is_refused_at_once(breaking: Callable[..., tuple[Document
 def test_a_problem_names_file_line_column_and_path(breaking: Callable[..., tuple[DocumentProblem, ...]]) -> None:
     (problem,) = breaking(W, "800 ms", "800")
     text = str(problem)
-    assert text.endswith("workflow.yaml:16:34: slo.latency_p99: 800 has no unit; write 800 ms")
+    assert text.endswith("workflow.yaml:16:34: slo.latency_p99: 800 has no unit; give a unit: 800 us, 800 ms or 800 s")
     assert problem.to_dict()["column"] == 34
 
 

@@ -81,7 +81,7 @@ def test_names_may_hold_dots(folder: Path) -> None:
         ("links.x.price=1 USD/GiB", "links.x.price", "links has no item 'x'", ""),
         ("name.x=3", "name.x", "name is 'parcels'", "as a whole"),
         ("slo.accuracy=57 ms", "slo.accuracy", "is no percentage", "56 %"),
-        ("profiles.hop=1", "hop", "1 has no unit", "write 1 ms"),
+        ("profiles.hop=1", "hop", "1 has no unit", "1 us, 1 ms or 1 s"),
         ("slo.accuracy=[", "slo.accuracy", "is not YAML", ""),
         ("slo.accuracy=*x", "slo.accuracy", "alias *x", ""),
         ("slo", "", "no path=value", "--set slo.accuracy=57"),

@@ -45,9 +45,11 @@ def test_units(kind: units.Kind, text: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "message", "hint"),
     [
-        (units.DURATION, 20, "20 has no unit", "write 20 ms"),
-        (units.DURATION, "20", "'20' has no unit", "write 20 ms"),
-        (units.RATE, 40.5, "40.5 has no unit", "write 40.5/s"),
+        (units.DURATION, 20, "20 has no unit", "give a unit: 20 us, 20 ms or 20 s"),
+        (units.DURATION, "20", "'20' has no unit", "20 ms or 20 s"),
+        (units.SIZE, 512, "512 has no unit", "give a unit: 512 B, 512 KiB, 512 MiB or 512 GiB"),
+        (units.PRICE_PER_H, 0.1, "0.1 has no unit", "write 0.1 USD/h"),
+        (units.RATE, 40.5, "40.5 has no unit", "40.5/s, 40.5/min or 40.5/h"),
         (units.DURATION, "-1 ms", "must not be negative", ""),
         (units.DURATION, "-0 ms", "must not be negative", ""),
         (units.DURATION, -1, "must not be negative", ""),
