@@ -62,11 +62,15 @@ class DocumentError(JellyBeanError):
 
 
 class InfeasibleError(JellyBeanError):
-    """No plan meets the targets. `reasons` name what binds and the nearest value that would be feasible."""
+    """No plan meets the targets. `reasons` name what binds and the nearest value that would be feasible.
 
-    def __init__(self, reasons: Iterable[str]) -> None:
-        self.reasons = tuple(reasons)
-        super().__init__("infeasible: " + ("; ".join(self.reasons) or "no plan meets the targets"))
+    `note`: what stays as it was.
+    """
+
+    def __init__(self, reasons: Iterable[str], note: str = "") -> None:
+        self.reasons, self.note = tuple(reasons), note
+        lines = ["no plan meets the targets", *(f"  - {reason}" for reason in self.reasons)]
+        super().__init__("\n".join([*lines, note] if note else lines))
 
 
 def _told_once(alike: list[DocumentProblem]) -> str:

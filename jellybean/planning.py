@@ -14,23 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents import Project, build_problem
+from jellybean.documents.units import DURATION, format_quantity, rounded_up
 from jellybean.errors import InfeasibleError, JellyBeanError
 from jellybean.folders import state_folder
-from jellybean.simulation import check_latency
+from jellybean.simulation import latency_breach
 from jellybean_agent.errors import in_words
 from jellybean_solver.baselines import Baseline, baselines
 from jellybean_solver.infeasible import Infeasibility
 from jellybean_solver.large import GAP
 from jellybean_solver.plan import PLAN_VERSION, Plan
-from jellybean_solver.plan_document import content_hash, encode, from_document, to_document
+from jellybean_solver.plan_document import PlanDocumentError, content_hash, encode, from_document, to_document
 from jellybean_solver.problem import Problem
 from jellybean_solver.solve import Solution, solve
 
 PLAN_FILE = "plan.json"
-RENEWED = (
-    "planned anew and wrote plan.json: there was no plan, or it was made for other documents or other --set options "
-    "(they last for one command: give them again)"
-)
 BASELINE_S = 5.0  # for each figure to compare a plan to, where no time limit says otherwise
 BASELINE_SHARE = 0.25  # of the time limit
 
@@ -47,6 +44,7 @@ class Planned:
     reasons: tuple[str, ...]
     baselines: tuple[Baseline, ...]
     solve_s: float
+    nearest_p99_s: float | None = None  # an SLO that the plan refused for its p99 latency would keep
 
     @property
     def status(self) -> str:
@@ -81,24 +79,33 @@ def plan_project(
     started = time.perf_counter()
     solution = solve(problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
     solve_s = time.perf_counter() - started
-    plan = solution.plan
+    plan, nearest_p99_s = solution.plan, None
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
     tell(1, 3, "p99 latency")
-    if plan is not None and (breach := check_latency(plan)) is not None:
-        plan, reasons = None, (breach,)
+    if plan is not None and (breach := latency_breach(plan)) is not None:
+        nearest_p99_s = rounded_up(DURATION, breach.p99_s)
+        reasons = (breach.text, _nearest_p99(nearest_p99_s, plan))
+        plan = None
     tell(2, 3, "what to compare it to")
     found: tuple[Baseline, ...] = ()
     if compare and plan is not None:
         limit_s = BASELINE_S if time_limit_s is None else BASELINE_SHARE * time_limit_s
         found = baselines(problem, gap=gap, time_limit_s=limit_s, clock=time.monotonic)
     tell(3, 3, "done")
-    return Planned(problem, solution, plan, reasons, found, solve_s)
+    return Planned(problem, solution, plan, reasons, found, solve_s, nearest_p99_s)
 
 
-def require_plan(planned: Planned) -> Plan:
+def _nearest_p99(p99_s: float, plan: Plan) -> str:
+    return (
+        f"nearest: slo.latency_p99={format_quantity(DURATION, p99_s)} is kept by this plan, the cheapest "
+        f"({plan.cost.total_usd_per_h:.4g} USD/h); whether a dearer one takes less is not searched for"
+    )
+
+
+def require_plan(planned: Planned, note: str = "") -> Plan:
     """The plan, or InfeasibleError with the reasons."""
     if planned.plan is None:
-        raise InfeasibleError(planned.reasons)
+        raise InfeasibleError(planned.reasons, note)
     return planned.plan
 
 
@@ -126,18 +133,62 @@ def read_plan(path: Path, directory: Path) -> Plan:
         raise JellyBeanError(f"{path}: {why}; run: jellybean plan {directory}") from error
     if not isinstance(document, dict):
         raise JellyBeanError(f"{path}: holds no plan; run: jellybean plan {directory}")
-    return from_document(document)
+    try:
+        return from_document(document)
+    except PlanDocumentError as error:
+        raise JellyBeanError(f"{path}: {error}; run: jellybean plan {directory}") from error
 
 
-def current_plan(project: Project) -> tuple[Plan, bool]:
-    """The plan of the project as its documents stand, and whether it had to be made anew."""
-    problem = build_problem(project)
-    path, key_path = project.directory / PLAN_FILE, _key_path(project.directory)
-    if path.exists() and key_path.exists() and key_path.read_bytes() == problem_key(problem).encode():
-        return load_plan(project.directory), False
+def current_plan(project: Project) -> tuple[Plan, str]:
+    """The plan of the project as its documents stand; why it was made anew and written, or nothing when it was not.
+
+    InfeasibleError when there is no plan any more: the old one is not handed out for documents that it does not answer.
+    """
+    why = _outdated(project.directory, problem_key(build_problem(project)))
+    if not why:
+        return load_plan(project.directory), ""
     planned = plan_project(project, compare=False)
-    save_plan(project, planned)
-    return require_plan(planned), True
+    plan = require_plan(planned, kept_plan(project.directory, outdated=True))
+    before = _hash_of(project.directory / PLAN_FILE)
+    document = save_plan(project, planned)
+    if document["hash"] == before:
+        return plan, ""
+    return plan, f"{why}: planned anew and wrote {project.directory / PLAN_FILE}"
+
+
+def _outdated(directory: Path, key: str) -> str:
+    """Why DIR/plan.json does not answer a problem; empty when it does."""
+    if not (directory / PLAN_FILE).exists():
+        return f"there was no {PLAN_FILE}"
+    try:
+        known = _key_path(directory).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return f"for which documents {PLAN_FILE} was made was not known"
+    if known != key:
+        return (
+            f"{PLAN_FILE} was made for other documents or other --set options (they last for one command: give them "
+            "again)"
+        )
+    return ""
+
+
+def _hash_of(path: Path) -> str | None:
+    """The hash of a plan file as it states it; None when it states none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found.get("hash") if isinstance(found, dict) else None
+
+
+def kept_plan(directory: Path, *, outdated: bool) -> str:
+    """A sentence on the plan that DIR/plan.json holds still, of use when there is no new one; empty without one."""
+    path = directory / PLAN_FILE
+    if not path.exists():
+        return ""
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
+    more = ", which does not answer these documents and options" if outdated else ""
+    return f"{path} still holds the plan of {date}{more}"
 
 
 def unproven(plan: Plan) -> str | None:

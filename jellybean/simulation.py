@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
 
 from jellybean_agent.brain import Brain, OperatorWiring
@@ -129,8 +130,22 @@ def load_by_worker(plan: Plan) -> Mapping[str, float]:
     return loads
 
 
-def check_latency(plan: Plan, *, seeds: int = SEEDS) -> str | None:
-    """Why the plan breaks its p99 latency SLO, with the figures; None when it keeps it or has none.
+@dataclass(frozen=True, slots=True)
+class LatencyBreach:
+    """A p99 latency above the SLO: the figures in a sentence, and the p99, as it was held against the SLO."""
+
+    text: str
+    p99_s: float
+
+
+def check_latency(plan: Plan) -> str | None:
+    """Why the plan breaks its p99 latency SLO, with the figures; None when it keeps it or has none."""
+    breach = latency_breach(plan)
+    return None if breach is None else breach.text
+
+
+def latency_breach(plan: Plan, *, seeds: int = SEEDS) -> LatencyBreach | None:
+    """How far the plan is above its p99 latency SLO; None when it keeps it or has none.
 
     The median over several seeds decides, so that one unlucky run does not; runs that cannot change it are left out.
     """
@@ -146,12 +161,13 @@ def check_latency(plan: Plan, *, seeds: int = SEEDS) -> str | None:
     found.sort()
     loads = load_by_worker(plan)
     busiest = max(loads, key=loads.__getitem__)
-    return (
+    text = (
         f"p99 latency would be {_ms(median(found))}, above the SLO of {_ms(target_s)} "
         f"({seeds} simulations of about {REQUESTS:,} requests: {_ms(found[0])} to {_ms(found[-1])}; "
         f"without queues a request takes {_ms(unloaded_latency_s(plan))}; "
         f"the busiest worker is {busiest}, load {loads[busiest]:.2f})"
     )
+    return LatencyBreach(text, median(found))
 
 
 def predicted_p99_s(plan: Plan, *, seeds: int = SEEDS) -> float:

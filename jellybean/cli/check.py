@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from jellybean.cli.app import picture
-from jellybean.cli.console import EXIT_WOULD_BREAK, errors, out, print_json, progress, say
+from jellybean.cli.console import EXIT_WOULD_BREAK, out, print_json, progress, say, warn
 from jellybean.planning import unproven
 
 
@@ -22,12 +22,16 @@ def run_check(
         picture(plot)
     with progress("check") as advance:
         found = check_trace(directory, trace, overrides, seed=seed, progress=advance)
+    if found.renewed:
+        warn(found.renewed)
     if (warning := unproven(found.plan)) is not None:
-        errors.print(warning, style="yellow")
+        warn(warning)
     if json:
         print_json(check_json(found))
     else:
         out.print(check_text(found))
+        if found.hint is not None and found.hint.command is not None:
+            out.print(f"  {found.hint.command}", style="bold", soft_wrap=True)
     if plot is not None:
         save_plot(found, plot)
         say(f"wrote {plot}")

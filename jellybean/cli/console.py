@@ -52,8 +52,13 @@ def _finite(value: Any) -> Any:
 
 
 def say(text: str) -> None:
-    """A line about what is going on, for people: stderr."""
-    errors.print(text, style="dim")
+    """A line about what is going on, for people: stderr. Not cut, so that paths and commands can be copied."""
+    errors.print(text, style="dim", soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """A line that should not be overlooked: stderr."""
+    errors.print(text, style="yellow", soft_wrap=True)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
-from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json
+from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, warn
 from jellybean.cli.failures import failure
 from jellybean.documents import build_problem, json_schemas, load_project, require_folder
 from jellybean.errors import DocumentError, JellyBeanError
@@ -92,7 +92,7 @@ def validate(directory: Directory, overrides: Overrides = None, json: Json = Fal
         f"{count} workers in {len(fleet.workers)} pools"
     )
     if not has_profiles:
-        errors.print(f"there is no profiles.yaml yet; run: jellybean profile {directory}", style="yellow")
+        warn(f"there is no profiles.yaml yet; run: jellybean profile {directory}")
 
 
 @app.command(epilog=example("jellybean schema workflow > workflow.schema.json", "jellybean schema"))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
-from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress
+from jellybean.cli.console import EXIT_INFEASIBLE, out, print_json, progress, warn
 from jellybean.documents import load_project
 from jellybean.explain import explain_project
 
@@ -54,6 +54,6 @@ def explain(
     else:
         out.print(explained_text(explained))
         if questions and found.conflict is not None:
-            errors.print("--why-not was not looked at: there is no plan to compare with", style="yellow")
+            warn("--why-not was not looked at: there is no plan to compare with")
     if found.conflict is not None:
         raise typer.Exit(EXIT_INFEASIBLE)

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
-from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress
+from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, warn
 from jellybean.cli.documents import Example, check, init
 from jellybean.documents import Project, load_project
 from jellybean.planning import current_plan
@@ -53,7 +53,7 @@ def bench(
         out.print(_bench_table(result))
         errors.print(result.verdict, style="green" if result.sustained else "bold red")
         for breach in result.breaches:
-            errors.print(breach, style="yellow")
+            warn(breach)
     if not result.sustained:
         raise typer.Exit(EXIT_OVERLOAD)
     if result.breaches:
@@ -139,7 +139,9 @@ def measure(
 
 
 def _predict(project: Project) -> None:
-    plan, _ = current_plan(project)
+    plan, renewed = current_plan(project)
+    if renewed:
+        warn(renewed)
     with progress("simulate") as advance:
         record_prediction(project.directory, plan, predict(plan, progress=advance))
 

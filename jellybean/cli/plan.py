@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +11,11 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, repeated
 from jellybean.cli.check import run_check
-from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
+from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
+from jellybean.cli.failures import failure, text_of
 from jellybean.documents import load_project
-from jellybean.planning import RENEWED, Planned, current_plan, plan_project, save_plan, unproven
+from jellybean.errors import InfeasibleError, OutOfTimeError
+from jellybean.planning import Planned, current_plan, kept_plan, plan_project, save_plan, unproven
 from jellybean.predict import predict
 from jellybean.records import record_plan, record_prediction
 from jellybean.report import plan_text
@@ -36,7 +37,7 @@ def profile(
     with progress("profile") as advance:
         measured = measure(project, progress=advance, seconds_per_point=seconds, resume=not fresh)
     for note in measured.notes:
-        errors.print(note, style="yellow")
+        warn(note)
     out.print(f"wrote {directory / 'profiles.yaml'}")
     out.print(f"next: jellybean plan {directory}", style="bold")
 
@@ -83,19 +84,22 @@ def plan(
     if plot is not None:
         raise typer.BadParameter("--plot needs --check TRACE")
     project = load_project(directory, overrides or ())
-    with nullcontext() if json else progress("plan") as advance:
-        planned = plan_project(project, gap=GAP if gap is None else gap, time_limit_s=time_limit, progress=advance)
+    try:
+        with progress("plan") as advance:
+            planned = plan_project(project, gap=GAP if gap is None else gap, time_limit_s=time_limit, progress=advance)
+    except OutOfTimeError as error:
+        raise OutOfTimeError("\n".join(filter(None, (str(error), kept_plan(directory, outdated=False))))) from error
     if planned.plan is not None:
         record_plan(directory, save_plan(project, planned), planned)
     if json:
-        print_json(plan_json(planned))
+        print_json(plan_json(planned, kept_plan(directory, outdated=True)))
     elif planned.plan is not None:
         out.print(plan_text(planned.plan, planned.solve_s, planned.comparison))
         again = f"{directory}{repeated(overrides)}"
         say(f"wrote {directory / 'plan.json'}; next: jellybean simulate {again}, jellybean up {again}")
-    else:
-        _print_infeasible(planned)
     if planned.plan is None:
+        infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
+        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style="red", soft_wrap=True)
         raise typer.Exit(EXIT_INFEASIBLE)
 
 
@@ -114,9 +118,9 @@ def simulate(
     project = load_project(directory, overrides or ())
     current, renewed = current_plan(project)
     if renewed:
-        say(RENEWED)
+        warn(renewed)
     if (warning := unproven(current)) is not None:
-        errors.print(warning, style="yellow")
+        warn(warning)
     with progress("simulate") as advance:
         record = predict(current, seed=seed, rate_scale=rate_scale, duration_s=duration, progress=advance)
     if math.isclose(rate_scale, 1.0):
@@ -127,8 +131,8 @@ def simulate(
         out.print(_simulation_table(current.name, record))
 
 
-def plan_json(planned: Planned) -> dict[str, Any]:
-    """What `plan --json` prints, feasible or not."""
+def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
+    """What `plan --json` prints, feasible or not; `kept`: of the plan that stays where there is no new one."""
     if planned.plan is None:
         why = planned.infeasibility
         return {
@@ -139,12 +143,15 @@ def plan_json(planned: Planned) -> dict[str, Any]:
             "placements": [],
             "certificate": None,
             "reasons": list(planned.reasons),
-            "breaches": list(why.breaches) if why else list(planned.reasons),
+            "breaches": list(why.breaches if why else planned.reasons[:1]),
             "nearest": {
                 "accuracy": why.nearest_accuracy if why else None,
                 "rate_scale": why.nearest_rate_scale if why else None,
+                "latency_p99_s": planned.nearest_p99_s,
             },
+            "kept_plan": kept,
             "solve_s": planned.solve_s,
+            **failure(InfeasibleError(planned.reasons, kept)),
         }
     found = planned.plan
     return {
@@ -178,12 +185,6 @@ def plan_json(planned: Planned) -> dict[str, Any]:
         },
         "solve_s": planned.solve_s,
     }
-
-
-def _print_infeasible(planned: Planned) -> None:
-    errors.print(f"{planned.problem.name}: no plan meets the targets", style="bold red")
-    for reason in planned.reasons:
-        errors.print(f"  - {reason}")
 
 
 def _simulation_table(name: str, record: dict[str, Any]) -> Table:

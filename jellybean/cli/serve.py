@@ -10,11 +10,11 @@ import typer
 from PIL import Image, UnidentifiedImageError
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
-from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say
+from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say, warn
 from jellybean.cli.documents import check
 from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
-from jellybean.planning import RENEWED, current_plan, unproven
+from jellybean.planning import current_plan, unproven
 from jellybean.records import record_plan
 from jellybean.tensor_files import Array, read_npy, read_npz
 from jellybean_agent.errors import in_words
@@ -53,9 +53,9 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
             "give these variants `model:` and `sha256:` in workflow.yaml"
         )
     if (warning := unproven(plan)) is not None:
-        errors.print(warning, style="yellow")
+        warn(warning)
     if renewed:
-        say(RENEWED)
+        warn(renewed)
     document = to_document(plan)
     if renewed:
         record_plan(project.directory, document)

@@ -15,7 +15,7 @@ from jellybean.documents.units import close, shown
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_agent.errors import in_words
 from jellybean_solver.plan import Plan
-from jellybean_solver.problem import Source
+from jellybean_solver.problem import Problem, Source
 from jellybean_solver.streams import request_streams
 from jellybean_solver.trace import RateTrace, rate_trace
 
@@ -60,8 +60,8 @@ class _Reading:
             raise DocumentError(self.problems[:_MAX_PROBLEMS])
 
 
-def read_trace(path: Path, plan: Plan) -> TraceFile:
-    """The trace for the sources of a plan. A source that it does not name keeps its own rate throughout.
+def read_trace(path: Path, plan: Plan | Problem) -> TraceFile:
+    """The trace for the sources of a plan or a problem. A source that it does not name keeps its own rate throughout.
 
     It starts at its first time; its last rates hold as long as those before them (60 s when there is one time only).
     Sources of one stream of requests must have equal rates at all times. DocumentError lists every problem.

@@ -164,6 +164,13 @@ def format_quantity(kind: Kind, value: float, digits: int | None = None) -> str:
     return _spaced(text, unit)
 
 
+def rounded_up(kind: Kind, value: float, digits: int = 4) -> float:
+    """The least quantity of at least `value` that is written with so many digits."""
+    steps = (value * (1 + step * 1.02 * 10.0**-digits) for step in range(7))  # half of the last digit is five of them
+    written = (parse_quantity(kind, format_quantity(kind, step, digits)) for step in steps)
+    return next((found for found in written if found >= value), value)
+
+
 def format_number(number: float, digits: int) -> int | float:
     """The number rounded to significant digits; an int when it is one, as a person would write it."""
     rounded = float(f"{number:.{digits}g}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jellybean.documents import load_project
+from jellybean.documents import build_problem, load_project
 from jellybean.documents.trace import TraceFile, read_trace
 from jellybean.errors import DocumentError, SolverError
 from jellybean.planning import current_plan, plan_project
@@ -22,7 +22,7 @@ Progress = Callable[[float, float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """How to plan so that the trace would hold: `command`, or `reasons` why none was found."""
+    """How to plan so that the trace holds, and check it: `command`, or `reasons` why none was found."""
 
     command: str | None
     cost_usd_per_h: float | None
@@ -31,9 +31,10 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The replay of a trace over a plan. `hint` is None when nothing breaks."""
+    """The replay of a trace over a plan. `hint` is None when nothing breaks; `renewed`: why the plan was made anew."""
 
     plan: Plan
+    renewed: str
     file: TraceFile
     replay: Replay
     hint: Hint | None
@@ -47,15 +48,17 @@ def check_trace(
     seed: int = 0,
     progress: Progress = lambda done, total, label: None,
 ) -> Check:
-    """Replay the trace in `path` over the project's current plan, made anew if the documents changed since.
+    """Replay the trace in `path` over DIR/plan.json, made anew if it does not answer the documents.
 
     DocumentError for a trace that is no trace, InfeasibleError when there is no plan to begin with.
     """
-    plan, _ = current_plan(load_project(directory, overrides))
-    file = read_trace(path, plan)
+    project = load_project(directory, overrides)
+    file = read_trace(path, build_problem(project))
+    progress(0, 1, "the plan")
+    plan, renewed = current_plan(project)
     found = _replayed(plan, file, seed, path.name, progress)
     hint = _hint(directory, overrides, plan, file, seed, progress) if found.breaks else None
-    return Check(plan, file, found, hint)
+    return Check(plan, renewed, file, found, hint)
 
 
 def _replayed(plan: Plan, file: TraceFile, seed: int, label: str, progress: Progress) -> Replay:
@@ -87,7 +90,8 @@ def _hint(
             return Hint(None, None, (str(error),))
         if not again.breaks:
             options = " ".join(f"--set {shlex.quote(text)}" for text in wanted)
-            command = f"jellybean plan {shlex.quote(str(directory))} {options}"
+            checked = f"jellybean plan {shlex.quote(str(directory))} --check {shlex.quote(str(file.path))}"
+            command = f"{checked} {options}"
             return Hint(command, planned.plan.cost.total_usd_per_h, ())
         reasons = (f"even the plan for {shown} would break: {again.breaks[0].text}",)
     return Hint(None, None, reasons)

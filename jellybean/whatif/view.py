@@ -22,13 +22,13 @@ MOST_ROWS = 24  # of the table; JSON has every interval
 
 
 def check_text(check: Check) -> RenderableType:
-    """The verdict first, then the figures over time, then what to do."""
+    """The verdict first, then the figures over time, then what may be done."""
     parts: list[RenderableType] = [_verdict(check)]
     parts += [Text(f"  {line}", "red") for line in (_told(check, item) for item in check.replay.breaks)]
     parts += [Text(f"  {note}", "yellow" if check.replay.share < 1 else "dim") for note in _notes(check)]
     parts.append(Padding(_table(check), (0, 0, 0, 2), expand=False))
     if check.hint is not None:
-        parts += _hint(check.hint)
+        parts.append(_hint(check.hint))
     return Group(*parts)
 
 
@@ -39,6 +39,7 @@ def check_json(check: Check) -> dict[str, Any]:
         "verdict": "would_break" if replay.breaks else "holds",
         "trace": str(check.file.path),
         "plan": to_document(check.plan)["hash"],
+        "planned_anew": check.renewed or None,
         "seed": replay.seed,
         "start_s": origin,
         "end_s": origin + replay.length_s,
@@ -127,11 +128,12 @@ def _rows(intervals: Sequence[ReplayInterval]) -> list[Sequence[ReplayInterval]]
     return [intervals[start:end] for start, end in pairwise(borders)]
 
 
-def _hint(hint: Hint) -> list[RenderableType]:
+def _hint(hint: Hint) -> Text:
+    """What comes before the command, which is printed by itself: whoever copies it needs it whole."""
     if hint.command is None:
-        return [Text(f"  no rates were found to plan for: {'; '.join(hint.reasons)}", "yellow")]
+        return Text(f"  no rates were found to plan for: {'; '.join(hint.reasons)}", "yellow")
     cost = units.usd(hint.cost_usd_per_h)
-    return [Text(f"  a plan for the peak holds, at {cost} USD/h: ", "dim"), Text(f"  next: {hint.command}", "bold")]
+    return Text(f"  a plan for the peak holds, at {cost} USD/h; this makes and checks it:", "dim")
 
 
 def _highest(values: Sequence[float]) -> float | None:

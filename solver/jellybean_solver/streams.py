@@ -1,4 +1,4 @@
-"""Streams of requests of a plan: what one request starts, where its answers come from, and how often one arrives."""
+"""Streams of requests of a plan or problem: what one request starts, where answers come from, how often one arrives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.plan import Plan
-from jellybean_solver.problem import Arrivals, Edge, Source
+from jellybean_solver.problem import Arrivals, Edge, Problem, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class RequestStream:
     arrivals: Arrivals
 
 
-def request_streams(plan: Plan) -> tuple[RequestStream, ...]:
-    """The streams in the order of the plan's sources: one, as the gateway takes requests, if all sources have one rate.
+def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
+    """The streams in the order of the sources: one, as the gateway takes requests, if all sources have one rate.
 
     Otherwise one per weakly connected part of the workflow; SolverError when sources of one part differ in rate.
     """
@@ -46,7 +46,7 @@ def request_streams(plan: Plan) -> tuple[RequestStream, ...]:
     return tuple(stream for stream in streams if stream.operators)
 
 
-def _stream(plan: Plan, names: frozenset[str]) -> RequestStream:
+def _stream(plan: Plan | Problem, names: frozenset[str]) -> RequestStream:
     sources = tuple(source for source in plan.sources if source.name in names)
     first = sources[0]
     for source in sources[1:]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from jellybean.cli import run
 
 
 def jellybean(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
@@ -52,6 +56,52 @@ def test_infeasible_is_exit_3_and_names_the_nearest(vqa: Path) -> None:
     assert answer["nearest"]["accuracy"] == pytest.approx(58.33)
     text = jellybean("plan", str(vqa), "--set", "slo.accuracy=58.9", status=3).stderr
     assert "58.33" in text
+
+
+def test_a_plan_that_breaks_p99_names_the_p99_that_it_would_have(tmp_path: Path) -> None:
+    directory = tmp_path / "digits"
+    jellybean("init", "digits", str(directory))
+    answer = json.loads(jellybean("plan", str(directory), "--json", "--set", "slo.latency_p99=200ms", status=3).stdout)
+    assert answer["error"]["kind"] == "infeasible"
+    (breach,) = answer["breaches"]
+    assert "above the SLO of 200 ms" in breach
+    nearest_s = answer["nearest"]["latency_p99_s"]
+    assert f"slo.latency_p99={nearest_s * 1e3:.4g} ms" in answer["reasons"][1]
+    jellybean("plan", str(directory), "--set", f"slo.latency_p99={nearest_s} s")
+    jellybean("plan", str(directory), "--set", f"slo.latency_p99={0.99 * nearest_s} s", status=3)
+
+
+def test_a_plan_that_stays_is_named(tmp_path: Path) -> None:
+    directory = tmp_path / "vqa"
+    jellybean("init", "vqa", str(directory))
+    infeasible = ("--set", "slo.accuracy=58.9")
+    assert "plan.json" not in jellybean("plan", str(directory), *infeasible, status=3).stderr
+    jellybean("plan", str(directory))
+    written = (directory / "plan.json").read_bytes()
+    for command in ("plan", "simulate", "up"):  # what is on disk is not served for other documents
+        text = jellybean(command, str(directory), *infeasible, status=3).stderr
+        assert f"{directory / 'plan.json'} still holds the plan of 20" in text
+        assert "does not answer these documents" in text
+    answer = json.loads(jellybean("plan", str(directory), "--json", *infeasible, status=3).stdout)
+    assert answer["error"]["kind"] == "infeasible"
+    assert "still holds" in answer["kept_plan"]
+    assert (directory / "plan.json").read_bytes() == written
+
+
+def test_time_that_ends_without_a_plan_is_an_error_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "vqa"
+    jellybean("init", "vqa", str(directory))
+    jellybean("plan", str(directory))
+    seconds = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))  # so that no machine is quick enough
+    assert run(["plan", str(directory), "--json", "--time-limit", "0.5"]) == 1
+    monkeypatch.undo()
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["kind"] == "time_limit"
+    assert "allow more time" in error["message"]
+    assert "still holds the plan of" in error["message"]
 
 
 def test_bad_input_is_exit_2_with_file_and_line(vqa: Path, tmp_path: Path) -> None:

@@ -43,6 +43,30 @@ def test_a_calm_trace_holds(digits: Path) -> None:
     assert answer["simulated_share"] == 1
 
 
+def test_the_plan_that_is_there_is_checked(digits: Path) -> None:
+    calm = trace(digits, 1, 3)
+    first = jellybean("plan", str(digits), "--check", calm)
+    assert f"there was no plan.json: planned anew and wrote {digits / 'plan.json'}" in first.stderr
+    planned = (digits / "plan.json").read_text()
+    again = jellybean("plan", str(digits), "--check", calm)
+    assert "anew" not in again.stderr
+    answer = json.loads(jellybean("plan", str(digits), "--check", calm, "--json").stdout)
+    assert answer["planned_anew"] is None
+    assert answer["plan"] == json.loads(planned)["hash"]
+    workflow = digits / "workflow.yaml"
+    workflow.write_text(workflow.read_text().replace("rate: 10/s", "rate: 12/s"))
+    changed = json.loads(jellybean("plan", str(digits), "--check", calm, "--json").stdout)
+    assert "made for other documents" in changed["planned_anew"]
+    assert (digits / "plan.json").read_text() != planned
+    shutil.rmtree(digits / ".jellybean")  # as after a fresh checkout: the same plan comes out
+    assert "anew" not in jellybean("plan", str(digits), "--check", calm).stderr
+
+
+def test_a_wrong_trace_leaves_the_plan(digits: Path) -> None:
+    jellybean("plan", str(digits), "--check", "none.csv", status=2)
+    assert not (digits / "plan.json").exists()
+
+
 def test_a_peak_would_break_and_the_hint_holds(digits: Path) -> None:
     path = trace(digits, 5, 40)
     done = jellybean("plan", str(digits), "--check", path, "--json", "--set", "slo.budget=null", status=6)
@@ -54,8 +78,11 @@ def test_a_peak_would_break_and_the_hint_holds(digits: Path) -> None:
         assert answer["hint"]["reasons"]
         return
     words = shlex.split(command)
-    jellybean(*words[1:])
-    jellybean("plan", str(digits), "--check", path, *words[3:])
+    assert words[:5] == ["jellybean", "plan", str(digits), "--check", path]
+    done = jellybean(*words[1:])
+    assert f"planned anew and wrote {digits / 'plan.json'}" in done.stderr
+    assert "other --set options" in done.stderr
+    assert json.loads((digits / "plan.json").read_text())["sources"][0]["rate_per_s"] == 40
 
 
 def test_the_example_of_a_day_breaks_in_the_morning_and_is_drawn(vqa: Path, tmp_path: Path) -> None:
