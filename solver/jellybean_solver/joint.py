@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from jellybean_solver.accuracy_rows import add_accuracy
 from jellybean_solver.demand import EdgeKey, Network, Tiers
+from jellybean_solver.latency_rows import Mode, Timed, add_deadline, modes, visits_per_request
 from jellybean_solver.problem import Sharing
 from jellybean_solver.program import Answer, Indices, Program
 
@@ -42,6 +43,7 @@ class Proposal:
     value: float = math.inf
     selection: Mapping[str, str] | None = None
     pairs: frozenset[tuple[str, str]] = frozenset()
+    batches: Mapping[tuple[str, str], int] = field(default_factory=dict)  # of the pairs, where there is a deadline
 
 
 def propose(
@@ -51,11 +53,15 @@ def propose(
     fixed: Mapping[str, str] | None = None,
     excluded: Sequence[Mapping[str, str]] = (),
     budget: float = math.inf,
+    deadline_s: float | None = None,
     gap: float = 0.0,
     time_limit_s: float | None = None,
 ) -> Proposal:
-    """Solve the joint program to a relative gap; `fixed`: operators whose variant is given; `excluded`: selections."""
-    model = _Joint(network, target, fixed or {})
+    """Solve the joint program to a relative gap; `fixed`: operators whose variant is given; `excluded`: selections.
+
+    `deadline_s`: for a request on which nothing waits; batch sizes are then chosen too, else each pool's best is used.
+    """
+    model = _Joint(network, target, fixed or {}, deadline_s)
     if not model.possible:
         return Proposal(math.inf)
     for selection in excluded:
@@ -68,15 +74,18 @@ def propose(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Column block of one operator's variant: one column per pool."""
+    """Column block of one operator's variant: one column per mode, so per pool and, with a deadline, batch size."""
 
-    pools: tuple[str, ...]
+    modes: tuple[Mode, ...]
     columns: Indices
 
 
 class _Joint:
-    def __init__(self, network: Network, target: float | None, fixed: Mapping[str, str]) -> None:
-        self.network, self.program = network, Program()
+    def __init__(
+        self, network: Network, target: float | None, fixed: Mapping[str, str], deadline_s: float | None
+    ) -> None:
+        self.network, self.program, self.deadline_s = network, Program(), deadline_s
+        self.visits = visits_per_request(network.problem)
         self.variants = {
             name: tuple(v for v in variants if fixed.get(name, v) == v) for name, variants in network.runnable.items()
         }
@@ -99,6 +108,9 @@ class _Joint:
         self._meet()
         self._workers()
         self._links()
+        if deadline_s is not None and not self._deadline(deadline_s):
+            self.possible = False
+            return
         self.possible = add_accuracy(self.program, network.problem.accuracy, self.chosen, target)
 
     def exclude(self, selection: Mapping[str, str]) -> None:
@@ -116,13 +128,13 @@ class _Joint:
         for (name, variant), column in self.chosen.items():
             if values[column] > 0.5:
                 selection[name] = variant
-        pairs = frozenset(
-            (name, pool)
-            for name, variant in selection.items()
-            for pool, column in zip(self.places[name, variant].pools, self.places[name, variant].columns, strict=True)
-            if values[column] > USED
-        )
-        return Proposal(max(0.0, answer.bound), answer.value, selection, pairs)
+        batches: dict[tuple[str, str], int] = {}
+        for name, variant in selection.items():
+            place = self.places[name, variant]
+            for mode, column in zip(place.modes, place.columns, strict=True):
+                if values[column] > USED:
+                    batches[name, mode.pool] = min(mode.batch, batches.get((name, mode.pool), mode.batch))
+        return Proposal(max(0.0, answer.bound), answer.value, selection, frozenset(batches), batches)
 
     def _operators(self) -> None:
         for name in self.network.names:
@@ -132,10 +144,23 @@ class _Joint:
             one = self.program.add_rows(1.0, 1.0, 1)
             self.program.fill(np.repeat(one, len(columns)), columns, 1.0)
             for variant, column in zip(variants, columns, strict=True):
-                pools = tuple(self.demands[name, variant].workers[name])
-                served = self.program.add_columns(np.zeros(len(pools)), 1.0)
-                self.places[name, variant] = _Place(pools, served)
+                ways = self._modes(name, variant)
+                served = self.program.add_columns(np.zeros(len(ways)), 1.0)
+                self.places[name, variant] = _Place(ways, served)
                 self._sum_is(served, int(column))
+
+    def _modes(self, name: str, variant: str) -> tuple[Mode, ...]:
+        found = modes(self.network, name, variant, self.visits[name])
+        if self.deadline_s is not None:
+            return found
+        return tuple({mode.pool: mode for mode in found}.values())  # the last of a pool is its best
+
+    def _deadline(self, deadline_s: float) -> bool:
+        timed = [
+            Timed(name, place.columns, [mode.job_s for mode in place.modes])
+            for (name, _), place in self.places.items()
+        ]
+        return add_deadline(self.program, self.network, deadline_s, timed, self.messages, self.marginal)
 
     def _sum_is(self, columns: Sequence[int] | Indices, total: int) -> None:
         row = int(self.program.add_rows(0.0, 0.0, 1)[0])
@@ -220,8 +245,8 @@ class _Joint:
             rows: dict[str, int] = {}
             for variant in self.variants[name]:
                 place = self.places[name, variant]
-                for pool, column in zip(place.pools, place.columns, strict=True):
-                    tier = self.network.tier_of[pool]
+                for mode, column in zip(place.modes, place.columns, strict=True):
+                    tier = self.network.tier_of[mode.pool]
                     if tier not in rows:
                         rows[tier] = int(self.program.add_rows(0.0, 0.0, 1)[0])
                         brought = self.marginal.get((name, tier), [])
@@ -231,9 +256,8 @@ class _Joint:
     def _workers(self) -> None:
         users: dict[str, list[tuple[str, int, float]]] = {pool.name: [] for pool in self.network.pools}
         for (name, variant), place in self.places.items():
-            busy = self.demands[name, variant].workers[name]
-            for own, column in zip(place.pools, place.columns, strict=True):
-                users[own].append((name, int(column), busy[own]))
+            for mode, column in zip(place.modes, place.columns, strict=True):
+                users[mode.pool].append((name, int(column), mode.workers))
         for pool in self.network.pools:
             if pool.sharing is Sharing.SHARED:
                 groups = [users[pool.name]]

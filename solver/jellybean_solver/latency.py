@@ -85,6 +85,11 @@ def jobs(visits_per_request: float) -> float:
     return max(1.0, visits_per_request)
 
 
+def runs(jobs_at_once: float, batch: int) -> float:
+    """Runs in which the children of one request are done."""
+    return max(1.0, jobs_at_once / batch)
+
+
 class _Estimate:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -103,7 +108,7 @@ class _Estimate:
         self.hosted = self._hosted()
         self.queues = {worker.name: self._worker(worker) for worker in plan.workers}
         self.link_queues = self._links()
-        slowest = max((self._job_s(name, w.pool) for w in plan.workers for name in w.rates_per_s), default=1.0)
+        slowest = max((self._service(name, w.pool).mean_s * jobs(self.visits[name]) for w in plan.workers for name in w.rates_per_s), default=1.0)
         steps = np.arange(_PER_DECADE * _DECADES) / _PER_DECADE
         self.theta: Floats = 10.0 ** (steps - _DECADES + 2.0) / max(slowest, 1e-9)
 
@@ -166,7 +171,8 @@ class _Estimate:
 
     def _own(self, name: str, pool: str) -> Floats:
         if (name, pool) not in self.own:
-            count, service = jobs(self.visits[name]), self._service(name, pool)
+            service = self._service(name, pool)
+            count = runs(jobs(self.visits[name]), self.plan.operator_by_name[name].batch[pool])
             log_mgf = service_log_mgf(service, self.theta * count)
             self.own[name, pool] = np.append(log_mgf, service.mean_s * count)
         return self.own[name, pool]
@@ -183,10 +189,13 @@ class _Estimate:
         return found
 
     def _service(self, name: str, pool: str) -> ServiceTime:
-        return self.plan.operator_by_name[name].service[pool]
+        """Of a full batch."""
+        operator = self.plan.operator_by_name[name]
+        return operator.service[pool][operator.batch[pool]]
 
     def _job_s(self, name: str, pool: str) -> float:
-        return self._service(name, pool).mean_s * jobs(self.visits[name])
+        """A request's part of the batches that it is in."""
+        return self.plan.operator_by_name[name].mean_request_s(pool) * jobs(self.visits[name])
 
     def _busy_above(self) -> Mapping[str, float]:
         """Mean load of the workers just upstream of an operator; 0 at the sources."""
@@ -208,8 +217,10 @@ class _Estimate:
             first = names[0]
             chance = min(1.0, max(self.visits[name] for name in names))
             seconds = sum(self._job_s(name, worker.pool) * min(1.0, self.visits[name]) for name in names) / chance
-            spacing = min(1.0, self._spacing(first, share) + 1.0 - chance)
-            streams.append((self.arrivals_per_s[first] * share * chance, spacing, seconds))
+            together = max(self.plan.operator_by_name[name].batch[worker.pool] for name in names)
+            spacing = min(1.0, self._spacing(first, share) / together + 1.0 - chance)
+            per_s = self.arrivals_per_s[first] * share * chance
+            streams.append((per_s / together, spacing, seconds * together))
         return _queue(streams, worker.load)
 
     def _spacing(self, name: str, share: float) -> float:
