@@ -29,6 +29,7 @@ class Infeasibility:
 
     `nearest_accuracy`: the highest accuracy target that is feasible at these rates (and budget).
     `nearest_rate_scale`: the largest factor on all rates that is feasible at this accuracy (and budget).
+    `nearest_p99_s`: the least p99 latency of the plans that were looked at.
     `breaches`: the budget that the cheapest plan breaks; `refused`: that plan.
     """
 
@@ -37,6 +38,7 @@ class Infeasibility:
     nearest_accuracy: float | None = None
     nearest_rate_scale: float | None = None
     refused: Plan | None = None
+    nearest_p99_s: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -45,6 +47,7 @@ class Infeasibility:
             "breaches": list(self.breaches),
             "nearest_accuracy": self.nearest_accuracy,
             "nearest_rate_scale": self.nearest_rate_scale,
+            "nearest_p99_s": self.nearest_p99_s,
         }
 
 

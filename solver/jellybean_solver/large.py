@@ -38,7 +38,7 @@ def cheapest_large(
     budget: float = math.inf,
 ) -> Outcome[Assignment]:
     """The cheapest plan to a relative gap, within a budget."""
-    proposal = _accurate(network, target, fixed, budget, gap, clock)
+    proposal = accurate(network, target, fixed, budget, gap, clock)
     if proposal.selection is None:
         none_exists = proposal.bound == math.inf
         stopped = "optimal" if none_exists else "time_limit"
@@ -52,8 +52,15 @@ def cheapest_large(
     return Outcome(value, found, proposal.selection, bound, finished, 1, stopped)
 
 
-def _accurate(
-    network: Network, target: float | None, fixed: Mapping[str, str] | None, budget: float, gap: float, clock: Clock
+def accurate(
+    network: Network,
+    target: float | None,
+    fixed: Mapping[str, str] | None,
+    budget: float,
+    gap: float,
+    clock: Clock,
+    *,
+    deadline_s: float | None = None,
 ) -> Proposal:
     """A proposal whose selection reaches the target: measured accuracies may lie below what the rows take them for.
 
@@ -62,7 +69,8 @@ def _accurate(
     missed: list[Mapping[str, str]] = []
     while True:
         left = clock.left()
-        proposal = propose(network, target, fixed=fixed, excluded=missed, budget=budget, gap=gap, time_limit_s=left)
+        limits = {"budget": budget, "deadline_s": deadline_s, "gap": gap, "time_limit_s": left}
+        proposal = propose(network, target, fixed=fixed, excluded=missed, **limits)
         if proposal.selection is None or target is None:
             return proposal
         accuracy = network.problem.accuracy.value(proposal.selection)
@@ -71,6 +79,15 @@ def _accurate(
         missed.append(proposal.selection)
         if len(missed) == MOST_MISSES:
             return Proposal(proposal.bound)
+
+
+def assigned(
+    network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock
+) -> Outcome[Assignment]:
+    """What a proposal comes to, whatever its bound; not proven."""
+    found = _assigned(network, proposal, budget, gap, clock)
+    value = found.cost if found is not None else math.inf
+    return Outcome(value, found, proposal.selection, 0.0, False, 1, "gap")
 
 
 def _assigned(network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock) -> Assignment | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,11 +12,13 @@ from jellybean_solver.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.evaluate import Evaluation, evaluate
 from jellybean_solver.infeasible import Effort, Infeasibility, explain, explain_breaches
-from jellybean_solver.large import GAP, cheapest_large, is_large
+from jellybean_solver.joint import Proposal
+from jellybean_solver.large import GAP, assigned, cheapest_large, is_large
 from jellybean_solver.objectives import Cheapest, Fleet
 from jellybean_solver.plan import Certificate, Plan
 from jellybean_solver.problem import Problem
 from jellybean_solver.selection import BEAM_WIDTH, RELATIVE, BeamSearch, Clock, Outcome, Selection
+from jellybean_solver.timely import Timely, cheapest_timely
 
 AGREEMENT = 1e-6  # relative; assignment and evaluation are two computations of one cost
 
@@ -42,14 +45,65 @@ def solve(
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
     explained: bool = True,
+    p99_s: float | None = None,
 ) -> Solution:
     """The cheapest plan that meets the accuracy at the rates, or why there is none (only that, not `explained`).
+
+    With `p99_s` the plan keeps that p99 latency too, by `latency.latency`.
 
     Small problems are always solved to the end; `gap` is the relative gap at which the search on a large one stops.
     `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError when
     time ends before any plan was found.
     """
-    return _solve(problem, beam_width, gap, _clock(time_limit_s, clock), explained=explained)
+    limit = _clock(time_limit_s, clock)
+    solution = _solve(problem, beam_width, gap, limit, explained=explained)
+    if p99_s is None or solution.plan is None:
+        return solution
+    return _timely(problem, solution, p99_s, beam_width, gap, limit)
+
+
+def _timely(
+    problem: Problem, cheap: Solution, p99_s: float, beam_width: int, gap: float, limit: Clock
+) -> Solution:
+    """The cheapest plan that keeps a p99 latency, given the cheapest that need not."""
+    network = Network(problem)
+    large = is_large(network)
+
+    def solved(smaller: Problem, proposal: Proposal) -> Plan | None:
+        own = Network(smaller)
+        if large:
+            outcome = assigned(own, proposal, problem.slo.budget_usd_per_h or math.inf, gap / 10.0, limit)
+        else:
+            outcome = cheapest(Fleet(own), problem.slo.accuracy, beam_width=beam_width, gap=gap, clock=limit)
+        if outcome.found is None:
+            return None
+        plan = replace(finish(own, outcome)[0], utilisation=problem.utilisation)
+        return None if evaluate(problem, plan).complaints else plan
+
+    found = cheapest_timely(
+        problem, p99_s, gap=gap if large else 0.0, clock=limit, solve=solved, first=cheap.plan
+    )
+    if found.plan is None:
+        return _too_slow(cheap, found, p99_s)
+    value = found.plan.cost.total_usd_per_h
+    proven = value - found.bound <= RELATIVE * max(1.0, value)
+    if found.plan == cheap.plan:
+        return cheap
+    stopped = "time_limit" if found.late else "gap"
+    outcome = Outcome(value, None, None, found.bound, proven, cheap.selections_tried, stopped)
+    plan = replace(found.plan, certificate=_certificate(outcome, value))
+    return Solution(plan.certificate.termination, plan, None, cheap.selections_tried, plan.certificate)
+
+
+def _too_slow(cheap: Solution, found: Timely, p99_s: float) -> Solution:
+    """No plan keeps the latency, proven or as far as was looked."""
+    known = f"the fastest plan looked at has a p99 latency of {1e3 * found.fastest_s:.0f} ms"
+    if math.isinf(found.bound):
+        reason = f"no plan answers within {1e3 * p99_s:.0f} ms even when nothing waits; {known}"
+    else:
+        reason = f"no plan was found that keeps a p99 latency of {1e3 * p99_s:.0f} ms; {known}"
+    refused = Infeasibility((reason,), refused=cheap.plan, nearest_p99_s=found.fastest_s)
+    return Solution("infeasible", None, refused, cheap.selections_tried, cheap.certificate)
 
 
 def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, explained: bool) -> Solution:
