@@ -21,6 +21,7 @@ from jellybean_solver.problem import Edge, Problem, Variant, request_s
 
 Tiers = tuple[str, str]
 EdgeKey = tuple[str, str]  # upstream, downstream
+Crossings = Mapping[EdgeKey, frozenset[Tiers]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,10 @@ def restricted(demand: Demand, pairs: Collection[tuple[str, str]]) -> Demand:
 class Network:
     """A problem made ready: everything that does not depend on the selection, computed once."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, crossings: Crossings | None = None) -> None:
+        """`crossings`: the pairs of tiers that an edge's data may go between, if not all that the problem allows."""
         self.problem = problem
+        self.crossings = crossings or {}
         self.names = tuple(operator.name for operator in problem.operators)
         self.pools = tuple(pool for pool in problem.pools if pool.count > 0)
         self.tier_of = {pool.name: pool.tier for pool in self.pools}
@@ -215,7 +218,10 @@ class Network:
         """USD per hour of all messages of parallel edges, per pair of tiers between which their data flows."""
         bytes_per_s = sum(self.problem.edge_rate_per_s(edge) for edge in edges) * message_bytes
         found: dict[Tiers, float] = {}
+        allowed = self.crossings.get((edges[0].upstream, edges[0].downstream))
         for up, down in itertools.product(self.problem.tiers, repeat=2):
+            if allowed is not None and (up, down) not in allowed:
+                continue
             if all(self.problem.may_cross(edge, up, down) for edge in edges):
                 link = self.problem.link_by_tiers.get((up, down)) if up != down else None
                 price = link.price_usd_per_gib if link is not None else 0.0

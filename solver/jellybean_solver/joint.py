@@ -27,7 +27,7 @@ from jellybean_solver.accuracy_rows import add_accuracy
 from jellybean_solver.demand import EdgeKey, Network, Tiers
 from jellybean_solver.latency_rows import Mode, Timed, add_deadline, modes, visits_per_request
 from jellybean_solver.problem import Sharing
-from jellybean_solver.program import Answer, Indices, Program
+from jellybean_solver.program import Answer, Floats, Indices, Program
 
 USED = 1e-7  # a smaller fraction is rounding
 
@@ -44,6 +44,7 @@ class Proposal:
     selection: Mapping[str, str] | None = None
     pairs: frozenset[tuple[str, str]] = frozenset()
     batches: Mapping[tuple[str, str], int] = field(default_factory=dict)  # of the pairs, where there is a deadline
+    flows: frozenset[tuple[EdgeKey, Tiers]] = frozenset()  # which edges' data go between which tiers
 
 
 def propose(
@@ -134,7 +135,16 @@ class _Joint:
             for mode, column in zip(place.modes, place.columns, strict=True):
                 if values[column] > USED:
                     batches[name, mode.pool] = min(mode.batch, batches.get((name, mode.pool), mode.batch))
-        return Proposal(max(0.0, answer.bound), answer.value, selection, frozenset(batches), batches)
+        pairs = frozenset(batches)
+        return Proposal(max(0.0, answer.bound), answer.value, selection, pairs, batches, self._used_flows(values))
+
+    def _used_flows(self, values: Floats) -> frozenset[tuple[EdgeKey, Tiers]]:
+        return frozenset(
+            (key, tiers)
+            for (key, _), flows in self.messages.items()
+            for tiers, column in flows.items()
+            if values[column] > USED
+        )
 
     def _operators(self) -> None:
         for name in self.network.names:

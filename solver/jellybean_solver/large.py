@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from jellybean_solver.assignment import Assignment, improve
 from jellybean_solver.demand import Network, restricted
@@ -69,8 +70,8 @@ def accurate(
     missed: list[Mapping[str, str]] = []
     while True:
         left = clock.left()
-        limits = {"budget": budget, "deadline_s": deadline_s, "gap": gap, "time_limit_s": left}
-        proposal = propose(network, target, fixed=fixed, excluded=missed, **limits)
+        asked = partial(propose, network, target, fixed=fixed, excluded=missed, budget=budget, deadline_s=deadline_s)
+        proposal = asked(gap=gap, time_limit_s=left)
         if proposal.selection is None or target is None:
             return proposal
         accuracy = network.problem.accuracy.value(proposal.selection)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from jellybean_solver.distributions import quantile_points
 from jellybean_solver.flows import flows
 from jellybean_solver.plan import Plan, PlannedWorker, Route
-from jellybean_solver.problem import Arrivals, ServiceTime
+from jellybean_solver.problem import Arrivals, Edge, ServiceTime
 from jellybean_solver.streams import request_streams
 
 TIGHTNESS = 7.0
@@ -39,13 +39,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """`p99_s` over all requests; `unqueued_s`: the slowest route's mean time when nothing waits."""
+    """`p99_s` over all requests; `unqueued_s`: the mean time when nothing waits and everything is at its slowest.
+
+    The slowest of what the plan uses, operator by operator and edge by edge, whether or not a route combines them: routes
+    are redrawn when a worker fails.
+    """
 
     p99_s: float
     unqueued_s: float
 
     def meets(self, target_s: float) -> bool:
-        """Whether p99 is kept, and no route is hopeless even without queues."""
+        """Whether p99 is kept, and no combination of what is used is hopeless even without queues."""
         return max(self.p99_s, self.unqueued_s) <= target_s * (1 + 1e-9)
 
 
@@ -68,6 +72,16 @@ class _Queue:
 def latency(plan: Plan) -> Latency:
     """Predicted latency of a plan's requests at its rates; inf where a queue would grow for ever."""
     return _Estimate(plan).latency()
+
+
+def queueing(plan: Plan) -> Mapping[str, float]:
+    """Seconds that a request waits on average at a worker of each pool, the longest of its workers."""
+    waits: dict[str, float] = {}
+    queues = _Estimate(plan).queues
+    for worker in plan.workers:
+        queue = queues[worker.name]
+        waits[worker.pool] = max(waits.get(worker.pool, 0.0), queue.load * queue.wait_s)
+    return waits
 
 
 def visits(plan: Plan) -> Mapping[str, float]:
@@ -116,31 +130,40 @@ class _Estimate:
         routes = self.plan.routes
         total = sum(rate for _, rate in self.sinks)
         tails: list[tuple[float, Floats]] = []
-        unqueued = 0.0
         for route in routes:
             reached = self._reached(route)
             for sinks, rate in self.sinks:
-                ends = [reached[name] for name in sinks]
-                unqueued = max(unqueued, *(float(end[-1]) for end in ends))
-                tails.append((route.weight * rate / total, np.maximum.reduce([end[:-1] for end in ends])))
-        return Latency(_quantile(self.theta, tails), unqueued)
+                tails.append((route.weight * rate / total, np.maximum.reduce([reached[name] for name in sinks])))
+        return Latency(_quantile(self.theta, tails), self._unqueued_s())
+
+    def _unqueued_s(self) -> float:
+        slowest: dict[tuple[str, str], float] = {}  # edge -> seconds on a link
+        for route in self.plan.routes:
+            for operator in self.plan.operators:
+                for edge in operator.inputs:
+                    seconds = self._link_s(*self._crossed(route, edge))
+                    key = (edge.upstream, edge.downstream)
+                    slowest[key] = max(slowest.get(key, 0.0), seconds)
+        ready = {name: self.plan.hop_s for name in self.sources}
+        for operator in self.plan.operators:
+            pools = dict.fromkeys(w.pool for w in self.plan.workers if operator.name in w.rates_per_s)
+            begins = max(ready[e.upstream] + slowest[e.upstream, e.downstream] for e in operator.inputs)
+            ready[operator.name] = begins + max(self._own_s(operator.name, pool) for pool in pools)
+        return max(ready.values()) + self.plan.hop_s
 
     def _reached(self, route: Route) -> dict[str, Floats]:
-        """Per operator the log moment generating function of when its output is at hand, and last the mean unqueued."""
+        """Per operator the logarithm of the moment generating function of when its output is at the gateway."""
         plan, worker_of = self.plan, self.plan.worker_by_name
         reached: dict[str, Floats] = {}
-        hop = self._sure(plan.hop_s)
+        hop = self.theta * plan.hop_s
         for operator in plan.operators:
             worker = worker_of[route.workers[operator.name]]
-            begins: Floats = np.zeros(len(self.theta) + 1)
+            begins: Floats = np.zeros(len(self.theta))
             for edge in operator.inputs:
-                source = self.sources.get(edge.upstream)
-                tier = source.tier if source is not None else worker_of[route.workers[edge.upstream]].tier
-                size = source.message_bytes if source is not None else self._sent(edge.upstream, operator.name)
-                same = source is None and route.workers[edge.upstream] == worker.name
-                comes = self._crossing(tier, worker.tier, size * jobs(self.visits[operator.name]))
-                comes = comes if same else comes + hop
-                begins = np.maximum(begins, comes + reached[edge.upstream] if source is None else comes)
+                upstream, downstream, size = self._crossed(route, edge)
+                comes = self._crossing(upstream, downstream, size)
+                comes = comes if route.workers.get(edge.upstream) == worker.name else comes + hop
+                begins = np.maximum(begins, comes + reached.get(edge.upstream, 0.0))
             for other in self.beside[operator.name]:
                 if route.workers[other] == worker.name:
                     begins = begins + self._own(other, worker.pool)
@@ -148,34 +171,45 @@ class _Estimate:
             reached[operator.name] = begins + self._station(operator.name, worker, visited)
         return {name: time + hop for name, time in reached.items()}
 
-    def _sure(self, seconds: float) -> Floats:
-        return np.append(self.theta * seconds, seconds)
+    def _crossed(self, route: Route, edge: Edge) -> tuple[str, str, float]:
+        """The tiers that a request's data on an edge goes between, and its bytes, all children together."""
+        downstream = self.plan.worker_by_name[route.workers[edge.downstream]].tier
+        source = self.sources.get(edge.upstream)
+        if source is not None:
+            return source.tier, downstream, source.message_bytes * jobs(self.visits[edge.downstream])
+        upstream = self.plan.worker_by_name[route.workers[edge.upstream]].tier
+        return upstream, downstream, self._sent(edge.upstream, edge.downstream) * jobs(self.visits[edge.downstream])
 
     def _sent(self, upstream: str, downstream: str) -> float:
         return self.plan.operator_by_name[upstream].message_bytes[downstream]
 
-    def _crossing(self, upstream_tier: str, downstream_tier: str, size: float) -> Floats:
+    def _link_s(self, upstream_tier: str, downstream_tier: str, size: float) -> float:
         if upstream_tier == downstream_tier:
-            return np.zeros(len(self.theta) + 1)
+            return 0.0
         link = self.links[upstream_tier, downstream_tier]
-        seconds = link.latency_s + (size / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)
+        return link.latency_s + (size / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)
+
+    def _crossing(self, upstream_tier: str, downstream_tier: str, size: float) -> Floats:
+        time = self.theta * self._link_s(upstream_tier, downstream_tier, size)
         queue = self.link_queues.get((upstream_tier, downstream_tier))
-        waits = np.append(queue.log_mgf(self.theta), 0.0) if queue is not None else 0.0
-        return self._sure(seconds) + waits
+        return time + queue.log_mgf(self.theta) if queue is not None else time
 
     def _station(self, name: str, worker: PlannedWorker, visited: int) -> Floats:
         """Who comes back waits less each time: in all about as long as under processor sharing, twice as for once."""
         queue = self.queues[worker.name]
         queue = _Queue(queue.load, queue.wait_s * min(1.0, RETURNS / visited))
-        return self._own(name, worker.pool) + np.append(queue.log_mgf(self.theta), 0.0)
+        return self._own(name, worker.pool) + queue.log_mgf(self.theta)
 
     def _own(self, name: str, pool: str) -> Floats:
         if (name, pool) not in self.own:
-            service = self._service(name, pool)
-            count = runs(jobs(self.visits[name]), self.plan.operator_by_name[name].batch[pool])
-            log_mgf = service_log_mgf(service, self.theta * count)
-            self.own[name, pool] = np.append(log_mgf, service.mean_s * count)
+            self.own[name, pool] = service_log_mgf(self._service(name, pool), self.theta * self._runs(name, pool))
         return self.own[name, pool]
+
+    def _own_s(self, name: str, pool: str) -> float:
+        return self._service(name, pool).mean_s * self._runs(name, pool)
+
+    def _runs(self, name: str, pool: str) -> float:
+        return runs(jobs(self.visits[name]), self.plan.operator_by_name[name].batch[pool])
 
     def _beside(self) -> Mapping[str, tuple[str, ...]]:
         """Earlier operators that are neither above nor below: on one worker a request's own runs wait for each other."""
@@ -288,7 +322,8 @@ def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
     for width, low, high in zip(np.diff(levels), values[:-1], values[1:], strict=True):
         parts.append(np.log(width) + theta * high + _log_mean_exp(theta * (high - low)) if width > 0 else None)
     kept = [part for part in parts if part is not None]
-    return np.logaddexp.reduce(kept)
+    total: Floats = np.logaddexp.reduce(kept)
+    return total
 
 
 def _log_mean_exp(span: Floats) -> Floats:

@@ -1,15 +1,14 @@
 """A deadline as rows of the joint program: what every plan that keeps it satisfies.
 
-A plan keeps its p99 latency only if none of its routes needs longer even when nothing waits (`latency.Latency.meets`).
-So every (operator, variant, pool, batch) has a time, whatever else the plan does, and along each path of the workflow
-the times of what is used and of the links in between stay below the deadline:
+A plan keeps its p99 latency only if a request needs no longer when nothing waits and everything that the plan uses is at
+its slowest (`latency.Latency.meets`). So every (operator, variant, pool, batch), and every (edge, variant, tiers), has a time:
 
-    c[o, k]   operator o uses something of time class k, and nothing slower; binary, one class per operator
+    c[x, k]   operator or edge x uses something of time class k, and nothing slower; binary, one class per operator or edge
     t[o]      when o's output is at hand
-    sum of y of classes above k <= sum of c of classes above k;
-    t[o] >= t[u] + sum_k time[k] c[o, k] + sum_t link_s[t] g[e, v, t] + hop; t[sinks] + hop <= deadline
+    sum of y (or g) of classes above k <= sum of c of classes above k;
+    t[o] >= t[u] + sum_k time[k] c[o, k] + sum_k time[k] c[(u, o), k]; t <= deadline, hops taken off
 
-A class has the time of its fastest member and traffic counts by its share of requests, so no plan is lost.
+A class has the time of its fastest member, so no plan is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import numpy as np
 from jellybean_solver.demand import EdgeKey, Network, Tiers
 from jellybean_solver.latency import jobs, runs
 from jellybean_solver.problem import Problem, request_s
-from jellybean_solver.program import Indices, Program
+from jellybean_solver.program import Floats, Indices, Program
 
 CLASSES = 8  # per operator; few, so that branching on them ends
 
@@ -98,81 +97,89 @@ class _Deadline:
     ) -> None:
         self.program, self.network, self.deadline_s = program, network, deadline_s
         self.messages, self.marginal = messages, marginal
-        self.by_operator: dict[str, list[Timed]] = {name: [] for name in network.names}
+        self.by_operator: dict[str, list[tuple[int, float]]] = {name: [] for name in network.names}
         for one in timed:
-            self.by_operator[one.operator].append(one)
+            self.by_operator[one.operator] += zip(one.columns.tolist(), one.job_s, strict=True)
         self.visits = visits_per_request(network.problem)
         self.at_hand: dict[str, int] = {}
+        self.one = -1  # a column that is 1
 
     def add(self) -> bool:
-        hop = self.network.problem.hop_s
+        left_s = self.deadline_s - 2.0 * self.network.problem.hop_s
+        if left_s <= 0:
+            return False
         for name in self.network.names:
-            ready = int(self.program.add_columns([0.0], self.deadline_s - hop)[0]) if self.deadline_s > hop else -1
-            self.at_hand[name] = ready
-            classes = self._classes(name)
-            if ready < 0 or not classes:
+            self.at_hand[name] = int(self.program.add_columns([0.0], left_s)[0])
+            own = self._classes(self.by_operator[name], left_s)
+            if not own:
                 return False
-            self._paths(name, classes)
+            for edge in self.network.problem.operator_by_name[name].inputs:
+                inner = edge.upstream in self.at_hand
+                flows = self._flows((edge.upstream, name)) if inner else self._entry(edge.upstream, name)
+                row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
+                terms = [(self.at_hand[name], -1.0), *own, *self._classes(flows, left_s)]
+                terms += [(self.at_hand[edge.upstream], 1.0)] if inner else []
+                self.program.fill([row] * len(terms), [c for c, _ in terms], [value for _, value in terms])
         return True
 
-    def _classes(self, name: str) -> list[tuple[int, float]]:
-        """(column, time) of each class of an operator."""
-        own = self.by_operator[name]
-        columns = np.concatenate([one.columns for one in own]) if own else np.empty(0, np.int64)
-        times = np.array([time for one in own for time in one.job_s])
-        late = columns[times > self.deadline_s]
+    def _classes(self, timed: Sequence[tuple[int, float]], left_s: float) -> list[tuple[int, float]]:
+        """(column, time) of each class of what takes these times, which may be used or not; empty where none is in time."""
+        columns, times = np.array([c for c, _ in timed], np.int64), np.array([time for _, time in timed])
+        late = columns[times > left_s]
         if len(late):
             never = self.program.add_rows(-math.inf, 0.0, 1)
             self.program.fill(np.repeat(never, len(late)), late, 1.0)
-        levels = _levels(times[times <= self.deadline_s])
-        if not levels:
-            return []
+        levels = _levels(times[times <= left_s])
+        if len(levels) < 2:
+            return [self._constant(level) for level in levels]
         chosen = self.program.add_columns(np.zeros(len(levels)), 1.0, integer=True)
         one_class = self.program.add_rows(1.0, 1.0, 1)
         self.program.fill(np.repeat(one_class, len(levels)), chosen, 1.0)
         rank = np.array([bisect_right(levels, time) - 1 for time in times])
         for below in range(len(levels) - 1):
             row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
-            slower = columns[(rank > below) & (times <= self.deadline_s)]
+            slower = columns[(rank > below) & (times <= left_s)]
             self.program.fill([row] * len(slower), slower, 1.0)
             self.program.fill([row] * (len(levels) - below - 1), chosen[below + 1 :], -1.0)
         return [(int(column), level) for column, level in zip(chosen, levels, strict=True)]
 
-    def _paths(self, name: str, classes: Sequence[tuple[int, float]]) -> None:
-        for edge in self.network.problem.operator_by_name[name].inputs:
-            row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
-            self.program.fill([row], [self.at_hand[name]], -1.0)
-            self.program.fill([row] * len(classes), [c for c, _ in classes], [time for _, time in classes])
-            if edge.upstream in self.at_hand:
-                self.program.fill([row], [self.at_hand[edge.upstream]], 1.0)
-                self._crossing((edge.upstream, name), row)
-            else:
-                self._entry(edge.upstream, name, row)
+    def _constant(self, seconds: float) -> tuple[int, float]:
+        if self.one < 0:
+            self.one = int(self.program.add_columns([0.0], 1.0)[0])
+            fixed = self.program.add_rows(1.0, 1.0, 1)
+            self.program.fill(fixed, [self.one], 1.0)
+        return self.one, seconds
 
-    def _crossing(self, key: EdgeKey, row: int) -> None:
+    def _flows(self, key: EdgeKey) -> list[tuple[int, float]]:
         upstream = self.network.problem.operator_by_name[key[0]]
-        for variant in upstream.variants:
-            for tiers, column in self.messages.get((key, variant.name), {}).items():
-                seconds = self._link_s(tiers, variant.message_bytes[key[1]], key[1])
-                if seconds > 0:
-                    self.program.fill([row], [column], [seconds])
+        return [
+            (column, self._link_s(tiers, variant.message_bytes[key[1]], key[1]))
+            for variant in upstream.variants
+            for tiers, column in self.messages.get((key, variant.name), {}).items()
+        ]
 
-    def _entry(self, source: str, name: str, row: int) -> None:
+    def _entry(self, source: str, name: str) -> list[tuple[int, float]]:
         born = self.network.problem.source_by_name[source]
-        for tier in self.network.problem.tiers:
-            seconds = self._link_s((born.tier, tier), born.message_bytes, name) + self.network.problem.hop_s
-            brought = self.marginal.get((name, tier), [])
-            self.program.fill([row] * len(brought), list(brought), [seconds] * len(brought))
+        return [
+            (column, self._link_s((born.tier, tier), born.message_bytes, name))
+            for tier in self.network.problem.tiers
+            if self.network.problem.can_flow(born.tier, tier)
+            for column in self.marginal.get((name, tier), [])
+        ]
 
     def _link_s(self, tiers: Tiers, message_bytes: float, downstream: str) -> float:
-        link = self.network.problem.link_by_tiers.get(tiers) if tiers[0] != tiers[1] else None
-        if link is None:
-            return 0.0
-        bandwidth = link.bandwidth_bytes_per_s
-        return link.latency_s + (message_bytes * jobs(self.visits[downstream]) / bandwidth if bandwidth else 0.0)
+        return link_s(self.network.problem, tiers, message_bytes * jobs(self.visits[downstream]))
 
 
-def _levels(times: np.ndarray) -> list[float]:
+def link_s(problem: Problem, tiers: Tiers, sent_bytes: float) -> float:
+    """Seconds from tier to tier when the link is free; 0 inside one."""
+    if tiers[0] == tiers[1]:
+        return 0.0
+    link = problem.link_by_tiers[tiers]
+    return link.latency_s + (sent_bytes / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)
+
+
+def _levels(times: Floats) -> list[float]:
     """The least times of at most `CLASSES` classes, evenly spread over what differs."""
     distinct = np.unique(times)
     if len(distinct) > CLASSES:

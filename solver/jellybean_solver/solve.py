@@ -56,43 +56,54 @@ def solve(
     time ends before any plan was found.
     """
     limit = _clock(time_limit_s, clock)
+    if p99_s is not None and is_large(Network(problem)):
+        found = _timely(problem, None, p99_s, beam_width, gap, limit)
+        if found.plan is not None:
+            return _keeping(problem, found, 1)
+        if found.late and math.isfinite(found.bound):
+            raise SolverError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
+        solution = _solve(problem, beam_width, gap, limit, explained=explained)
+        return _too_slow(solution, found, p99_s) if solution.plan is not None else solution
     solution = _solve(problem, beam_width, gap, limit, explained=explained)
     if p99_s is None or solution.plan is None:
         return solution
-    return _timely(problem, solution, p99_s, beam_width, gap, limit)
+    found = _timely(problem, solution.plan, p99_s, beam_width, 0.0, limit)
+    if found.plan is None:
+        return _too_slow(solution, found, p99_s)
+    return solution if found.plan == solution.plan else _keeping(problem, found, solution.selections_tried)
 
 
 def _timely(
-    problem: Problem, cheap: Solution, p99_s: float, beam_width: int, gap: float, limit: Clock
-) -> Solution:
-    """The cheapest plan that keeps a p99 latency, given the cheapest that need not."""
-    network = Network(problem)
-    large = is_large(network)
+    problem: Problem, first: Plan | None, p99_s: float, beam_width: int, gap: float, limit: Clock
+) -> Timely:
+    """`first`: the cheapest plan that need not keep the latency; None for a large problem."""
 
-    def solved(smaller: Problem, proposal: Proposal) -> Plan | None:
-        own = Network(smaller)
-        if large:
-            outcome = assigned(own, proposal, problem.slo.budget_usd_per_h or math.inf, gap / 10.0, limit)
+    def solved(network: Network, proposal: Proposal) -> Plan | None:
+        if first is None:
+            outcome = assigned(network, proposal, problem.slo.budget_usd_per_h or math.inf, gap / 10.0, limit)
         else:
-            outcome = cheapest(Fleet(own), problem.slo.accuracy, beam_width=beam_width, gap=gap, clock=limit)
+            outcome = cheapest(Fleet(network), problem.slo.accuracy, beam_width=beam_width, gap=gap, clock=limit)
         if outcome.found is None:
             return None
-        plan = replace(finish(own, outcome)[0], utilisation=problem.utilisation)
-        return None if evaluate(problem, plan).complaints else plan
+        plan, evaluation = finish(network, outcome)
+        return None if evaluation.complaints else plan
 
-    found = cheapest_timely(
-        problem, p99_s, gap=gap if large else 0.0, clock=limit, solve=solved, first=cheap.plan
-    )
+    return cheapest_timely(problem, p99_s, gap=gap, clock=limit, solve=solved, first=first)
+
+
+def _keeping(problem: Problem, found: Timely, tried: int) -> Solution:
+    """The solution of a plan that keeps the latency, with its own certificate."""
     if found.plan is None:
-        return _too_slow(cheap, found, p99_s)
-    value = found.plan.cost.total_usd_per_h
+        raise SolverError("there is no plan to certify")
+    evaluation = evaluate(problem, found.plan)
+    if evaluation.complaints:
+        complaints = "; ".join(evaluation.complaints)
+        raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
+    value = evaluation.cost.total_usd_per_h
     proven = value - found.bound <= RELATIVE * max(1.0, value)
-    if found.plan == cheap.plan:
-        return cheap
     stopped = "time_limit" if found.late else "gap"
-    outcome = Outcome(value, None, None, found.bound, proven, cheap.selections_tried, stopped)
-    plan = replace(found.plan, certificate=_certificate(outcome, value))
-    return Solution(plan.certificate.termination, plan, None, cheap.selections_tried, plan.certificate)
+    certificate = _certificate(Outcome(value, None, None, found.bound, proven, tried, stopped), value)
+    return Solution(certificate.termination, replace(found.plan, certificate=certificate), None, tried, certificate)
 
 
 def _too_slow(cheap: Solution, found: Timely, p99_s: float) -> Solution:

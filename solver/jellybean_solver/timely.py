@@ -1,137 +1,219 @@
-"""The cheapest plan that keeps a p99 latency: deadlines without queues, tightened until the queues fit in as well.
+"""The cheapest plan that keeps a p99 latency: deadlines without queues, then room for the queues.
 
 What a plan's queues add (`latency.py`) is no linear function of it. But no plan is faster than without queues, so the
 joint program under the whole deadline (`latency_rows.py`) bounds the cost of every plan that keeps it. Plans come from the
-same program under shorter deadlines and lower loads; the cheapest whose p99 fits is the answer, and the gap to that bound
-is stated.
+same program under deadlines that are ever shorter and, where problems are small, each with ever more headroom in the pools
+where requests wait, step by step where a step helps most for its price. The cheapest whose p99 fits is the answer, and the
+gap to that bound is stated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from jellybean_solver.demand import Network
+from jellybean_solver.demand import Crossings, EdgeKey, Network, Tiers
+from jellybean_solver.headroom import in_own_figures, with_headroom
 from jellybean_solver.joint import Proposal
 from jellybean_solver.large import accurate
-from jellybean_solver.latency import Latency, latency
-from jellybean_solver.latency_rows import modes, visits_per_request
+from jellybean_solver.latency import Latency, jobs, latency, queueing
+from jellybean_solver.latency_rows import link_s, modes, visits_per_request
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Problem, Variant
 from jellybean_solver.selection import RELATIVE, Clock
 
-LOADS = (1.0, 0.85, 0.7, 0.5, 0.3)  # shares of the cap on utilisation that are tried
-ROUNDS = 5  # deadlines per load
-CLOSE = 0.03  # relative; a deadline nearer to one that is too long is not tried
+DEADLINES = (1.0, 0.75, 0.55, 0.4, 0.25)  # shares of the deadline that a request may take unqueued
+STARTS = (1.0, 0.8)  # shares of the cap on utilisation
+STEPS = 8  # of headroom from each start
+LONGEST, WIDER = 4, 0.85  # large problems: a quarter of the pools at once, to this share of their load
+POOLS = 3  # tried per step: those where requests wait longest
+LEAST_SHARE = 0.05  # of the cap on utilisation
 
-Solve = Callable[[Problem, Proposal], Plan | None]
+Solve = Callable[[Network, Proposal], Plan | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Timely:
     """The cheapest plan found whose p99 fits, and what no such plan costs less than (inf: there is none).
 
-    `fastest`: the least p99 of the plans that were looked at, whether it fits or not.
+    `fastest`: the least p99 of the plans that were looked at, whether it fits or not. `late`: time ended first.
     """
 
     plan: Plan | None
     bound: float
     fastest_s: float = math.inf
-    late: bool = False  # time ended before everything was tried
+    late: bool = False
 
 
 def cheapest_timely(
     problem: Problem, deadline_s: float, *, gap: float, clock: Clock, solve: Solve, first: Plan | None
 ) -> Timely:
-    """Search as above. `first`: the cheapest plan without the deadline.
+    """Search as above. `first`: the cheapest plan without the deadline; None for a large problem.
 
-    `solve` is given a restricted problem and the proposal that it was restricted by, and returns its cheapest plan.
+    `solve` is given a restricted network and the proposal that it was restricted by, and returns its cheapest plan.
     """
-    return _Search(problem, deadline_s, gap, clock, solve).run(first)
+    search = _Search(problem, deadline_s, gap, clock, solve)
+    return search.run(first) if first is not None else search.run_large()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    plan: Plan
+    latency: Latency
+    shares: Mapping[str, float]
+
+    @property
+    def cost(self) -> float:
+        return self.plan.cost.total_usd_per_h
+
+    @property
+    def slowest_s(self) -> float:
+        return max(self.latency.p99_s, self.latency.unqueued_s)
 
 
 class _Search:
     def __init__(self, problem: Problem, deadline_s: float, gap: float, clock: Clock, solve: Solve) -> None:
         self.problem, self.deadline_s, self.gap, self.clock, self.solve = problem, deadline_s, gap, clock, solve
-        self.best: Plan | None = None
+        self.best: _Tried | None = None
         self.fastest_s = math.inf
-        self.bound = 0.0
+        self.late = False
 
-    def run(self, first: Plan | None) -> Timely:
-        if first is not None and self._look(first).meets(self.deadline_s):
-            return Timely(first, first.certificate.bound, self.fastest_s)
-        floor = first.certificate.bound if first is not None else 0.0
-        for number, (load, deadline_s) in enumerate(self._tries()):
-            if self.clock.left() == 0.0:
-                return Timely(self.best, max(self.bound, floor), self.fastest_s, late=True)
-            proposal = self._proposal(load, deadline_s)
+    def run(self, first: Plan) -> Timely:
+        bound = first.certificate.bound
+        if self._looked(first, {}).latency.meets(self.deadline_s):
+            return self._answer(bound)
+        for number, share in enumerate(DEADLINES):
+            proposal = self._proposal(share * self.deadline_s)
             if number == 0:
-                self.bound = proposal.bound
-                if math.isinf(proposal.bound):
-                    return Timely(None, math.inf, self.fastest_s)
-            self._tell(proposal, load, deadline_s)
-            if self._proven(floor):
+                bound = max(bound, proposal.bound)
+            if proposal.selection is None or proposal.bound >= self._value():
+                break  # shorter deadlines are no cheaper
+            if self._late() or self._value() - bound <= self.gap * self._value():
                 break
-        return Timely(self.best, max(self.bound, floor), self.fastest_s)
+            smaller = restricted(self.problem, proposal)
+            for start in STARTS:
+                self._make_room(smaller, proposal, start)
+        return self._answer(bound)
 
-    def _proven(self, floor: float) -> bool:
-        value = self.best.cost.total_usd_per_h if self.best is not None else math.inf
-        return value - max(self.bound, floor) <= self.gap * value
+    def run_large(self) -> Timely:
+        """Each proposal is dear to find: only the whole deadline, and one that leaves its share to the queues."""
+        proposal = self._proposal(self.deadline_s)
+        bound = proposal.bound
+        if proposal.selection is not None:
+            tried = self._widened(proposal)
+            if tried is not None and not tried.latency.meets(self.deadline_s):
+                left = min(1.0, self.deadline_s / tried.slowest_s) * min(self.deadline_s, tried.latency.unqueued_s)
+                proposal = self._proposal(left)
+                if proposal.selection is not None and not self._late():
+                    self._widened(proposal)
+        self._late()
+        return self._answer(bound)
 
-    def _tries(self) -> Iterator[tuple[float, float]]:
-        """(share of the cap on utilisation, deadline): what was told last decides what is tried next."""
-        for load in LOADS:
-            longest, shortest, deadline_s = math.inf, 0.0, self.deadline_s
-            for _ in range(ROUNDS):
-                self.told: Latency | None = None
-                self.dear = False
-                yield load, deadline_s
-                if self.dear:  # shorter ones are no cheaper
-                    if deadline_s == self.deadline_s:
-                        return
-                    shortest = deadline_s
-                elif self.told is None:
-                    shortest = deadline_s
-                elif self.told.meets(self.deadline_s):
-                    shortest = deadline_s
-                    if deadline_s == self.deadline_s:
-                        return  # lower loads are no cheaper
-                else:
-                    longest = deadline_s
-                if math.isinf(longest):
-                    break
-                guess = longest * min(0.9, max(0.4, self.deadline_s / self.told.p99_s)) if self.told else longest
-                deadline_s = guess if shortest < guess < longest else (shortest + longest) / 2.0
-                if longest - deadline_s < CLOSE * longest:
-                    break
+    def _widened(self, proposal: Proposal) -> _Tried | None:
+        """Ever more headroom in the pools where requests wait longest; the first plan, if there is one."""
+        smaller = restricted(self.problem, proposal)
+        first = now = self._tried(smaller, proposal, {})
+        for _ in range(STEPS):
+            if now is None or now.latency.meets(self.deadline_s) or now.cost >= self._value() or self._late():
+                break
+            waits = queueing(now.plan)
+            ranked = sorted(waits, key=lambda pool: (-waits[pool], pool))
+            most = ranked[: max(1, len(ranked) // LONGEST)]
+            now = self._tried(smaller, proposal, {**now.shares, **{p: WIDER * self._share(now, p) for p in most}})
+        return first
 
-    def _proposal(self, load: float, deadline_s: float) -> Proposal:
-        problem = replace(self.problem, utilisation=load * self.problem.utilisation)
-        budget = self.best.cost.total_usd_per_h * (1 - RELATIVE) if self.best is not None else math.inf
-        return accurate(
-            Network(problem), self.problem.slo.accuracy, None, budget, self.gap, self.clock, deadline_s=deadline_s
-        )
+    def _answer(self, bound: float) -> Timely:
+        plan = self.best.plan if self.best is not None else None
+        return Timely(plan, bound, self.fastest_s, self.late)
 
-    def _tell(self, proposal: Proposal, load: float, deadline_s: float) -> None:
-        value = self.best.cost.total_usd_per_h if self.best is not None else math.inf
-        if proposal.selection is None or proposal.bound >= value:
-            self.dear = self.best is not None
-            return
-        plan = self.solve(restricted(self.problem, proposal, load), proposal)
-        if plan is None:
-            return
-        self.told = self._look(plan)
-        if self.told.meets(self.deadline_s) and plan.cost.total_usd_per_h < value:
-            self.best = plan
+    def _value(self) -> float:
+        return self.best.cost if self.best is not None else math.inf
 
-    def _look(self, plan: Plan) -> Latency:
-        found = latency(plan)
-        self.fastest_s = min(self.fastest_s, max(found.p99_s, found.unqueued_s))
-        return found
+    def _late(self) -> bool:
+        self.late = self.late or self.clock.left() == 0.0
+        return self.late
+
+    def _proposal(self, deadline_s: float) -> Proposal:
+        budget = self._value() * (1 - RELATIVE)
+        target = self.problem.slo.accuracy
+        network = Network(self.problem)
+        return accurate(network, target, None, budget, self.gap, self.clock, deadline_s=deadline_s)
+
+    def _make_room(self, smaller: Problem, proposal: Proposal, start: float) -> None:
+        """Headroom where it helps most for its price, until the queues fit or a better plan is no longer cheaper."""
+        now = self._tried(smaller, proposal, {pool.name: start for pool in smaller.pools if start < 1.0})
+        for _ in range(STEPS):
+            if now is None or now.cost >= self._value() or now.latency.meets(self.deadline_s) or self._late():
+                return
+            steps = [
+                tried
+                for shares in self._more_room(now)
+                if (tried := self._tried(smaller, proposal, shares)) is not None
+            ]
+            before = now
+            now = min(steps, key=lambda tried: self._price(tried, before), default=None)
+
+    def _price(self, tried: _Tried, before: _Tried) -> tuple[bool, float]:
+        """USD per second that a step takes off what is too long."""
+        more = max(tried.cost - before.cost, 1e-9 * before.cost)
+        if tried.latency.meets(self.deadline_s):
+            return False, tried.cost
+        return True, more / max(before.slowest_s - tried.slowest_s, 1e-9 * before.slowest_s)
+
+    def _more_room(self, now: _Tried) -> Iterator[Mapping[str, float]]:
+        waits = queueing(now.plan)
+        ranked = sorted((pool for pool in waits if waits[pool] > 0), key=lambda pool: (-waits[pool], pool))
+        for pool in ranked[:POOLS]:
+            share = self._next_share(now, pool)
+            if share >= LEAST_SHARE:
+                yield {**now.shares, pool: share}
+        if len(ranked) > 1:
+            yield {**now.shares, **{p: max(LEAST_SHARE, 0.85 * self._share(now, p)) for p in ranked}}
+
+    def _share(self, now: _Tried, pool: str) -> float:
+        loads = [worker.load for worker in now.plan.workers if worker.pool == pool]
+        return min(now.shares.get(pool, 1.0), max(loads) / self.problem.utilisation)
+
+    def _next_share(self, now: _Tried, pool: str) -> float:
+        """What one more worker, or a tenth more, would leave of the load."""
+        count = sum(worker.pool == pool for worker in now.plan.workers)
+        return self._share(now, pool) * count / (count + max(1, count // 10))
+
+    def _tried(self, smaller: Problem, proposal: Proposal, shares: Mapping[str, float]) -> _Tried | None:
+        network = Network(with_headroom(smaller, shares), no_further(self.problem, proposal))
+        plan = self.solve(network, proposal)
+        return self._looked(in_own_figures(self.problem, plan), shares) if plan is not None else None
+
+    def _looked(self, plan: Plan, shares: Mapping[str, float]) -> _Tried:
+        tried = _Tried(plan, latency(plan), shares)
+        self.fastest_s = min(self.fastest_s, tried.slowest_s)
+        if tried.latency.meets(self.deadline_s) and tried.cost < self._value():
+            self.best = tried
+        return tried
 
 
-def restricted(problem: Problem, proposal: Proposal, load: float) -> Problem:
+def no_further(problem: Problem, proposal: Proposal) -> Crossings:
+    """Per edge the pairs of tiers that are no slower than those that the proposal uses."""
+    visits = visits_per_request(problem)
+    found: dict[EdgeKey, frozenset[Tiers]] = {}
+    for edge in problem.edges:
+        key = (edge.upstream, edge.downstream)
+        upstream = problem.operator_by_name.get(edge.upstream)
+        if upstream is not None:
+            sizes = [variant.message_bytes[edge.downstream] for variant in upstream.variants]
+            size = max(sizes)  # the order of the links by time hardly depends on it
+            times = {
+                tiers: link_s(problem, tiers, size * jobs(visits[edge.downstream]))
+                for tiers in ((up, down) for up in problem.tiers for down in problem.tiers)
+                if problem.can_flow(*tiers)
+            }
+            slowest = max(times[tiers] for own, tiers in proposal.flows if own == key)
+            found[key] = frozenset(tiers for tiers, time in times.items() if time <= slowest)
+    return found
+
+
+def restricted(problem: Problem, proposal: Proposal) -> Problem:
     """The problem with nothing slower than the proposal uses, operator by operator, and in the tiers that it uses."""
     network = Network(problem)
     visits = visits_per_request(problem)
@@ -141,19 +223,22 @@ def restricted(problem: Problem, proposal: Proposal, load: float) -> Problem:
         name = operator.name
         tiers = {network.tier_of[pool] for own, pool in proposal.pairs if own == name}
         own_modes = modes(network, name, selection[name], visits[name])
-        slowest = max(m.job_s for m in own_modes if proposal.batches.get((name, m.pool)) == m.batch)
+        slowest_s = max(m.job_s for m in own_modes if proposal.batches.get((name, m.pool)) == m.batch)
+        variants = tuple(_no_slower(network, name, v, visits[name], slowest_s, tiers) for v in operator.variants)
+        operators.append(replace(operator, variants=variants))
+    return replace(problem, operators=tuple(operators))
 
-        def kept(variant: Variant) -> Variant:
-            sizes: dict[str, int] = {}
-            if variant.name in network.runnable[name]:
-                for mode in modes(network, name, variant.name, visits[name]):
-                    if mode.job_s <= slowest * (1 + RELATIVE) and network.tier_of[mode.pool] in tiers:
-                        sizes[mode.pool] = max(mode.batch, sizes.get(mode.pool, 0))
-            service = {
-                pool: {size: time for size, time in variant.service[pool].items() if size <= most}
-                for pool, most in sizes.items()
-            }
-            return replace(variant, service=service)
 
-        operators.append(replace(operator, variants=tuple(kept(variant) for variant in operator.variants)))
-    return replace(problem, operators=tuple(operators), utilisation=load * problem.utilisation)
+def _no_slower(
+    network: Network, name: str, variant: Variant, visits: float, slowest_s: float, tiers: set[str]
+) -> Variant:
+    sizes: dict[str, int] = {}
+    if variant.name in network.runnable[name]:
+        for mode in modes(network, name, variant.name, visits):
+            if mode.job_s <= slowest_s * (1 + RELATIVE) and network.tier_of[mode.pool] in tiers:
+                sizes[mode.pool] = max(mode.batch, sizes.get(mode.pool, 0))
+    service = {
+        pool: {size: time for size, time in variant.service[pool].items() if size <= most}
+        for pool, most in sizes.items()
+    }
+    return replace(variant, service=service)
