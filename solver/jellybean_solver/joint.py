@@ -167,8 +167,7 @@ class _Joint:
 
     def _deadline(self, deadline_s: float) -> bool:
         timed = [
-            Timed(name, place.columns, [mode.job_s for mode in place.modes])
-            for (name, _), place in self.places.items()
+            Timed(name, place.columns, [mode.job_s for mode in place.modes]) for (name, _), place in self.places.items()
         ]
         return add_deadline(self.program, self.network, deadline_s, timed, self.messages, self.marginal)
 
@@ -265,7 +264,7 @@ class _Joint:
 
     def _workers(self) -> None:
         users: dict[str, list[tuple[str, int, float]]] = {pool.name: [] for pool in self.network.pools}
-        for (name, variant), place in self.places.items():
+        for (name, _), place in self.places.items():
             for mode, column in zip(place.modes, place.columns, strict=True):
                 users[mode.pool].append((name, int(column), mode.workers))
         for pool in self.network.pools:

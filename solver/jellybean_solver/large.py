@@ -82,9 +82,7 @@ def accurate(
             return Proposal(proposal.bound)
 
 
-def assigned(
-    network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock
-) -> Outcome[Assignment]:
+def assigned(network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock) -> Outcome[Assignment]:
     """What a proposal comes to, whatever its bound; not proven."""
     found = _assigned(network, proposal, budget, gap, clock)
     value = found.cost if found is not None else math.inf

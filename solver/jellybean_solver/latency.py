@@ -1,14 +1,15 @@
 """The p99 latency of a plan, queueing included, in closed form: fast enough to ask of every plan that a search finds.
 
 A request on a route meets stations: workers, and links of limited bandwidth. Each is a queue whose mean wait follows
-the Kraemer and Langenbach-Belz formula for GI/G/1, with arrivals by the rules of Whitt's Queueing Network Analyzer
-(Bell System Technical Journal, 1983): round robin makes a Poisson stream more regular by the share that a worker gets, a
-busy station upstream smooths it, several operators on one worker roughen it again. A wait is 0 with probability
-1 - load, else exponential. The children of a request are one job, as large as all of them.
+the formula of Kraemer and Langenbach-Belz for GI/G/1 (its correction for regular arrivals halved), with arrivals by the
+rules of Whitt's Queueing Network Analyzer (Bell System Technical Journal, 1983): round robin makes a Poisson stream more
+regular by the share that a worker gets, a busy station upstream smooths it, several operators on one worker roughen it
+again. A wait is 0 with probability 1 - load, else exponential. The children of a request are one job, as large as all
+of them, and so is whatever a request finds on one worker.
 
 Times add up along a route as logarithms of moment generating functions do: by Chernoff, P(L > t) is at most the
-minimum over theta of M(theta) exp(-theta t), and for sums such as these about `TIGHTNESS` times smaller than that (7 for a
-normal tail at 1 %, 12 for an exponential one).
+minimum over theta of M(theta) exp(-theta t), and for sums such as these about `TIGHTNESS` times smaller than that (7
+for a normal tail at 1 %, 12 for an exponential one). `benchmarks/latency.py` holds it against the simulator.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from jellybean_solver.streams import request_streams
 TIGHTNESS = 7.0
 QUANTILE = 0.99
 ROUGHNESS = 0.3  # of a stream that a round robin over routes of unequal weights leaves, as a share of Poisson's
-RETURNS = 2.0
-REGULAR = 0.5
+RETURNS = 2.0  # waits of a request that finds several operators on one worker, as multiples of one wait
+REGULAR = 0.5  # share of the correction for arrivals more regular than Poisson: routes are not perfectly regular
 FULL = 0.9999  # a load from which a queue is taken to be without end
 _PER_DECADE, _DECADES = 10, 5  # of theta
 
@@ -41,8 +42,8 @@ Floats = NDArray[np.float64]
 class Latency:
     """`p99_s` over all requests; `unqueued_s`: the mean time when nothing waits and everything is at its slowest.
 
-    The slowest of what the plan uses, operator by operator and edge by edge, whether or not a route combines them: routes
-    are redrawn when a worker fails.
+    The slowest of what the plan uses, operator by operator and edge by edge, whether or not a route combines them:
+    routes are redrawn when a worker fails.
     """
 
     p99_s: float
@@ -122,7 +123,7 @@ class _Estimate:
         self.hosted = self._hosted()
         self.queues = {worker.name: self._worker(worker) for worker in plan.workers}
         self.link_queues = self._links()
-        slowest = max((self._service(name, w.pool).mean_s * jobs(self.visits[name]) for w in plan.workers for name in w.rates_per_s), default=1.0)
+        slowest = max((self._own_s(name, w.pool) for w in plan.workers for name in w.rates_per_s), default=1.0)
         steps = np.arange(_PER_DECADE * _DECADES) / _PER_DECADE
         self.theta: Floats = 10.0 ** (steps - _DECADES + 2.0) / max(slowest, 1e-9)
 
@@ -144,7 +145,7 @@ class _Estimate:
                     seconds = self._link_s(*self._crossed(route, edge))
                     key = (edge.upstream, edge.downstream)
                     slowest[key] = max(slowest.get(key, 0.0), seconds)
-        ready = {name: self.plan.hop_s for name in self.sources}
+        ready = dict.fromkeys(self.sources, self.plan.hop_s)
         for operator in self.plan.operators:
             pools = dict.fromkeys(w.pool for w in self.plan.workers if operator.name in w.rates_per_s)
             begins = max(ready[e.upstream] + slowest[e.upstream, e.downstream] for e in operator.inputs)
@@ -212,7 +213,7 @@ class _Estimate:
         return runs(jobs(self.visits[name]), self.plan.operator_by_name[name].batch[pool])
 
     def _beside(self) -> Mapping[str, tuple[str, ...]]:
-        """Earlier operators that are neither above nor below: on one worker a request's own runs wait for each other."""
+        """Earlier operators, neither above nor below: on one worker a request's own runs wait for each other."""
         above: dict[str, frozenset[str]] = {}
         found: dict[str, tuple[str, ...]] = {}
         for operator in self.plan.operators:
@@ -237,7 +238,9 @@ class _Estimate:
         for operator in self.plan.operators:
             placed = [w for w in self.plan.workers if operator.name in w.rates_per_s]
             rate = sum(w.rates_per_s[operator.name] for w in placed)
-            loads[operator.name] = sum(w.load * w.rates_per_s[operator.name] for w in placed) / rate if rate > 0 else 0.0
+            loads[operator.name] = (
+                sum(w.load * w.rates_per_s[operator.name] for w in placed) / rate if rate > 0 else 0.0
+            )
         above = {}
         for operator in self.plan.operators:
             from_ = [loads[edge.upstream] for edge in operator.inputs if edge.upstream in loads]
@@ -305,11 +308,13 @@ def _queue(streams: Sequence[tuple[float, float, float]], load: float) -> _Queue
     kinds = 1.0 / sum((rate / per_s) ** 2 for rate, _, _ in streams)
     spacing = sum(rate / per_s * squared for rate, squared, _ in streams)
     spacing = ROUGHNESS + (1.0 - ROUGHNESS) * spacing
-    own = 1.0 / (1.0 + 4.0 * (1.0 - load) ** 2 * (kinds - 1.0))  # QNA (29): the share of superposition that is not Poisson
+    own = 1.0 / (
+        1.0 + 4.0 * (1.0 - load) ** 2 * (kinds - 1.0)
+    )  # QNA (29): the share of superposition that is not Poisson
     spacing = own * spacing + 1.0 - own
     variation = max(spacing + sizes, 1e-12)
-    regular = math.exp(-REGULAR * 2.0 * (1.0 - load) * (1.0 - spacing) ** 2 / (3.0 * load * variation)) if spacing < 1 else 1.0
-    return _Queue(load, mean * variation / 2.0 / (1.0 - load) * regular)
+    calm = REGULAR * 2.0 * (1.0 - load) * (1.0 - min(1.0, spacing)) ** 2 / (3.0 * load * variation)
+    return _Queue(load, mean * variation / 2.0 / (1.0 - load) * math.exp(-calm))
 
 
 def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:

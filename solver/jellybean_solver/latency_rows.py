@@ -1,9 +1,10 @@
 """A deadline as rows of the joint program: what every plan that keeps it satisfies.
 
-A plan keeps its p99 latency only if a request needs no longer when nothing waits and everything that the plan uses is at
-its slowest (`latency.Latency.meets`). So every (operator, variant, pool, batch), and every (edge, variant, tiers), has a time:
+A plan keeps its p99 latency only if a request needs no longer when nothing waits and everything that the plan uses is
+at its slowest (`latency.Latency.meets`). So every (operator, variant, pool, batch), and every (edge, variant, tiers),
+has a time:
 
-    c[x, k]   operator or edge x uses something of time class k, and nothing slower; binary, one class per operator or edge
+    c[x, k]   operator or edge x uses something of time class k, and nothing slower; binary, one class each
     t[o]      when o's output is at hand
     sum of y (or g) of classes above k <= sum of c of classes above k;
     t[o] >= t[u] + sum_k time[k] c[o, k] + sum_k time[k] c[(u, o), k]; t <= deadline, hops taken off
@@ -123,7 +124,7 @@ class _Deadline:
         return True
 
     def _classes(self, timed: Sequence[tuple[int, float]], left_s: float) -> list[tuple[int, float]]:
-        """(column, time) of each class of what takes these times, which may be used or not; empty where none is in time."""
+        """(column, time) of each class of what takes these times; empty where nothing is in time."""
         columns, times = np.array([c for c, _ in timed], np.int64), np.array([time for _, time in timed])
         late = columns[times > left_s]
         if len(late):

@@ -73,9 +73,7 @@ def solve(
     return solution if found.plan == solution.plan else _keeping(problem, found, solution.selections_tried)
 
 
-def _timely(
-    problem: Problem, first: Plan | None, p99_s: float, beam_width: int, gap: float, limit: Clock
-) -> Timely:
+def _timely(problem: Problem, first: Plan | None, p99_s: float, beam_width: int, gap: float, limit: Clock) -> Timely:
     """`first`: the cheapest plan that need not keep the latency; None for a large problem."""
 
     def solved(network: Network, proposal: Proposal) -> Plan | None:

@@ -1,0 +1,104 @@
+"""The closed form of latency beside the simulator, and plans found for a p99 that the cheapest plan breaks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from benchmarks.fleet import Size, fleet
+from jellybean.simulation import brains
+from jellybean_solver import Arrivals, Problem, Sharing, solve
+from jellybean_solver.evaluate import evaluate
+from jellybean_solver.latency import latency
+from jellybean_solver.plan import Plan
+from jellybean_solver.simulate import simulate
+from tests.plan_check import complaints
+
+
+def simulated_p99_s(plan: Plan, requests: int = 4000) -> float:
+    duration_s = requests / plan.sources[0].rate_per_s
+    return simulate(plan, brains, duration_s=duration_s, warmup_s=0.1 * duration_s, seed=1).latency_p99_s
+
+
+def small(seed: int, sharing: Sharing = Sharing.SHARED) -> Problem:
+    return fleet(seed, Size(operators=3, variants=2, pools=6, workers=20, sharing=sharing))
+
+
+def cheapest(problem: Problem, p99_s: float | None = None) -> Plan | None:
+    return solve(problem, explained=False, p99_s=p99_s).plan
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("sharing", Sharing)
+@pytest.mark.parametrize("arrivals", Arrivals)
+def test_is_near_the_simulator(seed: int, sharing: Sharing, arrivals: Arrivals) -> None:
+    problem = small(seed, sharing)
+    problem = replace(problem, sources=tuple(replace(source, arrivals=arrivals) for source in problem.sources))
+    plan = cheapest(problem)
+    assert plan is not None
+    assert 0.85 <= latency(plan).p99_s / simulated_p99_s(plan) <= 3.0
+
+
+@pytest.mark.parametrize("seed", (0, 1))
+@pytest.mark.parametrize("sharing", Sharing)
+def test_a_shorter_p99_costs_more_and_is_kept(seed: int, sharing: Sharing) -> None:
+    problem = small(seed, sharing)
+    plan = cheapest(problem)
+    assert plan is not None
+    before = plan
+    for share in (0.8, 0.5):
+        asked_s = share * latency(plan).p99_s
+        found = cheapest(problem, asked_s)
+        assert found is not None
+        assert latency(found).meets(asked_s)
+        assert not evaluate(problem, found).complaints
+        assert not complaints(problem, found)
+        assert simulated_p99_s(found) <= 1.15 * asked_s
+        proof = found.certificate
+        assert before.cost.total_usd_per_h <= found.cost.total_usd_per_h * (1 + 1e-9)
+        assert plan.certificate.bound <= proof.bound * (1 + 1e-9) <= proof.objective * (1 + 2e-9)
+        assert proof.gap == pytest.approx(1 - proof.bound / proof.objective, abs=1e-9)
+
+
+def test_a_p99_that_nothing_meets() -> None:
+    problem = small(0)
+    found = solve(problem, explained=False, p99_s=1e-4)
+    assert found.plan is None and found.infeasibility is not None
+    assert "no plan answers within 0 ms even when nothing waits" in found.infeasibility.reasons[0]
+    assert found.infeasibility.nearest_p99_s is not None and found.infeasibility.nearest_p99_s > 1e-4
+
+
+def test_a_p99_that_the_cheapest_plan_keeps_changes_nothing() -> None:
+    problem = small(1)
+    plan = cheapest(problem)
+    assert plan is not None
+    assert cheapest(problem, 10 * latency(plan).p99_s) == plan
+
+
+def test_large_problems_keep_a_p99_within_a_stated_gap() -> None:
+    problem = fleet(1, Size(operators=12, variants=3, pools=40, workers=1000))
+    solved = partial(solve, problem, explained=False, time_limit_s=120.0, clock=time.monotonic)
+    plan = solved().plan
+    assert plan is not None
+    asked_s = 0.85 * latency(plan).p99_s
+    found = solved(p99_s=asked_s).plan
+    assert found is not None
+    assert latency(found).meets(asked_s)
+    assert not complaints(problem, found)
+    assert found.certificate.bound <= found.cost.total_usd_per_h * (1 + 1e-9)
+
+
+def test_waiting_grows_with_load_and_without_end() -> None:
+    problem = small(2)
+    plan = cheapest(problem)
+    assert plan is not None
+    busier = replace(
+        plan, workers=tuple(replace(worker, load=min(0.95, 1.15 * worker.load)) for worker in plan.workers)
+    )
+    full = replace(plan, workers=tuple(replace(worker, load=1.0) for worker in plan.workers))
+    assert latency(plan).p99_s < latency(busier).p99_s < float("inf")
+    assert latency(full).p99_s == float("inf")
+    assert latency(plan).unqueued_s == latency(full).unqueued_s
