@@ -1,10 +1,10 @@
 """The p99 latency of a plan, queueing included, in closed form: fast enough to ask of every plan that a search finds.
 
 A request on a route meets stations: workers, and links of limited bandwidth. Each is a queue whose mean wait follows
-the formula of Kraemer and Langenbach-Belz for GI/G/1 (its correction for regular arrivals halved), with arrivals by the
-rules of Whitt's Queueing Network Analyzer (Bell System Technical Journal, 1983): round robin makes a Poisson stream more
-regular by the share that a worker gets, a busy station upstream smooths it, several operators on one worker roughen it
-again. A wait is 0 with probability 1 - load, else exponential. The children of a request are one job, as large as all
+the formula of Kraemer and Langenbach-Belz for GI/G/1 (its correction for regular arrivals halved), with arrivals by
+the rules of Whitt's Queueing Network Analyzer (Bell System Technical Journal, 1983): round robin makes a Poisson stream
+more regular by the share that a worker gets, a busy station upstream smooths it, several operators on one worker
+roughen it again. A wait is 0 with probability 1 - load, else exponential. The children of a request are one job, as large as all
 of them, and so is whatever a request finds on one worker.
 
 Times add up along a route as logarithms of moment generating functions do: by Chernoff, P(L > t) is at most the

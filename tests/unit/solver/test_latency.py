@@ -39,7 +39,7 @@ def test_is_near_the_simulator(seed: int, sharing: Sharing, arrivals: Arrivals) 
     problem = replace(problem, sources=tuple(replace(source, arrivals=arrivals) for source in problem.sources))
     plan = cheapest(problem)
     assert plan is not None
-    assert 0.85 <= latency(plan).p99_s / simulated_p99_s(plan) <= 3.0
+    assert 0.85 <= latency(plan).p99_s / simulated_p99_s(plan) <= (3.0 if arrivals is Arrivals.POISSON else 4.0)
 
 
 @pytest.mark.parametrize("seed", (0, 1))
