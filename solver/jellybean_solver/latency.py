@@ -4,8 +4,8 @@ A request on a route meets stations: workers, and links of limited bandwidth. Ea
 the formula of Kraemer and Langenbach-Belz for GI/G/1 (its correction for regular arrivals halved), with arrivals by
 the rules of Whitt's Queueing Network Analyzer (Bell System Technical Journal, 1983): round robin makes a Poisson stream
 more regular by the share that a worker gets, a busy station upstream smooths it, several operators on one worker
-roughen it again. A wait is 0 with probability 1 - load, else exponential. The children of a request are one job, as large as all
-of them, and so is whatever a request finds on one worker.
+roughen it again. A wait is 0 with probability 1 - load, else exponential. The children of a request are one job, as
+large as all of them, and so is whatever a request finds on one worker.
 
 Times add up along a route as logarithms of moment generating functions do: by Chernoff, P(L > t) is at most the
 minimum over theta of M(theta) exp(-theta t), and for sums such as these about `TIGHTNESS` times smaller than that (7

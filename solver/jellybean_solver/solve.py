@@ -108,7 +108,7 @@ def _too_slow(cheap: Solution, found: Timely, p99_s: float) -> Solution:
     """No plan keeps the latency, proven or as far as was looked."""
     known = f"the fastest plan looked at has a p99 latency of {1e3 * found.fastest_s:.0f} ms"
     if math.isinf(found.bound):
-        reason = f"no plan answers within {1e3 * p99_s:.0f} ms even when nothing waits; {known}"
+        reason = f"no plan answers within {1e3 * p99_s:.0f} ms even when nothing waits"
     else:
         reason = f"no plan was found that keeps a p99 latency of {1e3 * p99_s:.0f} ms; {known}"
     refused = Infeasibility((reason,), refused=cheap.plan, nearest_p99_s=found.fastest_s)
