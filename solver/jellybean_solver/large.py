@@ -20,6 +20,7 @@ MOST_SELECTIONS = 5_000
 MOST_PAIRS = 400  # of operators and pools, for a single selection
 MOST_MISSES = 50  # selections that are less accurate than the program takes them for
 GAP = 1e-3
+MANY_TIMES = 1_000  # as many workers, to see whether their number is what forbids a plan
 
 
 def is_large(network: Network, fixed: Mapping[str, str] | None = None) -> bool:
@@ -89,16 +90,25 @@ def _assigned(network: Network, proposal: Proposal, budget: float, gap: float, c
 
 
 def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
-    """Which requirement, left out alone, makes an infeasible problem feasible, as far as the joint program tells."""
+    """Which requirement, given up alone, makes an infeasible problem feasible, as far as the joint program tells."""
     roomy = replace(problem, links=tuple(replace(link, bandwidth_bytes_per_s=None) for link in problem.links))
-    many = replace(problem, pools=tuple(replace(pool, count=1_000 * pool.count) for pool in problem.pools))
+    many = replace(problem, pools=tuple(replace(pool, count=MANY_TIMES * pool.count) for pool in problem.pools))
     target = problem.slo.accuracy
-    changes = [("the links' bandwidths", roomy, target), ("the numbers of workers", many, target)]
+    changes = [
+        ("with unlimited bandwidth on the links", roomy, target),
+        (f"with {MANY_TIMES:,} times as many workers", many, target),
+    ]
     if target is not None:
-        changes.insert(0, (f"the accuracy target of {target:g}", problem, None))
+        changes.insert(0, (f"without the accuracy target of {target:g}", problem, None))
     alone = []
     for name, changed, asked in changes:
         if propose(Network(changed), asked, gap=0.5, time_limit_s=clock.left()).selection is not None:
             alone.append(name)
-    told = "no plan meets accuracy, rates, bandwidths and counts together"
-    yield f"{told}; one would without {', or without '.join(alone)}" if alone else told
+    wanted = "" if target is None else f"the accuracy target of {target:g}, "
+    told = f"no plan meets {wanted}the rates, the links' bandwidths and the numbers of workers together"
+    found = (
+        f"a plan was found {', or '.join(alone)}, all else unchanged"
+        if alone
+        else "giving up one of them was not found to be enough"
+    )
+    yield f"{told}; {found}"
