@@ -25,6 +25,7 @@ import numpy as np
 
 from jellybean_solver.accuracy_rows import add_accuracy
 from jellybean_solver.demand import EdgeKey, Network, Tiers
+from jellybean_solver.moves import Running
 from jellybean_solver.problem import Sharing
 from jellybean_solver.program import Answer, Indices, Program
 
@@ -53,8 +54,12 @@ def propose(
     budget: float = math.inf,
     gap: float = 0.0,
     time_limit_s: float | None = None,
+    running: Running | None = None,
 ) -> Proposal:
-    """Solve the joint program to a relative gap; `fixed`: operators whose variant is given; `excluded`: selections."""
+    """Solve the joint program to a relative gap; `fixed`: operators whose variant is given; `excluded`: selections.
+
+    `budget` is on the running cost; with `running` the objective is that and at least what going on from there costs.
+    """
     model = _Joint(network, target, fixed or {})
     if not model.possible:
         return Proposal(math.inf)
@@ -62,6 +67,8 @@ def propose(
         model.exclude(selection)
     if math.isfinite(budget):
         model.program.limit_cost(budget)
+    if running is not None:
+        model.move(running)
     answer = model.program.solve(gap=gap, time_limit_s=time_limit_s)
     return model.proposal(answer)
 
@@ -106,6 +113,19 @@ class _Joint:
         columns = [self.chosen[choice] for choice in selection.items()]
         row = int(self.program.add_rows(-math.inf, len(columns) - 1.0, 1)[0])
         self.program.fill([row] * len(columns), columns, 1.0)
+
+    def move(self, running: Running) -> None:
+        """Columns for replicas beyond those which a pool holds: never more than its workers must load."""
+        for (name, variant), place in self.places.items():
+            busy = self.demands[name, variant].workers[name]
+            for pool, column in zip(place.pools, place.columns.tolist(), strict=True):
+                price = running.load_usd_per_h(name, variant, pool)
+                if price > 0:
+                    loads = int(self.program.add_columns([price])[0])
+                    held = float(running.holding(name, variant, pool))
+                    rows = self.program.add_rows(-math.inf, held, 2).tolist()
+                    self.program.fill(rows, [column, column], [1.0, busy[pool]])
+                    self.program.fill(rows, [loads, loads], -1.0)
 
     def proposal(self, answer: Answer) -> Proposal:
         """The point in the problem's own words."""

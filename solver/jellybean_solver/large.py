@@ -13,6 +13,7 @@ from dataclasses import replace
 from jellybean_solver.assignment import Assignment, improve
 from jellybean_solver.demand import Network, restricted
 from jellybean_solver.joint import Proposal, propose
+from jellybean_solver.moves import Running
 from jellybean_solver.problem import Problem
 from jellybean_solver.selection import RELATIVE, Clock, Outcome
 
@@ -37,14 +38,15 @@ def cheapest_large(
     gap: float,
     clock: Clock,
     budget: float = math.inf,
+    running: Running | None = None,
 ) -> Outcome[Assignment]:
-    """The cheapest plan to a relative gap, within a budget."""
-    proposal = _accurate(network, target, fixed, budget, gap, clock)
+    """The cheapest plan to a relative gap, within a budget; from a `running` plan, with the way there."""
+    proposal = _accurate(network, target, fixed, budget, gap, clock, running)
     if proposal.selection is None:
         none_exists = proposal.bound == math.inf
         stopped = "optimal" if none_exists else "time_limit"
         return Outcome(math.inf, None, None, proposal.bound, none_exists, 0, stopped)
-    found = _assigned(network, proposal, budget, gap / 10.0, clock)
+    found = _assigned(network, proposal, budget, gap / 10.0, clock, running)
     value = found.cost if found is not None else math.inf
     bound = min(proposal.bound, value)
     finished = found is not None and value - bound <= RELATIVE * max(1.0, value)
@@ -54,7 +56,13 @@ def cheapest_large(
 
 
 def _accurate(
-    network: Network, target: float | None, fixed: Mapping[str, str] | None, budget: float, gap: float, clock: Clock
+    network: Network,
+    target: float | None,
+    fixed: Mapping[str, str] | None,
+    budget: float,
+    gap: float,
+    clock: Clock,
+    running: Running | None,
 ) -> Proposal:
     """A proposal whose selection reaches the target: measured accuracies may lie below what the rows take them for.
 
@@ -63,7 +71,9 @@ def _accurate(
     missed: list[Mapping[str, str]] = []
     while True:
         left = clock.left()
-        proposal = propose(network, target, fixed=fixed, excluded=missed, budget=budget, gap=gap, time_limit_s=left)
+        proposal = propose(
+            network, target, fixed=fixed, excluded=missed, budget=budget, gap=gap, time_limit_s=left, running=running
+        )
         if proposal.selection is None or target is None:
             return proposal
         accuracy = network.problem.accuracy.value(proposal.selection)
@@ -74,16 +84,20 @@ def _accurate(
             return Proposal(proposal.bound)
 
 
-def _assigned(network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock) -> Assignment | None:
+def _assigned(
+    network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock, running: Running | None
+) -> Assignment | None:
     """The selection on the pairs that the point uses; where its models do not fit there, on ever more pools."""
-    demand = network.demand(proposal.selection or {})
+    selection = proposal.selection or {}
+    demand = network.demand(selection)
+    moves = running.moves(selection) if running is not None else None
     used = {pool for _, pool in proposal.pairs}
     wider = {(name, pool) for name in network.names for pool in used}
     every = {(name, pool.name) for name in network.names for pool in network.pools}
     for pairs in (proposal.pairs, wider, every):
         left = clock.left()
         limit_s = None if left is None else left + 1.0
-        found = improve(network, restricted(demand, pairs), cutoff=budget, gap=gap, time_limit_s=limit_s)
+        found = improve(network, restricted(demand, pairs), cutoff=budget, gap=gap, time_limit_s=limit_s, moves=moves)
         if found is not None:
             return found
     return None
