@@ -25,7 +25,7 @@ from jellybean.documents.units import (
     Kind as Unit,
 )
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean.simulation import SEEDS, predicted_p99_s
+from jellybean.simulation import SEEDS, simulated_p99_s
 from jellybean_solver.explanation import Explanation, explain
 from jellybean_solver.problem import Problem, Sharing
 from jellybean_solver.requirements import Kind, Requirement
@@ -89,7 +89,8 @@ def explain_project(
     means = Means(
         time_limit_s=time_limit_s,
         clock=time.monotonic,
-        p99_s=lambda plan, thorough: predicted_p99_s(plan, seeds=SEEDS if thorough else 1),
+        p99_s=lambda plan, seed: simulated_p99_s(plan, seed=seed),
+        seeds=SEEDS,
         advance=progress,
         exclusive=places.exclusive(problem),
     )

@@ -45,7 +45,7 @@ def cheapest(problem: Problem) -> Best:
 
 def feasible(problem: Problem, selection: Selection) -> bool:
     """Whether the fleet carries the selection."""
-    program = _Program(problem, selection)
+    program = Program(problem, selection)
     return any(program.cost(counts) is not None for counts in _counts(program, largest=True))
 
 
@@ -92,7 +92,7 @@ def cheapest_of(problem: Problem, selection: Selection, below: float = float("in
     """One selection's cheapest cost under `below`."""
     if not feasible(problem, selection):
         return None
-    program = _Program(problem, selection)
+    program = Program(problem, selection)
     price = {pool.name: pool.price_usd_per_h for pool in problem.pools}
     priced = sorted(
         ((sum(n * price[pool] for (_, pool), n in counts.items()), i, counts)
@@ -114,7 +114,7 @@ def cheapest_of_larger(problem: Problem, selection: Selection, paid: str | None 
 
     `paid`: a pool of which at least one worker must be paid.
     """
-    program = _Program(problem, selection)
+    program = Program(problem, selection)
     keys = [(hosted, name) for name, sets in program.sets.items() for hosted in sets]
     if not program.joint:
         return None
@@ -148,7 +148,7 @@ def cheapest_of_larger(problem: Problem, selection: Selection, paid: str | None 
     return float(result.fun) if result.status == 0 else None
 
 
-def _counts(program: _Program, *, largest: bool) -> Iterator[Counts]:
+def _counts(program: Program, *, largest: bool) -> Iterator[Counts]:
     """All vectors of worker counts; with `largest` only those that no other exceeds."""
     choices: list[list[Counts]] = []
     for pool in program.problem.pools:
@@ -160,8 +160,8 @@ def _counts(program: _Program, *, largest: bool) -> Iterator[Counts]:
         yield {key: n for part in parts for key, n in part.items()}
 
 
-def _sets(problem: Problem, pool: Pool, needed: Mapping[str, float]) -> list[Hosted]:
-    """What a worker of the pool can hold: sets that fit, without those inside another; one operator if exclusive."""
+def _sets(problem: Problem, pool: Pool, needed: Mapping[str, float], largest: bool) -> list[Hosted]:
+    """What a worker of the pool can hold: sets that fit, `largest` without those inside another; one if exclusive."""
     limit = float("inf") if pool.memory_bytes is None else pool.memory_bytes
     sizes = range(1, 2 if pool.sharing.value == "exclusive" else len(needed) + 1)
     fitting = [
@@ -170,7 +170,7 @@ def _sets(problem: Problem, pool: Pool, needed: Mapping[str, float]) -> list[Hos
         for names in itertools.combinations(sorted(needed), size)
         if sum(needed[name] for name in names) <= limit * (1 + 1e-9)
     ]
-    return [one for one in fitting if not any(one < other for other in fitting)]
+    return [one for one in fitting if not (largest and any(one < other for other in fitting))]
 
 
 def _each_s(times: Mapping[int, ServiceTime], *, batches: bool) -> float:
@@ -180,10 +180,10 @@ def _each_s(times: Mapping[int, ServiceTime], *, batches: bool) -> float:
     return each[fewest]
 
 
-class _Program:
+class Program:
     """min traffic s.t. capacity, over joint assignments z and shares y; only the right-hand sides depend on counts."""
 
-    def __init__(self, problem: Problem, selection: Selection) -> None:
+    def __init__(self, problem: Problem, selection: Selection, *, largest: bool = True) -> None:
         self.problem = problem
         names = [operator.name for operator in problem.operators]
         rates: dict[str, float] = {source.name: source.rate_per_s for source in problem.sources}
@@ -212,7 +212,7 @@ class _Program:
                 and (operator.tiers is None or pool.tier in operator.tiers)
             ]
             needed = {name: variant[name].memory_bytes.get(pool.name, 0.0) for name in able}
-            self.sets[pool.name] = _sets(problem, pool, needed)
+            self.sets[pool.name] = _sets(problem, pool, needed, largest)
         self.y = [
             (name, p, hosted) for name in names for p in problem.pools for hosted in self.sets[p.name] if name in hosted
         ]

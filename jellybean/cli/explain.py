@@ -8,7 +8,9 @@ import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import EXIT_INFEASIBLE, out, print_json, progress, warn
+from jellybean.cli.failures import failure
 from jellybean.documents import load_project
+from jellybean.errors import InfeasibleError
 from jellybean.explain import explain_project
 
 
@@ -50,7 +52,8 @@ def explain(
         )
     found = explained.explanation
     if json:
-        print_json(explained.to_dict())
+        failed = failure(InfeasibleError((found.conflict.reason,))) if found.conflict is not None else {}
+        print_json({**explained.to_dict(), **failed})
     else:
         out.print(explained_text(explained))
         if questions and found.conflict is not None:

@@ -11,8 +11,10 @@ import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example, folder, picture
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
+from jellybean.cli.failures import failure
 from jellybean.documents import load_project
 from jellybean.documents.units import RATE, UnitError, parse_quantity
+from jellybean.errors import InfeasibleError
 from jellybean_solver.problem import Problem
 
 RANGE_POINTS = 8  # rates that FROM..TO stands for
@@ -65,11 +67,11 @@ def frontier(
     project = load_project(directory, overrides or ())
     with progress("frontier") as advance:
         found = find_frontier(project, rates=scales, step=step, time_limit_s=time_limit, progress=advance)
+    empty = not found.accuracy.corners and (found.rates is None or found.rates.highest_scale is None)
     if json:
-        print_json(to_json(found))
+        print_json({**to_json(found), **(failure(InfeasibleError(found.accuracy.ended)) if empty else {})})
     else:
         out.print(frontier_text(found))
-    empty = not found.accuracy.corners and (found.rates is None or found.rates.highest_scale is None)
     if empty:
         for reason in found.accuracy.ended:
             errors.print(f"  - {reason}", style="red")

@@ -29,24 +29,52 @@ def explained_text(explained: Explained) -> RenderableType:
     for found in explanation.why_not:
         parts.append(_why_not(explained, found))
     parts += _limits(explained)
-    parts += _section("One unit more or less", _changes(explanation.values))
+    answered = [change for change in explanation.values if change.status != UNKNOWN]
+    if answered:
+        parts += _section("One unit more or less", _changes(answered))
     for kind, title in (("tier", "Without a tier"), ("pool", "Without a pool"), ("variant", "With another variant")):
-        chosen = [change for change in explanation.choices if change.kind == kind]
+        chosen = [change for change in explanation.choices if change.kind == kind and change.status != UNKNOWN]
         if chosen:
             parts += _section(title, _changes(sorted(chosen, key=_by_cost)))
+    parts += _unanswered(explained)
     parts.append(Text(_footer(explained), "dim"))
     return Group(*parts)
 
 
 def _footer(explained: Explained) -> str:
     found = explained.explanation
-    solved = f"{found.solves} problems solved in {explained.explain_s:.1f} s"
+    solved = f"{_count(found.solves)} solved in {explained.explain_s:.1f} s"
     text = f"{solved}; every figure is the optimum of one, or the range that it lies in"
     if found.unanswered:
-        text += f"; {found.unanswered} had no time (--time-limit)"
+        text += f"; {_count(found.unanswered)} more had no time (--time-limit)"
     if found.plan is not None and found.plan.slo.latency_p99_s is not None:
         text += "; p99 of alternatives by one simulation each"
     return text
+
+
+def _count(problems: int) -> str:
+    return f"{problems} problem{'s' * (problems != 1)}"
+
+
+def _unanswered(explained: Explained) -> list[RenderableType]:
+    """What was asked and not answered in the time allowed."""
+    found = explained.explanation
+    asked = {
+        "what binds": [_title(explained, limit.requirement).plain for limit in found.limits if _open(limit)],
+        "one unit": [change.words for change in found.values if change.status == UNKNOWN],
+        "choices": [change.words for change in found.choices if change.status == UNKNOWN],
+    }
+    table = _table("", "")
+    for heading, texts in asked.items():
+        if texts:
+            more = f", and {len(texts) - MANY} more" if len(texts) > MANY else ""
+            table.add_row(Text(heading, "dim"), Text(", ".join(texts[:MANY]) + more, "yellow"))
+    return _section("Not answered in the time allowed", table) if table.row_count else []
+
+
+def _open(limit: Limit) -> bool:
+    """Whether time ended before it was known what a limit costs."""
+    return not limit.binds and limit.without is not None and limit.without.status == UNKNOWN
 
 
 def _section(title: str, table: RenderableType) -> list[RenderableType]:
@@ -98,9 +126,13 @@ def _limits(explained: Explained) -> list[RenderableType]:
         parts.append(
             Text("  a pool that is not used up binds where more of its workers would carry what few cannot", "dim")
         )
-    if not binding:
+    if not binding and any(_open(limit) for limit in limits):
+        parts.append(Text("What binds is not known: time ended before all limits were looked at", "bold yellow"))
+    elif not binding:
         parts.append(Text("Nothing binds: no limit on its own makes this plan dearer", "bold"))
-    loose = [limit for limit in limits if not limit.binds and limit.requirement.kind is not Kind.RATE]
+    loose = [
+        limit for limit in limits if not limit.binds and not _open(limit) and limit.requirement.kind is not Kind.RATE
+    ]
     rest = _table("", "", right=())
     for kind in Kind:
         texts = [_loose(explained, limit) for limit in loose if limit.requirement.kind is kind]
@@ -113,6 +145,7 @@ def _limits(explained: Explained) -> list[RenderableType]:
 
 
 MANY = 8  # items in a line
+UNKNOWN = "unknown"  # the status of a question that had no time
 TITLES = {
     Kind.ACCURACY: "accuracy",
     Kind.RATE: "rate",
@@ -141,8 +174,6 @@ def _unsure(without: Change | None) -> str:
     """Why it cannot be told whether a limit binds."""
     if without is None or without.holds:
         return ""
-    if without.status == "unknown":
-        return "(not known in the time allowed)"
     return f"(without it a cheaper plan is refused: {without.reason})"
 
 
@@ -191,8 +222,8 @@ def _delta(change: Change | None) -> str:
 
 def _both(change: Change | None) -> str:
     """-3.27 (-47 %)."""
-    if change is not None and change.status == "refused":
-        return "refused"
+    if change is not None and change.status in ("refused", UNKNOWN):
+        return "refused" if change.status == "refused" else "not known"
     share = _share(change) if change is not None else ""
     return f"{_delta(change)} ({share})" if share else _delta(change)
 
@@ -238,7 +269,7 @@ def _infeasible(explained: Explained) -> RenderableType:
         parts.append(Text(f"Easing one is not enough: without the first, these still conflict: {names}"))
     if not found.proven and found.relaxations and explained.explanation.status != "refused":
         parts.append(Text("Not proven: time ended, or a plan was refused, for some of the sets looked at", "yellow"))
-    parts.append(Text(f"{explained.explanation.solves} problems solved in {explained.explain_s:.1f} s", "dim"))
+    parts.append(Text(f"{_count(explained.explanation.solves)} solved in {explained.explain_s:.1f} s", "dim"))
     return Group(*parts)
 
 
@@ -267,7 +298,7 @@ def _enough(explained: Explained, item: Relaxation) -> str:
         return "no value of it helps alone"
     if item.value is None:
         gone = {Kind.SHARING: "shared", Kind.RESIDENCY: "anywhere"}
-        return gone.get(item.requirement.kind, "without it only")
+        return gone.get(item.requirement.kind, "without it only" if item.exact else "without it (less may do)")
     values = dict.fromkeys(s.partition("=")[2] for s in explained.settings(item.requirement, item.value))
     return ", ".join(values) + ("" if item.exact else " (less may do)")
 

@@ -9,6 +9,7 @@ from jellybean_solver.errors import JellyBeanError, OutOfTimeError, SolverError
 from jellybean_solver.evaluate import Evaluation, evaluate
 from jellybean_solver.frontier import Corner, CostAccuracy, CostRate, RatePoint, cost_accuracy, cost_rate
 from jellybean_solver.infeasible import Infeasibility
+from jellybean_solver.migration import MigrationPrices
 from jellybean_solver.plan import Certificate, Cost, Placement, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.problem import (
     Arrivals,
@@ -25,6 +26,7 @@ from jellybean_solver.problem import (
     Source,
     Variant,
 )
+from jellybean_solver.replan import Replanned, Terms, Verdict, replan
 from jellybean_solver.routing import RouteDrawer
 from jellybean_solver.solve import Solution, solve
 
@@ -45,6 +47,7 @@ __all__ = [
     "Infeasibility",
     "JellyBeanError",
     "Link",
+    "MigrationPrices",
     "ModelRef",
     "Operator",
     "OutOfTimeError",
@@ -56,6 +59,7 @@ __all__ = [
     "Pool",
     "Problem",
     "RatePoint",
+    "Replanned",
     "Route",
     "RouteDrawer",
     "Row",
@@ -65,10 +69,13 @@ __all__ = [
     "Solution",
     "SolverError",
     "Source",
+    "Terms",
     "Variant",
+    "Verdict",
     "baselines",
     "cost_accuracy",
     "cost_rate",
     "evaluate",
+    "replan",
     "solve",
 ]

@@ -12,32 +12,35 @@ Rows:
 Objective: workers' prices and traffic, both linear. Pairs of tiers between which data cannot flow have no variable.
 An exclusive worker holds one operator; a shared one any set whose models fit into its memory (packing.py).
 Fractions per bag that agree on separators come from whole-request routes (see bags.py), so nothing is relaxed.
+
+Going on from a running plan (`moves`) adds what workers must load to the objective (moving.py).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pulp
 
+from jellybean_solver.arrange import Single, arrange, loads_usd_per_h
 from jellybean_solver.bags import Bag
 from jellybean_solver.bound import Multipliers, OperatorPool
 from jellybean_solver.demand import Demand, EdgeKey, Network, Tiers
-from jellybean_solver.errors import SolverError
-from jellybean_solver.packing import host_sets
+from jellybean_solver.mip import TOLERANCE, Mip, summed
+from jellybean_solver.moves import Moves
+from jellybean_solver.moving import HostSet, keep, load_at_least, shared_groups
+from jellybean_solver.packing import HostSets, host_sets
 from jellybean_solver.problem import Pool, Sharing
 
 SPARE = 1e-7  # workers: a need of 2.0000000001 is met by 2
-TOLERANCE = 1e-9  # of rows and integers; HiGHS' own default of 1e-6 would round small operators away
-_FEASIBLE = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+MOST_NODES = 2000  # of the search for the best matching of workers; more are not worth what they save
 
 BagTiers = tuple[str, ...]
-HostSet = tuple[str, ...]
-Hosted = tuple[str, str, HostSet]  # operator, pool, what the workers hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A solved assignment. `cost` and `bound` in USD per hour; `bound` < `cost` only when time ran out."""
+    """A solved assignment. `cost` and `bound` in USD per hour, moves included; `bound` < `cost` when not ended.
+
+    `uneven`: workers of a pool that hold the same operators may be busy to different degrees, and should not be.
+    """
 
     cost: float
     bound: float
     bags: tuple[Mapping[BagTiers, float], ...]  # per bag of the network: tiers of its operators -> fraction
     groups: tuple[Group, ...]
+    uneven: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +83,44 @@ class Relaxation:
 
 
 def improve(
-    network: Network, demand: Demand, *, cutoff: float = math.inf, gap: float, time_limit_s: float | None = None
+    network: Network,
+    demand: Demand,
+    *,
+    cutoff: float = math.inf,
+    gap: float,
+    time_limit_s: float | None = None,
+    moves: Moves | None = None,
 ) -> Assignment | None:
-    """A cheap assignment, to a relative gap, for a caller who has a bound of his own; None when none was found."""
-    model = _Model(network, demand)
-    model.minimise_cost(cutoff)
+    """A cheap assignment, to a relative gap, for a caller who has a bound of his own; None when none was found.
+
+    `cutoff` is on the running cost: with `moves`, going on from a running plan is not part of it.
+    """
+    model = _Model(network, demand, moves=moves, matched=False)
+    model.minimise_cost()
+    model.limit(cutoff)
     outcome = model.solve(integer=True, time_limit_s=time_limit_s, gap=gap)
     if outcome is None or outcome[0] is None:
         return None
     return model.assignment(outcome[0], -math.inf)
 
 
-def assign(network: Network, demand: Demand, *, cutoff: float = math.inf, time_limit_s: float | None = None) -> Answer:
+def assign(
+    network: Network,
+    demand: Demand,
+    *,
+    cutoff: float = math.inf,
+    time_limit_s: float | None = None,
+    moves: Moves | None = None,
+    budget: float = math.inf,
+) -> Answer:
     """The cheapest assignment not dearer than `cutoff`, or the proof that there is none.
 
     Where too many sets of models fit together, some are tried, and the bound is that of workers without memory limits.
+    With `moves` the cost includes going on from a running plan, and `budget` is on what it costs without that.
     """
-    model = _Model(network, demand)
+    model = _Model(network, demand, moves=moves, matched=False)
     model.minimise_cost(cutoff)
+    model.limit(budget)
     outcome = model.solve(integer=True, time_limit_s=time_limit_s)
     if model.all_largest:
         if outcome is None:
@@ -101,15 +128,46 @@ def assign(network: Network, demand: Demand, *, cutoff: float = math.inf, time_l
         value, bound = outcome
     else:
         value = outcome[0] if outcome is not None else None
-        roomy = _Model(network, demand, packed=False)
+        roomy = _Model(network, demand, packed=False, moves=moves, matched=False)
         roomy.minimise_cost(cutoff)
+        roomy.limit(budget)
         lower = roomy.solve(integer=True, time_limit_s=time_limit_s)
         if lower is None:
             return Answer(None, math.inf)
         bound = lower[1]
-    if value is None:
+    found = model.assignment(value, min(value, bound)) if value is not None else None
+    if moves is None or (found is not None and found.cost - bound <= SPARE * max(1.0, abs(bound))):
+        return Answer(found, bound if found is None else found.bound)
+    return _matched(network, demand, moves, found, bound, cutoff, budget, time_limit_s)
+
+
+def _matched(
+    network: Network,
+    demand: Demand,
+    moves: Moves,
+    found: Assignment | None,
+    bound: float,
+    cutoff: float,
+    budget: float,
+    time_limit_s: float | None,
+) -> Answer:
+    """An assignment cheaper than `found`, or the proof that there is none, as far as effort allows."""
+    best = found if found is not None and found.cost <= cutoff else None
+    model = _Model(network, demand, moves=moves)
+    if model.all_largest:
+        below = cutoff if best is None else best.cost - SPARE * max(1.0, abs(best.cost))
+        model.minimise_cost(below, floor=bound)
+        model.limit(budget)
+        outcome = model.solve(integer=True, time_limit_s=time_limit_s, most_nodes=MOST_NODES)
+        if outcome is None and best is None:
+            return Answer(None, math.inf)
+        if outcome is None:
+            bound = math.inf  # nothing is cheaper than `best`
+        elif outcome[0] is not None:
+            best, bound = model.assignment(outcome[0], -math.inf), max(bound, outcome[1])
+    if best is None:
         return Answer(None, bound)
-    return Answer(model.assignment(value, min(value, bound)), min(value, bound))
+    return Answer(replace(best, bound=min(best.cost, bound)), min(best.cost, bound))
 
 
 def relax(network: Network, demand: Demand) -> Relaxation:
@@ -154,27 +212,37 @@ def largest_rate_scale(
     return RateScale(scale, max(scale, bound), weights, model.busy(), model.carried())
 
 
-class _Model:
-    """One PuLP model.
+class _Model(Mip):
+    """The program of one selection.
 
     `scaled`: fractions sum to a variable instead of 1, so rates are scaled by it. `packed`: workers' memory counts.
+    `matched`: moves are those of the best matching of workers; else they are counted per operator and pool, a bound.
     """
 
     def __init__(
-        self, network: Network, demand: Demand, *, scaled: bool = False, presence: bool = True, packed: bool = True
+        self,
+        network: Network,
+        demand: Demand,
+        *,
+        scaled: bool = False,
+        presence: bool = True,
+        packed: bool = True,
+        moves: Moves | None = None,
+        matched: bool = True,
     ) -> None:
+        super().__init__("worker assignment")
         self.network, self.demand, self.presence, self.packed = network, demand, presence, packed
-        self.problem = pulp.LpProblem("assignment", pulp.LpMinimize)
-        self.scale = self._variable("scale", 1) if scaled else None
-        self.rows = 0
+        self.moves, self.matched = moves, matched
+        self.scale = self.variable("scale", 1) if scaled else None
         self.all_largest = True
         self.fractions = [self._bag_variables(index) for index in range(len(network.bags))]
-        self.shares: dict[Hosted, Any] = {}
-        self.counts: dict[tuple[str, HostSet], Any] = {}
+        self.shares: dict[tuple[str, str, int], Any] = {}  # operator, pool, group of workers alike
+        self.counts: dict[tuple[str, int], Any] = {}
         self.load_rows: dict[OperatorPool, Any] = {}
         self.presence_rows: dict[OperatorPool, Any] = {}  # empty without `presence`
         self.scarcity_rows: dict[str, Any] = {}
         self.link_rows: dict[Tiers, Any] = {}
+        self.moving: dict[str, list[tuple[Any, float]]] = {}  # terms of the objective by pool, beside `cost`
         for index, pool in enumerate(network.pools):
             self._pool(index, pool)
         self._bag_rows()
@@ -182,50 +250,23 @@ class _Model:
         self._link_rows()
         self.cost = self._cost()
 
-    def add(self, terms: list[tuple[Any, float]], sense: int, right: float) -> Any:
-        """One row: sum of coefficient x variable, sense, right-hand side."""
-        row = pulp.LpConstraint(pulp.LpAffineExpression(terms), sense, f"r{self.rows}", right)
-        self.problem.addConstraint(row)
-        self.rows += 1
-        return row
-
-    def minimise_cost(self, cutoff: float = math.inf) -> None:
-        self.problem.setObjective(pulp.LpAffineExpression(self.cost))
+    def minimise_cost(self, cutoff: float = math.inf, floor: float = -math.inf) -> None:
+        terms = summed(self.cost, *self.moving.values())
+        self.problem.setObjective(pulp.LpAffineExpression(terms))
         if math.isfinite(cutoff):
-            self.add(self.cost, pulp.LpConstraintLE, cutoff)
+            self.add(terms, pulp.LpConstraintLE, cutoff)
+        if math.isfinite(floor):
+            self.add(terms, pulp.LpConstraintGE, floor)
+
+    def limit(self, most: float) -> None:
+        """What the assignment costs per hour, moves aside."""
+        if math.isfinite(most):
+            self.add(self.cost, pulp.LpConstraintLE, most)
 
     def maximise_scale(self, budget: float = math.inf) -> None:
         self.problem.setObjective(pulp.LpAffineExpression([(self.scale, -1.0)]))
         if math.isfinite(budget):
             self.add(self.cost, pulp.LpConstraintLE, budget)
-
-    def solve(
-        self, *, integer: bool, time_limit_s: float | None, gap: float = 0.0
-    ) -> tuple[float | None, float] | None:
-        """(objective or None, dual bound); None when proven infeasible. SolverError on a numerical failure."""
-        solver = pulp.HiGHS(
-            mip=integer,
-            msg=False,
-            threads=1,
-            gapRel=gap,
-            gapAbs=0.0,
-            timeLimit=time_limit_s,
-            random_seed=0,
-            primal_feasibility_tolerance=TOLERANCE,
-            dual_feasibility_tolerance=TOLERANCE,
-            mip_feasibility_tolerance=TOLERANCE,
-        )
-        status = self.problem.solve(solver)
-        if status == pulp.LpStatusInfeasible:
-            return None
-        info = self.problem.solverModel.getInfo()
-        # PuLP reports "Optimal" for an incumbent at the time limit: the truth is in HiGHS' own figures.
-        bound = float(info.mip_dual_bound) if integer else float(info.objective_function_value)
-        if self.problem.sol_status in _FEASIBLE and info.primal_solution_status == 2:
-            return float(info.objective_function_value), bound
-        if status == pulp.LpStatusNotSolved and time_limit_s is not None:
-            return None, bound
-        raise SolverError(f"HiGHS ended with {pulp.LpStatus[status]} on worker assignment; please report this problem")
 
     def assignment(self, cost: float, bound: float) -> Assignment:
         """The solution's values, cleaned of what lies below the tolerance."""
@@ -234,17 +275,48 @@ class _Model:
             for fractions in self.fractions
         )
         groups: list[Group] = []
-        for (pool, hosted), variable in self.counts.items():
-            found = {name: float(self.shares[name, pool, hosted].value()) for name in hosted}
-            shares = {name: share for name, share in found.items() if share > TOLERANCE}
-            counted = round(variable.value())
-            needed = sum(share * self.demand.workers[name][pool] for name, share in shares.items())
-            count = min(counted, max(1, math.ceil(needed - SPARE))) if shares else 0
-            # A program stopped at a gap, or free workers, may leave more than are needed.
+        served: dict[tuple[str, int], dict[str, float]] = {key: {} for key in self.counts}
+        for (name, pool, number), variable in self.shares.items():
+            if (share := float(variable.value())) > TOLERANCE:
+                served[pool, number][name] = share
+        for (pool, number), variable in self.counts.items():
+            counted, shares = round(variable.value()), served[pool, number]
+            count = counted if shares else 0
+            if shares and not self._is_arranged(pool):
+                # A program stopped at a gap, or free workers, may leave more than are needed.
+                needed = sum(share * self.demand.workers[name][pool] for name, share in shares.items())
+                count = min(counted, max(1, math.ceil(needed - SPARE)))
             cost -= (counted - count) * self.network.problem.pool_by_name[pool].price_usd_per_h
             if shares:
                 groups.append(Group(pool, shares, count))
-        return Assignment(cost, bound, bags, tuple(groups))
+        if self.moves is None:
+            return Assignment(cost, bound, bags, tuple(groups))
+        settled = [group for group in groups if not self._is_arranged(group.pool)]
+        for pool in self.moving:
+            if self._is_arranged(pool):
+                singles, usd_per_h = self._arranged(pool, [group for group in groups if group.pool == pool], self.moves)
+                settled += singles
+                cost += usd_per_h
+        return Assignment(cost, bound, bags, tuple(settled), uneven=True)
+
+    def _is_arranged(self, pool: str) -> bool:
+        """Whether the program leaves open which of the pool's workers goes on as which, and it matters."""
+        shared = self.network.problem.pool_by_name[pool].sharing is Sharing.SHARED
+        return shared and not self.matched and pool in self.moving
+
+    def _arranged(self, pool: str, groups: list[Group], moves: Moves) -> tuple[list[Group], float]:
+        """Single workers for groups of them, and what they cost beyond what the program says."""
+        names = [name for name, workers in self.demand.workers.items() if pool in workers]
+        price = {name: moves.load_usd_per_h[name, pool] for name in names}
+        busy = {name: self.demand.workers[name][pool] for name in names}
+        running = Counter(moves.held[pool])
+        found: list[Single] = []
+        for group in sorted(groups, key=lambda group: -group.count):
+            found += arrange(group.shares, group.count, busy, running, price)
+        used = [single for single in found if single.shares]
+        dearer = loads_usd_per_h(used, price) - sum(value * column.value() for column, value in self.moving[pool])
+        dearer -= (len(found) - len(used)) * self.network.problem.pool_by_name[pool].price_usd_per_h
+        return [Group(pool, single.shares, 1) for single in used], dearer
 
     def multipliers(self) -> Multipliers:
         """Duals of the rows that tie operators to workers; signs turned so that none is below 0."""
@@ -274,9 +346,6 @@ class _Model:
         """Share of its bandwidth that each limited link carries."""
         return {tiers: 1.0 + float(row.value()) for tiers, row in self.link_rows.items()}
 
-    def _variable(self, name: str, high: float | None = None, category: str = pulp.LpContinuous) -> Any:
-        return self.problem.add_variable(name, 0, high, category)
-
     def _bag_variables(self, index: int) -> dict[BagTiers, Any]:
         bag, (_, edges) = self.network.bags[index], self.network.homes[index]
         domains = [self._tiers(name) for name in bag.operators]
@@ -284,7 +353,7 @@ class _Model:
         for number, tiers in enumerate(itertools.product(*domains)):
             at = dict(zip(bag.operators, tiers, strict=True))
             if all((at[up], at[down]) in self.demand.traffic[up, down] for up, down in edges):
-                found[tiers] = self._variable(f"f_{index}_{number}")
+                found[tiers] = self.variable(f"f_{index}_{number}")
         return found
 
     def _tiers(self, name: str) -> list[str]:
@@ -349,34 +418,41 @@ class _Model:
         names = [name for name in self.network.names if pool.name in self.demand.workers[name]]
         if not names:
             return
+        memory = {name: self.demand.memory[name][pool.name] for name in names}
+        busy = {name: self.demand.workers[name][pool.name] for name in names}
+        moves = self.moves if self.moves is not None and self.moves.paid_in(pool.name, names) else None
         exclusive = pool.sharing is Sharing.EXCLUSIVE
-        if exclusive:
-            sets: tuple[HostSet, ...] = tuple((name,) for name in names)
+        if moves is not None and self.matched and not exclusive:
+            self.all_largest = shared_groups(self, index, pool, memory, busy, moves) and self.all_largest
         else:
-            memory = {name: self.demand.memory[name][pool.name] for name in names}
-            hosts = host_sets(memory, pool.memory_bytes if self.packed else None)
-            sets = hosts.sets
+            singles = HostSets(tuple((name,) for name in names), True)
+            hosts = singles if exclusive else host_sets(memory, pool.memory_bytes if self.packed else None)
             self.all_largest = self.all_largest and hosts.all_largest
-        for number, hosted in enumerate(sets):
-            self._group(f"{index}_{number}", pool, hosted)
-        if exclusive or len(sets) > 1:
-            together = [(self.counts[pool.name, hosted], 1.0) for hosted in sets]
+            for number, hosted in enumerate(hosts.sets):
+                self.group(index, number, pool, hosted, pool.count)
+            if moves is not None and self.matched:
+                keep(self, index, pool, hosts.sets, moves)
+            elif moves is not None:
+                load_at_least(self, index, pool.name, busy, moves)
+        together = [(count, 1.0) for (own, _), count in self.counts.items() if own == pool.name]
+        if exclusive or len(together) > 1:
             self.scarcity_rows[pool.name] = self.add(together, pulp.LpConstraintLE, pool.count)
 
-    def _group(self, label: str, pool: Pool, hosted: HostSet) -> None:
-        """Workers that hold one set: their count covers the load, and nothing is served where there are none."""
-        count = self._variable(f"n_{label}", pool.count, pulp.LpInteger)
-        self.counts[pool.name, hosted] = count
+    def group(self, index: int, number: int, pool: Pool, hosted: HostSet, most: int) -> Any:
+        """Workers that may hold one set: their count covers the load, and nothing is served where there are none."""
+        count = self.variable(f"n_{index}_{number}", most, pulp.LpInteger)
+        self.counts[pool.name, number] = count
         terms: list[tuple[Any, float]] = [(count, -1.0)]
         for o, name in enumerate(hosted):
-            share = self._variable(f"y_{label}_{o}")
-            self.shares[name, pool.name, hosted] = share
+            share = self.variable(f"y_{index}_{number}_{o}")
+            self.shares[name, pool.name, number] = share
             terms.append((share, self.demand.workers[name][pool.name]))
             if self.presence:
                 row = self.add([(share, 1.0), (count, -1.0)], pulp.LpConstraintLE, 0.0)
                 self.presence_rows[name, pool.name] = row
         row = self.add(terms, pulp.LpConstraintLE, 0.0)
         self.load_rows |= {(name, pool.name): row for name in hosted}
+        return count
 
     def _cost(self) -> list[tuple[Any, float]]:
         terms: list[tuple[Any, float]] = []

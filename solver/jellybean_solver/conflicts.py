@@ -31,8 +31,9 @@ class Relaxation:
     """The least change of one requirement alone that is known to give a plan.
 
     `helps`: whether there is one; None when that is not known. `value` is in the requirement's unit,
-    None where it must go altogether. `cost_usd_per_h` and `accuracy` are of the plan that it gives. `exact`: it is the
-    least change; else a smaller one may do, as time ended, or as only the cheapest plans were held against a limit.
+    None where it goes altogether. `cost_usd_per_h` and `accuracy` are of the plan that it gives. `exact`: it is the
+    least change; else a smaller one may do, as time ended, as the plan that it gives is not proven cheapest, or as only
+    the cheapest plans were held against a limit.
     """
 
     requirement: Requirement
@@ -220,7 +221,8 @@ class _Easing:
         return self._bisect(good, bad, answer)
 
     def budget(self, dropped: Answer, plan: Plan) -> Eased:
-        """The cheapest plan's cost."""
+        """The cheapest plan's cost, as far as it is proven that none is cheaper."""
+        self.known = self.known and dropped.status == "optimal"
         return plan.cost.total_usd_per_h, dropped
 
     def smaller(self, dropped: Answer, plan: Plan) -> Eased:
@@ -229,10 +231,12 @@ class _Easing:
         used = used_of(self.problem, plan, self.requirement, self.resolver)
         ceiling = 1.0 if self.requirement.kind is Kind.UTILISATION else math.inf
         if used is None:
+            self.known = False
             return None, dropped
         start = min(ceiling, used * (1 + EQUAL))
         first = self._eased(start) if start < ceiling else dropped
         if not first.holds or start <= value:
+            self.known = False
             return None, dropped
         return self._bisect(start, value, first)
 
@@ -247,6 +251,7 @@ class _Easing:
         good = sum(worker.pool in self.requirement.subjects for worker in plan.workers)
         answer = self._eased(good)
         if not answer.holds:
+            self.known = False
             return None, dropped
         while good - bad > 1:
             middle = (good + bad) // 2

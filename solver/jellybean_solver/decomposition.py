@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from jellybean_solver.arrange import level
 from jellybean_solver.assignment import Assignment, BagTiers
 from jellybean_solver.demand import Demand, Network
 from jellybean_solver.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
@@ -144,6 +145,10 @@ def _seats(
         if shares:
             busy = {name: demand.workers[name][group.pool] for name in shares}
             filled.setdefault(group.pool, []).extend(_wrap_around(shares, busy, group.count))
+    if assignment.uneven:
+        for pool, workers in filled.items():
+            held = {name for worker in workers for name in worker}
+            filled[pool] = level(workers, {name: demand.workers[name][pool] for name in held})
     return [
         _Seat(f"{pool.name}-{i}", pool, one)
         for pool in network.pools

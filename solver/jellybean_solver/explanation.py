@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jellybean_solver.conflicts import Conflict, conflict, used_of
-from jellybean_solver.errors import SolverError
+from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.infeasible import scaled
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Problem
@@ -94,15 +94,15 @@ class Explanation:
 
 
 def explain(problem: Problem, questions: Sequence[Question] = (), means: Means | None = None) -> Explanation:
-    """Solve, then solve again for each statement. SolverError when time ends before there is a plan to explain."""
+    """Solve, then solve again for each statement. OutOfTimeError when time ends before there is a plan to explain."""
     resolver = Resolver(means or Means())
     answer = resolver.ask(problem, "the plan", thorough=True)
     if answer.status == "unknown":
-        raise SolverError(answer.reason)
+        raise OutOfTimeError(answer.reason)
     if not answer.holds or answer.plan is None:
         found = conflict(problem, answer, resolver)
         return Explanation(
-            answer.status, answer.plan, conflict=found, solves=resolver.done, unanswered=resolver.unanswered
+            answer.status, answer.plan, conflict=found, solves=resolver.solved, unanswered=resolver.unanswered
         )
     return _Explainer(problem, answer, answer.plan, resolver).run(questions)
 
@@ -126,7 +126,7 @@ class _Explainer:
             tuple(self._solved(choices)),
             asked,
             None,
-            self.resolver.done,
+            self.resolver.solved,
             self.resolver.unanswered,
         )
 

@@ -173,9 +173,12 @@ def cost_accuracy(
         _add(corners, found)
         target = found.accuracy + max(STEP, min(step, (above - found.accuracy) / 2.0))
         tell.reached(found)
-    checked = tuple(_checked(problem, corner, check) for corner in corners)
+    checked: list[Corner] = []
+    for corner in corners:
+        tell.checking(len(checked), len(corners), corner)
+        checked.append(_checked(problem, corner, check))
     tell.done()
-    return CostAccuracy(checked, finished, ended, max(step, STEP))
+    return CostAccuracy(tuple(checked), finished, ended, max(step, STEP))
 
 
 def cost_rate(
@@ -224,10 +227,13 @@ def cost_rate(
 
 
 class _Progress:
-    """How much of the way from the cheapest plan's accuracy to the best is done, in percent."""
+    """How much of the way from the cheapest plan's accuracy to the best is done, in percent; then the corners checked.
+
+    Of its own, because simulating a plan may take far longer than finding it.
+    """
 
     def __init__(self, tell: Progress | None, top: float) -> None:
-        self.tell, self.top, self.count = tell, top, 0
+        self.tell, self.top, self.count, self.total = tell, top, 0, 100.0
         self.first: float | None = None
         if tell is not None:
             tell(0.0, 100.0, "the cheapest plan")
@@ -241,9 +247,14 @@ class _Progress:
         if self.tell is not None:
             self.tell(99.0 * min(1.0, share), 100.0, f"plan {self.count}, accuracy {corner.accuracy:.4g}")
 
+    def checking(self, done: int, total: int, corner: Corner) -> None:
+        self.total = float(total)
+        if self.tell is not None:
+            self.tell(done, self.total, f"limits of plan {done + 1}, accuracy {corner.accuracy:.4g}")
+
     def done(self) -> None:
         if self.tell is not None:
-            self.tell(100.0, 100.0, "done")
+            self.tell(self.total, self.total, "done")
 
 
 def _asked(problem: Problem, solve: Solve, last: Corner | None) -> tuple[Solution | None, str]:

@@ -26,6 +26,7 @@ import numpy as np
 from jellybean_solver.accuracy_rows import add_accuracy
 from jellybean_solver.demand import EdgeKey, Network, Tiers
 from jellybean_solver.latency_rows import Mode, Timed, add_deadline, modes, visits_per_request
+from jellybean_solver.moves import Running
 from jellybean_solver.problem import Sharing
 from jellybean_solver.program import Answer, Floats, Indices, Program
 
@@ -57,10 +58,12 @@ def propose(
     deadline_s: float | None = None,
     gap: float = 0.0,
     time_limit_s: float | None = None,
+    running: Running | None = None,
 ) -> Proposal:
     """Solve the joint program to a relative gap; `fixed`: operators whose variant is given; `excluded`: selections.
 
     `deadline_s`: for a request on which nothing waits; batch sizes are then chosen too, else each pool's best is used.
+    `budget` is on the running cost; with `running` the objective is that and at least what going on from there costs.
     """
     model = _Joint(network, target, fixed or {}, deadline_s)
     if not model.possible:
@@ -69,6 +72,8 @@ def propose(
         model.exclude(selection)
     if math.isfinite(budget):
         model.program.limit_cost(budget)
+    if running is not None:
+        model.move(running)
     answer = model.program.solve(gap=gap, time_limit_s=time_limit_s)
     return model.proposal(answer)
 
@@ -119,6 +124,18 @@ class _Joint:
         columns = [self.chosen[choice] for choice in selection.items()]
         row = int(self.program.add_rows(-math.inf, len(columns) - 1.0, 1)[0])
         self.program.fill([row] * len(columns), columns, 1.0)
+
+    def move(self, running: Running) -> None:
+        """Columns for replicas beyond those which a pool holds: never more than its workers must load."""
+        for (name, variant), place in self.places.items():
+            for mode, column in zip(place.modes, place.columns.tolist(), strict=True):
+                price = running.load_usd_per_h(name, variant, mode.pool)
+                if price > 0:
+                    loads = int(self.program.add_columns([price])[0])
+                    held = float(running.holding(name, variant, mode.pool))
+                    rows = self.program.add_rows(-math.inf, held, 2).tolist()
+                    self.program.fill(rows, [column, column], [1.0, mode.workers])
+                    self.program.fill(rows, [loads, loads], -1.0)
 
     def proposal(self, answer: Answer) -> Proposal:
         """The point in the problem's own words."""

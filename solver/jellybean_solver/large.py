@@ -14,6 +14,7 @@ from functools import partial
 from jellybean_solver.assignment import Assignment, improve
 from jellybean_solver.demand import Network, restricted
 from jellybean_solver.joint import Proposal, propose
+from jellybean_solver.moves import Running
 from jellybean_solver.problem import Problem
 from jellybean_solver.selection import RELATIVE, Clock, Outcome
 
@@ -21,6 +22,7 @@ MOST_SELECTIONS = 5_000
 MOST_PAIRS = 400  # of operators and pools, for a single selection
 MOST_MISSES = 50  # selections that are less accurate than the program takes them for
 GAP = 1e-3
+MANY_TIMES = 1_000  # as many workers, to see whether their number is what forbids a plan
 
 
 def is_large(network: Network, fixed: Mapping[str, str] | None = None) -> bool:
@@ -37,14 +39,15 @@ def cheapest_large(
     gap: float,
     clock: Clock,
     budget: float = math.inf,
+    running: Running | None = None,
 ) -> Outcome[Assignment]:
-    """The cheapest plan to a relative gap, within a budget."""
-    proposal = accurate(network, target, fixed, budget, gap, clock)
+    """The cheapest plan to a relative gap, within a budget; from a `running` plan, with the way there."""
+    proposal = accurate(network, target, fixed, budget, gap, clock, running)
     if proposal.selection is None:
         none_exists = proposal.bound == math.inf
         stopped = "optimal" if none_exists else "time_limit"
         return Outcome(math.inf, None, None, proposal.bound, none_exists, 0, stopped)
-    found = _assigned(network, proposal, budget, gap / 10.0, clock)
+    found = _assigned(network, proposal, budget, gap / 10.0, clock, running)
     value = found.cost if found is not None else math.inf
     bound = min(proposal.bound, value)
     finished = found is not None and value - bound <= RELATIVE * max(1.0, value)
@@ -60,6 +63,7 @@ def accurate(
     budget: float,
     gap: float,
     clock: Clock,
+    running: Running | None = None,
     *,
     deadline_s: float | None = None,
 ) -> Proposal:
@@ -71,7 +75,7 @@ def accurate(
     while True:
         left = clock.left()
         asked = partial(propose, network, target, fixed=fixed, excluded=missed, budget=budget, deadline_s=deadline_s)
-        proposal = asked(gap=gap, time_limit_s=left)
+        proposal = asked(gap=gap, time_limit_s=left, running=running)
         if proposal.selection is None or target is None:
             return proposal
         accuracy = network.problem.accuracy.value(proposal.selection)
@@ -84,37 +88,50 @@ def accurate(
 
 def assigned(network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock) -> Outcome[Assignment]:
     """What a proposal comes to, whatever its bound; not proven."""
-    found = _assigned(network, proposal, budget, gap, clock)
+    found = _assigned(network, proposal, budget, gap, clock, None)
     value = found.cost if found is not None else math.inf
     return Outcome(value, found, proposal.selection, 0.0, False, 1, "gap")
 
 
-def _assigned(network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock) -> Assignment | None:
+def _assigned(
+    network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock, running: Running | None
+) -> Assignment | None:
     """The selection on the pairs that the point uses; where its models do not fit there, on ever more pools."""
-    demand = network.demand(proposal.selection or {})
+    selection = proposal.selection or {}
+    demand = network.demand(selection)
+    moves = running.moves(selection) if running is not None else None
     used = {pool for _, pool in proposal.pairs}
     wider = {(name, pool) for name in network.names for pool in used}
     every = {(name, pool.name) for name in network.names for pool in network.pools}
     for pairs in (proposal.pairs, wider, every):
         left = clock.left()
         limit_s = None if left is None else left + 1.0
-        found = improve(network, restricted(demand, pairs), cutoff=budget, gap=gap, time_limit_s=limit_s)
+        found = improve(network, restricted(demand, pairs), cutoff=budget, gap=gap, time_limit_s=limit_s, moves=moves)
         if found is not None:
             return found
     return None
 
 
 def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
-    """Which requirement, left out alone, makes an infeasible problem feasible, as far as the joint program tells."""
+    """Which requirement, given up alone, makes an infeasible problem feasible, as far as the joint program tells."""
     roomy = replace(problem, links=tuple(replace(link, bandwidth_bytes_per_s=None) for link in problem.links))
-    many = replace(problem, pools=tuple(replace(pool, count=1_000 * pool.count) for pool in problem.pools))
+    many = replace(problem, pools=tuple(replace(pool, count=MANY_TIMES * pool.count) for pool in problem.pools))
     target = problem.slo.accuracy
-    changes = [("the links' bandwidths", roomy, target), ("the numbers of workers", many, target)]
+    changes = [
+        ("with unlimited bandwidth on the links", roomy, target),
+        (f"with {MANY_TIMES:,} times as many workers", many, target),
+    ]
     if target is not None:
-        changes.insert(0, (f"the accuracy target of {target:g}", problem, None))
+        changes.insert(0, (f"without the accuracy target of {target:g}", problem, None))
     alone = []
     for name, changed, asked in changes:
         if propose(Network(changed), asked, gap=0.5, time_limit_s=clock.left()).selection is not None:
             alone.append(name)
-    told = "no plan meets accuracy, rates, bandwidths and counts together"
-    yield f"{told}; one would without {', or without '.join(alone)}" if alone else told
+    wanted = "" if target is None else f"the accuracy target of {target:g}, "
+    told = f"no plan meets {wanted}the rates, the links' bandwidths and the numbers of workers together"
+    found = (
+        f"a plan was found {', or '.join(alone)}, all else unchanged"
+        if alone
+        else "giving up one of them was not found to be enough"
+    )
+    yield f"{told}; {found}"

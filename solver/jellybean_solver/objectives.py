@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from jellybean_solver.assignment import Assignment, RateScale, assign, largest_rate_scale, relax
 from jellybean_solver.bound import Multipliers, can_flow, congestion, lagrangian, prices
 from jellybean_solver.demand import Network
-from jellybean_solver.selection import Attempt, Selection
+from jellybean_solver.moves import Running
+from jellybean_solver.selection import RELATIVE, Attempt, Selection
 
 REMEMBERED = 6  # sets of duals; each costs one dynamic program per bound
 CROWDED = 1e-7  # a fleet is too small only when it is needed more than 1 + this many times
@@ -63,20 +64,33 @@ class Fleet:
 
 
 class Cheapest:
-    """Minimise USD per hour."""
+    """Minimise USD per hour; from a `running` plan with the way there, and within a budget that is without it."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet = fleet
+    def __init__(self, fleet: Fleet, running: Running | None = None, budget: float = math.inf) -> None:
+        self.fleet, self.running, self.budget = fleet, running, budget
 
     def bound(self, partial: Selection) -> float:
-        return self.fleet.cost_bound(partial)
+        return self._with_moves(self.fleet.cost_bound(partial), partial)
 
     def refine(self, selection: Selection) -> float:
-        return self.fleet.relaxed_cost(selection)
+        return self._with_moves(self.fleet.relaxed_cost(selection), selection)
+
+    def _with_moves(self, cost: float, partial: Selection) -> float:
+        if cost > self.budget * (1 + RELATIVE):
+            return math.inf
+        return cost if self.running is None else cost + self.running.least_usd_per_h(partial)
 
     def solve(self, selection: Selection, cutoff: float, time_limit_s: float | None) -> Attempt[Assignment]:
         network = self.fleet.network
-        answer = assign(network, network.demand(selection), cutoff=cutoff, time_limit_s=time_limit_s)
+        moves = self.running.moves(selection) if self.running is not None else None
+        answer = assign(
+            network,
+            network.demand(selection),
+            cutoff=cutoff,
+            time_limit_s=time_limit_s,
+            moves=moves,
+            budget=self.budget,
+        )
         value = answer.assignment.cost if answer.assignment is not None else None
         return Attempt(value, answer.bound, answer.assignment)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MOST_SETS = 400  # per pool; beyond, a family that covers every operator is used
+MOST_SUBSETS = 256  # per pool, where small sets count too
 _MOST_STEPS = 20_000  # of the search for them
 _SPARE = 1e-9  # relative; a worker is full when nothing beyond rounding is left
 
@@ -79,3 +80,19 @@ def _family(names: list[str], memory_bytes: Mapping[str, float], limit_bytes: fl
                     used += memory_bytes[name]
             found[frozenset(held)] = None
     return list(found)
+
+
+def fitting_sets(memory_bytes: Mapping[str, float], limit_bytes: float | None) -> tuple[tuple[str, ...], ...] | None:
+    """All sets of operators that one worker can hold, small ones too; None when there are too many.
+
+    For who pays for every model on every worker.
+    """
+    names = tuple(memory_bytes)
+    found: list[tuple[int, ...]] = [(index,) for index in range(len(names))]
+    for held in found:  # grows while it is read: each set with one more operator, later in order than its last
+        for index in range(held[-1] + 1, len(names)):
+            if fits(sum(memory_bytes[names[i]] for i in (*held, index)), limit_bytes):
+                found.append((*held, index))
+                if len(found) > MOST_SUBSETS:
+                    return None
+    return tuple(tuple(names[i] for i in held) for held in found)

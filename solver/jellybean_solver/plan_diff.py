@@ -15,7 +15,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.flows import link_uses
 from jellybean_solver.plan import Cost, Plan, PlannedWorker
 from jellybean_solver.plan_figures import SAME, FigureChange, figure_changes
-from jellybean_solver.plan_matching import HostedModel, Pair, colours, hosted, match_workers, routes_by_colour
+from jellybean_solver.plan_matching import HostedModel, Pair, Worth, colours, hosted, match_workers, routes_by_colour
 
 K = TypeVar("K", bound=str | tuple[str, str])
 
@@ -131,12 +131,13 @@ class PlanDiff:
         return tuple(change for change in self.workers if change.after is None)
 
 
-def plan_diff(before: Plan, after: Plan) -> PlanDiff:
+def plan_diff(before: Plan, after: Plan, worth: Worth | None = None) -> PlanDiff:
     """What changes from `before` to `after`; the other way round everything is mirrored.
 
-    In each pool as many workers as possible go on, and no other such matching loads or unloads fewer models.
+    In each pool as many workers as possible go on, and no other such matching loads or unloads fewer models; or, with
+    `worth`, loads models of less worth.
     """
-    pairs = sorted(match_workers(before, after), key=_by_plan(before, after))
+    pairs = sorted(match_workers(before, after, worth), key=_by_plan(before, after))
     marks = colours(before, after)
     names = {one.name: two.name for one, two in pairs if one is not None and two is not None}
     changes = (_worker_change(one, two, before, after) for one, two in pairs)

@@ -17,6 +17,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.plan import Plan, PlannedWorker
 
 DIGITS = 9  # of rates and weights: plans that differ by rounding only are one plan
+TIE = 1e-6  # what a model counts beside the dearest one's price: of equal prices most models stay
 
 Pair = tuple[PlannedWorker | None, PlannedWorker | None]
 Colours = Mapping[str, int]  # worker -> equal for workers that serve alike
@@ -32,7 +33,11 @@ class HostedModel:
     memory_bytes: float | None = field(default=None, compare=False)  # measured anew, it is still the same model
 
 
-def hosted(plan: Plan, worker: PlannedWorker) -> frozenset[HostedModel]:
+Worth = Callable[[HostedModel, PlannedWorker], float]  # what a worker is spared that need not load a model; not below 0
+Models = frozenset[HostedModel]
+
+
+def hosted(plan: Plan, worker: PlannedWorker) -> Models:
     """The models that a worker must hold: one for each operator that it serves."""
     found: list[HostedModel] = []
     for name in worker.rates_per_s:
@@ -42,11 +47,12 @@ def hosted(plan: Plan, worker: PlannedWorker) -> frozenset[HostedModel]:
     return frozenset(found)
 
 
-def match_workers(before: Plan, after: Plan) -> list[Pair]:
+def match_workers(before: Plan, after: Plan, worth: Worth | None = None) -> list[Pair]:
     """Every worker of both plans once; None beside those that start or stop.
 
-    In each pool as many as possible go on, and no other such matching keeps more models where they are. Equal choices
-    go to equal names, then by the plans' order; exchanging the plans exchanges the pairs.
+    In each pool as many as possible go on, and no other such matching keeps models of more worth where they are, nor as
+    much with more models; without `worth` all models count the same. Equal choices go to equal names, then by the
+    plans' order; exchanging the plans exchanges the pairs.
     """
     one_colours, two_colours = colours(before, after)
     pairs: list[Pair] = []
@@ -61,8 +67,19 @@ def match_workers(before: Plan, after: Plan) -> list[Pair]:
         ):
             found, one, two = _equal(one, two, *keys)
             pairs += found
-        pairs += _overlapping(one, two, lambda w: hosted(before, w), lambda w: hosted(after, w))
+        value = _value(worth, [*one, *two], [hosted(before, w) for w in one] + [hosted(after, w) for w in two])
+        pairs += _overlapping(one, two, lambda w: hosted(before, w), lambda w: hosted(after, w), value)
     return pairs
+
+
+def _value(worth: Worth | None, workers: Sequence[PlannedWorker], held: Sequence[Models]) -> Callable[[Models], float]:
+    """What it is worth that models stay on a worker of this pool: a number that grows with every model."""
+    models = frozenset().union(*held)
+    price = {model: worth(model, workers[0]) for model in models} if worth is not None else {}
+    most = max(price.values(), default=0.0)
+    count = TIE if most > 0 else 1.0
+    each = {model: count + (price[model] / most if most > 0 else 0.0) for model in models}
+    return lambda kept: sum(each[model] for model in kept)
 
 
 def colours(before: Plan, after: Plan) -> tuple[Colours, Colours]:
@@ -130,15 +147,16 @@ def _equal(
 def _overlapping(
     one: Sequence[PlannedWorker],
     two: Sequence[PlannedWorker],
-    one_models: Callable[[PlannedWorker], frozenset[HostedModel]],
-    two_models: Callable[[PlannedWorker], frozenset[HostedModel]],
+    one_models: Callable[[PlannedWorker], Models],
+    two_models: Callable[[PlannedWorker], Models],
+    value: Callable[[Models], float],
 ) -> list[Pair]:
-    """Workers that hold different models: most models kept first, then what is left in order."""
+    """Workers that hold different models: most worth kept first, then what is left in order."""
     left, right = _kinds(one, one_models), _kinds(two, two_models)
     if _told(left) > _told(right):  # one problem, whichever plan comes first
-        return [(a, b) for b, a in _overlapping(two, one, two_models, one_models)]
+        return [(a, b) for b, a in _overlapping(two, one, two_models, one_models, value)]
     pairs: list[Pair] = []
-    for (kind, other), count in _transport(left, right).items():
+    for (kind, other), count in _transport(left, right, value).items():
         for _ in range(count):
             pairs.append((left[kind].pop(0), right[other].pop(0)))
     one = [worker for workers in left.values() for worker in workers]
@@ -149,10 +167,10 @@ def _overlapping(
     return pairs + [(worker, None) for worker in one[many:]] + [(None, worker) for worker in two[many:]]
 
 
-Kinds = dict[frozenset[HostedModel], list[PlannedWorker]]
+Kinds = dict[Models, list[PlannedWorker]]
 
 
-def _kinds(workers: Sequence[PlannedWorker], models: Callable[[PlannedWorker], frozenset[HostedModel]]) -> Kinds:
+def _kinds(workers: Sequence[PlannedWorker], models: Callable[[PlannedWorker], Models]) -> Kinds:
     """Workers by what they hold, in an order that depends on nothing else."""
     found: Kinds = defaultdict(list)
     for worker in workers:
@@ -160,18 +178,19 @@ def _kinds(workers: Sequence[PlannedWorker], models: Callable[[PlannedWorker], f
     return dict(sorted(found.items(), key=lambda item: sorted(map(_order, item[0]))))
 
 
-def _transport(left: Kinds, right: Kinds) -> Mapping[tuple[frozenset[HostedModel], frozenset[HostedModel]], int]:
-    """How many workers of one kind go on as another kind so that most models stay; pairs without any are left out."""
-    kept = {(kind, other): len(kind & other) for kind in left for other in right if kind & other}
+def _transport(left: Kinds, right: Kinds, value: Callable[[Models], float]) -> Mapping[tuple[Models, Models], int]:
+    """How many workers of one kind go on as another kind so that most worth stays; pairs without any are left out."""
+    kept = {(kind, other): value(kind & other) for kind in left for other in right if kind & other}
     if not kept:
         return {}
     problem = pulp.LpProblem("match", pulp.LpMaximize)
     flow = {pair: problem.add_variable(f"x{index}", 0) for index, pair in enumerate(kept)}
-    problem.setObjective(pulp.lpSum(value * flow[pair] for pair, value in kept.items()))
+    problem.setObjective(pulp.lpSum(worth * flow[pair] for pair, worth in kept.items()))
     for side, kinds in enumerate((left, right)):
         for kind, workers in kinds.items():
             problem += pulp.lpSum(x for pair, x in flow.items() if pair[side] == kind) <= len(workers)
-    status = problem.solve(pulp.HiGHS(mip=False, msg=False, threads=1, random_seed=0))
+    exact = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9}
+    status = problem.solve(pulp.HiGHS(mip=False, msg=False, threads=1, random_seed=0, **exact))
     if status != pulp.LpStatusOptimal:
         raise SolverError(f"HiGHS ended with {pulp.LpStatus[status]} on matching workers; please report this problem")
     return {pair: round(x.value()) for pair, x in flow.items() if round(x.value()) > 0}

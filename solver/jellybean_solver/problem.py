@@ -97,10 +97,11 @@ def best_batch(times: Times) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """A model file by content. `path` is relative to the project's folder."""
+    """A model file by content. `path` is relative to the project's folder. `size_bytes` None: not known."""
 
     path: str
     sha256: str
+    size_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

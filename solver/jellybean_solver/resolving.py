@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from jellybean_solver.errors import SolverError
@@ -26,13 +27,15 @@ def _silent(done: float, total: float, label: str) -> None:
 class Means:
     """What explaining may use. A time limit needs a clock; `advance` is told questions done, all, and what is next.
 
-    `p99_s(plan, thorough)` predicts a plan's p99 latency; without it latency is what the solver says it is.
+    `p99_s(plan, seed)` simulates a plan's p99 latency; without it latency is what the solver says it is. Of the plan in
+    question the median over `seeds` decides, or over those that half of the time allows.
     `exclusive` groups exclusive pools, see `requirements`.
     """
 
     time_limit_s: float | None = None
     clock: Callable[[], float] | None = None
-    p99_s: Callable[[Plan, bool], float] | None = None
+    p99_s: Callable[[Plan, int], float] | None = None
+    seeds: int = 5
     advance: Callable[[float, float, str], None] = _silent
     exclusive: tuple[tuple[str, ...], ...] | None = None
 
@@ -118,12 +121,18 @@ class Resolver:
     def __init__(self, means: Means) -> None:
         self.means = means
         self.done, self.expected, self.unanswered = 0, 1, 0
-        self._end = math.inf
+        self._end = self._middle = math.inf
         if means.time_limit_s is not None:
             if means.clock is None:
                 raise SolverError("a time limit needs a clock, for example time.monotonic")
-            self._end = means.clock() + means.time_limit_s
+            self._middle = means.clock() + means.time_limit_s / 2
+            self._end = self._middle + means.time_limit_s / 2
         self._p99_s: dict[object, float] = {}
+
+    @property
+    def solved(self) -> int:
+        """Questions that were answered."""
+        return self.done - self.unanswered
 
     def expect(self, questions: int) -> None:
         """So many more are to come."""
@@ -143,15 +152,26 @@ class Resolver:
         return answer
 
     def p99_s(self, plan: Plan, *, thorough: bool = False) -> float | None:
-        """The plan's predicted p99 latency; None when there is no prediction. Alike plans are predicted once."""
+        """The plan's simulated p99 latency; None without a simulation, or time for it. Alike plans are simulated once.
+
+        A thorough one is made at least once, whatever the time: without it nothing is known of the plan in question.
+        """
         if self.means.p99_s is None:
             return None
         routes = tuple((route.weight, tuple(route.workers.items())) for route in plan.routes)
         rates = tuple(source.rate_per_s for source in plan.sources)
         key = (thorough, tuple(plan.selection.items()), routes, rates)
         if key not in self._p99_s:
-            self._p99_s[key] = self.means.p99_s(plan, thorough)
+            if not thorough and self._past(self._end):
+                return None
+            found = [self.means.p99_s(plan, 0)]
+            while thorough and len(found) < self.means.seeds and not self._past(self._middle):
+                found.append(self.means.p99_s(plan, len(found)))
+            self._p99_s[key] = median(found)
         return self._p99_s[key]
+
+    def _past(self, end: float) -> bool:
+        return self.means.clock is not None and self.means.clock() >= end
 
     def _answer(self, problem: Problem, thorough: bool, explained: bool) -> Answer:
         limit_s = self._allowed_s(thorough)
@@ -165,12 +185,19 @@ class Resolver:
             return Answer("unknown", None, str(error))
         if solution.plan is None:
             return _without_plan(problem, solution)
+        return self._quick_enough(problem, solution.status, solution.plan, thorough)
+
+    def _quick_enough(self, problem: Problem, status: str, plan: Plan, thorough: bool) -> Answer:
         target_s = problem.slo.latency_p99_s
-        p99_s = self.p99_s(solution.plan, thorough=thorough) if target_s is not None else None
-        if target_s is not None and p99_s is not None and p99_s > target_s:
+        if target_s is None or self.means.p99_s is None:
+            return Answer(status, plan)
+        p99_s = self.p99_s(plan, thorough=thorough)
+        if p99_s is None:
+            return Answer("unknown", None, "time ended before its p99 latency was simulated")
+        if p99_s > target_s:
             reason = f"the cheapest plan's p99 latency would be {duration(p99_s)}, above {duration(target_s)}"
-            return Answer("refused", solution.plan, reason)
-        return Answer(solution.status, solution.plan)
+            return Answer("refused", plan, reason)
+        return Answer(status, plan)
 
     def _allowed_s(self, thorough: bool) -> float | None:
         if self.means.clock is None or math.isinf(self._end):

@@ -14,6 +14,7 @@ from jellybean_solver.evaluate import Evaluation, evaluate
 from jellybean_solver.infeasible import Effort, Infeasibility, explain, explain_breaches
 from jellybean_solver.joint import Proposal
 from jellybean_solver.large import GAP, assigned, cheapest_large, is_large
+from jellybean_solver.moves import Running
 from jellybean_solver.objectives import Cheapest, Fleet
 from jellybean_solver.plan import Certificate, Plan
 from jellybean_solver.problem import Problem
@@ -55,7 +56,7 @@ def solve(
     `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError when
     time ends before any plan was found.
     """
-    limit = _clock(time_limit_s, clock)
+    limit = limited(time_limit_s, clock)
     if p99_s is not None and is_large(Network(problem)):
         found = _timely(problem, None, p99_s, beam_width, gap, limit)
         if found.plan is not None:
@@ -127,7 +128,7 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
     outcome = cheapest(fleet, problem.slo.accuracy, beam_width=beam_width, gap=gap, clock=limit)
     if outcome.found is None:
         if not outcome.finished:
-            raise _nothing_found(outcome)
+            raise nothing_found(outcome)
         reasons = explain(fleet, effort) if explained else None
         return Solution("infeasible", None, reasons, outcome.tried, None)
     plan, evaluation = finish(fleet.network, outcome)
@@ -139,7 +140,7 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
         if outcome.found is not None:
             plan, evaluation = finish(fleet.network, outcome)
         elif not outcome.finished:
-            raise _nothing_found(outcome, f" within the budget of {budget:g} USD/h")
+            raise nothing_found(outcome, f" within the budget of {budget:g} USD/h")
     if evaluation.violations:
         raise SolverError(
             f"the plan found contradicts the problem ({'; '.join(evaluation.violations)}); please report this problem"
@@ -159,24 +160,37 @@ def cheapest(
     beam_width: int = BEAM_WIDTH,
     gap: float = GAP,
     clock: Clock | None = None,
+    running: Running | None = None,
+    budget: float = math.inf,
 ) -> Outcome[Assignment]:
-    """The cheapest selection and assignment that reach the accuracy `target` with the variants in `fixed`."""
+    """The cheapest selection and assignment that reach the accuracy `target` with the variants in `fixed`.
+
+    From a `running` plan the cost includes the way there; `budget` is on what the plan costs without it.
+    """
     if is_large(fleet.network, fixed):
-        return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=clock or Clock())
+        limit = clock or Clock()
+        return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=limit, budget=budget, running=running)
+    objective = Cheapest(fleet, running, budget)
     search: BeamSearch[Assignment] = BeamSearch(
-        fleet.network, Cheapest(fleet), target=target, fixed=fixed, beam_width=beam_width, clock=clock
+        fleet.network, objective, target=target, fixed=fixed, beam_width=beam_width, clock=clock
     )
     return search.run()
 
 
-def finish(network: Network, outcome: Outcome[Assignment]) -> tuple[Plan, Evaluation]:
-    """The plan of a search's answer, scored. SolverError when assignment and evaluation disagree."""
+def finish(network: Network, outcome: Outcome[Assignment], running: Running | None = None) -> tuple[Plan, Evaluation]:
+    """The plan of a search's answer, scored. SolverError when assignment and evaluation disagree.
+
+    From a `running` plan the certificate is about what the plan costs with the way there. That is computed from the two
+    plans alone and must be what the assignment says, or less where the search was not ended.
+    """
     if outcome.found is None or outcome.selection is None:
         raise SolverError("the search has no answer to make a plan of")
     draft = build_plan(network, outcome.selection, outcome.found, _certificate(outcome, outcome.value))
     evaluation = evaluate(network.problem, draft)
-    total = evaluation.cost.total_usd_per_h
-    if abs(total - outcome.value) > AGREEMENT * max(1.0, abs(outcome.value)):
+    total = evaluation.cost.total_usd_per_h + (running.usd_per_h(draft) if running is not None else 0.0)
+    less = outcome.value - total
+    unended = running is not None and not outcome.finished
+    if abs(less) > AGREEMENT * max(1.0, abs(outcome.value)) and not (unended and less > 0):
         raise SolverError(
             f"the assignment's cost of {outcome.value:.9g} USD/h and the plan's of {total:.9g} USD/h disagree; "
             "please report this problem"
@@ -186,7 +200,8 @@ def finish(network: Network, outcome: Outcome[Assignment]) -> tuple[Plan, Evalua
     return plan, evaluation
 
 
-def _nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError:
+def nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError:
+    """Why a search that was not ended has no answer."""
     tried = f"({outcome.tried} selections tried)"
     if outcome.stopped == "time_limit":
         return OutOfTimeError(f"no plan{within} was found in the time allowed {tried}; allow more time")
@@ -203,7 +218,8 @@ def _certificate(outcome: Outcome[Assignment], objective: float) -> Certificate:
     return Certificate(objective, bound, (objective - bound) / objective, outcome.stopped)
 
 
-def _clock(time_limit_s: float | None, clock: Callable[[], float] | None) -> Clock:
+def limited(time_limit_s: float | None, clock: Callable[[], float] | None) -> Clock:
+    """A clock that runs from now on to the limit. SolverError for a limit without a clock."""
     if time_limit_s is None:
         return Clock()
     if clock is None:

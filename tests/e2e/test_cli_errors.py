@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +77,36 @@ def test_nothing_half_done_stands_above_an_error_in_a_log(vqa: Path) -> None:
     for arguments in (["frontier", str(vqa), "--set", "slo.budget=1 EUR/h"], ["plan", str(vqa), "--check", "no.csv"]):
         (line,) = jellybean(*arguments, status=2).stderr.splitlines()
         assert "no.csv" in line or "EUR/h" in line
+
+
+def on_a_terminal(*arguments: str) -> str:
+    """What a command writes on a terminal's stderr."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    command = [sys.executable, "-m", "jellybean", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment):
+        os.close(theirs)
+        written = b""
+        with contextlib.suppress(OSError):  # how Linux says that the other side has closed it
+            while part := os.read(ours, 65536):
+                written += part
+    os.close(ours)
+    return written.decode()
+
+
+@pytest.mark.parametrize("command", ["plan", "explain", "frontier"])
+def test_work_shows_time_left_on_a_terminal_and_ends_whole(vqa: Path, command: str) -> None:
+    written = on_a_terminal(command, str(vqa))
+    assert "left" in written
+    last = written.split("\x1b[2K")[-1]
+    assert f"{command}: done" in last
+
+
+def test_no_bar_stands_above_an_error_on_a_terminal(vqa: Path) -> None:
+    *drawn, left = on_a_terminal("plan", str(vqa), "--check", "none.csv").split("\x1b[2K")
+    assert any("━" in part for part in drawn)
+    assert "none.csv" in left
+    assert "━" not in left
 
 
 def test_the_version_and_the_first_steps(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,6 +74,24 @@ def test_loads_and_unloads_lead_from_one_plan_to_the_other(one: list[set[str]], 
     assert reached == {worker.name: hosted(after, worker) for worker in after.workers}
     assert sum(len(c.load) + len(c.unload) for c in diff.workers) == fewest_moves(one, two)
     assert mirrored(diff) == {(c.pool, c.before, c.after, c.load, c.unload) for c in plan_diff(after, before).workers}
+
+
+@settings(deadline=None, max_examples=150)
+@given(fleets, fleets, st.fixed_dictionaries({name: st.sampled_from((0.0, 0.1, 1.0, 5.0)) for name in "abcd"}))
+def test_with_prices_the_least_is_paid(one: list[set[str]], two: list[set[str]], price: dict[str, float]) -> None:
+    before = hosting({f"box-{i}": sorted(held) for i, held in enumerate(one, 1)})
+    after = hosting({f"box-{i}": sorted(held) for i, held in enumerate(two, 2)})
+    diff = plan_diff(before, after, lambda model, worker: price[model.operator])
+    paid = sum(price[model.operator] for change in diff.workers for model in change.load)
+    from_each = [*one, *([set()] * len(two))]
+    least = min(
+        sum(price[name] for start, held in zip(chosen, two, strict=True) for name in held - start)
+        for chosen in itertools.permutations(from_each[: max(len(one), len(two))], len(two))
+    )
+    assert paid == pytest.approx(least, abs=1e-4)
+    assert len(diff.names) == min(len(one), len(two))
+    if not any(price.values()):
+        assert sum(len(c.load) + len(c.unload) for c in diff.workers) == fewest_moves(one, two)
 
 
 def fewest_moves(one: list[set[str]], two: list[set[str]]) -> int:

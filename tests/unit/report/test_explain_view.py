@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -11,9 +12,12 @@ from jellybean.documents.places import Place
 from jellybean.explain import Explained
 from jellybean.report.explain_view import explained_text
 from jellybean_solver.conflicts import Conflict, Relaxation
-from jellybean_solver.explanation import Explanation
+from jellybean_solver.explanation import Explanation, explain
 from jellybean_solver.requirements import Kind, Requirement
+from jellybean_solver.requirements import requirements as asked
+from jellybean_solver.resolving import Means
 from tests.unit.solver.fleet import box, operator, problem, variant
+from tests.unit.solver.test_explanation import seeing
 
 LATENCY = Requirement(Kind.LATENCY_P99, (), 0.1, "the p99 latency of 100 ms")
 
@@ -35,6 +39,24 @@ def test_a_conflict_that_was_not_found_in_time_is_not_put_down_to_structure() ->
     assert "What conflicts is not known" in unknown
     assert "too few workers" in unknown
     assert "Whatever" not in unknown
+
+
+def test_what_had_no_time_is_listed_and_not_called_loose() -> None:
+    given = replace(seeing(), name="by hand")
+    places = {
+        item: (Place(item.kind.value + "".join(item.subjects), "workflow.yaml", 3, "1"),) for item in asked(given)
+    }
+    for ticks, in_time in ((10_000, True), (30, False)):
+        clock = iter(range(100_000))
+        found = explain(given, means=Means(time_limit_s=float(ticks), clock=lambda clock=clock: float(next(clock))))
+        out = StringIO()
+        Console(file=out, width=200).print(explained_text(Explained(given, found, places, 0.1)))
+        text = out.getvalue()
+        assert ("Not answered in the time allowed" in text) != in_time
+        assert "Nothing binds" not in text
+        assert "no plan: time" not in text
+        assert all(change.words in text for change in (*found.values, *found.choices))
+        assert in_time == (found.unanswered == 0)
 
 
 @pytest.mark.parametrize("exact", [True, False])

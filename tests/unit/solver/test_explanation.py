@@ -206,7 +206,7 @@ def test_exclusive_pools_are_eased_by_what_made_them_so() -> None:
 
 
 def test_latency_is_predicted_for_every_plan_and_refuses_it() -> None:
-    def p99_s(plan: Plan, thorough: bool) -> float:
+    def p99_s(plan: Plan, seed: int) -> float:
         return 0.2 if plan.selection["see"] == "large" else 0.05
 
     quick = explain(seeing(target=75.0, latency_p99_s=0.1), means=Means(p99_s=p99_s))
@@ -223,7 +223,7 @@ def test_latency_is_predicted_for_every_plan_and_refuses_it() -> None:
 
 
 def test_a_latency_eased_to_the_cheapest_plans_is_not_said_to_be_the_least() -> None:
-    def p99_s(plan: Plan, thorough: bool) -> float:
+    def p99_s(plan: Plan, seed: int) -> float:
         return 0.2 if plan.selection["see"] == "large" else 0.05
 
     given = seeing(target=85.0, latency_p99_s=0.1)
@@ -253,6 +253,46 @@ def test_time_that_ends_leaves_questions_open_and_says_so() -> None:
     assert found.unanswered > 0
     open_ = [change for change in (*found.choices, *found.values) if change.status == "unknown"]
     assert all(change.delta_usd_per_h is None and change.reason for change in open_)
+
+
+@pytest.mark.parametrize(("limit_s", "most"), [(None, 5 + 100), (20.0, 3), (300.0, 40)])
+def test_simulations_keep_to_the_time_allowed(limit_s: float | None, most: int) -> None:
+    """A simulation takes 10 s here, and nothing else any: the plan's own takes half of the time, but is made."""
+    now_s, seeds = 0.0, list[int]()
+
+    def p99_s(plan: Plan, seed: int) -> float:
+        nonlocal now_s
+        now_s += 10.0
+        seeds.append(seed)
+        return 0.1 * (1 + seed)
+
+    means = Means(time_limit_s=limit_s, clock=lambda: now_s, p99_s=p99_s)
+    found = explain(seeing(latency_p99_s=1.0), means=means)
+
+    latency = next(limit for limit in found.limits if limit.requirement.kind is Kind.LATENCY_P99)
+    own = 1 if limit_s == 20.0 else 5
+    assert seeds[:own] == list(range(own))
+    assert latency.used == pytest.approx(0.1 if own == 1 else 0.3)  # the median
+    assert set(seeds[own:]) <= {0}
+    assert len(seeds) <= most
+    assert (found.unanswered > 0) == (limit_s == 20.0)
+    assert found.solves + found.unanswered > len(found.choices) + len(found.values)
+    assert limit_s is None or now_s <= limit_s + 10.0
+    for change in (*found.choices, *found.values):
+        assert change.status != "unknown" or change.reason.startswith("time ended")
+
+
+def test_a_budget_eased_to_a_plan_that_is_not_proven_cheapest_is_not_said_to_be_the_least() -> None:
+    given = seeing(target=85.0, budget_usd_per_h=2.0)  # large on the gpu: 3
+
+    def ask(problem: Problem, label: str) -> Answer:
+        found = Resolver(Means()).ask(problem, label)
+        return replace(found, status="gap") if found.status == "optimal" else found
+
+    for exact, asked in ((True, None), (False, ask)):
+        found = conflict(given, Answer("infeasible", None, "too dear"), Resolver(Means()), asked)
+        item = next(item for item in found.relaxations if item.requirement.kind is Kind.BUDGET)
+        assert (item.value, item.exact) == (pytest.approx(3.0), exact)
 
 
 def test_a_difference_that_is_not_proven_is_a_range() -> None:

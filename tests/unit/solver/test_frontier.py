@@ -221,12 +221,14 @@ def test_a_gap_that_hides_a_cheaper_plan_leaves_no_dominated_corner() -> None:
     assert not curve.exact
 
 
-def test_progress_rises_to_its_total() -> None:
+def test_progress_rises_to_its_total_in_the_search_and_in_the_checks() -> None:
     told: list[tuple[float, float]] = []
-    cost_accuracy(vqa_problem(), progress=lambda done, total, label: told.append((done, total)))
+    found = cost_accuracy(vqa_problem(), progress=lambda done, total, label: told.append((done, total)))
 
-    assert told == sorted(told)
-    assert told[-1] == (100.0, 100.0)
+    corners = len(found.corners)
+    search = [done for done, total in told if total == 100.0]
+    assert search == sorted(search)
+    assert told[len(search) :] == [(float(done), float(corners)) for done in range(corners + 1)]
 
 
 def test_rates_up_to_the_highest() -> None:

@@ -79,7 +79,10 @@ def test_infeasible_names_what_stands_in_the_way() -> None:
     solution = solve(replace(case, slo=Slo(accuracy=99.999)))
     assert solution.status == "infeasible"
     assert solution.infeasibility is not None
-    assert "one would without the accuracy target of 99.999" in solution.infeasibility.reasons[0]
+    assert (
+        "a plan was found without the accuracy target of 99.999, all else unchanged"
+        in solution.infeasibility.reasons[0]
+    )
 
 
 def test_points_that_fall_are_read_alike_by_search_and_program() -> None:

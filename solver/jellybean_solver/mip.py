@@ -1,0 +1,87 @@
+"""A mixed-integer program built variable by variable and row by row (PuLP), solved by HiGHS."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import highspy
+import pulp
+
+from jellybean_solver.errors import SolverError
+
+TOLERANCE = 1e-9  # of rows and integers; HiGHS' own default of 1e-6 would round small operators away
+_FEASIBLE = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+
+Terms = Sequence[tuple[Any, float]]
+
+
+class Mip:
+    """One program, to be minimised. Subclasses add what it is about."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.problem = what, pulp.LpProblem("minimise", pulp.LpMinimize)
+        self.rows = 0
+
+    def variable(self, name: str, high: float | None = None, category: str = pulp.LpContinuous) -> Any:
+        """One column, from 0."""
+        return self.problem.add_variable(name, 0, high, category)
+
+    def add(self, terms: Terms, sense: int, right: float) -> Any:
+        """One row: sum of coefficient x variable, sense, right-hand side."""
+        row = pulp.LpConstraint(pulp.LpAffineExpression(list(terms)), sense, f"r{self.rows}", right)
+        self.problem.addConstraint(row)
+        self.rows += 1
+        return row
+
+    def solve(
+        self, *, integer: bool, time_limit_s: float | None, gap: float = 0.0, most_nodes: int | None = None
+    ) -> tuple[float | None, float] | None:
+        """(objective or None, dual bound); None when proven infeasible. SolverError on a numerical failure."""
+        solver = _Highs(
+            **({} if most_nodes is None else {"mip_max_nodes": most_nodes}),
+            mip=integer,
+            msg=False,
+            threads=1,
+            gapRel=gap,
+            gapAbs=0.0,
+            timeLimit=time_limit_s,
+            random_seed=0,
+            primal_feasibility_tolerance=TOLERANCE,
+            dual_feasibility_tolerance=TOLERANCE,
+            mip_feasibility_tolerance=TOLERANCE,
+        )
+        status = self.problem.solve(solver)
+        if status == pulp.LpStatusInfeasible:
+            return None
+        info = self.problem.solverModel.getInfo()
+        # PuLP reports "Optimal" for an incumbent at the time limit: the truth is in HiGHS' own figures.
+        bound = float(info.mip_dual_bound) if integer else float(info.objective_function_value)
+        if self.problem.sol_status in _FEASIBLE and info.primal_solution_status == 2:
+            return float(info.objective_function_value), bound
+        if status == pulp.LpStatusNotSolved and (time_limit_s is not None or most_nodes is not None):
+            return None, bound
+        raise SolverError(f"HiGHS ended with {pulp.LpStatus[status]} on {self.what}; please report this problem")
+
+
+def summed(*parts: Terms) -> list[tuple[Any, float]]:
+    """Terms with each variable once, as PuLP wants them."""
+    found: dict[Any, float] = {}
+    for variable, value in itertools.chain(*parts):
+        found[variable] = found.get(variable, 0.0) + value
+    return list(found.items())
+
+
+class _Highs(pulp.HiGHS):  # type: ignore[misc]
+    """PuLP's interface to HiGHS, which does not know that a search may end at its most nodes."""
+
+    def findSolutionValues(self, lp: Any) -> tuple[int, int]:
+        """Status and solution status; the variables have their values either way."""
+        try:
+            found: tuple[int, int] = super().findSolutionValues(lp)
+        except KeyError:
+            if lp.solverModel.getModelStatus() != highspy.HighsModelStatus.kSolutionLimit:
+                raise
+            return pulp.LpStatusNotSolved, pulp.LpSolutionIntegerFeasible
+        return found

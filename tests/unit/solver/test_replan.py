@@ -1,0 +1,228 @@
+"""Decisions on running plans that can be worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from jellybean_solver import Independent, Link, Plan, Pool, Problem, Sharing, Slo, solve
+from jellybean_solver.errors import SolverError
+from jellybean_solver.migration import MigrationPrices, migration
+from jellybean_solver.problem import ModelRef
+from jellybean_solver.replan import Replanned, Terms, Verdict, replan
+from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
+
+
+def two_ways(rate_per_s: float = 10.0, box_price: float = 1.0, target: float | None = None) -> Problem:
+    """`find` takes 0.1 s on a box and 0.02 s on a dearer `gpu`; `exact` is better and takes twice as long."""
+    quick = variant("quick", {"box": 0.1, "gpu": 0.02}, memory_bytes={"box": GIB, "gpu": GIB})
+    exact = variant("exact", {"box": 0.2, "gpu": 0.04}, memory_bytes={"box": 3 * GIB, "gpu": 3 * GIB})
+    return problem(
+        operator("find", ["camera"], quick, exact),
+        pools=[box(4, box_price), gpu(2, 3.0)],
+        rate_per_s=rate_per_s,
+        links=[Link("edge", "cloud", 0.5)],
+        accuracy=Independent({"find": {"quick": 80.0, "exact": 90.0}}),
+        slo=Slo(accuracy=target),
+    )
+
+
+def running(asked: Problem) -> Plan:
+    plan = solve(asked).plan
+    assert plan is not None
+    return plan
+
+
+def boxes(found: Replanned) -> int:
+    assert found.best is not None
+    return sum(worker.pool == "box" for worker in found.best.workers)
+
+
+def test_an_unchanged_problem_keeps_its_plan_for_nothing() -> None:
+    before = running(two_ways())
+    found = replan(two_ways(), before, Terms(MigrationPrices(1.0)))
+    assert found.verdict is Verdict.KEEP
+    assert found.running == before
+    assert found.saved_usd == pytest.approx(0.0)
+    assert found.migration is not None
+    assert (found.migration.loads, found.migration.kept, found.migration.dropped) == ((), 1, 0)
+
+
+def test_a_change_must_save_enough() -> None:
+    before = running(two_ways(20.0))  # two boxes; 10/s would need one
+    assert len(before.workers) == 2
+    keep = replan(two_ways(10.0), before, Terms(horizon_h=10.0, at_least=0.51))
+    assert keep.verdict is Verdict.KEEP
+    assert keep.saved_usd == pytest.approx(10.0)
+    assert keep.saved_share == pytest.approx(0.5)
+    change = replan(two_ways(10.0), before, Terms(horizon_h=10.0, at_least=0.5))
+    assert change.verdict is Verdict.REPLACE
+    assert boxes(change) == 1
+    assert change.migration is not None
+    assert (change.migration.loads, change.migration.kept, change.migration.dropped) == ((), 1, 1)
+
+
+def test_a_large_enough_rate_changes_the_plan() -> None:
+    before = running(two_ways(10.0))
+    found = replan(two_ways(30.0), before, Terms(MigrationPrices(100.0), 24.0))
+    assert found.verdict is Verdict.REPLACE
+    assert found.broken == ("box-1 would be busy 3.0000 of the time, above the cap of 1",)
+    assert found.migration is not None
+    # A gpu costs as much per hour as three boxes, but is one replica to start where two boxes more are two.
+    assert [(load.pool, load.replicas) for load in found.migration.loads] == [("gpu", 1)]
+
+
+def test_the_horizon_decides_whether_migration_pays() -> None:
+    before = running(two_ways(10.0))
+    dear = two_ways(10.0, box_price=6.0)  # boxes cost 6 now, a gpu 3
+    start = MigrationPrices(30.0)  # and the model is free to bring to the top tier
+    short, long = (replan(dear, before, Terms(start, horizon_h)) for horizon_h in (9.0, 11.0))
+    assert short.verdict is Verdict.KEEP
+    assert short.migration is not None
+    assert short.migration.total_usd == 0.0  # the best change is none
+    assert long.verdict is Verdict.REPLACE
+    assert long.running_usd == pytest.approx(66.0)
+    assert long.best_usd == pytest.approx(33.0 + 30.0)
+    assert long.saved_usd == pytest.approx(3.0)
+
+
+def test_a_plan_that_breaks_a_target_is_replaced_whatever_it_costs() -> None:
+    before = running(two_ways())
+    found = replan(two_ways(target=85.0), before, Terms(MigrationPrices(1e6), 1.0, at_least=1.0))
+    assert found.verdict is Verdict.REPLACE
+    assert found.broken == ("accuracy 80 is below the target of 85",)
+    assert found.saved_usd is not None
+    assert found.saved_usd < -1e5
+    assert found.best is not None
+    assert found.best.selection == {"find": "exact"}
+
+
+def test_without_any_plan_there_is_no_change_and_the_reasons_are_told() -> None:
+    before = running(two_ways())
+    found = replan(two_ways(target=95.0), before, Terms())
+    assert found.verdict is Verdict.NONE
+    assert found.best is None
+    assert found.infeasibility is not None
+    assert found.infeasibility.nearest_accuracy == 90.0
+
+
+def test_a_pool_that_has_vanished_breaks_the_plan_and_holds_nothing() -> None:
+    before = running(two_ways())
+    today = two_ways()
+    today = replace(today, pools=tuple(pool for pool in today.pools if pool.name != "box"))
+    found = replan(today, before, Terms(MigrationPrices(2.0)))
+    assert found.verdict is Verdict.REPLACE
+    assert found.broken == ("box-1 is of pool box, which does not exist",)
+    assert found.migration is not None
+    assert [(load.pool, load.replicas) for load in found.migration.loads] == [("gpu", 1)]
+    assert found.migration.dropped == 1
+
+
+def test_another_file_of_the_model_is_another_model() -> None:
+    def with_file(sha256: str) -> Problem:
+        asked = two_ways()
+        find = asked.operators[0]
+        variants = tuple(replace(v, model=ModelRef("find.onnx", sha256 * 32, GIB / 2)) for v in find.variants)
+        return replace(asked, operators=(replace(find, variants=variants),))
+
+    found = replan(with_file("cd"), running(with_file("ab")), Terms())
+    assert found.verdict is Verdict.REPLACE
+    assert found.broken == ("find runs another file of variant quick: SHA-256 abababababab, now cdcdcdcdcdcd",)
+    assert found.migration is not None
+    assert found.migration.download_usd == pytest.approx(0.25)  # half a GiB over the link at 0.5 USD/GiB
+
+
+def test_targets_that_the_solver_does_not_know_are_asked_of_both_plans() -> None:
+    before, today = running(two_ways(20.0)), two_ways(10.0)
+
+    def one_box(plan: Plan) -> str | None:
+        return "slow" if len(plan.workers) == 1 else None
+
+    def any_plan(plan: Plan) -> str | None:
+        return f"slow with {len(plan.workers)}"
+
+    kept = replan(today, before, Terms(), check=one_box)
+    assert (kept.verdict, kept.refused, kept.broken) == (Verdict.KEEP, "slow", ())
+    none = replan(today, before, Terms(), check=any_plan)
+    assert (none.verdict, none.refused, none.broken) == (Verdict.NONE, "slow with 1", ("slow with 2",))
+
+
+def test_the_budget_is_on_the_plan_without_the_way_there() -> None:
+    before = running(two_ways(10.0))
+    dear = two_ways(10.0, box_price=6.0)
+    today = replace(dear, slo=Slo(budget_usd_per_h=3.0))
+    found = replan(today, before, Terms(MigrationPrices(500.0), 1.0))
+    assert found.verdict is Verdict.REPLACE
+    assert found.broken == ("budget: 6.0000 USD/h is 3.0000 USD/h more than the 3.0000 USD/h allowed",)
+    assert found.best_usd == pytest.approx(503.0)
+
+
+def test_when_time_ends_a_good_running_plan_is_kept() -> None:
+    before = running(two_ways())
+    ticks = itertools.count()
+
+    def clock() -> float:
+        return float(next(ticks))
+
+    found = replan(two_ways(), before, Terms(), time_limit_s=0.5, clock=clock)
+    assert (found.verdict, found.best, found.broken) == (Verdict.KEEP, None, ())
+    with pytest.raises(SolverError, match="no plan was found in the time allowed"):
+        replan(two_ways(30.0), before, Terms(), time_limit_s=0.5, clock=clock)
+
+
+def test_a_horizon_is_longer_than_nothing() -> None:
+    with pytest.raises(SolverError, match="horizon"):
+        replan(two_ways(), running(two_ways()), Terms(horizon_h=0.0))
+
+
+def three_tiers() -> Problem:
+    """`find` on a `box` at the edge, `read` on a `hub`."""
+    find = variant("v", {"box": 0.1}, {"read": 1.0}, {"box": 2 * GIB})
+    read = variant("v", {"hub": 0.1})
+    asked = problem(
+        operator("find", ["camera"], find),
+        operator("read", ["find"], read),
+        pools=[box(3), Pool("hub", "hub", 3, 1.0)],
+        links=[Link("edge", "hub", 0.1), Link("hub", "cloud", 0.2), Link("edge", "cloud", 0.9)],
+    )
+    return replace(asked, tiers=("edge", "hub", "cloud"))
+
+
+def test_downloads_take_the_cheapest_links_from_the_top_tier() -> None:
+    plan, empty = running(three_tiers()), replace(running(three_tiers()), workers=(), routes=())
+    found = migration(empty, plan, MigrationPrices(0.01))
+    assert [(load.operator, load.tier, load.usd_per_gib) for load in found.loads] == [
+        ("find", "edge", pytest.approx(0.3)),
+        ("read", "hub", 0.2),
+    ]
+    assert found.loads[0].size_bytes == 2 * GIB  # no file: what it takes in memory
+    assert found.loads[1].size_bytes is None
+    assert found.start_usd == pytest.approx(0.02)
+    assert found.download_usd == pytest.approx(0.6)
+    assert migration(empty, plan, MigrationPrices(0.0, 2.0)).total_usd == pytest.approx(4.0)
+    assert migration(plan, empty, MigrationPrices(1.0)).total_usd == 0.0
+    apart = replace(plan, links=())
+    assert [load.usd_per_gib for load in migration(empty, apart, MigrationPrices()).loads] == [None, None]
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+def test_running_workers_are_used_for_what_they_hold(sharing: Sharing) -> None:
+    """Twice the rate: `a` and `b` need two boxes each, and no worker that holds one should load the other."""
+    pieces = [variant("v", {"box": 0.09}, {"b": 1.0}), variant("v", {"box": 0.09})]
+
+    def at(rate_per_s: float) -> Problem:
+        operators = operator("a", ["camera"], pieces[0]), operator("b", ["a"], pieces[1])
+        return problem(*operators, pools=[box(5, sharing=sharing)], rate_per_s=rate_per_s)
+
+    before = running(at(10.0))
+    found = replan(at(20.0), before, Terms(MigrationPrices(0.5)))
+    assert found.best is not None
+    assert found.migration is not None
+    assert len(found.best.workers) == 4
+    assert (found.migration.replicas, found.migration.dropped) == (2, 0)
+    assert found.best.certificate.gap == 0
+    assert found.best.certificate.objective == pytest.approx(found.best.cost.total_usd_per_h + 1.0 / 24.0)
+    loads = sorted(worker.load for worker in found.best.workers)
+    assert loads == pytest.approx([0.9] * 4)
