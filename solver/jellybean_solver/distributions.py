@@ -20,16 +20,12 @@ def service_sampler(service: ServiceTime, batch: int = 1) -> Sampler:
     with the last slope above the last; it is then rescaled, because capacity and predicted load come from the mean.
     """
     mean_s = service.mean_s / batch
-    points = _extended(service.quantiles)
-    if len(points) < 2:
+    points = [(level, value / batch) for level, value in quantile_points(service)]
+    if not points:
         return lambda rng: mean_s
-    raw = quantile_mean(points)
-    if raw <= 0:
-        return lambda rng: mean_s
-    scale = mean_s / raw
     levels = [level for level, _ in points[1:-1]]
-    starts = [(level, value * scale) for level, value in points[:-1]]
-    slopes = [(high - low) * scale / (right - left) for (left, low), (right, high) in pairwise(points)]
+    starts = points[:-1]
+    slopes = [(high - low) / (right - left) for (left, low), (right, high) in pairwise(points)]
 
     def draw(rng: random.Random) -> float:
         level = rng.random()
@@ -38,6 +34,13 @@ def service_sampler(service: ServiceTime, batch: int = 1) -> Sampler:
         return value + slopes[segment] * (level - left)
 
     return draw
+
+
+def quantile_points(service: ServiceTime) -> tuple[tuple[float, float], ...]:
+    """The quantile function of a run's seconds from level 0 to level 1, with the mean `mean_s`; empty: a constant."""
+    points = _extended(service.quantiles)
+    raw = quantile_mean(points) if len(points) >= 2 else 0.0
+    return tuple((level, value * service.mean_s / raw) for level, value in points) if raw > 0 else ()
 
 
 def quantile_mean(points: tuple[tuple[float, float], ...]) -> float:
