@@ -9,6 +9,7 @@ import typer
 
 from jellybean.cli.app import picture
 from jellybean.cli.console import EXIT_WOULD_BREAK, out, print_json, progress, say, warn
+from jellybean.cli.current import tell_renewed
 from jellybean.planning import unproven
 
 
@@ -22,8 +23,7 @@ def run_check(
         picture(plot)
     with progress("check") as advance:
         found = check_trace(directory, trace, overrides, seed=seed, progress=advance)
-    if found.renewed:
-        warn(found.renewed)
+    tell_renewed(found.project, found.plan, found.renewed)
     if (warning := unproven(found.plan)) is not None:
         warn(warning)
     if json:

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
 from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, warn
+from jellybean.cli.current import plan_of
 from jellybean.cli.documents import Example, check, init
 from jellybean.documents import Project, load_project
-from jellybean.planning import current_plan
 from jellybean.predict import predict
 from jellybean.records import predicted_rate_per_s, record_measurement, record_prediction
 from jellybean.report import Store, build_report, render_html, to_table
@@ -139,9 +139,7 @@ def measure(
 
 
 def _predict(project: Project) -> None:
-    plan, renewed = current_plan(project)
-    if renewed:
-        warn(renewed)
+    plan = plan_of(project)
     with progress("simulate") as advance:
         record_prediction(project.directory, plan, predict(plan, progress=advance))
 

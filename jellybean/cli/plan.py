@@ -12,10 +12,11 @@ from rich.table import Table
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, repeated
 from jellybean.cli.check import run_check
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
+from jellybean.cli.current import plan_of
 from jellybean.cli.failures import failure, text_of
 from jellybean.documents import load_project
 from jellybean.errors import InfeasibleError, OutOfTimeError
-from jellybean.planning import Planned, current_plan, kept_plan, plan_project, save_plan, unproven
+from jellybean.planning import Planned, kept_plan, plan_project, save_plan, unproven
 from jellybean.predict import predict
 from jellybean.records import record_plan, record_prediction
 from jellybean.report import plan_text
@@ -116,9 +117,7 @@ def simulate(
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan in virtual time."""
     project = load_project(directory, overrides or ())
-    current, renewed = current_plan(project)
-    if renewed:
-        warn(renewed)
+    current = plan_of(project)
     if (warning := unproven(current)) is not None:
         warn(warning)
     with progress("simulate") as advance:

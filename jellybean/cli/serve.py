@@ -11,11 +11,11 @@ from PIL import Image, UnidentifiedImageError
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say, warn
+from jellybean.cli.current import plan_of
 from jellybean.cli.documents import check
 from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
-from jellybean.planning import current_plan, unproven
-from jellybean.records import record_plan
+from jellybean.planning import unproven
 from jellybean.tensor_files import Array, read_npy, read_npz
 from jellybean_agent.errors import in_words
 from jellybean_solver.plan_document import to_document
@@ -40,7 +40,7 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
     """Start the plan's processes; stays in front unless detached."""
     from jellybean.serving import launcher
 
-    plan, renewed = current_plan(project)
+    plan = plan_of(project)
     if len(request_streams(plan)) > 1:
         raise JellyBeanError(
             f"{plan.name}: its sources have several rates, so they make requests of their own; "
@@ -54,13 +54,8 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
         )
     if (warning := unproven(plan)) is not None:
         warn(warning)
-    if renewed:
-        warn(renewed)
-    document = to_document(plan)
-    if renewed:
-        record_plan(project.directory, document)
     with progress("up") as advance:
-        running = launcher.up(project.directory, document, port=port, detach=detach, progress=advance)
+        running = launcher.up(project.directory, to_document(plan), port=port, detach=detach, progress=advance)
     serving = f"serving {plan.name} on {running.gateway_address} with {len(plan.workers)} workers"
     if detach:
         out.print(serving, style="green")

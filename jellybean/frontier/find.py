@@ -111,7 +111,7 @@ def _current(directory: Path, problem: Problem, curve: CostAccuracy) -> tuple[Cu
         return None, (f"the current plan is left out: {error}",)
     score = evaluate(replace(problem, slo=Slo()), plan)
     if score.violations or score.accuracy is None:
-        why = score.violations[0] if score.violations else "the profile does not know its accuracy"
-        return None, (f"the plan in {PLAN_FILE} is left out, it does not answer these documents: {why}",)
+        why = "it does not answer these documents and options" if score.violations else "its accuracy is not known"
+        return None, (f"the plan in {PLAN_FILE} is left out: {why}",)
     cost, corner = score.cost.total_usd_per_h, curve.at_least(score.accuracy)
     return Current(score.accuracy, cost, None if corner is None else cost - corner.cost_usd_per_h), ()

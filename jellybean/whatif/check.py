@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jellybean.documents import build_problem, load_project
+from jellybean.documents import Project, build_problem, load_project
 from jellybean.documents.trace import TraceFile, read_trace
 from jellybean.errors import DocumentError, SolverError
 from jellybean.planning import current_plan, plan_project
@@ -33,6 +33,7 @@ class Hint:
 class Check:
     """The replay of a trace over a plan. `hint` is None when nothing breaks; `renewed`: why the plan was made anew."""
 
+    project: Project
     plan: Plan
     renewed: str
     file: TraceFile
@@ -58,7 +59,7 @@ def check_trace(
     plan, renewed = current_plan(project)
     found = _replayed(plan, file, seed, path.name, progress)
     hint = _hint(directory, overrides, plan, file, seed, progress) if found.breaks else None
-    return Check(plan, renewed, file, found, hint)
+    return Check(project, plan, renewed, file, found, hint)
 
 
 def _replayed(plan: Plan, file: TraceFile, seed: int, label: str, progress: Progress) -> Replay:

@@ -165,6 +165,19 @@ def test_report_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     assert "jellybean simulate" in page
 
 
+def test_the_report_is_about_the_plan_that_was_made_anew(tmp_path: Path) -> None:
+    directory = str(tmp_path / "digits")
+    jellybean("init", "digits", directory)
+    jellybean("plan", directory)
+    first = json.loads(jellybean("report", directory, "--json").stdout)
+    jellybean("plan", directory, "--set", "sources.strip.rate=15/s")
+    assert json.loads(jellybean("report", directory, "--json").stdout)["plan_hash"] != first["plan_hash"]
+    assert "planned anew" in jellybean("simulate", directory).stderr
+    again = json.loads(jellybean("report", directory, "--json").stdout)
+    assert again["plan_hash"] == first["plan_hash"]
+    assert again["baselines"], "what it was compared to is not forgotten"
+
+
 def test_schema_prints_every_document() -> None:
     schemas = json.loads(jellybean("schema").stdout)
     assert set(schemas) == {"workflow", "infrastructure", "profiles"}
