@@ -156,6 +156,7 @@ class AgentService:
         if self.driver is not None:
             status.requests_in_hand = self.driver.requests_in_hand
             status.completed.update(self.driver.figures.completed)
+            status.runs.update({name: sizes.total() for name, sizes in self.driver.figures.runs.items()})
             status.busy_s.update(self.driver.busy_s())
         return status
 

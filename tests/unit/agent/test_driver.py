@@ -14,12 +14,14 @@ import grpc.aio
 import numpy as np
 import pytest
 from onnx import helper
+from prometheus_client import CollectorRegistry, generate_latest
 
 from jellybean_agent.driver import Driver, Figures
 from jellybean_agent.executor import Executor, RunResult
 from jellybean_agent.inboxes import Inboxes
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
+from jellybean_agent.metrics import AgentCollector
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import PlanView, plan_view
 from jellybean_agent.stacking import Input
@@ -36,12 +38,18 @@ def view_of(root: Path, sha256: str, batch: int) -> PlanView:
     return plan_view(make_plan(root, {"double": (["x"], sha256)}, [(1.0, route)], sources={"x": "edge"}, batch=batch))
 
 
+def scrape(view: PlanView, driver: Driver) -> str:
+    registry = CollectorRegistry()
+    registry.register(AgentCollector(view, view.workers["edge-1"], lambda: driver))
+    return generate_latest(registry).decode()
+
+
 def answered(
     root: Path, view: PlanView, executor: Executor, requests: Sequence[Array]
-) -> tuple[list[agent_pb2.Message], Figures]:
-    """What a gateway gets for requests 0, 1, 2, ..., in their order."""
+) -> tuple[list[agent_pb2.Message], Figures, str]:
+    """What a gateway gets for requests 0, 1, 2, ..., in their order; and the agent's figures and metrics."""
 
-    async def all_of_them() -> tuple[list[agent_pb2.Message], Figures]:
+    async def all_of_them() -> tuple[list[agent_pb2.Message], Figures, str]:
         answers: asyncio.Queue[agent_pb2.Message] = asyncio.Queue()
         inboxes = Inboxes(answers.put_nowait, lambda: False)
         deliver = grpc.stream_stream_rpc_method_handler(
@@ -65,9 +73,10 @@ def answered(
                 executor.gate.set()
             found = [await asyncio.wait_for(answers.get(), 20) for _ in requests]
             await asyncio.to_thread(driver.stop)
+            scraped = scrape(view, driver)
         await gateway.close()
         await server.stop(0)
-        return sorted(found, key=lambda message: int(message.request_id)), driver.figures
+        return sorted(found, key=lambda message: int(message.request_id)), driver.figures, scraped
 
     return asyncio.run(all_of_them())
 
@@ -100,7 +109,7 @@ def test_an_unforeseen_fault_fails_its_request_only(tmp_path: Path) -> None:
     sha256 = scale(tmp_path / "models/double.onnx", 2.0)
     executor = FailsOnce(tmp_path / "models/double.onnx", sha256, ("x",))
     ones = np.ones((1, 4), np.float32)
-    (first, second), figures = answered(tmp_path, view_of(tmp_path, sha256, 1), executor, [ones, ones])
+    (first, second), figures, _ = answered(tmp_path, view_of(tmp_path, sha256, 1), executor, [ones, ones])
     assert first.failure.operator == "double"
     assert "ZeroDivisionError('a fault nobody foresaw')" in first.failure.reason
     assert decode(second.tensor).tolist() == [[2, 2, 2, 2]]
@@ -111,17 +120,21 @@ def test_requests_that_wait_share_runs_and_each_gets_its_own_row(tmp_path: Path)
     sha256 = scale(tmp_path / "models/double.onnx", 2.0)
     executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)
     requests = [np.full((1, 4), number, np.float32) for number in range(10)]
-    found, figures = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
+    found, figures, metrics = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
     assert [decode(message.tensor).tolist() for message in found] == [[[2 * number] * 4] for number in range(10)]
     assert figures.runs == {"double": Counter({1: 2, 4: 2})}  # the first found the worker free, the last was left over
     assert figures.completed == {"double": 10}
+    labels = 'operator="double",variant="only",worker="edge-1"'
+    assert f'jellybean_runs_total{{batch="1",{labels}}} 2.0' in metrics
+    assert f'jellybean_runs_total{{batch="4",{labels}}} 2.0' in metrics
+    assert f"jellybean_requests_total{{{labels}}} 10.0" in metrics
 
 
 def test_tensors_that_do_not_fit_together_run_one_after_another(tmp_path: Path) -> None:
     sha256 = scale(tmp_path / "models/double.onnx", 2.0, size="m")
     executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)
     requests = [np.ones((1, size), np.float32) for size in (1, 2, 3, 3, 3, 3, 3)]
-    found, figures = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
+    found, figures, _ = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
     assert [decode(message.tensor).tolist() for message in found] == [[[2.0] * array.shape[1]] for array in requests]
     assert figures.runs == {"double": Counter({1: 5, 2: 1})}  # 1; 2 3 3 3 apart; 3 3
     assert figures.broken == {"double": 0}
@@ -138,13 +151,14 @@ def test_one_bad_request_of_a_batch_fails_alone(tmp_path: Path) -> None:
     )
     executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=8)
     requests = [np.array([row], np.float32) for row in (0, 1, 2, 99, 4, 5)]
-    found, figures = answered(tmp_path, view_of(tmp_path, sha256, 8), executor, requests)
+    found, figures, metrics = answered(tmp_path, view_of(tmp_path, sha256, 8), executor, requests)
     assert "onnxruntime" in found[3].failure.reason
     assert [decode(message.tensor).tolist() for message in found if not message.HasField("failure")] == [
         [0.0], [1.0], [2.0], [4.0], [5.0]
     ]  # fmt: skip
     assert (figures.completed, figures.failed, figures.broken) == ({"double": 5}, {"double": 1}, {"double": 1})
     assert figures.runs == {"double": Counter({1: 5})}
+    assert 'jellybean_failed_batches_total{operator="double",variant="only",worker="edge-1"} 1.0' in metrics
 
 
 def test_a_model_that_mixes_its_requests_answers_them_one_by_one_and_says_so(
@@ -155,7 +169,7 @@ def test_a_model_that_mixes_its_requests_answers_them_one_by_one_and_says_so(
     sha256 = save(tmp_path / "models/double.onnx", [node], {"x": ["n", 2]}, ("y", [1, 2]), axes=np.array([0], np.int64))
     executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)
     requests = [np.full((1, 2), number, np.float32) for number in range(4)]
-    found, figures = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
+    found, figures, _ = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
     assert [decode(message.tensor).tolist() for message in found] == [[[number, number]] for number in range(4)]
     assert (figures.failed, figures.broken) == ({"double": 0}, {"double": 1})
     (warning,) = [record.getMessage() for record in caplog.records]
