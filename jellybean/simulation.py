@@ -180,7 +180,11 @@ def brains(plan: Plan) -> Mapping[str, Brain]:
     edges = [edge for operator in plan.operators for edge in operator.inputs]
     wiring = {operator.name: _wiring(operator.inputs, operator.name, edges) for operator in plan.operators}
     routes = [route.workers for route in plan.routes]
-    return {worker.name: Brain(worker.name, wiring, routes) for worker in plan.workers}
+    return {worker.name: Brain(worker.name, wiring, routes, _batches(plan, worker.pool)) for worker in plan.workers}
+
+
+def _batches(plan: Plan, pool: str) -> Mapping[str, int]:
+    return {operator.name: operator.batch[pool] for operator in plan.operators if pool in operator.batch}
 
 
 def _wiring(inputs: tuple[Edge, ...], name: str, edges: list[Edge]) -> OperatorWiring:

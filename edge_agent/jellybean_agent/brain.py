@@ -1,7 +1,9 @@
 """The brain of a worker: a pure state machine. Events in, instructions out; no clock, no sockets, no tensors.
 
 It joins the inputs of a request, waits for the children of a fan-out, keeps a first-come-first-served queue and runs
-one thing at a time. The agent drives it with gRPC and onnxruntime; the simulator drives it in virtual time.
+one thing at a time. When it is free it takes the first that waits and with it, up to the operator's batch size, what
+else waits for the same operator; it never waits for more. A batch that fails runs again one by one, so that only the
+requests that are to blame fail. The agent drives it with gRPC and onnxruntime; the simulator drives it in virtual time.
 
 Messages may come in any order and more than once. Request ids are never used twice: what is remembered of requests
 that are over (to ignore late and repeated messages) is bounded, so a worker's memory is too.
@@ -18,6 +20,7 @@ from jellybean_agent.messages import (
     GATEWAY,
     Failed,
     Instruction,
+    Item,
     Message,
     Outputs,
     Path,
@@ -57,34 +60,54 @@ class _Request:
     """What is in hand of one request. Dropped from the brain as soon as there is nothing."""
 
     pending: dict[Key, _Pending] = field(default_factory=dict)
-    queued: set[int] = field(default_factory=set)  # runs in the queue
+    queued: set[tuple[str, int]] = field(default_factory=set)  # operator and number of its items that wait
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The outstanding run, and the state of each item's request when it started."""
+
+    run: Run
+    states: tuple[_Request, ...]
 
 
 class Brain:
-    """State machine of one worker. Invariant: at most one Run is outstanding, and one is while any are queued."""
+    """State machine of one worker. Invariant: at most one Run is outstanding, and one is while any items are queued.
 
-    def __init__(self, worker: str, wiring: Mapping[str, OperatorWiring], routes: Routes) -> None:
+    `batches`: operator -> most items per run; 1 where it is left out.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        wiring: Mapping[str, OperatorWiring],
+        routes: Routes,
+        batches: Mapping[str, int] | None = None,
+    ) -> None:
         self._worker = worker
         self._wiring = wiring
         self._routes = routes
+        self._batches = batches or {}
         self._kind = {(up, op): kind for op, wires in wiring.items() for up, kind in wires.inputs}
         self._requests: dict[str, _Request] = {}
-        self._queue: OrderedDict[int, Run] = OrderedDict()
-        self._running: tuple[Run, _Request] | None = None
-        self._next_run = 0
+        # Invariant: each operator's queue is in ascending order of numbers, so those that go alone stand in front.
+        self._queues: dict[str, OrderedDict[int, Item]] = {operator: OrderedDict() for operator in wiring}
+        self._alone: set[int] = set()  # items whose batch failed
+        self._running: _Running | None = None
+        self._next_run = self._next_item = 0
         self._forgotten = _Recent(FORGOTTEN)
         self._done = _Recent(DONE)
 
     @property
     def queued(self) -> int:
-        """Runs that wait, the running one not counted."""
-        return len(self._queue)
+        """Items that wait, the running ones not counted."""
+        return sum(map(len, self._queues.values()))
 
     @property
     def requests_in_hand(self) -> int:
         """Requests with anything here: waiting for inputs, queued or running."""
-        given_up = self._running is not None and self._running[0].request not in self._requests
-        return len(self._requests) + given_up
+        running = {item.request for item in self._running.run.items} if self._running is not None else set()
+        return len(self._requests.keys() | running)
 
     def received(self, message: Message) -> Sequence[Instruction]:
         """A message for one of this worker's operators has come."""
@@ -98,32 +121,42 @@ class Brain:
         self._start(out)
         return out
 
-    def completed(self, run: int, outputs: Outputs) -> Sequence[Instruction]:
-        """The outstanding run is done: send its outputs on, start the next.
+    def completed(self, run: int, outputs: Sequence[Outputs]) -> Sequence[Instruction]:
+        """The outstanding run is done: send its items' outputs on, in their order; start the next.
 
-        When `outputs` raises (an output without a leading dimension, say) nothing has changed: report `failed`.
+        When `outputs` raise (an output without a leading dimension, say) nothing has changed: report `failed`.
         """
-        if self._running is None or self._running[0].run != run:
+        if self._running is None or self._running.run.run != run:
             return ()
-        done, request = self._running
+        done = self._running
         out: list[Instruction] = []
-        messages = self._outgoing(done, outputs) if self._requests.get(done.request) is request else ()
+        messages = [
+            message
+            for item, state, of in zip(done.run.items, done.states, outputs, strict=True)
+            for message in (self._outgoing(done.run.operator, item, of) if self._in_hand(item, state) else ())
+        ]
         self._running = None
         for message in messages:
             self._hand_on(message, out)
-        self._settle(done.request)
+        for item in done.run.items:
+            self._settle(item.request)
         self._start(out)
         return out
 
     def failed(self, run: int, reason: str) -> Sequence[Instruction]:
-        """The outstanding run failed: the whole request does."""
-        if self._running is None or self._running[0].run != run:
+        """The outstanding run failed: with one item its whole request does, several run again one by one."""
+        if self._running is None or self._running.run.run != run:
             return ()
-        done, request = self._running
-        self._running = None
+        done = self._running
         out: list[Instruction] = []
-        if self._requests.get(done.request) is request:
-            self._fail(done.request, done.operator, reason, out)
+        operator = done.run.operator
+        self._running = None
+        for item, state in zip(reversed(done.run.items), reversed(done.states), strict=True):
+            if self._in_hand(item, state):
+                if len(done.run.items) > 1:
+                    self._enqueue(operator, item, state, again=True)
+                else:
+                    self._fail(item.request, operator, reason, out)
         self._start(out)
         return out
 
@@ -135,8 +168,13 @@ class Brain:
     def _drop(self, request: str) -> None:
         self._forgotten.add(request)
         state = self._requests.pop(request, None)
-        for run in state.queued if state else ():
-            del self._queue[run]
+        for operator, number in state.queued if state else ():
+            del self._queues[operator][number]
+            self._alone.discard(number)
+
+    def _in_hand(self, item: Item, state: _Request) -> bool:
+        """Whether an item's request was neither given up nor failed since its run started."""
+        return self._requests.get(item.request) is state
 
     def _fail(self, request: str, operator: str, reason: str, out: list[Instruction]) -> None:
         self._drop(request)
@@ -147,16 +185,36 @@ class Brain:
         state = self._requests.get(request)
         if state is None or state.pending or state.queued:
             return
-        if self._running is None or self._running[1] is not state:
+        if self._running is None or not any(running is state for running in self._running.states):
             del self._requests[request]
 
     def _start(self, out: list[Instruction]) -> None:
-        if self._running is None and self._queue:
-            number, run = self._queue.popitem(last=False)
-            state = self._requests[run.request]
-            state.queued.remove(number)
-            self._running = (run, state)
-            out.append(run)
+        """When free: the item that became ready first, and others of its operator in their order, up to a batch."""
+        if self._running is not None:
+            return
+        waiting = [(next(iter(queue)), operator) for operator, queue in self._queues.items() if queue]
+        if not waiting:
+            return
+        first, operator = min(waiting)
+        queue = self._queues[operator]
+        items: list[Item] = []
+        most = 1 if first in self._alone else self._batches.get(operator, 1)
+        while queue and len(items) < most:
+            items.append(queue.popitem(last=False)[1])
+        for item in items:
+            self._requests[item.request].queued.remove((operator, item.number))
+        self._alone.discard(first)
+        run, self._next_run = Run(self._next_run, operator, tuple(items)), self._next_run + 1
+        self._running = _Running(run, tuple(self._requests[item.request] for item in items))
+        out.append(run)
+
+    def _enqueue(self, operator: str, item: Item, state: _Request, *, again: bool = False) -> None:
+        """Last in its operator's queue; `again`: first, and alone."""
+        self._queues[operator][item.number] = item
+        state.queued.add((operator, item.number))
+        if again:
+            self._queues[operator].move_to_end(item.number, last=False)
+            self._alone.add(item.number)
 
     def _refusal(self, message: Message) -> str | None:
         """Why a message cannot be taken: the sender has another plan, or is broken."""
@@ -171,19 +229,19 @@ class Brain:
             return f"the message from {edge[0]!r} to {edge[1]!r} is of a child that cannot be: {message.path}"
         return None
 
-    def _outgoing(self, done: Run, outputs: Outputs) -> list[Message]:
-        """The messages of a finished run, children in order."""
+    def _outgoing(self, operator: str, item: Item, outputs: Outputs) -> list[Message]:
+        """The messages of a finished item, children in order."""
         messages = []
-        for downstream, kind in self._wiring[done.operator].outputs or ((GATEWAY, "each"),):
+        for downstream, kind in self._wiring[operator].outputs or ((GATEWAY, "each"),):
             parts: list[tuple[Path, Payload]]
             if kind != "fan_out":
-                parts = [(done.path, outputs.take(downstream, None))]
+                parts = [(item.path, outputs.take(downstream, None))]
             elif (count := outputs.rows(downstream)) > 0:
-                parts = [((*done.path, (row, count)), outputs.take(downstream, row)) for row in range(count)]
+                parts = [((*item.path, (row, count)), outputs.take(downstream, row)) for row in range(count)]
             else:
-                parts = [((*done.path, (0, 0)), None)]
+                parts = [((*item.path, (0, 0)), None)]
             messages += [
-                Message(done.request, done.route, done.operator, downstream, path, payload) for path, payload in parts
+                Message(item.request, item.route, operator, downstream, path, payload) for path, payload in parts
             ]
         return messages
 
@@ -241,9 +299,8 @@ class Brain:
             else pending.arrived[upstream][0]
             for upstream, kind in wires.inputs
         )
-        number, self._next_run = self._next_run, self._next_run + 1
-        self._queue[number] = Run(number, operator, last.request, last.route, pending.path, inputs)
-        state.queued.add(number)
+        number, self._next_item = self._next_item, self._next_item + 1
+        self._enqueue(operator, Item(number, last.request, last.route, pending.path, inputs), state)
 
 
 class _Recent:

@@ -12,8 +12,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import grpc
 
@@ -21,17 +22,16 @@ from jellybean_agent.brain import Brain
 from jellybean_agent.errors import AgentError, InvalidInputError, PermanentError, PlanViewError, status_of
 from jellybean_agent.executor import Executor
 from jellybean_agent.links import EmulatedLinks
-from jellybean_agent.messages import GATEWAY, Failed, Instruction, Message, Path, Payload, Run, Send
+from jellybean_agent.messages import GATEWAY, Failed, Instruction, Item, Message, Path, Payload, Run, Send
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView
+from jellybean_agent.stacking import split, stacked
 from jellybean_agent.tensors import Array, decode, encode
 from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
 MAX_CHILDREN = 65536  # of one fan-out
-_FULL, _NOT_FULL = 64, 32  # runs waiting: where credit stops, and where it comes back
-
-_Done = tuple[Mapping[str, Array], float] | AgentError
+_FULL = 64  # items waiting where credit stops, or two batches if that is more; at half of it, it comes back
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,33 @@ class TensorOutputs:
         return array if row is None else array[row : row + 1]
 
 
-@dataclass(slots=True)
-class Figures:
-    """What this worker has done, by operator."""
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A finished run: what each item gets, and the sizes in which the model really ran."""
 
-    completed: dict[str, int] = field(default_factory=dict)
-    failed: dict[str, int] = field(default_factory=dict)
-    busy_s: dict[str, float] = field(default_factory=dict)
+    outputs: Sequence[TensorOutputs]
+    sizes: Sequence[int]
+    busy_s: float
+
+
+class Figures:
+    """What this worker has done, by operator: requests completed and failed, seconds busy, runs by size.
+
+    `broken`: batches that failed and ran again one by one.
+    """
+
+    def __init__(self, operators: Iterable[str]) -> None:
+        names = tuple(operators)
+        self.completed = dict.fromkeys(names, 0)
+        self.failed = dict.fromkeys(names, 0)
+        self.broken = dict.fromkeys(names, 0)
+        self.busy_s = dict.fromkeys(names, 0.0)
+        self.runs = {name: Counter[int]() for name in names}
+
+    def done(self, operator: str, done: _Done) -> None:
+        self.completed[operator] += len(done.outputs)
+        self.busy_s[operator] += done.busy_s
+        self.runs[operator].update(done.sizes)
 
 
 class Driver:
@@ -71,13 +91,14 @@ class Driver:
         self._view, self._worker, self._executors, self._links = view, view.workers[worker], executors, links
         self._peers = peers
         own = {name: view.operators[name].wiring for name in self._worker.operators}
-        self._brain = Brain(worker, own, view.routes)
+        self._brain = Brain(worker, own, view.routes, self._worker.batches)
+        self._full = max(_FULL, 2 * max(self._worker.batches.values(), default=1))
         self._lock = threading.Lock()  # of the brain: the event loop receives, the executor thread completes
         self._stopping = False
         self._loop = asyncio.get_running_loop()
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._under_way: tuple[str, float] | None = None  # operator, since when: written by the executor thread
-        self.figures = Figures(dict.fromkeys(own, 0), dict.fromkeys(own, 0), dict.fromkeys(own, 0.0))
+        self.figures = Figures(own)
         self.on_room: Callable[[], None] = _nothing  # called while the queue is short
         self._thread = threading.Thread(target=self._execute, name=f"executor of {worker}", daemon=True)
         self._thread.start()  # last: it uses all of the above
@@ -85,7 +106,7 @@ class Driver:
     @property
     def is_full(self) -> bool:
         """Whether senders should wait before they send more."""
-        return self._brain.queued >= _FULL
+        return self._brain.queued >= self._full
 
     @property
     def queued(self) -> int:
@@ -132,11 +153,10 @@ class Driver:
         """The executor thread: one run after another, the next one without a detour through the event loop."""
         run = self._runs.get()
         while run is not None and not self._stopping:
-            done: _Done
+            done: _Done | AgentError
             self._under_way = (run.operator, time.monotonic())
             try:
-                result = self._executors[run.operator].run(run.inputs)
-                done = (_by_downstream(self._view.operators[run.operator], result.outputs), result.busy_s)
+                done = _run(self._view.operators[run.operator], self._executors[run.operator], run.items)
             except AgentError as error:
                 done = error
             except MemoryError:
@@ -147,18 +167,17 @@ class Driver:
             self._under_way = None
             run = self._finished(run, done) or self._runs.get()
 
-    def _finished(self, run: Run, done: _Done) -> Run | None:
+    def _finished(self, run: Run, done: _Done | AgentError) -> Run | None:
         """Tell the brain, hand what is to be sent to the event loop; the next run if there is one."""
         status = grpc.StatusCode.INTERNAL
         with self._lock:
             if isinstance(done, AgentError):
                 status = status_of(done)
-                self.figures.failed[run.operator] += 1
+                self._count_failure(run, done)
                 instructions = self._brain.failed(run.run, str(done))
             else:
-                self.figures.completed[run.operator] += 1
-                self.figures.busy_s[run.operator] += done[1]
-                instructions = self._brain.completed(run.run, TensorOutputs(done[0]))
+                self.figures.done(run.operator, done)
+                instructions = self._brain.completed(run.run, done.outputs)
         following = [instruction for instruction in instructions if isinstance(instruction, Run)]
         others = [instruction for instruction in instructions if not isinstance(instruction, Run)]
         try:
@@ -169,9 +188,17 @@ class Driver:
             return None
         return following[0] if following else None
 
+    def _count_failure(self, run: Run, error: AgentError) -> None:
+        if len(run.items) == 1:
+            self.figures.failed[run.operator] += 1
+            return
+        self.figures.broken[run.operator] += 1
+        text = "%s: a run of %d requests of %s failed, each runs again alone: %s"
+        LOG.warning(text, self._worker.name, len(run.items), run.operator, error)
+
     def _after(self, instructions: Sequence[Instruction], status: grpc.StatusCode) -> None:
         self._act(instructions, status)
-        if self._brain.queued <= _NOT_FULL:
+        if self._brain.queued <= self._full // 2:
             self.on_room()
 
     def _act(self, instructions: Sequence[Instruction], status: grpc.StatusCode = grpc.StatusCode.INTERNAL) -> None:
@@ -256,6 +283,19 @@ def write_message(plan: str, message: Message) -> agent_pb2.Message:
         tensor=None if message.payload is None else encode(message.payload),
         plan=plan,
     )
+
+
+def _run(operator: OperatorView, executor: Executor, items: Sequence[Item]) -> _Done:
+    """All items in one run of the model, or one after another where their tensors do not fit together."""
+    inputs = items[0].inputs if len(items) == 1 else stacked([item.inputs for item in items])
+    if inputs is None:
+        results = [executor.run(item.inputs) for item in items]
+        outputs = [_by_downstream(operator, result.outputs) for result in results]
+        return _Done([*map(TensorOutputs, outputs)], [1] * len(items), sum(result.busy_s for result in results))
+    result = executor.run(inputs)
+    found = _by_downstream(operator, result.outputs)
+    outputs = [found] if len(items) == 1 else split(found, len(items))
+    return _Done([*map(TensorOutputs, outputs)], [len(items)], result.busy_s)
 
 
 def _by_downstream(operator: OperatorView, outputs: Mapping[str, Array]) -> dict[str, Array]:

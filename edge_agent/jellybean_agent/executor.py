@@ -19,6 +19,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from jellybean_agent.emulation import Emulation
 from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, in_words
 from jellybean_agent.onnx_wire import has_external_data
+from jellybean_agent.stacking import Input
 from jellybean_agent.tensors import MAX_TENSOR_BYTES, Array, mismatch
 
 ORT_ERRORS: tuple[type[Exception], ...] = (
@@ -35,8 +36,6 @@ _DTYPES = {
 }
 _ACCELERATORS = ("CUDAExecutionProvider", "ROCMExecutionProvider")
 _WARM_UP_RUNS = 3
-
-Input = Array | tuple[Array, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,14 @@ class RunResult:
 class Executor:
     """One model, loaded after its content was verified, with its inputs wired to upstream names.
 
-    An edge feeds the model input named like its upstream, else the input at the edge's position. Not safe for several
-    threads: a worker runs one thing at a time.
+    An edge feeds the model input named like its upstream, else the input at the edge's position. `batch`: the most
+    requests that a run will be given, stacked along the leading dimension. Not safe for several threads: a worker runs
+    one thing at a time.
     """
 
-    def __init__(self, model_path: Path, sha256: str, input_order: Sequence[str], speed: float = 1.0) -> None:
+    def __init__(
+        self, model_path: Path, sha256: str, input_order: Sequence[str], speed: float = 1.0, batch: int = 1
+    ) -> None:
         if not speed > 0:
             raise ModelError(f"speed {speed} of {model_path}: it must be above 0")
         self._session = _load(model_path, sha256, accelerated=speed == 1.0)
@@ -74,7 +76,13 @@ class Executor:
         self.inputs = _wire(ports, input_order, str(model_path))
         self._upstreams = tuple(input_order)
         self._output_names = [port.name for port in self.outputs]
-        self._warm_up()
+        fixed = [port for port in self.inputs if batch > 1 and port.shape[:1] != (-1,)]
+        if fixed:
+            raise ModelError(
+                f"model {model_path}: input {fixed[0].name} has shape {_shown(fixed[0])}, so it takes one request at a "
+                f"time, but the plan has batches of {batch}; take batch sizes above 1 out of its profile and plan again"
+            )
+        self._warm_up(batch)
 
     def run(self, inputs: Sequence[Input]) -> RunResult:
         """One inference; `inputs` in the order of the edges, a tuple of the children's tensors for a gather.
@@ -111,18 +119,19 @@ class Executor:
             feed[port.name] = array
         return feed
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, batch: int) -> None:
         """First runs allocate arenas. Open sizes are made up here, so a failure proves nothing."""
-        feed = {p.name: np.zeros([max(size, 1) for size in p.shape], p.dtype) for p in self.inputs}
-        if sum(array.nbytes for array in feed.values()) > MAX_TENSOR_BYTES:
-            return
-        for _ in range(_WARM_UP_RUNS):
-            try:
-                self._session.run(self._output_names, feed)
-            except ORT_ERRORS:
+        for size in sorted({1, batch, *(2**power for power in range(batch.bit_length()))}):
+            feed = {port.name: np.zeros(_sizes(port, size), port.dtype) for port in self.inputs}
+            if sum(array.nbytes for array in feed.values()) > MAX_TENSOR_BYTES:
                 return
-        if self._emulation is not None:
-            self._emulation.busy_s(feed)
+            for _ in range(_WARM_UP_RUNS):
+                try:
+                    self._session.run(self._output_names, feed)
+                except ORT_ERRORS:
+                    return
+            if self._emulation is not None:
+                self._emulation.busy_s(feed)
 
 
 def file_sha256(path: Path) -> str:
@@ -163,6 +172,15 @@ def _port(item: ort.NodeArg, model: str) -> Port:
     if item.type not in _DTYPES:
         raise ModelError(f"model {model}: {item.name} is a {item.type}; only tensors of numbers can be served")
     return Port(item.name, _DTYPES[item.type], tuple(s if isinstance(s, int) and s >= 0 else -1 for s in item.shape))
+
+
+def _sizes(port: Port, batch: int) -> list[int]:
+    sizes = [max(size, 1) for size in port.shape]
+    return [batch, *sizes[1:]] if port.shape[:1] == (-1,) else sizes
+
+
+def _shown(port: Port) -> str:
+    return "[" + ", ".join("any" if size == -1 else str(size) for size in port.shape) + "]"
 
 
 def _wire(ports: Sequence[Port], upstreams: Sequence[str], model: str) -> tuple[Port, ...]:

@@ -39,15 +39,27 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Execute `operator` on `inputs`: per input edge, in the operator's order, one payload or a tuple for a gather."""
+class Item:
+    """What one request, or one child of it, has an operator do.
 
-    run: int
-    operator: str
+    `number` counts a worker's items in the order in which they became ready, from 0. `inputs`: per input edge, in the
+    operator's order, one payload or a tuple for a gather.
+    """
+
+    number: int
     request: str
     route: int
     path: Path
     inputs: tuple[Payload | tuple[Payload, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Execute `operator` on `items`, at once where their tensors allow it. There is one at least."""
+
+    run: int
+    operator: str
+    items: tuple[Item, ...]
     kind: Literal["run"] = "run"
 
 
@@ -65,7 +77,7 @@ Instruction = Send | Run | Failed
 
 
 class Outputs(Protocol):
-    """What a finished run produced; the driver implements it over tensors, the simulator over random numbers."""
+    """What a run gave for one item; the driver implements it over tensors, the simulator over random numbers."""
 
     def rows(self, downstream: str) -> int:
         """Leading dimension of the output on a FAN_OUT edge to `downstream`."""
@@ -80,7 +92,7 @@ class Worker(Protocol):
     """The interface of a worker's brain, as the agent's driver and the simulator use it."""
 
     def received(self, message: Message) -> Sequence[Instruction]: ...
-    def completed(self, run: int, outputs: Outputs) -> Sequence[Instruction]: ...
+    def completed(self, run: int, outputs: Sequence[Outputs]) -> Sequence[Instruction]: ...
     def failed(self, run: int, reason: str) -> Sequence[Instruction]: ...
     def forget(self, request: str) -> Sequence[Instruction]: ...
 

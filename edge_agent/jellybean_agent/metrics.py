@@ -15,25 +15,30 @@ _LABELS = ("operator", "variant", "worker")
 
 
 class AgentCollector(Collector):
-    """Requests, failures and busy seconds by operator, variant and worker; the worker's queue."""
+    """Requests, runs, failures and busy seconds by operator, variant and worker; the worker's queue."""
 
     def __init__(self, view: PlanView, worker: WorkerView, driver: Callable[[], Driver | None]) -> None:
         self._view, self._worker, self._driver = view, worker, driver
 
     def collect(self) -> Iterator[Metric]:
         driver = self._driver()
-        requests = CounterMetricFamily("jellybean_requests", "Runs completed.", labels=_LABELS)
-        failures = CounterMetricFamily("jellybean_failures", "Runs that failed.", labels=_LABELS)
+        requests = CounterMetricFamily("jellybean_requests", "Requests completed.", labels=_LABELS)
+        runs = CounterMetricFamily("jellybean_runs", "Runs by requests in one.", labels=(*_LABELS, "batch"))
+        failures = CounterMetricFamily("jellybean_failures", "Requests that failed.", labels=_LABELS)
+        broken = CounterMetricFamily("jellybean_failed_batches", "Batches that ran again one by one.", labels=_LABELS)
         busy = CounterMetricFamily("jellybean_busy_seconds", "Time spent on runs.", labels=_LABELS)
-        queue = GaugeMetricFamily("jellybean_queue", "Runs that wait.", labels=("worker",))
+        queue = GaugeMetricFamily("jellybean_queue", "Requests that wait.", labels=("worker",))
         if driver is not None:
             for name in self._worker.operators:
                 labels = (name, self._view.operators[name].variant, self._worker.name)
                 requests.add_metric(labels, driver.figures.completed[name])
+                for size, count in sorted(driver.figures.runs[name].items()):
+                    runs.add_metric((*labels, str(size)), count)
                 failures.add_metric(labels, driver.figures.failed[name])
+                broken.add_metric(labels, driver.figures.broken[name])
                 busy.add_metric(labels, driver.figures.busy_s[name])
             queue.add_metric((self._worker.name,), driver.queued)
-        yield from (requests, failures, busy, queue)
+        yield from (requests, runs, failures, broken, busy, queue)
 
 
 def serve_metrics(

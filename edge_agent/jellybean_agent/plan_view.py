@@ -48,12 +48,13 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker of the plan and the operators that some route gives it."""
+    """A worker of the plan, the operators that some route gives it, and how many requests they take at once."""
 
     name: str
     tier: str
     speed: float
     operators: tuple[str, ...]
+    batches: Mapping[str, int]  # operator -> most requests per run
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +140,8 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     sources = {item["name"]: item["tier"] for item in document["sources"]}
     routes = tuple({str(op): str(worker) for op, worker in item["workers"].items()} for item in document["routes"])
     operators = _operators(document["operators"], frozenset(sources))
-    workers = {
-        item["name"]: WorkerView(
-            item["name"],
-            item["tier"],
-            float(item.get("speed", 1.0)),
-            tuple(op for op in operators if any(route.get(op) == item["name"] for route in routes)),
-        )
-        for item in document["workers"]
-    }
+    batches = {item["name"]: item["batch"] for item in document["operators"]}
+    workers = {item["name"]: _worker(item, operators, batches, routes) for item in document["workers"]}
     outputs = {
         source: tuple((op.name, kind) for op in operators.values() for up, kind in op.wiring.inputs if up == source)
         for source in sources
@@ -161,6 +155,22 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     weights = tuple(float(item["weight"]) for item in document["routes"])
     name, hash_ = document["name"], document["hash"]
     return PlanView(name, hash_, sources, outputs, operators, workers, routes, weights, links)
+
+
+def _worker(
+    item: Mapping[str, Any],
+    operators: Mapping[str, OperatorView],
+    batches: Mapping[str, Mapping[str, int]],
+    routes: tuple[Mapping[str, str], ...],
+) -> WorkerView:
+    own = tuple(op for op in operators if any(route.get(op) == item["name"] for route in routes))
+    sizes = {op: int(batches[op][item["pool"]]) for op in own}
+    for op, size in sizes.items():
+        wiring = operators[op].wiring
+        alone = "gather" in (kind for _, kind in wiring.inputs) or "fan_out" in (kind for _, kind in wiring.outputs)
+        if size < 1 or (size > 1 and alone):
+            raise ValueError(f"batches of {size} of {op}" + (", which gathers or fans out" if alone else ""))
+    return WorkerView(item["name"], item["tier"], float(item.get("speed", 1.0)), own, sizes)
 
 
 def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[str, OperatorView]:

@@ -84,7 +84,8 @@ def load_executors(view: PlanView, worker: WorkerView, root: Path) -> dict[str, 
     for operator in (view.operators[name] for name in worker.operators):
         try:
             upstreams = [upstream for upstream, _ in operator.wiring.inputs]
-            found[operator.name] = Executor(*_model(operator, root), upstreams, worker.speed)
+            batch = worker.batches[operator.name]
+            found[operator.name] = Executor(*_model(operator, root), upstreams, worker.speed, batch)
             _check_outputs(operator, found[operator.name])
         except ModelError as error:
             raise ModelError(f"{operator.name}/{operator.variant}: {error}") from error
@@ -155,6 +156,7 @@ class AgentService:
         if self.driver is not None:
             status.requests_in_hand = self.driver.requests_in_hand
             status.completed.update(self.driver.figures.completed)
+            status.runs.update({name: sizes.total() for name, sizes in self.driver.figures.runs.items()})
             status.busy_s.update(self.driver.busy_s())
         return status
 

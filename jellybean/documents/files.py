@@ -22,6 +22,8 @@ from jellybean_solver.problem import Edge, EdgeKind
 
 _CHUNK = 2**20
 
+Models = Mapping[str, Mapping[str, Model]]  # operator -> variant -> what its file takes and gives
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
@@ -84,12 +86,12 @@ def array_header(directory: Path, reference: str) -> ArrayHeader:
     return ArrayHeader(tuple(shape), dtype.name)
 
 
-def check_files(workflow: Workflow, flow: Flow, directory: Path) -> None:
-    """Models exist, have their hash and fit along the edges; held-out arrays exist and fit too."""
-    if workflow.document is None:
-        return
-    arrays = _arrays(workflow, directory)
+def check_files(workflow: Workflow, flow: Flow, directory: Path) -> Models:
+    """Models exist, have their hash and fit along the edges; held-out arrays exist and fit too. Returns the models."""
     models: dict[str, dict[str, Model]] = {}
+    if workflow.document is None:
+        return models
+    arrays = _arrays(workflow, directory)
     for operator, spec in workflow.document.operators.items():
         for variant, files in spec.variants.items():
             model = _model(workflow, directory, ("operators", operator, "variants", variant), files)
@@ -98,6 +100,7 @@ def check_files(workflow: Workflow, flow: Flow, directory: Path) -> None:
     for operator, edges in flow.edges.items():
         for variant, model in models.get(operator, {}).items():
             _fits(workflow, operator, variant, model, edges, models, arrays)
+    return models
 
 
 def _arrays(workflow: Workflow, directory: Path) -> Mapping[str, ArrayHeader]:

@@ -215,7 +215,7 @@ class LimitsSpec(Strict):
     sharing: Annotated[Sharing, Field(strict=False)] = Field(
         default=Sharing.SHARED, description="Default of all pools."
     )
-    batch: int = Field(default=1, ge=1, description="Most requests that a worker may take into one run.")
+    batch: int = Field(default=32, ge=1, description="Most requests that a worker may take into one run.")
     load_from: Literal["mean", "p50", "p75", "p90", "p95", "p99"] = Field(
         default="mean", description="The latency figure that capacity counts."
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from jellybean.documents.checks import Infrastructure, Workflow
 from jellybean.documents.explain import Checked
+from jellybean.documents.files import Models
 from jellybean.documents.flow import Flow
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.profiles import (
@@ -195,6 +196,27 @@ def _load_figures(profiles: Profiles, path: DocPath, profile: VariantProfile, fl
                 where = (*path, type_, str(size))
                 where = where if where in profiles.tree.values else where[:-1]
                 profiles.tree.add(where, message, f"add {load_from}, or set limits.load_from to a figure it has")
+
+
+def check_batches(profiles: Profiles, models: Models) -> None:
+    """No batch was measured of a model that takes one request at a time."""
+    if profiles.document is None:
+        return
+    for operator, variants in models.items():
+        for variant, model in variants.items():
+            single = [port.name for port in model.inputs if port.tensor.shape and port.tensor.shape[0] == 1]
+            profile = profiles.document.operators.get(operator, {}).get(variant)
+            if single and profile is not None:
+                _one_row(profiles, ("operators", operator, variant, "latency"), profile, single[0])
+
+
+def _one_row(profiles: Profiles, path: DocPath, profile: VariantProfile, port: str) -> None:
+    for type_, batches in profile.latency.items():
+        for size in batches:
+            if size > 1:
+                message = f"a batch of {size}, but input {port!r} of the model takes exactly 1 row"
+                hint = "take it out, or export the model with an open leading dimension"
+                profiles.tree.add((*path, type_, str(size)), message, hint, key=True)
 
 
 class _Accuracy:

@@ -11,7 +11,7 @@ from jellybean.documents.explain import Checked, check_tree
 from jellybean.documents.files import check_files
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.overrides import apply_overrides, option_text
-from jellybean.documents.profile_checks import check_profiles
+from jellybean.documents.profile_checks import check_batches, check_profiles
 from jellybean.documents.profiles import ProfilesDocument
 from jellybean.documents.reader import read_file
 from jellybean.documents.units import nearest
@@ -123,6 +123,8 @@ def _check_all(
     flow = check_workflow(workflow)
     check_infrastructure(infrastructure)
     check_tiers(workflow, infrastructure)
-    check_files(workflow, flow, directory)
+    models = check_files(workflow, flow, directory)
     runs_on = check_profiles(workflow, infrastructure, profiles, flow) if profiles is not None else {}
+    if profiles is not None:
+        check_batches(profiles, models)
     check_reach(workflow, infrastructure, flow, runs_on)

@@ -17,8 +17,9 @@ from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Array, Model, Selection, Workload
 from jellybean_agent.brain import Brain
 from jellybean_agent.errors import AgentError
-from jellybean_agent.executor import Executor, Input
+from jellybean_agent.executor import Executor
 from jellybean_agent.messages import GATEWAY, Failed, Instruction, Message, Path, Run, Send
+from jellybean_agent.stacking import Input
 from jellybean_solver.problem import Edge, EdgeKind
 
 Inputs = tuple[Input, ...]
@@ -89,7 +90,7 @@ class Flow:
         while todo:
             match todo.popleft():
                 case Run() as run:
-                    todo.extend(brain.completed(run.run, _Outputs(self._outputs(run, selection))))
+                    todo.extend(brain.completed(run.run, [_Outputs(self._outputs(run, selection))]))
                 case Send(_, message):
                     answers[message.upstream][message.path] = message.payload
                 case Failed() as failed:
@@ -107,19 +108,19 @@ class Flow:
 
     def _outputs(self, run: Run, selection: Selection) -> Mapping[str, Array]:
         above = self._workload.ancestors[run.operator]
-        key = ((run.operator, *(selection[name] for name in above)), run.path)
+        key = ((run.operator, *(selection[name] for name in above)), run.items[0].path)
         if key not in self._memo:
             self._memo[key] = self._execute(run, self._workload.step_by_name[run.operator].model(selection[above[-1]]))
         return self._memo[key]
 
     def _execute(self, run: Run, model: Model) -> Mapping[str, Array]:
-        workload = self._workload
+        workload, (item,) = self._workload, run.items
         try:
-            result = self.executor(model).run(run.inputs)
+            result = self.executor(model).run(item.inputs)
         except AgentError as error:
             raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
         if len(self.inputs[run.operator]) < KEPT_INPUTS:
-            self.inputs[run.operator].append(run.inputs)
+            self.inputs[run.operator].append(item.inputs)
         found: dict[str, Array] = {}
         for edge in workload.edges:
             if edge.upstream == model.operator:

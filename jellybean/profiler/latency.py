@@ -22,6 +22,7 @@ from jellybean.profiler.flow import Inputs, load
 from jellybean.profiler.workload import Array, Model, Workload
 from jellybean_agent.errors import AgentError
 from jellybean_agent.executor import Executor
+from jellybean_agent.stacking import stacked
 
 BLOCKS = 4
 WARM_UP_RUNS = 2  # at the start of a block: what ran before was another model
@@ -142,8 +143,18 @@ class LatencyMeter:
         return self._executors[model, speed]
 
     def accepts_batches(self, model: Model) -> bool:
-        """Whether the model's inputs leave their leading dimension open."""
-        return all(port.shape and port.shape[0] == -1 for port in self._executor(model, 1.0).inputs)
+        """Whether real requests can be stacked for the model, and what it gives can be cut apart again: by one run."""
+        executor, sample = self._executor(model, 1.0), self._inputs[model.operator]
+        pair = stacked([sample[0], sample[-1]]) if stacked(sample) is not None else None
+        if pair is None or any(port.shape[:1] != (-1,) for port in executor.inputs):
+            return False
+        try:
+            outputs = executor.run(pair).outputs
+        except AgentError:
+            return False
+        first = next(iter(outputs))
+        sent = {edge.output or first for edge in self._workload.edges if edge.upstream == model.operator} or {first}
+        return all(outputs[name].shape[:1] == (2,) for name in sent)
 
     def result(self, point: Point) -> Latency:
         """All blocks of a finished point together."""

@@ -17,7 +17,8 @@ import psutil
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model
 from jellybean_agent.errors import AgentError
-from jellybean_agent.executor import Executor, Input
+from jellybean_agent.executor import Executor
+from jellybean_agent.stacking import Input
 
 RUNS = 3
 SMALLEST_BYTES = 4096  # growth is counted in pages

@@ -7,33 +7,58 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from jellybean_solver.problem import ServiceTime
+from jellybean_solver.problem import ServiceTime, Times
 
-Sampler = Callable[[random.Random], float]
+Sampler = Callable[[random.Random, int], float]  # generator, requests in the run -> seconds
+Quantiles = Callable[[float], float]  # level in [0, 1) -> seconds
 SAME_RATIO = 0.05  # relative; measured shares of a ratio that was overridden say nothing about the new one
 
 
-def service_sampler(service: ServiceTime, batch: int = 1) -> Sampler:
-    """Draws the seconds that one request keeps a worker busy; the draws' mean is `mean_s / batch` exactly.
+def service_sampler(times: Times) -> Sampler:
+    """Draws the seconds that a run keeps a worker busy; the draws' mean for a profiled size is its `mean_s` exactly.
 
-    The quantile function is piecewise linear through the measured quantiles, constant below the first, and goes on
-    with the last slope above the last; it is then rescaled, because capacity and predicted load come from the mean.
+    A size between two profiled ones takes what lies between them in proportion, at the same level: so do its mean and
+    its quantiles. None is above the largest.
     """
-    mean_s = service.mean_s / batch
-    points = [(level, value / batch) for level, value in quantile_points(service)]
+    sizes = sorted(times)
+    by_size = {size: _quantiles(times[size]) for size in sizes}
+    constant = all(quantiles is None for quantiles in by_size.values())
+
+    def at(size: int, level: float) -> float:
+        quantiles = by_size[size]
+        return times[size].mean_s if quantiles is None else quantiles(level)
+
+    def draw(rng: random.Random, size: int) -> float:
+        level = 0.0 if constant else rng.random()
+        if size in by_size:
+            return at(size, level)
+        above = bisect_right(sizes, size)
+        low, high = sizes[above - 1], sizes[above]
+        part = (size - low) / (high - low)
+        return (1.0 - part) * at(low, level) + part * at(high, level)
+
+    return draw
+
+
+def _quantiles(service: ServiceTime) -> Quantiles | None:
+    """The quantile function; None when all draws are the mean.
+
+    It is piecewise linear through the measured quantiles, constant below the first, and goes on with the last slope
+    above the last; it is then rescaled, because capacity and predicted load come from the mean.
+    """
+    points = quantile_points(service)
     if not points:
-        return lambda rng: mean_s
+        return None
     levels = [level for level, _ in points[1:-1]]
     starts = points[:-1]
     slopes = [(high - low) / (right - left) for (left, low), (right, high) in pairwise(points)]
 
-    def draw(rng: random.Random) -> float:
-        level = rng.random()
+    def value_at(level: float) -> float:
         segment = bisect_right(levels, level)
         left, value = starts[segment]
         return value + slopes[segment] * (level - left)
 
-    return draw
+    return value_at
 
 
 def quantile_points(service: ServiceTime) -> tuple[tuple[float, float], ...]:

@@ -1,8 +1,7 @@
 """The simulator: a plan in virtual time, event by event, deterministic by its seed.
 
 Workers come through a protocol, so that the very state machine that serves is the one simulated; this module adds what
-is around it: arrivals, routes, links, the time a run takes and how many children it has. An operator with a batch size
-keeps its worker busy for batch time / batch per request, as capacity counts it.
+is around it: arrivals, routes, links, the time a run takes with as many requests as it has, and how many children.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ GOLDEN = (5**0.5 - 1) / 2  # phases by it keep periodic streams of commensurable
 
 
 class Worker(Protocol):
-    """What the simulator needs of a worker: first come first served, at most one run outstanding.
+    """What the simulator needs of a worker: at most one run outstanding, of as many items as its plan allows.
 
-    Instructions have a `kind`: `send` (worker, message), `run` (run, operator) or `failed` (operator, reason); a plan
-    that fits together never causes the last.
+    Instructions have a `kind`: `send` (worker, message), `run` (run, operator, items) or `failed` (operator, reason); a
+    plan that fits together never causes the last. An item's `number` counts them as they became ready, from 0.
     """
 
     @property
@@ -66,14 +65,14 @@ class SourceMessage:
 
 @dataclass(slots=True)
 class _Station:
-    """A worker at work. `running`: the operator of the run outstanding."""
+    """A worker at work. `running`: the operator of the run outstanding, and its number of items."""
 
     name: str
     tier: str
     worker: Worker
     queue: QueueSums
     samplers: Mapping[str, Sampler]
-    running: str = ""
+    running: tuple[str, int] = ("", 0)
     busy_s: float = 0.0
 
 
@@ -177,9 +176,9 @@ class _Simulation:
 
     def _station(self, planned: PlannedWorker, worker: Worker) -> _Station:
         samplers = {
-            operator.name: service_sampler(operator.service[planned.pool][batch], batch)
+            operator.name: service_sampler(operator.service[planned.pool])
             for operator in self._plan.operators
-            if (batch := operator.batch.get(planned.pool)) is not None
+            if planned.pool in operator.service
         }
         return _Station(planned.name, planned.tier, worker, QueueSums(self._window), samplers)
 
@@ -256,10 +255,12 @@ class _Simulation:
         self._follow(station, station.worker.received(message), before)
 
     def _finish(self, station: _Station, run: int) -> None:
-        outputs = self._whole
-        ratios = self._ratios.get(station.running)
+        operator, items = station.running
+        outputs = [self._whole] * items
+        ratios = self._ratios.get(operator)
         if ratios is not None:
-            outputs = _Outputs(ratios, self._child_rng.random(), self._plan.operator_by_name[station.running].children)
+            shares = self._plan.operator_by_name[operator].children
+            outputs = [_Outputs(ratios, self._child_rng.random(), shares) for _ in range(items)]
         before = station.worker.queued
         self._follow(station, station.worker.completed(run, outputs), before)
 
@@ -278,19 +279,21 @@ class _Simulation:
         after = station.worker.queued
         if started is None and after == before:
             return
-        waited = station.queue.changed(self._now, after - before + (started is not None), started is not None)
+        numbers = [item.number for item in started.items] if started is not None else []
+        waited = station.queue.changed(self._now, after - before + len(numbers), numbers)
         if started is not None:
             self._start(station, started, waited)
 
     def _start(self, station: _Station, run: Any, waited: float) -> None:
-        operator = station.running = run.operator
-        service = station.samplers[operator](self._service_rng[operator])
+        operator, items = station.running = run.operator, len(run.items)
+        service = station.samplers[operator](self._service_rng[operator], items)
         station.busy_s += self._window.overlap(self._now, self._now + service)
         if self._observer is not None:
             self._observer.busy(station.name, self._now, self._now + service)
         if self._window.holds(self._now):
             sums = self._runs[operator]
             sums.runs += 1
+            sums.requests += items
             sums.wait_s += waited
             sums.service_s += service
         self._at(self._now + service, self._finish, station, run.run)

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorFigures:
-    """Means over an operator's runs that started in the window. `wait_mean_s`: inputs there, but not running yet."""
+    """Of an operator's runs that started in the window, and the requests in them (children one by one).
+
+    Means: `wait_mean_s` of requests, inputs there but not running yet; `service_mean_s` of runs.
+    """
 
     runs: int
+    requests: int
     wait_mean_s: float
     service_mean_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """Runs waiting at a worker, the running one not counted: mean over the window's time, and the longest."""
+    """Requests waiting at a worker, the running ones not counted: mean over the window's time, and the longest."""
 
     mean: float
     longest: int
@@ -84,27 +87,29 @@ class Window:
 
 @dataclass(slots=True)
 class QueueSums:
-    """Length of one worker's queue over time. `ready` holds when each waiting run became ready, first come first."""
+    """Length of one worker's queue over time. `ready`: number of each waiting item -> when it became ready."""
 
     window: Window
-    ready: deque[float] = field(default_factory=deque)
+    ready: dict[int, float] = field(default_factory=dict)
+    items: int = 0
     longest: int = 0
     area: float = 0.0  # integral of the length over the window
     since: float = 0.0
 
-    def changed(self, now: float, added: int, started: bool) -> float:
-        """`added` runs became ready at `now`, then one started if `started`; returns how long that one waited."""
+    def changed(self, now: float, added: int, started: Iterable[int]) -> float:
+        """`added` items became ready at `now`, then those numbered `started` ran; how long these waited in all."""
         self.area += len(self.ready) * self.window.overlap(self.since, now)
         self.since = now
-        self.ready.extend([now] * added)
-        waited = now - self.ready.popleft() if started else 0.0
+        self.ready.update((number, now) for number in range(self.items, self.items + added))
+        self.items += added
+        waited = sum(now - self.ready.pop(number) for number in started)
         if len(self.ready) > self.longest and self.window.holds(now):
             self.longest = len(self.ready)
         return waited
 
     def figures(self) -> QueueFigures:
         """Closes the window."""
-        self.changed(max(self.since, self.window.end_s), 0, started=False)
+        self.changed(max(self.since, self.window.end_s), 0, ())
         return QueueFigures(self.area / (self.window.end_s - self.window.start_s), self.longest)
 
 
@@ -113,14 +118,15 @@ class RunSums:
     """Runs of one operator that started in the window."""
 
     runs: int = 0
+    requests: int = 0
     wait_s: float = 0.0
     service_s: float = 0.0
 
     def figures(self) -> OperatorFigures:
         """Means; nan without a run."""
         if self.runs == 0:
-            return OperatorFigures(0, math.nan, math.nan)
-        return OperatorFigures(self.runs, self.wait_s / self.runs, self.service_s / self.runs)
+            return OperatorFigures(0, 0, math.nan, math.nan)
+        return OperatorFigures(self.runs, self.requests, self.wait_s / self.requests, self.service_s / self.runs)
 
 
 def _plain(value: Any) -> Any:

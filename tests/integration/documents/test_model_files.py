@@ -75,6 +75,7 @@ def problems(tmp_path: Path) -> Project:
         models: dict[str, tuple[list[Port], list[Port]]] | None = None,
         arrays: dict[str, Any] | None = None,
         replace: tuple[str, str] = ("", ""),
+        profiles: str = "",
     ) -> Sequence[DocumentProblem]:
         hashes = {
             name: save(tmp_path / "models" / f"{name}.onnx", *ports)
@@ -85,8 +86,9 @@ def problems(tmp_path: Path) -> Project:
         np.savez(tmp_path / "data" / "heldout.npz", **{**held, **(arrays or {})})
         (tmp_path / "workflow.yaml").write_text(WORKFLOW.format(**hashes).replace(*replace))
         (tmp_path / "infrastructure.yaml").write_text(INFRASTRUCTURE)
+        (tmp_path / "profiles.yaml").write_text(profiles)
         try:
-            load_project(tmp_path, profiles=False)
+            load_project(tmp_path, profiles=bool(profiles))
         except DocumentError as error:
             return error.problems
         return ()
@@ -147,6 +149,24 @@ def test_files_that_are_not_there(problems: Project, old: str, new: str, line: i
     assert message in problem.message
     assert problem.line == line
     assert problem.hint
+
+
+PROFILES = """\
+kind: Profiles
+operators:
+  find: {find: {message: 1 KiB, latency: {box: 1 ms}}}
+  read:
+    small: {message: 40 B, latency: {box: {1: 1 ms, 4: 2 ms}}}
+    large: {message: 40 B, latency: {box: {1: 1 ms, 4: 2 ms}}}
+  number: {number: {latency: {box: 1 ms}}}
+"""
+
+
+def test_batches_of_a_model_that_takes_one_row_are_refused(problems: Project) -> None:
+    assert problems(profiles=PROFILES) == ()
+    (problem,) = problems({"large": ([("x", FLOAT, [1, 16, 16])], [("scores", FLOAT, [1, 10])])}, profiles=PROFILES)
+    assert (problem.line, problem.path) == (6, "operators.read.large.latency.box.4")
+    assert problem.message == "a batch of 4, but input 'x' of the model takes exactly 1 row"
 
 
 def test_another_output_can_be_named(problems: Project) -> None:

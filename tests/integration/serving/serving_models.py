@@ -76,6 +76,7 @@ def make_plan(
     speed: float = 1.0,
     rate_per_s: float = 20.0,
     arrivals: Arrivals = Arrivals.PERIODIC,
+    batch: int = 1,
 ) -> Document:
     """A plan document. Operators: name -> (inputs, sha256 of models/NAME.onnx); workers are called POOL-i, the pool is
     the tier as well."""
@@ -85,7 +86,7 @@ def make_plan(
         service = {tier: ServiceTime(1e-4, 1e-4) for tier in ("edge", "cloud")}
         sizes = dict.fromkeys(operators, 16.0)
         model = ModelRef(f"models/{name}.onnx", sha256)
-        planned.append(planned_operator(name, edges, "only", rate_per_s, service, sizes, {}, model))
+        planned.append(planned_operator(name, edges, "only", rate_per_s, service, sizes, {}, model, batch=batch))
     names = dict.fromkeys(worker for _, route in routes for worker in route.values())
     workers = []
     for worker in names:

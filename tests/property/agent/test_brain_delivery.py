@@ -1,21 +1,23 @@
-"""Brains driven by hand: any order of deliveries, repeated messages, failures. Answers are checked against a reference
-that evaluates the workflow by recursion."""
+"""Brains driven by hand: any order of deliveries, repeated messages, batches, failures. Answers are checked against a
+reference that evaluates the workflow by recursion."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean_agent.brain import Brain, OperatorWiring
-from jellybean_agent.messages import GATEWAY, Failed, Instruction, Message, Path, Run, Send
+from jellybean_agent.messages import GATEWAY, Failed, Instruction, Item, Message, Path, Run, Send
 from jellybean_solver.answers import Answers
 from jellybean_solver.problem import Edge, EdgeKind
 from tests.property.simulator.plans import random_edges
 
 Inputs = Mapping[str, list[Edge]]
+Work = tuple[str, str, Path]  # request, operator, path
 randoms = st.randoms(use_true_random=False)  # for the wiring, so that it shrinks
 orders = st.integers(0, 2**32).map(random.Random)  # for the order of events, of which there are too many to shrink
 
@@ -28,14 +30,14 @@ def children(request: str, operator: str, path: Path) -> int:
 class Symbols:
     """Outputs whose payload spells out how it came about."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, operator: str, item: Item) -> None:
+        self._operator, self._item = operator, item
 
     def rows(self, downstream: str) -> int:
-        return children(self._run.request, self._run.operator, self._run.path)
+        return children(self._item.request, self._operator, self._item.path)
 
     def take(self, downstream: str, row: int | None) -> object:
-        whole = (self._run.operator, self._run.inputs)
+        whole = (self._operator, self._item.inputs)
         return whole if row is None else (whole, row)
 
 
@@ -75,7 +77,10 @@ def paths(inputs: Inputs, request: str, operator: str) -> list[Path]:
 
 
 class Network:
-    """Brains with everything in flight in one bag, from which any thing may come next, and some twice."""
+    """Brains with everything in flight in one bag, from which any thing may come next, and some twice.
+
+    A share `failures` of what items are run on is bad: any run with it fails. As many batches fail for nothing.
+    """
 
     def __init__(self, rng: random.Random, inputs: Inputs, repeats: float, failures: float = 0.0) -> None:
         self.rng, self.inputs, self.repeats, self.failures = rng, inputs, repeats, failures
@@ -89,7 +94,10 @@ class Network:
         }
         names = [f"w{i}" for i in range(rng.randint(1, 3))]
         self.routes = [{op: rng.choice(names) for op in inputs} for _ in range(rng.randint(1, 3))]
-        self.brains = {name: Brain(name, wiring, self.routes) for name in names}
+        self.batches = {name: {op: rng.choice([1, 1, 2, 3, 8]) for op in inputs} for name in names}
+        self.brains = {name: Brain(name, wiring, self.routes, self.batches[name]) for name in names}
+        self.done: Counter[Work] = Counter()
+        self.guilty: set[str] = set()
         self.running: dict[str, Run | None] = dict.fromkeys(names)
         self.bag: list[tuple[str, Message | str]] = []  # worker, message or request to forget
         self.answers: dict[str, list[Message]] = {}
@@ -142,11 +150,16 @@ class Network:
         run = self.running[worker]
         assert run is not None
         self.running[worker] = None
-        brain = self.brains[worker]
-        if self.rng.random() < self.failures:
+        assert 1 <= len(run.items) <= self.batches[worker][run.operator]
+        brain, work = self.brains[worker], [(item.request, run.operator, item.path) for item in run.items]
+        bad = [request for request, *where in work if random.Random(f"{request} {where}").random() < self.failures]
+        if bad or (len(work) > 1 and self.rng.random() < self.failures):
+            self.guilty.update(bad if len(work) == 1 else ())
             self.follow(worker, list(brain.failed(run.run, "broken")))
         else:
-            self.follow(worker, list(brain.completed(run.run, Symbols(run))))
+            self.done.update(work)
+            outputs = [Symbols(run.operator, item) for item in run.items]
+            self.follow(worker, list(brain.completed(run.run, outputs)))
 
 
 def check(network: Network, request: str, sinks: list[str]) -> None:
@@ -158,6 +171,7 @@ def check(network: Network, request: str, sinks: list[str]) -> None:
     for (sink, path), payload in found.items():
         alive = all(count for _, count in path)
         assert payload == (value(network.inputs, request, sink, path) if alive else None)
+    assert all(count == 1 for (of, *_), count in network.done.items() if of == request), "something was run twice"
     collected = Answers(sinks)
     for index, message in enumerate(network.answers[request], 1):
         assert collected.add(message.upstream, message.path)
@@ -197,4 +211,5 @@ def test_failed_requests_leave_nothing_and_do_not_touch_the_others(rng: random.R
     for request in requests:
         if request not in network.failed:
             check(network, request, [op for op in inputs if op not in used])
+    assert network.failed == network.guilty, "a request failed by another's fault"
     assert all(brain.queued == 0 and brain.requests_in_hand == 0 for brain in network.brains.values())

@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from jellybean_solver.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Sharing, Slo, Source
+from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Sharing, Slo, Source, unbatched
 from tests.planned import planned_operator
 
 SOURCE = Source("image", "edge", 10.0, 1000.0)
@@ -139,8 +139,11 @@ def _kind(upstream: str, scope: tuple[str, ...], target: tuple[str, ...]) -> Edg
     return EdgeKind.GATHER if scope[:-1] == target and scope else None
 
 
-def random_plan(rng: random.Random, load: float = 0.6) -> Plan:
-    """Random wiring on random routes over up to three tiers; the busiest worker's load is `load`."""
+def random_plan(rng: random.Random, load: float = 0.6, *, batches: bool = False) -> Plan:
+    """Random wiring on random routes over up to three tiers; the busiest worker's load is `load`.
+
+    `batches`: some operators take up to eight requests at once, for nothing: in the time of one.
+    """
     sources, inputs = random_edges(rng)
     workers = {f"{tier}-{i}": tier for tier in TIERS for i in range(1, rng.randint(1, 2) + 1)}
     rates = dict.fromkeys(sources, 5.0)
@@ -164,6 +167,7 @@ def random_plan(rng: random.Random, load: float = 0.6) -> Plan:
         for worker in workers
     )
     scale = load / busiest
+    alone = unbatched([edge for edges in inputs.values() for edge in edges])
     operators = [
         operator(
             name,
@@ -171,6 +175,7 @@ def random_plan(rng: random.Random, load: float = 0.6) -> Plan:
             rates[name] * scale,
             times[name],
             {e.downstream: 1000.0 for es in inputs.values() for e in es if e.upstream == name},
+            batch=rng.choice([1, 2, 8]) if batches and name not in alone else 1,
         )
         for name, edges in inputs.items()
     ]

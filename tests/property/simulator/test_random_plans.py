@@ -18,7 +18,7 @@ randoms = st.randoms(use_true_random=False)
 @settings(deadline=None, max_examples=150)
 @given(randoms, st.floats(0.05, 1.5))
 def test_every_request_is_answered_once_and_the_same_seed_repeats(rng: random.Random, load: float) -> None:
-    plan = random_plan(rng, load)
+    plan = random_plan(rng, load, batches=True)
     duration_s = 30 / plan.sources[0].rate_per_s
     result = simulate_plan(plan, seed=7, duration_s=duration_s, warmup_s=0.0)  # raises on a second answer
     assert result.completed == result.offered
@@ -37,7 +37,7 @@ def test_long_runs_reach_the_plans_loads_and_obey_littles_law(seed: int) -> None
         assert loads[worker.name] == pytest.approx(worker.load)
         assert result.utilisation[worker.name] == pytest.approx(loads[worker.name], rel=0.2, abs=0.02)
     assert capacity_scale(plan) <= 1 / 0.6 + 1e-9
-    waiting = sum(f.runs * f.wait_mean_s for f in result.operators.values() if f.runs) / result.duration_s
+    waiting = sum(f.requests * f.wait_mean_s for f in result.operators.values() if f.runs) / result.duration_s
     assert sum(queue.mean for queue in result.queues.values()) == pytest.approx(waiting, rel=0.05, abs=0.05)
 
 

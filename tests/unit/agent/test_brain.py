@@ -8,7 +8,7 @@ import pytest
 
 from jellybean_agent import brain as brain_module
 from jellybean_agent.brain import Brain, OperatorWiring
-from jellybean_agent.messages import GATEWAY, Failed, Instruction, Message, Path, Run, Send
+from jellybean_agent.messages import GATEWAY, Failed, Instruction, Item, Message, Path, Run, Send
 
 WIRING = {
     "find": OperatorWiring((("strip", "each"),), (("shape", "fan_out"), ("strokes", "fan_out"))),
@@ -61,6 +61,11 @@ def only_run(out: Sequence[Instruction]) -> Run:
     return run
 
 
+def only(run: Run) -> Item:
+    (item,) = run.items
+    return item
+
+
 def sends(out: Sequence[Instruction]) -> list[Send]:
     return [instruction for instruction in out if isinstance(instruction, Send)]
 
@@ -69,13 +74,13 @@ def test_a_whole_request_on_one_worker() -> None:
     brain = make()
     assert brain.received(source(downstream="number")) == []
     run = only_run(brain.received(source()))
-    assert (run.operator, run.inputs, run.path) == ("find", ("data",), ())
+    assert (run.operator, only(run).inputs, only(run).path) == ("find", ("data",), ())
     seen = []
-    out = brain.completed(run.run, Rows(2))
+    out = brain.completed(run.run, [Rows(2)])
     while not sends(out):
         run = only_run(out)
-        seen.append((run.operator, run.path))
-        out = brain.completed(run.run, Rows())
+        seen.append((run.operator, only(run).path))
+        out = brain.completed(run.run, [Rows()])
     assert seen == [
         ("shape", ((0, 2),)),
         ("shape", ((1, 2),)),
@@ -85,15 +90,15 @@ def test_a_whole_request_on_one_worker() -> None:
         ("read", ((1, 2),)),
         ("number", ()),
     ]
-    assert run.inputs == (("number", "number"), "data")
+    assert only(run).inputs == (("number", "number"), "data")
     assert out == [Send(GATEWAY, Message("r", 0, "number", "", (), ""))]
     assert (brain.queued, brain.requests_in_hand) == (0, 0)
 
 
 def test_children_go_to_the_worker_that_the_route_names_in_order() -> None:
     brain = make()
-    shape = only_run(brain.completed(only_run(brain.received(source(route=1))).run, Rows(1)))
-    (send,) = sends(brain.completed(shape.run, Rows()))
+    shape = only_run(brain.completed(only_run(brain.received(source(route=1))).run, [Rows(1)]))
+    (send,) = sends(brain.completed(shape.run, [Rows()]))
     assert (send.worker, send.message.downstream, send.message.path) == ("b-1", "read", ((0, 1),))
 
 
@@ -103,19 +108,19 @@ def test_gathered_children_are_in_the_order_of_their_index() -> None:
     assert [brain.received(read(index, 3)) for index in (2, 0)] == [[], []]
     assert brain.requests_in_hand == 1
     run = only_run(brain.received(read(1, 3)))
-    assert run.inputs == (("digit 0", "digit 1", "digit 2"), "data")
+    assert only(run).inputs == (("digit 0", "digit 1", "digit 2"), "data")
 
 
 def test_no_child_at_all_passes_through_joins_and_ends_in_an_empty_gather() -> None:
     brain = make()
     brain.received(source(downstream="number"))
-    run = only_run(brain.completed(only_run(brain.received(source())).run, Rows(0)))
-    assert (run.operator, run.path, run.inputs) == ("number", (), ((), "data"))
+    run = only_run(brain.completed(only_run(brain.received(source())).run, [Rows(0)]))
+    assert (run.operator, only(run).path, only(run).inputs) == ("number", (), ((), "data"))
 
 
 def test_no_child_tells_other_workers_with_a_marker() -> None:
     brain = make()
-    out = brain.completed(only_run(brain.received(source(route=1))).run, Rows(0))
+    out = brain.completed(only_run(brain.received(source(route=1))).run, [Rows(0)])
     assert [(s.worker, s.message.upstream, s.message.path, s.message.payload) for s in sends(out)] == [
         ("b-1", "shape", ((0, 0),), None),
         ("b-1", "strokes", ((0, 0),), None),
@@ -140,9 +145,10 @@ def run_nested(children: dict[Path, int]) -> list[tuple[str, Path, object]]:
     seen: list[tuple[str, Path, object]] = []
     while runs := [instruction for instruction in out if isinstance(instruction, Run)]:
         run = runs[0]
-        gathered = len(run.inputs[0]) if isinstance(run.inputs[0], tuple) and run.operator[-1] in "st" else None
-        seen.append((run.operator, run.path, gathered))
-        out = brain.completed(run.run, Rows(children.get(run.path, 0)))
+        inputs, path = only(run).inputs, only(run).path
+        gathered = len(inputs[0]) if isinstance(inputs[0], tuple) and run.operator[-1] in "st" else None
+        seen.append((run.operator, path, gathered))
+        out = brain.completed(run.run, [Rows(children.get(path, 0))])
     assert [send.worker for send in sends(out)] == [GATEWAY]
     assert brain.requests_in_hand == 0
     return seen
@@ -165,7 +171,7 @@ def test_one_run_is_outstanding_and_the_rest_waits_first_come_first_served() -> 
     assert brain.received(source("r2")) == []
     assert brain.received(source("r3")) == []
     assert (brain.queued, brain.requests_in_hand) == (2, 3)
-    assert only_run(brain.completed(first.run, Rows(1))).request == "r2"
+    assert only(only_run(brain.completed(first.run, [Rows(1)]))).request == "r2"
 
 
 def test_repeated_messages_change_nothing_before_during_and_after_the_run() -> None:
@@ -176,7 +182,7 @@ def test_repeated_messages_change_nothing_before_during_and_after_the_run() -> N
     assert brain.received(read(0, 2)) == []
     run = only_run(brain.received(read(1, 2)))
     assert brain.received(read(1, 2)) == []
-    assert len(sends(brain.completed(run.run, Rows()))) == 1
+    assert len(sends(brain.completed(run.run, [Rows()]))) == 1
     assert brain.received(read(0, 2)) == []
     assert brain.received(source(downstream="number", route=1)) == []
     assert (brain.queued, brain.requests_in_hand) == (0, 0)
@@ -186,10 +192,10 @@ def test_a_run_reported_twice_counts_once() -> None:
     brain = make("b-1")
     brain.received(source(downstream="number", route=1))
     run = only_run(brain.received(read(0, 1)))
-    assert len(brain.completed(run.run, Rows())) == 1
-    assert brain.completed(run.run, Rows()) == ()
+    assert len(brain.completed(run.run, [Rows()])) == 1
+    assert brain.completed(run.run, [Rows()]) == ()
     assert brain.failed(run.run, "late") == ()
-    assert brain.completed(99, Rows()) == ()
+    assert brain.completed(99, [Rows()]) == ()
 
 
 def test_a_failed_run_fails_its_request_and_frees_all_of_it() -> None:
@@ -197,10 +203,10 @@ def test_a_failed_run_fails_its_request_and_frees_all_of_it() -> None:
     find = only_run(brain.received(source("r1")))
     brain.received(source("r2"))
     brain.received(source("r1", "number"))
-    second = only_run(brain.completed(find.run, Rows(3)))
-    assert second.request == "r2"
+    second = only_run(brain.completed(find.run, [Rows(3)]))
+    assert only(second).request == "r2"
     shape = only_run(brain.failed(second.run, "out of memory"))
-    assert (shape.request, brain.requests_in_hand) == ("r1", 1)
+    assert (only(shape).request, brain.requests_in_hand) == ("r1", 1)
     assert brain.failed(shape.run, "broken") == [Failed("r1", "shape", "broken")]
     assert (brain.queued, brain.requests_in_hand) == (0, 0)
     assert brain.received(source("r1", "number")) == []
@@ -217,7 +223,7 @@ def test_forgetting_frees_what_waits_and_late_messages_stay_out() -> None:
     assert brain.received(source("r2")) == []
     assert brain.received(source("r2", "number")) == []
     assert (brain.queued, brain.requests_in_hand) == (0, 1)
-    assert only_run(brain.completed(running.run, Rows(1))).request == "r1"
+    assert only(only_run(brain.completed(running.run, [Rows(1)]))).request == "r1"
 
 
 def test_a_run_of_a_forgotten_request_ends_and_leads_nowhere() -> None:
@@ -226,9 +232,9 @@ def test_a_run_of_a_forgotten_request_ends_and_leads_nowhere() -> None:
     brain.received(source("r2"))
     brain.forget("r1")
     assert brain.requests_in_hand == 2
-    (following,) = brain.completed(run.run, Rows(0))
+    (following,) = brain.completed(run.run, [Rows(0)])
     assert isinstance(following, Run)
-    assert (following.request, brain.requests_in_hand) == ("r2", 1)
+    assert (only(following).request, brain.requests_in_hand) == ("r2", 1)
 
 
 def test_a_failed_run_of_a_forgotten_request_is_not_reported() -> None:
@@ -256,7 +262,7 @@ def test_what_is_remembered_of_past_requests_is_bounded(monkeypatch: pytest.Monk
         if number % 2:
             brain.forget(request)
         else:
-            brain.completed(only_run(brain.received(read(0, 1, request))).run, Rows())
+            brain.completed(only_run(brain.received(read(0, 1, request))).run, [Rows()])
     assert brain.requests_in_hand == 0
     assert len(brain._forgotten._items) == 10
     assert len(brain._done._items) == 20
@@ -267,7 +273,7 @@ def test_outputs_that_raise_leave_the_run_outstanding_so_that_it_can_be_failed()
     run = only_run(brain.received(source("r1")))
     brain.received(source("r2"))
     with pytest.raises(ValueError, match="no leading dimension"):
-        brain.completed(run.run, Scalar())
+        brain.completed(run.run, [Scalar()])
     failure, following = brain.failed(run.run, "the output has no leading dimension")
     assert failure == Failed("r1", "find", "the output has no leading dimension")
     assert isinstance(following, Run)
@@ -278,9 +284,9 @@ def test_joined_branches_with_different_numbers_of_children_fail_instead_of_wait
     shape: int, strokes: int
 ) -> None:
     brain = make()
-    out = list(brain.completed(only_run(brain.received(source())).run, Rows(shape=shape, strokes=strokes)))
+    out = list(brain.completed(only_run(brain.received(source())).run, [Rows(shape=shape, strokes=strokes)]))
     while runs := [instruction for instruction in out if isinstance(instruction, Run)]:
-        out = list(brain.completed(runs[0].run, Rows()))
+        out = list(brain.completed(runs[0].run, [Rows()]))
     (failed,) = out
     assert isinstance(failed, Failed)
     assert (failed.request, failed.operator) == ("r", "read")
@@ -315,4 +321,4 @@ def test_messages_that_cannot_be_fail_their_request_once_and_nothing_else(messag
     assert reason in failed.reason
     assert brain.received(message) == []
     assert brain.requests_in_hand == 1
-    assert brain.completed(running.run, Rows(1))
+    assert brain.completed(running.run, [Rows(1)])

@@ -1,27 +1,84 @@
-"""The driver's thread outlives whatever a run does to it."""
+"""The driver's thread with real executors: batches, and whatever a run does to it."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
+import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import grpc.aio
 import numpy as np
+import pytest
+from onnx import helper
+from prometheus_client import CollectorRegistry, generate_latest
 
-from jellybean_agent.driver import Driver
-from jellybean_agent.executor import Executor, Input, RunResult
+from jellybean_agent.driver import Driver, Figures
+from jellybean_agent.executor import Executor, RunResult
 from jellybean_agent.inboxes import Inboxes
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
+from jellybean_agent.metrics import AgentCollector
 from jellybean_agent.peers import Peer
-from jellybean_agent.plan_view import plan_view
-from jellybean_agent.tensors import decode, encode
+from jellybean_agent.plan_view import PlanView, plan_view
+from jellybean_agent.stacking import Input
+from jellybean_agent.tensors import Array, decode, encode
 from jellybean_protos.agent.v1 import agent_pb2
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integration/serving"))
-from serving_models import make_plan, scale
+from serving_models import make_plan, save, scale
+
+
+def view_of(root: Path, sha256: str, batch: int) -> PlanView:
+    """One operator on one worker."""
+    route = {"double": "edge-1"}
+    return plan_view(make_plan(root, {"double": (["x"], sha256)}, [(1.0, route)], sources={"x": "edge"}, batch=batch))
+
+
+def scrape(view: PlanView, driver: Driver) -> str:
+    registry = CollectorRegistry()
+    registry.register(AgentCollector(view, view.workers["edge-1"], lambda: driver))
+    return generate_latest(registry).decode()
+
+
+def answered(
+    root: Path, view: PlanView, executor: Executor, requests: Sequence[Array]
+) -> tuple[list[agent_pb2.Message], Figures, str]:
+    """What a gateway gets for requests 0, 1, 2, ..., in their order; and the agent's figures and metrics."""
+
+    async def all_of_them() -> tuple[list[agent_pb2.Message], Figures, str]:
+        answers: asyncio.Queue[agent_pb2.Message] = asyncio.Queue()
+        inboxes = Inboxes(answers.put_nowait, lambda: False)
+        deliver = grpc.stream_stream_rpc_method_handler(
+            inboxes.deliver, agent_pb2.Message.FromString, agent_pb2.Credit.SerializeToString
+        )
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver}),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        gateway = Peer(GATEWAY, f"127.0.0.1:{port}", sender="edge-1", on_lost=lambda *_: None)
+        with EmulatedLinks(view.links, root / "links") as links:
+            driver = Driver(view, "edge-1", {"double": executor}, {GATEWAY: gateway}, links)
+            for request, tensor in enumerate(requests):
+                wire = agent_pb2.Message(
+                    request_id=str(request), upstream="x", downstream="double", tensor=encode(tensor), plan=view.hash
+                )
+                driver.receive(wire)
+            if isinstance(executor, Gated):
+                executor.gate.set()
+            found = [await asyncio.wait_for(answers.get(), 20) for _ in requests]
+            await asyncio.to_thread(driver.stop)
+            scraped = scrape(view, driver)
+        await gateway.close()
+        await server.stop(0)
+        return sorted(found, key=lambda message: int(message.request_id)), driver.figures, scraped
+
+    return asyncio.run(all_of_them())
 
 
 class FailsOnce(Executor):
@@ -36,40 +93,86 @@ class FailsOnce(Executor):
         return super().run(inputs)
 
 
+class Gated(Executor):
+    """A real executor whose first run waits until all requests are there."""
+
+    def __init__(self, *args: object, **more: object) -> None:
+        self.gate = threading.Event()
+        super().__init__(*args, **more)
+
+    def run(self, inputs: Sequence[Input]) -> RunResult:
+        assert self.gate.wait(20)
+        return super().run(inputs)
+
+
 def test_an_unforeseen_fault_fails_its_request_only(tmp_path: Path) -> None:
     sha256 = scale(tmp_path / "models/double.onnx", 2.0)
-    route = {"double": "edge-1"}
-    view = plan_view(make_plan(tmp_path, {"double": (["x"], sha256)}, [(1.0, route)], sources={"x": "edge"}))
+    executor = FailsOnce(tmp_path / "models/double.onnx", sha256, ("x",))
+    ones = np.ones((1, 4), np.float32)
+    (first, second), figures, _ = answered(tmp_path, view_of(tmp_path, sha256, 1), executor, [ones, ones])
+    assert first.failure.operator == "double"
+    assert "ZeroDivisionError('a fault nobody foresaw')" in first.failure.reason
+    assert decode(second.tensor).tolist() == [[2, 2, 2, 2]]
+    assert figures.failed == figures.completed == {"double": 1}
 
-    async def both() -> list[agent_pb2.Message]:
-        answers: asyncio.Queue[agent_pb2.Message] = asyncio.Queue()
-        inboxes = Inboxes(answers.put_nowait, lambda: False)
-        deliver = grpc.stream_stream_rpc_method_handler(
-            inboxes.deliver, agent_pb2.Message.FromString, agent_pb2.Credit.SerializeToString
-        )
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver}),)
-        )
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        gateway = Peer(GATEWAY, f"127.0.0.1:{port}", sender="edge-1", on_lost=lambda *_: None)
-        executor = FailsOnce(tmp_path / "models/double.onnx", sha256, ("x",))
-        with EmulatedLinks(view.links, tmp_path / "links") as links:
-            driver = Driver(view, "edge-1", {"double": executor}, {GATEWAY: gateway}, links)
-            for request in "ab":
-                tensor = encode(np.ones((1, 4), np.float32))
-                wire = agent_pb2.Message(request_id=request, upstream="x", downstream="double", tensor=tensor)
-                wire.plan = view.hash
-                driver.receive(wire)
-            found = [await asyncio.wait_for(answers.get(), 20) for _ in "ab"]
-            assert driver.figures.failed == driver.figures.completed == {"double": 1}
-            await asyncio.to_thread(driver.stop)
-        await gateway.close()
-        await server.stop(0)
-        return found
 
-    found = {message.request_id: message for message in asyncio.run(both())}
-    assert found["a"].failure.operator == "double"
-    assert "ZeroDivisionError('a fault nobody foresaw')" in found["a"].failure.reason
-    assert decode(found["b"].tensor).tolist() == [[2, 2, 2, 2]]
+def test_requests_that_wait_share_runs_and_each_gets_its_own_row(tmp_path: Path) -> None:
+    sha256 = scale(tmp_path / "models/double.onnx", 2.0)
+    executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)
+    requests = [np.full((1, 4), number, np.float32) for number in range(10)]
+    found, figures, metrics = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
+    assert [decode(message.tensor).tolist() for message in found] == [[[2 * number] * 4] for number in range(10)]
+    assert figures.runs == {"double": Counter({1: 2, 4: 2})}  # the first found the worker free, the last was left over
+    assert figures.completed == {"double": 10}
+    labels = 'operator="double",variant="only",worker="edge-1"'
+    assert f'jellybean_runs_total{{batch="1",{labels}}} 2.0' in metrics
+    assert f'jellybean_runs_total{{batch="4",{labels}}} 2.0' in metrics
+    assert f"jellybean_requests_total{{{labels}}} 10.0" in metrics
+
+
+def test_tensors_that_do_not_fit_together_run_one_after_another(tmp_path: Path) -> None:
+    sha256 = scale(tmp_path / "models/double.onnx", 2.0, size="m")
+    executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)
+    requests = [np.ones((1, size), np.float32) for size in (1, 2, 3, 3, 3, 3, 3)]
+    found, figures, _ = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
+    assert [decode(message.tensor).tolist() for message in found] == [[[2.0] * array.shape[1]] for array in requests]
+    assert figures.runs == {"double": Counter({1: 5, 2: 1})}  # 1; 2 3 3 3 apart; 3 3
+    assert figures.broken == {"double": 0}
+
+
+def test_one_bad_request_of_a_batch_fails_alone(tmp_path: Path) -> None:
+    """The model looks up a row: of eleven, so a twelfth breaks every run that it is in."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["at"], to=7),
+        helper.make_node("Gather", ["table", "at"], ["y"], axis=0),
+    ]
+    sha256 = save(
+        tmp_path / "models/double.onnx", nodes, {"x": ["n"]}, ("y", ["n"]), table=np.arange(11, dtype=np.float32)
+    )
+    executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=8)
+    requests = [np.array([row], np.float32) for row in (0, 1, 2, 99, 4, 5)]
+    found, figures, metrics = answered(tmp_path, view_of(tmp_path, sha256, 8), executor, requests)
+    assert "onnxruntime" in found[3].failure.reason
+    assert [decode(message.tensor).tolist() for message in found if not message.HasField("failure")] == [
+        [0.0], [1.0], [2.0], [4.0], [5.0]
+    ]  # fmt: skip
+    assert (figures.completed, figures.failed, figures.broken) == ({"double": 5}, {"double": 1}, {"double": 1})
+    assert figures.runs == {"double": Counter({1: 5})}
+    assert 'jellybean_failed_batches_total{operator="double",variant="only",worker="edge-1"} 1.0' in metrics
+
+
+def test_a_model_that_mixes_its_requests_answers_them_one_by_one_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It sums over the leading dimension, so that a batch has one row for all."""
+    node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=1)
+    sha256 = save(tmp_path / "models/double.onnx", [node], {"x": ["n", 2]}, ("y", [1, 2]), axes=np.array([0], np.int64))
+    executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)
+    requests = [np.full((1, 2), number, np.float32) for number in range(4)]
+    found, figures, _ = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
+    assert [decode(message.tensor).tolist() for message in found] == [[[number, number]] for number in range(4)]
+    assert (figures.failed, figures.broken) == ({"double": 0}, {"double": 1})
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert re.search(
+        r"run of 3 requests of double failed, .* has shape \[1, 2\], not one row for each of the 3", warning
+    )

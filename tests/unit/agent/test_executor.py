@@ -89,6 +89,23 @@ def test_what_is_not_loaded(tmp_path: Path) -> None:
         Executor(*save(path, [foreign], {"x": [1, 2]}, ["y"]), ("x",))
 
 
+def test_a_model_of_one_request_at_a_time_is_refused_where_the_plan_has_batches(tmp_path: Path) -> None:
+    add = helper.make_node("Add", ["x", "z"], ["y"])
+    model = save(tmp_path / "m.onnx", [add], {"x": ["n", 2], "z": [1, 2]}, ["y"])
+    Executor(*model, ("x", "z"))
+    with pytest.raises(ModelError, match=r"input z has shape \[1, 2\].* but the plan has batches of 4"):
+        Executor(*model, ("x", "z"), batch=4)
+
+
+def test_batches_are_warm_before_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emulated device calibrates each size in its own time: not while requests wait for it."""
+    seen: list[int] = []
+    monkeypatch.setattr(Emulation, "busy_s", lambda _, feed: seen.append(len(feed["x"])) or 0.0)
+    model = save(tmp_path / "m.onnx", [helper.make_node("Neg", ["x"], ["y"])], {"x": ["n", 2]}, ["y"])
+    Executor(*model, ("x",), speed=0.5, batch=6)
+    assert seen == [1, 2, 4, 6]
+
+
 def test_external_data_is_refused(tmp_path: Path) -> None:
     node = helper.make_node("Add", ["x", "c"], ["y"])
     path, _ = save(tmp_path / "m.onnx", [node], {"x": [1, 2000]}, ["y"], c=np.ones((1, 2000), np.float32))

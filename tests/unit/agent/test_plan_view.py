@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,12 @@ from jellybean_solver.plan import PLAN_VERSION, Certificate, Cost, Plan, Planned
 from jellybean_solver.problem import Edge, EdgeKind, Link, ModelRef, Sharing, Slo, Source
 
 
-def make_document(**changes: object) -> plan_document.Document:
+def make_document(batches: Mapping[str, int] | None = None, **changes: object) -> plan_document.Document:
+    """`batches`: operator -> batch size in the cloud."""
+
     def operator(name: str, *edges: Edge) -> PlannedOperator:
-        return PlannedOperator(name, edges, "only", {}, 1.0, {}, {}, {}, ModelRef(f"models/{name}.onnx", "00"))
+        sizes = {"edge": 1, "cloud": (batches or {}).get(name, 1)}
+        return PlannedOperator(name, edges, "only", sizes, 1.0, {}, {}, {}, ModelRef(f"models/{name}.onnx", "00"))
 
     operators = (
         operator("split", Edge("x", "split")),
@@ -54,13 +58,16 @@ def rehash(document: plan_document.Document) -> plan_document.Document:
 def test_reads_what_the_solver_writes(tmp_path: Path) -> None:
     assert view_module.PLAN_VERSION == PLAN_VERSION
     path = tmp_path / "plan.json"
-    path.write_text(json.dumps(make_document(), indent=2))
+    document = make_document({"each": 8})
+    path.write_text(json.dumps(document, indent=2))
     view = read_plan(path)
-    assert view.hash == make_document()["hash"]
+    assert view.hash == document["hash"]
     assert view.sinks == ("sum",)
     assert [worker.name for worker in view.serving] == ["edge-1", "cloud-1"]
     assert view.workers["edge-1"].operators == ("split", "each", "sum")
     assert view.workers["cloud-1"].speed == 0.5
+    assert view.workers["cloud-1"].batches == {"each": 8}
+    assert view.workers["edge-1"].batches == {"split": 1, "each": 1, "sum": 1}
     assert [view.operators[name].depth for name in ("split", "each", "sum")] == [0, 1, 0]
     assert view.operators["split"].output_names == {"each": "rows"}
     assert view.source_outputs == {"x": (("split", "each"),)}
@@ -85,10 +92,23 @@ def test_reads_what_the_solver_writes(tmp_path: Path) -> None:
         ),
         (rehash(make_document(operators=[{"name": "a"}])), "not a plan"),
         (rehash(make_document(operators=7)), "not a plan"),
+        (make_document(version=1), "version 1; this agent reads 2: plan again"),
+        (make_document({"each": 0}), "batches of 0 of each"),
     ],
 )
 def test_what_is_no_plan(document: object, told: str) -> None:
     with pytest.raises(PlanViewError, match=told):
+        plan_view(document)
+
+
+@pytest.mark.parametrize(
+    ("operator", "told"),
+    [("split", "batches of 2 of split, which gathers"), ("sum", "batches of 2 of sum, which gathers")],
+)
+def test_what_takes_one_request_at_a_time_has_no_batches(operator: str, told: str) -> None:
+    route = {"split": "cloud-1", "each": "cloud-1", "sum": "cloud-1"}
+    document = rehash(make_document({operator: 2}, routes=[{"weight": 1.0, "workers": route}]))
+    with pytest.raises(PlanViewError, match=f"batches of 2 of {operator}, which gathers or fans out"):
         plan_view(document)
 
 

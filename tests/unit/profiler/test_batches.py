@@ -1,12 +1,23 @@
-"""Inputs of several requests become one batch."""
+"""Inputs of several requests become one batch, where the model takes one."""
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+import sys
+from pathlib import Path
 
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from jellybean.profiler.cache import Cache
 from jellybean.profiler.errors import ProfileError
-from jellybean.profiler.latency import batched
+from jellybean.profiler.latency import LatencyMeter, batched
+from jellybean.profiler.workload import Model, Step, Workload
+from jellybean_solver.problem import Edge
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "integration/serving"))
+from serving_models import save
 
 
 def test_batches_stack_along_the_leading_dimension_and_wrap() -> None:
@@ -24,3 +35,25 @@ def test_a_batch_of_one_is_the_sample_itself() -> None:
 def test_inputs_of_a_gather_are_not_stacked() -> None:
     with pytest.raises(ProfileError, match="gather"):
         batched([((np.zeros((1, 2)),),)], 2)
+
+
+def accepts(folder: Path, node: onnx.NodeProto, input_shape: list, sizes: tuple[int, ...] = (2, 2), **more) -> bool:
+    path = folder / "m.onnx"
+    sha256 = save(path, [node], {"x": input_shape}, ("y", [None] * len(input_shape)), **more)
+    model = Model("look", "m", path, sha256)
+    edge = Edge("x", "look")
+    workload = Workload((Step("look", (edge,), (model,)),), {"x": np.zeros((1, 2))}, None, "top1", {"box": 1.0})
+    sample = [(np.ones((1, size), np.float32),) for size in sizes]
+    return LatencyMeter(workload, {"look": sample}, Cache(folder, resume=False), 0.01).accepts_batches(model)
+
+
+def test_which_models_are_measured_in_batches(tmp_path: Path) -> None:
+    double = helper.make_node("Add", ["x", "x"], ["y"])
+    assert accepts(tmp_path, double, ["n", 2])
+    assert not accepts(tmp_path, double, [1, 2])
+    assert not accepts(tmp_path, double, ["n", "m"], sizes=(2, 3))  # requests of several sizes
+    sums = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=1)
+    assert accepts(tmp_path, sums, ["n", 2], axes=np.array([1], np.int64))
+    assert not accepts(tmp_path, sums, ["n", 2], axes=np.array([0], np.int64))  # mixes its requests
+    one_row = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    assert not accepts(tmp_path, one_row, ["n", 2], shape=np.array([1, 2], np.int64))  # says any, takes one

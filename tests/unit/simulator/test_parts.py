@@ -18,8 +18,8 @@ MEASURED = ServiceTime(0.1, 0.1, ((0.5, 0.08), (0.9, 0.12), (0.99, 0.3)))
 
 
 def test_samples_have_the_stated_mean_and_the_shape_of_the_quantiles() -> None:
-    rng, draw = random.Random(1), service_sampler(MEASURED)
-    samples = sorted(draw(rng) for _ in range(100_000))
+    rng, draw = random.Random(1), service_sampler({1: MEASURED})
+    samples = sorted(draw(rng, 1) for _ in range(100_000))
     assert sum(samples) / len(samples) == pytest.approx(0.1, rel=5e-3)
     scale = samples[0] / 0.08
     assert nearest_rank(samples, 0.4) == pytest.approx(0.08 * scale)
@@ -40,18 +40,28 @@ def test_samples_have_the_stated_mean_and_the_shape_of_the_quantiles() -> None:
     ],
 )
 def test_without_spread_in_the_quantiles_every_sample_is_the_mean(quantiles: tuple[tuple[float, float], ...]) -> None:
-    draw, rng = service_sampler(ServiceTime(0.1, 0.1, quantiles)), random.Random(1)
-    assert {round(draw(rng), 12) for _ in range(100)} == {0.1}
+    draw, rng = service_sampler({1: ServiceTime(0.1, 0.1, quantiles)}), random.Random(1)
+    assert {round(draw(rng, 1), 12) for _ in range(100)} == {0.1}
 
 
 def test_quantiles_that_reach_level_one_are_taken_as_they_are() -> None:
-    draw, rng = service_sampler(ServiceTime(0.5, 0.5, ((0.0, 0.0), (1.0, 1.0)))), random.Random(1)
-    samples = sorted(draw(rng) for _ in range(20_000))
+    draw, rng = service_sampler({1: ServiceTime(0.5, 0.5, ((0.0, 0.0), (1.0, 1.0)))}), random.Random(1)
+    samples = sorted(draw(rng, 1) for _ in range(20_000))
     assert nearest_rank(samples, 0.25) == pytest.approx(0.25, abs=0.01)
 
 
-def test_a_batch_shares_its_time() -> None:
-    assert service_sampler(ServiceTime(0.1, 0.1), batch=4)(random.Random(1)) == pytest.approx(0.025)
+def test_a_run_between_two_profiled_sizes_takes_what_lies_between_them() -> None:
+    draw = service_sampler({1: ServiceTime(0.1, 0.1), 3: ServiceTime(0.2, 0.2), 8: ServiceTime(0.3, 0.3)})
+    times = [draw(random.Random(1), size) for size in range(1, 9)]
+    assert times == pytest.approx([0.1, 0.15, 0.2, 0.22, 0.24, 0.26, 0.28, 0.3])
+
+
+def test_so_do_its_mean_and_its_quantiles() -> None:
+    narrow, wide = ServiceTime(0.1, 0.1, ((0.0, 0.0), (1.0, 0.2))), ServiceTime(0.4, 0.4, ((0.0, 0.2), (1.0, 0.6)))
+    draw, rng = service_sampler({1: narrow, 4: wide}), random.Random(1)
+    samples = sorted(draw(rng, 3) for _ in range(20_000))
+    assert sum(samples) / len(samples) == pytest.approx(0.3, rel=5e-3)
+    assert nearest_rank(samples, 0.25) == pytest.approx(0.05 / 3 + 0.3 * 2 / 3, abs=5e-3)
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0, 2.75, 4.0])

@@ -79,7 +79,7 @@ def test_periodic_arrivals_at_constant_service_never_queue() -> None:
 def test_littles_law_holds_exactly_for_each_queue() -> None:
     result = simulate_plan(chain([exponential(0.1)], 7.0), duration_s=8_000, warmup_s=0.0)
     arrived = result.operators["op1"]
-    waiting = arrived.runs / result.duration_s * arrived.wait_mean_s
+    waiting = arrived.requests / result.duration_s * arrived.wait_mean_s
     assert result.queues["w1-1"].mean == pytest.approx(waiting, rel=5e-3)  # what is cut at the window's ends
 
 
@@ -144,16 +144,3 @@ def test_a_request_without_children_skips_them() -> None:
     result = simulate_plan(fan(0.25), duration_s=500)
     assert result.latency_p50_s == pytest.approx(0.04)
     assert result.latency_max_s == pytest.approx(0.06)
-
-
-def test_a_batch_keeps_the_worker_busy_for_its_share_per_request() -> None:
-    one = fan(2.0)
-    batched = dataclasses.replace(
-        one,
-        operators=tuple(
-            dataclasses.replace(op, batch={"w": 4}, service={"w": {1: op.service["w"][1], 4: op.service["w"][1]}})
-            for op in one.operators
-        ),
-    )
-    result = simulate_plan(batched, duration_s=500)
-    assert result.utilisation["w-1"] == pytest.approx(load_by_worker(one)["w-1"] / 4, rel=1e-3)

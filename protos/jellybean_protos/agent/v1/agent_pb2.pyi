@@ -69,7 +69,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("worker", "plan", "state", "requests_in_hand", "completed", "busy_s", "signatures", "uptime_s")
+    __slots__ = ("worker", "plan", "state", "requests_in_hand", "completed", "busy_s", "signatures", "uptime_s", "runs")
     class CompletedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,13 @@ class AgentStatus(_message.Message):
         key: str
         value: Signature
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Signature, _Mapping]] = ...) -> None: ...
+    class RunsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     WORKER_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +106,7 @@ class AgentStatus(_message.Message):
     BUSY_S_FIELD_NUMBER: _ClassVar[int]
     SIGNATURES_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     plan: str
     state: str
@@ -107,7 +115,8 @@ class AgentStatus(_message.Message):
     busy_s: _containers.ScalarMap[str, float]
     signatures: _containers.MessageMap[str, Signature]
     uptime_s: float
-    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., signatures: _Optional[_Mapping[str, Signature]] = ..., uptime_s: _Optional[float] = ...) -> None: ...
+    runs: _containers.ScalarMap[str, int]
+    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., signatures: _Optional[_Mapping[str, Signature]] = ..., uptime_s: _Optional[float] = ..., runs: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class TensorSpec(_message.Message):
     __slots__ = ("dtype", "shape")

@@ -1,0 +1,161 @@
+"""The brain takes several requests into one run: which, when, and what becomes of them when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jellybean_agent.brain import Brain, OperatorWiring
+from jellybean_agent.messages import GATEWAY, Failed, Instruction, Message, Run, Send
+
+WIRING = {
+    "see": OperatorWiring((("camera", "each"),), ()),
+    "hear": OperatorWiring((("phone", "each"),), ()),
+}
+UPSTREAM = {"see": "camera", "hear": "phone"}
+
+
+class Whole:
+    """An output without rows of interest."""
+
+    def rows(self, downstream: str) -> int:
+        return 1
+
+    def take(self, downstream: str, row: int | None) -> object:
+        return "out"
+
+
+def make(batches: Mapping[str, int] | None = None) -> Brain:
+    return Brain("a-1", WIRING, [dict.fromkeys(WIRING, "a-1")], batches or {"see": 3})
+
+
+def offer(brain: Brain, *requests: str, operator: str = "see") -> list[Instruction]:
+    return [i for r in requests for i in brain.received(Message(r, 0, UPSTREAM[operator], operator, (), r))]
+
+
+def requests(instructions: Sequence[Instruction]) -> list[str]:
+    (run,) = [instruction for instruction in instructions if isinstance(instruction, Run)]
+    assert [item.inputs for item in run.items] == [(item.request,) for item in run.items]
+    return [item.request for item in run.items]
+
+
+def run_of(instructions: Sequence[Instruction]) -> Run:
+    return next(instruction for instruction in instructions if isinstance(instruction, Run))
+
+
+def done(brain: Brain, run: Run) -> list[Instruction]:
+    return list(brain.completed(run.run, [Whole()] * len(run.items)))
+
+
+def test_a_free_worker_waits_for_nobody_and_then_takes_what_has_come() -> None:
+    brain = make()
+    first = offer(brain, "a", "b", "c", "d", "e")
+    assert requests(first) == ["a"]
+    second = done(brain, run_of(first))
+    assert requests(second) == ["b", "c", "d"]
+    assert brain.queued == 1
+    third = done(brain, run_of(second))
+    assert [i.message.request for i in third if isinstance(i, Send)] == ["b", "c", "d"]
+    assert all(i.worker == GATEWAY for i in third if isinstance(i, Send))
+    assert requests(third) == ["e"]
+    assert (brain.queued, brain.requests_in_hand) == (0, 1)
+
+
+def test_the_first_that_waits_says_which_operator_runs() -> None:
+    brain = make({"see": 3, "hear": 2})
+    under_way = run_of(offer(brain, "a"))
+    for operator, request in (("hear", "1"), ("see", "b"), ("hear", "2"), ("see", "c"), ("hear", "3")):
+        offer(brain, request, operator=operator)
+    second = done(brain, under_way)
+    assert requests(second) == ["1", "2"]
+    third = done(brain, run_of(second))
+    assert requests(third) == ["b", "c"]
+    assert requests(done(brain, run_of(third))) == ["3"]
+
+
+def test_without_a_batch_size_requests_run_one_by_one() -> None:
+    brain = make({"hear": 4})
+    first = offer(brain, "a", "b", "c")
+    assert requests(done(brain, run_of(first))) == ["b"]
+
+
+def test_a_failed_batch_runs_again_one_by_one_before_what_came_later() -> None:
+    brain = make()
+    batch = done(brain, run_of(offer(brain, "a", "b", "c", "d", "e", "f")))
+    assert requests(batch) == ["b", "c", "d"]
+    assert brain.requests_in_hand == 5
+    again = list(brain.failed(run_of(batch).run, "broken"))
+    assert [type(i) for i in again] == [Run]
+    assert requests(again) == ["b"]
+    assert (brain.queued, brain.requests_in_hand) == (4, 5)
+    again = done(brain, run_of(again))
+    assert requests(again) == ["c"]
+    again = list(brain.failed(run_of(again).run, "broken"))
+    assert [i for i in again if isinstance(i, Failed)] == [Failed("c", "see", "broken")]
+    assert requests(again) == ["d"]
+    assert requests(done(brain, run_of(again))) == ["e", "f"]
+    assert brain.requests_in_hand == 2
+
+
+def test_forgotten_requests_of_a_batch_lead_nowhere_and_do_not_run_again() -> None:
+    brain = make()
+    batch = done(brain, run_of(offer(brain, "a", "b", "c", "d")))
+    brain.forget("c")
+    assert brain.requests_in_hand == 3
+    out = done(brain, run_of(batch))
+    assert [i.message.request for i in out if isinstance(i, Send)] == ["b", "d"]
+    assert (brain.queued, brain.requests_in_hand) == (0, 0)
+
+    brain = make()
+    batch = done(brain, run_of(offer(brain, "a", "b", "c", "d")))
+    brain.forget("b")
+    again = list(brain.failed(run_of(batch).run, "broken"))
+    assert requests(again) == ["c"]
+    brain.forget("d")
+    assert (brain.queued, brain.requests_in_hand) == (0, 1)
+    assert [type(i) for i in done(brain, run_of(again))] == [Send]
+    assert brain.requests_in_hand == 0
+
+
+def test_a_run_reported_again_after_its_batch_failed_counts_for_nothing() -> None:
+    brain = make()
+    batch = run_of(done(brain, run_of(offer(brain, "a", "b", "c"))))
+    alone = run_of(list(brain.failed(batch.run, "broken")))
+    assert done(brain, batch) == []
+    assert list(brain.failed(batch.run, "broken")) == []
+    assert [i.message.request for i in done(brain, alone) if isinstance(i, Send)] == ["b"]
+
+
+def test_items_count_in_the_order_in_which_they_became_ready() -> None:
+    brain = make({"see": 2, "hear": 2})
+    first = run_of(offer(brain, "a"))
+    offer(brain, "1", operator="hear")
+    offer(brain, "b")
+    offer(brain, "2", operator="hear")
+    second = run_of(done(brain, first))
+    third = run_of(done(brain, second))
+    assert [[item.number for item in run.items] for run in (first, second, third)] == [[0], [1, 3], [2]]
+
+
+CHILDREN = {
+    "cut": OperatorWiring((("page", "each"),), (("read", "fan_out"),)),
+    "read": OperatorWiring((("cut", "fan_out"),), (("text", "gather"),)),
+    "text": OperatorWiring((("read", "gather"),), ()),
+}
+
+
+class Three(Whole):
+    """Three rows."""
+
+    def rows(self, downstream: str) -> int:
+        return 3
+
+
+def test_children_of_one_request_share_a_run() -> None:
+    brain = Brain("a-1", CHILDREN, [dict.fromkeys(CHILDREN, "a-1")], {"read": 4})
+    cut = run_of(brain.received(Message("r", 0, "page", "cut", (), "data")))
+    read = run_of(brain.completed(cut.run, [Three()]))
+    assert [item.path for item in read.items] == [((0, 3),), ((1, 3),), ((2, 3),)]
+    text = run_of(done(brain, read))
+    assert text.items[0].inputs == (("out", "out", "out"),)
+    assert [type(i) for i in done(brain, text)] == [Send]
+    assert brain.requests_in_hand == 0
