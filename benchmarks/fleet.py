@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jellybean_solver import (
     Edge,
@@ -34,6 +34,7 @@ class Size:
     pools: int = 100
     workers: int = 10_000
     sharing: Sharing = Sharing.SHARED
+    batches: tuple[int, ...] = (1,)  # sizes that are profiled
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def fleet(seed: int, size: Size = Size()) -> Problem:
 
     Edge devices are cheap and small, so large variants do not fit; links carry the messages of an operator or two.
     """
-    rng = random.Random(f"fleet/{seed}/{size}")
+    rng = random.Random(f"fleet/{seed}/{replace(size, batches=(1,))!r}".replace(", batches=(1,)", ""))
     pools = _pools(rng, size)
     work = {f"o{index}": rng.lognormvariate(-4.0, 0.7) for index in range(size.operators)}
     operators = _operators(rng, size, pools, work)
@@ -117,23 +118,29 @@ def _operators(
         Operator(
             name,
             tuple(Edge(upstream, name) for upstream in inputs[name]),
-            tuple(_variant(rng, index, pools, work[name], readers[name]) for index in range(size.variants)),
+            tuple(_variant(rng, index, pools, work[name], readers[name], size) for index in range(size.variants)),
         )
         for name in names
     )
 
 
 def _variant(
-    rng: random.Random, index: int, pools: list[tuple[Pool, _Type]], work: float, readers: list[str]
+    rng: random.Random, index: int, pools: list[tuple[Pool, _Type]], work: float, readers: list[str], size: Size
 ) -> Variant:
     heavy = work * 1.6**index
     memory = 0.3 * GIB * 2.0**index * rng.uniform(0.7, 1.4)
     suits = {kind.name: rng.uniform(0.85, 1.15) for _, kind in pools}
     loads = {pool.name: heavy / kind.speed * suits[kind.name] for pool, kind in pools}
     sent = MESSAGE_BYTES * rng.lognormvariate(0.0, 1.0)
+    more = random.Random(f"batches/{work}/{index}").uniform(0.6, 1.0)  # each further request, as a share of the first
+
+    def times(load: float) -> dict[int, ServiceTime]:
+        seconds = {batch: load * (1.0 + (batch - 1) * more) for batch in size.batches}
+        return {batch: ServiceTime(time, time) for batch, time in seconds.items()}
+
     return Variant(
         f"v{index}",
-        {pool: {1: ServiceTime(load, load)} for pool, load in loads.items()},
+        {pool: times(load) for pool, load in loads.items()},
         dict.fromkeys(readers, sent),
         {pool.name: memory for pool, _ in pools},
     )
