@@ -86,8 +86,10 @@ def plan_project(
     solve_s = time.perf_counter() - started
     tell(1, 3, "p99 latency")
     left_s = None if time_limit_s is None else max(1.0, time_limit_s - solve_s)
-    solution, reasons, nearest_p99_s = _in_time(problem, solution, gap, left_s)
-    solve_s = time.perf_counter() - started
+    cheapest = solution
+    solution, reasons, nearest_p99_s = _in_time(problem, cheapest, gap, left_s)
+    if solution is not cheapest:  # solved again; else only simulated
+        solve_s = time.perf_counter() - started
     plan = solution.plan if not reasons else None
     tell(2, 3, "what to compare it to")
     found: tuple[Baseline, ...] = ()
@@ -149,24 +151,24 @@ def save_plan(project: Project, planned: Planned) -> dict[str, Any]:
 
 def load_plan(directory: Path) -> Plan:
     """The plan in DIR/plan.json."""
-    return read_plan(directory / PLAN_FILE, directory)
+    return read_plan(directory / PLAN_FILE, f"; run: jellybean plan {directory}")
 
 
-def read_plan(path: Path, directory: Path) -> Plan:
-    """The plan in a file; `directory` is the project that JellyBeanError says to plan when there is none in it."""
+def read_plan(path: Path, hint: str = "") -> Plan:
+    """The plan in a file. JellyBeanError when it holds none, with the `hint` behind it."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise JellyBeanError(f"{path}: there is no plan yet; run: jellybean plan {directory}") from error
+        missing = "there is no plan yet" if hint else "there is no such file"
+        raise JellyBeanError(f"{path}: {missing}{hint}") from error
     except (OSError, ValueError) as error:
-        why = f"cannot be read as a plan: {in_words(error)}"
-        raise JellyBeanError(f"{path}: {why}; run: jellybean plan {directory}") from error
+        raise JellyBeanError(f"{path}: cannot be read as a plan: {in_words(error)}{hint}") from error
     if not isinstance(document, dict):
-        raise JellyBeanError(f"{path}: holds no plan; run: jellybean plan {directory}")
+        raise JellyBeanError(f"{path}: holds no plan{hint}")
     try:
         return from_document(document)
     except PlanDocumentError as error:
-        raise JellyBeanError(f"{path}: {error}; run: jellybean plan {directory}") from error
+        raise JellyBeanError(f"{path}: {error}{hint}") from error
 
 
 def current_plan(project: Project) -> tuple[Plan, str]:

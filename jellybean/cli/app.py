@@ -62,6 +62,15 @@ def picture(path: Path) -> Path:
     return path
 
 
+def page(option: str, path: Path) -> Path:
+    """What a file is to be written to, before long work is done for it; BadParameter when none can be."""
+    if path.is_dir():
+        raise typer.BadParameter(f"{option} {path}: is a folder, not a file")
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"{option} {path}: there is no folder {path.parent}")
+    return path
+
+
 def folder(option: str, path: Path) -> Path:
     """A folder that is there or can be made; BadParameter when a file is in its way."""
     there = next(parent for parent in (path, *path.parents) if parent.exists())

@@ -102,6 +102,6 @@ class _Heartbeat:
 
     def __call__(self, done: float, total: float, label: str) -> None:
         now = time.monotonic()
-        if now - self._told_s >= _HEARTBEAT_S:
+        if now - self._told_s >= _HEARTBEAT_S and done < total:
             self._told_s = now
             say(f"{self._title}: {round(done)} of {round(total)}, {label}")

@@ -45,6 +45,6 @@ def diff(
 def _plan(path: Path) -> Plan:
     """The plan of a project as it was written, even where its documents have changed since; or of a file."""
     if path.suffix == ".json":
-        return read_plan(path, path.parent)
+        return read_plan(path)
     require_folder(path)
     return load_plan(path)

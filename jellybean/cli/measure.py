@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
+from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, page
 from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, warn
 from jellybean.cli.current import plan_of
 from jellybean.cli.documents import Example, check, init
@@ -75,6 +75,8 @@ def report(
 ) -> None:
     """Show the newest plan, predicted beside measured, and write a self-contained HTML page."""
     check(directory, overrides)
+    if html is not None:
+        page("--html", html)
     found = build_report(Store.of(directory))
     if json:
         print_json(found.to_json())

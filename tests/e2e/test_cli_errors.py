@@ -68,6 +68,10 @@ def test_errors_of_the_system_are_words(vqa: Path, tmp_path: Path) -> None:
         jellybean("plan", str(vqa), "--check", str(tmp_path), status=2).stderr,
         jellybean("diff", str(tmp_path / "nowhere.json"), str(vqa), status=2).stderr,
     ]
+    for wrong in (tmp_path, tmp_path / "nowhere" / "page.html"):  # before the report is made
+        done = jellybean("report", str(vqa), "--html", str(wrong), status=2)
+        assert done.stdout == ""
+        answers.append("".join(done.stderr.replace("│", "").split()))
     for answer in answers:
         assert "Errno" not in answer
         assert str(tmp_path) in answer or "nowhere.png" in answer
