@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -44,7 +44,6 @@ class Proposal:
     value: float = math.inf
     selection: Mapping[str, str] | None = None
     pairs: frozenset[tuple[str, str]] = frozenset()
-    batches: Mapping[tuple[str, str], int] = field(default_factory=dict)  # of the pairs, where there is a deadline
     flows: frozenset[tuple[EdgeKey, Tiers]] = frozenset()  # which edges' data go between which tiers
 
 
@@ -62,7 +61,7 @@ def propose(
 ) -> Proposal:
     """Solve the joint program to a relative gap; `fixed`: operators whose variant is given; `excluded`: selections.
 
-    `deadline_s`: for a request on which nothing waits; batch sizes are then chosen too, else each pool's best is used.
+    `deadline_s`: for a request on which nothing waits.
     `budget` is on the running cost; with `running` the objective is that and at least what going on from there costs.
     """
     model = _Joint(network, target, fixed or {}, deadline_s)
@@ -80,7 +79,7 @@ def propose(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Column block of one operator's variant: one column per mode, so per pool and, with a deadline, batch size."""
+    """Column block of one operator's variant: one column per pool."""
 
     modes: tuple[Mode, ...]
     columns: Indices
@@ -146,14 +145,13 @@ class _Joint:
         for (name, variant), column in self.chosen.items():
             if values[column] > 0.5:
                 selection[name] = variant
-        batches: dict[tuple[str, str], int] = {}
-        for name, variant in selection.items():
-            place = self.places[name, variant]
-            for mode, column in zip(place.modes, place.columns, strict=True):
-                if values[column] > USED:
-                    batches[name, mode.pool] = min(mode.batch, batches.get((name, mode.pool), mode.batch))
-        pairs = frozenset(batches)
-        return Proposal(max(0.0, answer.bound), answer.value, selection, pairs, batches, self._used_flows(values))
+        pairs = frozenset(
+            (name, mode.pool)
+            for name, variant in selection.items()
+            for mode, column in zip(self.places[name, variant].modes, self.places[name, variant].columns, strict=True)
+            if values[column] > USED
+        )
+        return Proposal(max(0.0, answer.bound), answer.value, selection, pairs, self._used_flows(values))
 
     def _used_flows(self, values: Floats) -> frozenset[tuple[EdgeKey, Tiers]]:
         return frozenset(
@@ -171,16 +169,10 @@ class _Joint:
             one = self.program.add_rows(1.0, 1.0, 1)
             self.program.fill(np.repeat(one, len(columns)), columns, 1.0)
             for variant, column in zip(variants, columns, strict=True):
-                ways = self._modes(name, variant)
+                ways = modes(self.network, name, variant, self.visits[name])
                 served = self.program.add_columns(np.zeros(len(ways)), 1.0)
                 self.places[name, variant] = _Place(ways, served)
                 self._sum_is(served, int(column))
-
-    def _modes(self, name: str, variant: str) -> tuple[Mode, ...]:
-        found = modes(self.network, name, variant, self.visits[name])
-        if self.deadline_s is not None:
-            return found
-        return tuple({mode.pool: mode for mode in found}.values())  # the last of a pool is its best
 
     def _deadline(self, deadline_s: float) -> bool:
         timed = [

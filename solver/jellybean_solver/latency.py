@@ -5,7 +5,8 @@ the formula of Kraemer and Langenbach-Belz for GI/G/1 (its correction for regula
 the rules of Whitt's Queueing Network Analyzer (Bell System Technical Journal, 1983): round robin makes a Poisson stream
 more regular by the share that a worker gets, a busy station upstream smooths it, several operators on one worker
 roughen it again. A wait is 0 with probability 1 - load, else exponential. The children of a request are one job, as
-large as all of them, and so is whatever a request finds on one worker.
+large as all of them, and so is whatever a request finds on one worker. Runs hold as many requests as come while one
+goes on, up to the batch size.
 
 Times add up along a route as logarithms of moment generating functions do: by Chernoff, P(L > t) is at most the
 minimum over theta of M(theta) exp(-theta t), and for sums such as these about `TIGHTNESS` times smaller than that (7
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from jellybean_solver.distributions import quantile_points
 from jellybean_solver.flows import flows
 from jellybean_solver.plan import Plan, PlannedWorker, Route
-from jellybean_solver.problem import Arrivals, Edge, ServiceTime
+from jellybean_solver.problem import Arrivals, Edge, ServiceTime, Times
 from jellybean_solver.streams import request_streams
 
 TIGHTNESS = 7.0
@@ -100,9 +101,17 @@ def jobs(visits_per_request: float) -> float:
     return max(1.0, visits_per_request)
 
 
-def runs(jobs_at_once: float, batch: int) -> float:
-    """Runs in which the children of one request are done."""
-    return max(1.0, jobs_at_once / batch)
+def unqueued_s(times: Times, batch: int, jobs_at_once: float) -> float:
+    """Mean seconds that a request's runs take when nothing waits: alone, or its children in full batches."""
+    return max(times[1].mean_s, jobs_at_once * times[batch].mean_s / batch)
+
+
+def service_of(times: Times, size: float) -> ServiceTime:
+    """Time of a run of a size between profiled ones, spread as that of the next larger one."""
+    sizes = sorted(times)
+    above = min(known for known in sizes if known >= size - 1e-9)
+    mean_s = float(np.interp(size, sizes, [times[known].mean_s for known in sizes]))
+    return replace(times[above], mean_s=mean_s)
 
 
 class _Estimate:
@@ -123,7 +132,7 @@ class _Estimate:
         self.hosted = self._hosted()
         self.queues = {worker.name: self._worker(worker) for worker in plan.workers}
         self.link_queues = self._links()
-        slowest = max((self._own_s(name, w.pool) for w in plan.workers for name in w.rates_per_s), default=1.0)
+        slowest = max((self._run_s(name, w) for w in plan.workers for name in w.rates_per_s), default=1.0)
         steps = np.arange(_PER_DECADE * _DECADES) / _PER_DECADE
         self.theta: Floats = 10.0 ** (steps - _DECADES + 2.0) / max(slowest, 1e-9)
 
@@ -149,7 +158,11 @@ class _Estimate:
         for operator in self.plan.operators:
             pools = dict.fromkeys(w.pool for w in self.plan.workers if operator.name in w.rates_per_s)
             begins = max(ready[e.upstream] + slowest[e.upstream, e.downstream] for e in operator.inputs)
-            ready[operator.name] = begins + max(self._own_s(operator.name, pool) for pool in pools)
+            slowest_s = max(
+                unqueued_s(operator.service[pool], operator.batch[pool], jobs(self.visits[operator.name]))
+                for pool in pools
+            )
+            ready[operator.name] = begins + slowest_s
         return max(ready.values()) + self.plan.hop_s
 
     def _reached(self, route: Route) -> dict[str, Floats]:
@@ -167,7 +180,7 @@ class _Estimate:
                 begins = np.maximum(begins, comes + reached.get(edge.upstream, 0.0))
             for other in self.beside[operator.name]:
                 if route.workers[other] == worker.name:
-                    begins = begins + self._own(other, worker.pool)
+                    begins = begins + self._own(other, worker)
             visited = list(route.workers.values()).count(worker.name)
             reached[operator.name] = begins + self._station(operator.name, worker, visited)
         return {name: time + hop for name, time in reached.items()}
@@ -199,18 +212,31 @@ class _Estimate:
         """Who comes back waits less each time: in all about as long as under processor sharing, twice as for once."""
         queue = self.queues[worker.name]
         queue = _Queue(queue.load, queue.wait_s * min(1.0, RETURNS / visited))
-        return self._own(name, worker.pool) + queue.log_mgf(self.theta)
+        return self._own(name, worker) + queue.log_mgf(self.theta)
 
-    def _own(self, name: str, pool: str) -> Floats:
-        if (name, pool) not in self.own:
-            self.own[name, pool] = service_log_mgf(self._service(name, pool), self.theta * self._runs(name, pool))
-        return self.own[name, pool]
+    def _own(self, name: str, worker: PlannedWorker) -> Floats:
+        if (name, worker.name) not in self.own:
+            size = self._size(name, worker)
+            service = service_of(self.plan.operator_by_name[name].service[worker.pool], size)
+            runs = max(1.0, jobs(self.visits[name]) / size)
+            self.own[name, worker.name] = service_log_mgf(service, self.theta * runs)
+        return self.own[name, worker.name]
 
-    def _own_s(self, name: str, pool: str) -> float:
-        return self._service(name, pool).mean_s * self._runs(name, pool)
+    def _run_s(self, name: str, worker: PlannedWorker) -> float:
+        """Mean seconds of all of one request's runs."""
+        size = self._size(name, worker)
+        mean_s = service_of(self.plan.operator_by_name[name].service[worker.pool], size).mean_s
+        return mean_s * max(1.0, jobs(self.visits[name]) / size)
 
-    def _runs(self, name: str, pool: str) -> float:
-        return runs(jobs(self.visits[name]), self.plan.operator_by_name[name].batch[pool])
+    def _size(self, name: str, worker: PlannedWorker) -> float:
+        """Requests in a run: one more than come while a run of that size, and what else the worker does, goes on."""
+        operator = self.plan.operator_by_name[name]
+        batch, rate = operator.batch[worker.pool], worker.rates_per_s[name]
+        rest = 1.0 - max(0.0, worker.load - rate * operator.request_s(worker.pool))
+        for size in range(1, batch):
+            if rate * service_of(operator.service[worker.pool], size).mean_s <= size * rest:
+                return min(batch, size + 1)
+        return batch
 
     def _beside(self) -> Mapping[str, tuple[str, ...]]:
         """Earlier operators, neither above nor below: on one worker a request's own runs wait for each other."""
@@ -223,14 +249,11 @@ class _Estimate:
             found[operator.name] = tuple(n for n in found[operator.name] if n not in above[operator.name])
         return found
 
-    def _service(self, name: str, pool: str) -> ServiceTime:
-        """Of a full batch."""
-        operator = self.plan.operator_by_name[name]
-        return operator.service[pool][operator.batch[pool]]
-
-    def _job_s(self, name: str, pool: str) -> float:
-        """A request's part of the batches that it is in."""
-        return self.plan.operator_by_name[name].mean_request_s(pool) * jobs(self.visits[name])
+    def _job_s(self, name: str, worker: PlannedWorker) -> float:
+        """A request's part of the runs that it is in."""
+        size = self._size(name, worker)
+        times = self.plan.operator_by_name[name].service[worker.pool]
+        return service_of(times, size).mean_s / size * jobs(self.visits[name])
 
     def _busy_above(self) -> Mapping[str, float]:
         """Mean load of the workers just upstream of an operator; 0 at the sources."""
@@ -253,8 +276,8 @@ class _Estimate:
         for names, share in self.hosted.get(worker.name, {}).items():
             first = names[0]
             chance = min(1.0, max(self.visits[name] for name in names))
-            seconds = sum(self._job_s(name, worker.pool) * min(1.0, self.visits[name]) for name in names) / chance
-            together = max(self.plan.operator_by_name[name].batch[worker.pool] for name in names)
+            seconds = sum(self._job_s(name, worker) * min(1.0, self.visits[name]) for name in names) / chance
+            together = max(self._size(name, worker) for name in names)
             spacing = min(1.0, self._spacing(first, share) / together + 1.0 - chance)
             per_s = self.arrivals_per_s[first] * share * chance
             streams.append((per_s / together, spacing, seconds * together))

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jellybean_solver.demand import EdgeKey, Network, Tiers
-from jellybean_solver.latency import jobs, runs
-from jellybean_solver.problem import Problem, request_s
+from jellybean_solver.latency import jobs, unqueued_s
+from jellybean_solver.problem import Problem
 from jellybean_solver.program import Floats, Indices, Program
 
 CLASSES = 8  # per operator; few, so that branching on them ends
@@ -49,19 +49,13 @@ def visits_per_request(problem: Problem) -> Mapping[str, float]:
 
 
 def modes(network: Network, name: str, variant: str, visits: float) -> tuple[Mode, ...]:
-    """Batch sizes of which none is both slower and dearer than another, pool by pool."""
+    """One per pool that can run the variant, in the batches that a plan uses: they wait for no request."""
     problem = network.problem
     planned = problem.operator_by_name[name].variant(variant)
     found: list[Mode] = []
-    for pool in network.demand({name: variant}).workers[name]:
+    for pool, workers in network.demand({name: variant}).workers[name].items():
         times = problem.times(name, planned, pool)
-        least = math.inf
-        for size in sorted(times):
-            each = request_s(times, size)
-            if each < least:
-                least = each
-                workers = problem.rate_per_s[name] * each / problem.utilisation
-                found.append(Mode(pool, size, workers, times[size].mean_s * runs(jobs(visits), size)))
+        found.append(Mode(pool, max(times), workers, unqueued_s(times, max(times), jobs(visits))))
     return tuple(found)
 
 

@@ -223,7 +223,7 @@ def restricted(problem: Problem, proposal: Proposal) -> Problem:
         name = operator.name
         tiers = {network.tier_of[pool] for own, pool in proposal.pairs if own == name}
         own_modes = modes(network, name, selection[name], visits[name])
-        slowest_s = max(m.job_s for m in own_modes if proposal.batches.get((name, m.pool)) == m.batch)
+        slowest_s = max(m.job_s for m in own_modes if (name, m.pool) in proposal.pairs)
         variants = tuple(_no_slower(network, name, v, visits[name], slowest_s, tiers) for v in operator.variants)
         operators.append(replace(operator, variants=variants))
     return replace(problem, operators=tuple(operators))
@@ -232,13 +232,9 @@ def restricted(problem: Problem, proposal: Proposal) -> Problem:
 def _no_slower(
     network: Network, name: str, variant: Variant, visits: float, slowest_s: float, tiers: set[str]
 ) -> Variant:
-    sizes: dict[str, int] = {}
+    kept: set[str] = set()
     if variant.name in network.runnable[name]:
         for mode in modes(network, name, variant.name, visits):
             if mode.job_s <= slowest_s * (1 + RELATIVE) and network.tier_of[mode.pool] in tiers:
-                sizes[mode.pool] = max(mode.batch, sizes.get(mode.pool, 0))
-    service = {
-        pool: {size: time for size, time in variant.service[pool].items() if size <= most}
-        for pool, most in sizes.items()
-    }
-    return replace(variant, service=service)
+                kept.add(mode.pool)
+    return replace(variant, service={pool: times for pool, times in variant.service.items() if pool in kept})
