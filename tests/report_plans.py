@@ -112,6 +112,20 @@ def digits() -> Plan:
     )  # fmt: skip
 
 
+def in_batches() -> Plan:
+    """`vqa` with batches on its GPU that take no longer than one request."""
+    plan = vqa()
+
+    def batched(operator: PlannedOperator) -> PlannedOperator:
+        times = {
+            pool: {1: times[1], 4: times[1]} if pool == "gpu" else times for pool, times in operator.service.items()
+        }
+        return replace(operator, service=times, batch={pool: max(sizes) for pool, sizes in times.items()})
+
+    workers = (replace(worker, load=worker.load / 4) if worker.pool == "gpu" else worker for worker in plan.workers)
+    return replace(plan, operators=tuple(map(batched, plan.operators)), workers=tuple(workers))
+
+
 def one_worker(name: str = "tiny", operator: str = "classify", variant: str = "small") -> Plan:
     """The smallest plan; names are the caller's."""
     operators = (

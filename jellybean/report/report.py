@@ -26,10 +26,10 @@ from jellybean.report.comparison import (
 )
 from jellybean.report.store import Record, Row, Snapshot, Store
 from jellybean_solver.errors import JellyBeanError
-from jellybean_solver.plan import Plan
+from jellybean_solver.plan import Plan, PlannedWorker
 from jellybean_solver.plan_document import from_document
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
 
 
 class Level(StrEnum):
@@ -61,7 +61,11 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class WorkerUse:
-    """One worker: the part of its time that each operator keeps it busy; planned, simulated and measured."""
+    """One worker: the part of its time that each operator keeps it busy; planned, simulated and measured.
+
+    `expected` is what the measured share is held against: `load`, but the simulated share where there are batches,
+    because a load counts full ones and those that are not full take more time per request.
+    """
 
     name: str
     pool: str
@@ -69,6 +73,7 @@ class WorkerUse:
     price_usd_per_h: float
     loads: Mapping[str, float]
     load: float
+    expected: float
     simulated: float | None
     measured: float | None
 
@@ -241,6 +246,12 @@ def _workers(plan: Plan, snapshot: Snapshot) -> tuple[WorkerUse, ...]:
         (row.record.get("utilisation") or {}) if row is not None else {}
         for row in (snapshot.prediction, snapshot.bench)
     )
+    batched = {(o.name, pool) for o in plan.operators for pool, size in o.batch.items() if size > 1}
+
+    def expected(worker: PlannedWorker) -> float:
+        full = not any((name, worker.pool) in batched for name in worker.rates_per_s)
+        return worker.load if full else figure(simulated, worker.name) or worker.load
+
     return tuple(
         WorkerUse(
             name=worker.name,
@@ -249,6 +260,7 @@ def _workers(plan: Plan, snapshot: Snapshot) -> tuple[WorkerUse, ...]:
             price_usd_per_h=worker.price_usd_per_h,
             loads=operator_loads(plan, worker),
             load=worker.load,
+            expected=expected(worker),
             simulated=figure(simulated, worker.name),
             measured=figure(measured, worker.name),
         )

@@ -83,19 +83,20 @@ def _workers(report: Report) -> Table:
     table.add_column("pool" if pools else "worker", no_wrap=True)
     table.add_column("tier", no_wrap=True)
     table.add_column("busy", no_wrap=True)
-    for heading in ("planned", "measured"):
+    planned = all(worker.expected == worker.load for worker in report.workers)
+    for heading in ("planned" if planned else "predicted", "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
     for key, members in groupby(report.workers, key=lambda worker: worker.pool if pools else worker.name):
         workers = list(members)
-        planned = mean(worker.load for worker in workers)
+        expected = mean(worker.expected for worker in workers)
         known = [worker.measured for worker in workers if worker.measured is not None]
         measured = mean(known) if known else None
-        cells = round(min(1.0, max(0.0, planned if measured is None else measured)) * BAR_CELLS)
+        cells = round(min(1.0, max(0.0, expected if measured is None else measured)) * BAR_CELLS)
         table.add_row(
             Text(f"{key} × {len(workers)}" if pools else key),
             Text(workers[0].tier),
             Text.assemble(("━" * cells, "cyan"), ("─" * (BAR_CELLS - cells), "dim")),
-            units.percent(planned),
+            units.percent(expected),
             units.percent(measured),
         )
     return table

@@ -133,7 +133,7 @@ def worker_rows(workers: Sequence[WorkerUse], cap: float, colours: Mapping[str, 
             width = min(100 * load, 100 - start)
             parts.append(Part(start, width, f"c{colours[operator] % 8}", f"{operator} {units.percent(load)}"))
             start += width
-        figure = units.percent(worker.load)
+        figure = units.percent(worker.expected)
         if worker.measured is not None:
             figure = f"{figure} → {units.percent(worker.measured)}"
         dot = (min(100.0, 100 * worker.measured), "mark") if worker.measured is not None else None

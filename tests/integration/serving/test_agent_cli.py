@@ -41,7 +41,7 @@ def test_help_shows_an_example() -> None:
         ({"listen": "127.0.0.1:99999"}, "only unix:/path"),
         ({"listen": "unix:/" + "x" * 120}, "shorter than 100"),
         ({"worker": "moon-1"}, "gives worker 'moon-1' nothing to do; its workers: edge-1, cloud-1"),
-        ({"plan": "/nowhere/plan.json"}, "No such file"),
+        ({"plan": "/nowhere/plan.json"}, "/nowhere/plan.json: there is no such file or folder"),
         ({"root": "/nowhere"}, "double/only: model /nowhere/models/double.onnx"),
     ],
 )

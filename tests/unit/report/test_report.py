@@ -148,7 +148,7 @@ def test_a_budget_that_the_plan_breaks_shows_without_a_measurement(tmp_path: Pat
 
 JSON_SHAPE = {
     "kind": "Report",
-    "version": 1,
+    "version": 2,
     "keys": [
         "accuracy", "advice", "baselines", "certificate", "comparisons", "cost_by", "cost_usd_per_h", "drift",
         "headline", "kind", "name", "placements", "plan_hash", "planned_at", "planning", "project", "runs", "selection",
@@ -161,7 +161,7 @@ JSON_SHAPE = {
     "comparisons": ["difference", "measured", "metric", "predicted", "ratio", "tolerance", "verdict"],
     "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
     "placements": ["batch", "count", "load", "operator", "pool", "rate_per_s", "tier", "variant"],
-    "workers": ["load", "loads", "measured", "name", "pool", "price_usd_per_h", "simulated", "tier"],
+    "workers": ["expected", "load", "loads", "measured", "name", "pool", "price_usd_per_h", "simulated", "tier"],
     "runs": ["at", "figures", "kind", "machine"],
 }  # fmt: skip
 

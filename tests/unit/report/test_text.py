@@ -83,6 +83,30 @@ def test_report_table(tmp_path: Path) -> None:
     assert _report_text(tmp_path, plans.digits(), measured=True) == REPORT
 
 
+def test_batches_stand_beside_the_worker_that_takes_them() -> None:
+    lines = _text(plan_text(plans.in_batches())).splitlines()
+    assert [line.split() for line in lines if "gpu-1" in line or "cpu-1" in line] == [
+        ["image_features", "resnet18", "edge:", "cpu-1..3", "1", "40.0", "0.99"],
+        ["speech_to_text", "wav2vec2-large", "cloud:", "gpu-1", "4", "40.0", "0.22"],
+        ["answer", "mutan", "cloud:", "gpu-1", "4", "40.0", "0.03"],
+    ]
+    assert "batch" in lines[1]
+
+
+def test_a_worker_with_batches_is_held_against_the_simulator_not_against_full_batches(tmp_path: Path) -> None:
+    plan = plans.in_batches()
+    store = Store(tmp_path / "report.db", clock=lambda: 1.0)
+    plan_hash = store.add_plan(plans.document(plan), {})
+    store.add_prediction(plan_hash, plans.prediction(plan, utilisation={w.name: 0.5 for w in plan.workers}))
+    store.add_measurement(plan_hash, plans.measurement(plan))
+    lines = _text(to_table(build_report(store))).splitlines()
+    assert any(line.split()[-2:] == ["predicted", "measured"] and "tier" in line for line in lines)
+    (gpu,) = [line for line in lines if line.split()[:2] == ["gpu-1", "cloud"]]
+    (cpu,) = [line for line in lines if line.split()[:2] == ["cpu-1", "edge"]]
+    assert "50 %" in gpu
+    assert "100 %" in cpu
+
+
 def test_report_table_without_a_measurement_ends_with_the_commands(tmp_path: Path) -> None:
     text = _report_text(tmp_path, plans.digits(), measured=False)
     assert "Not measured yet: All figures are predictions." in text
