@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from collections.abc import Sized
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -56,14 +57,19 @@ def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make; must not exist or be empty.")],
 ) -> None:
     """Copy an example project to start from."""
-    if directory.exists() and any(directory.iterdir() if directory.is_dir() else [directory]):
-        raise JellyBeanError(f"{directory} exists and is not empty; name another folder")
-    ignored = shutil.ignore_patterns("__pycache__", ".jellybean", "plan.json")
-    shutil.copytree(_examples() / name.value, directory, dirs_exist_ok=True, ignore=ignored)
+    copy_example(name, directory)
     out.print(f"{directory}: copied from the example {name.value}; next, in this order:", soft_wrap=True)
     lines = {f"jellybean {step} {shlex.quote(str(directory))}": purpose for step, purpose in _STEPS[name]}
     for line, purpose in lines.items():
         out.print(f"  {line:{max(map(len, lines))}}  # {purpose}", soft_wrap=True)
+
+
+def copy_example(name: Example, directory: Path) -> None:
+    """Make a project like an example. JellyBeanError where something is already."""
+    if directory.exists() and any(directory.iterdir() if directory.is_dir() else [directory]):
+        raise JellyBeanError(f"{directory} exists and is not empty; name another folder")
+    ignored = shutil.ignore_patterns("__pycache__", ".jellybean", "plan.json")
+    shutil.copytree(_examples() / name.value, directory, dirs_exist_ok=True, ignore=ignored)
 
 
 @app.command(
@@ -88,8 +94,8 @@ def validate(directory: Directory, overrides: Overrides = None, json: Json = Fal
     workflow, fleet = project.workflow, project.infrastructure
     count = sum(pool.count for pool in fleet.workers.values())
     out.print(
-        f"valid: {workflow.name}, {len(workflow.operators)} operators, {len(workflow.sources)} sources, "
-        f"{count} workers in {len(fleet.workers)} pools"
+        f"valid: {workflow.name}, {_count(workflow.operators, 'operator')}, {_count(workflow.sources, 'source')}, "
+        f"{count} worker{'s' * (count != 1)} in {_count(fleet.workers, 'pool')}"
     )
     if not has_profiles:
         warn(f"there is no profiles.yaml yet; run: jellybean profile {directory}")
@@ -104,6 +110,10 @@ def schema(
     """Print the JSON Schemas of the documents (editors complete from them)."""
     schemas = {name.lower(): value for name, value in json_schemas().items()}
     print_json(schemas if document is None else schemas[document.value])
+
+
+def _count(items: Sized, name: str) -> str:
+    return f"{len(items)} {name}{'s' * (len(items) != 1)}"
 
 
 def check(directory: Path, overrides: list[str] | None) -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, page
 from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, warn
 from jellybean.cli.current import plan_of
-from jellybean.cli.documents import Example, check, init
+from jellybean.cli.documents import Example, check, copy_example
 from jellybean.documents import Project, load_project
 from jellybean.predict import predict
 from jellybean.records import predicted_rate_per_s, record_measurement, record_prediction
@@ -101,7 +101,8 @@ def demo(
     from jellybean.cli.serve import down, start
 
     if not (directory / "workflow.yaml").exists():
-        init(Example.DIGITS, directory)
+        copy_example(Example.DIGITS, directory)
+        out.print(f"{directory}: copied from the example digits")
     profile(directory, overrides)
     plan(directory, overrides)
     project = load_project(directory, overrides or ())
