@@ -143,9 +143,13 @@ def require_plan(planned: Planned, note: str = "") -> Plan:
 
 def save_plan(project: Project, planned: Planned) -> dict[str, Any]:
     """Write DIR/plan.json atomically, with the hash of the problem it answers; returns the document."""
-    document = to_document(require_plan(planned))
-    _write(project.directory / PLAN_FILE, json.dumps(document, indent=1) + "\n")
-    _write(_key_path(project.directory), problem_key(planned.problem))
+    return write_plan(project.directory, to_document(require_plan(planned)), planned.problem)
+
+
+def write_plan(directory: Path, document: dict[str, Any], problem: Problem) -> dict[str, Any]:
+    """Write a plan document to DIR/plan.json as it is, as the answer to a problem; returns it."""
+    _write(directory / PLAN_FILE, json.dumps(document, indent=1) + "\n")
+    _write(_key_path(directory), problem_key(problem))
     return document
 
 
@@ -156,6 +160,11 @@ def load_plan(directory: Path) -> Plan:
 
 def read_plan(path: Path, hint: str = "") -> Plan:
     """The plan in a file. JellyBeanError when it holds none, with the `hint` behind it."""
+    return read_document(path, hint)[1]
+
+
+def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
+    """A plan file as it was written, and the plan; otherwise as `read_plan`."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -166,7 +175,7 @@ def read_plan(path: Path, hint: str = "") -> Plan:
     if not isinstance(document, dict):
         raise JellyBeanError(f"{path}: holds no plan{hint}")
     try:
-        return from_document(document)
+        return document, from_document(document)
     except PlanDocumentError as error:
         raise JellyBeanError(f"{path}: {error}{hint}") from error
 

@@ -13,15 +13,16 @@ from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, re
 from jellybean.cli.check import run_check
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
 from jellybean.cli.current import plan_of
-from jellybean.cli.failures import failure, text_of
+from jellybean.cli.failures import text_of
+from jellybean.cli.plan_json import plan_json
+from jellybean.cli.replan import HORIZON, horizon_hours, run_replan
 from jellybean.documents import load_project
 from jellybean.errors import InfeasibleError, OutOfTimeError
-from jellybean.planning import Planned, kept_plan, plan_project, save_plan, unproven
+from jellybean.planning import kept_plan, plan_project, save_plan, unproven
 from jellybean.predict import predict
 from jellybean.records import record_plan, record_prediction
 from jellybean.report import plan_text
 from jellybean_solver.large import GAP
-from jellybean_solver.plan_document import to_document
 
 
 @app.command(epilog=example("jellybean profile my-digits", "jellybean profile my-digits --fresh --seconds 1"))
@@ -48,6 +49,7 @@ def profile(
         "jellybean plan my-digits",
         "jellybean plan my-vqa --set slo.accuracy=57 --json",
         "jellybean plan my-digits --check my-digits/traces/day.csv --plot day.svg",
+        "jellybean plan my-digits --from running --horizon 7d --set sources.strip.rate=12/s",
     )
 )
 def plan(
@@ -73,23 +75,45 @@ def plan(
         Path | None, typer.Option(metavar="FILE", help="With --check: picture of the replay (.svg, .png, .pdf).")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="With --check: seed of everything random.")] = 0,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="PLAN",
+            help="Go on from this plan (a plan file, a project, or the word running) where that saves enough after "
+            "migration; else keep it.",
+        ),
+    ] = None,
+    horizon: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"With --from: time over which plans are weighed ({HORIZON}).")
+    ] = None,
 ) -> None:
     """Choose variants and place operators at the lowest cost; writes plan.json. With --check: replay a rate trace."""
     if check is not None:
-        if time_limit is not None:
-            raise typer.BadParameter("--time-limit does not go with --check, which replays the current plan")
-        if gap is not None:
-            raise typer.BadParameter("--gap does not go with --check, which replays the current plan")
+        given = {"--time-limit": time_limit, "--gap": gap, "--from": start, "--horizon": horizon}
+        for option in (name for name, value in given.items() if value is not None):
+            raise typer.BadParameter(f"{option} does not go with --check, which replays the current plan")
         run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot)
         return
     if plot is not None:
         raise typer.BadParameter("--plot needs --check TRACE")
-    project = load_project(directory, overrides or ())
+    if horizon is not None and start is None:
+        raise typer.BadParameter("--horizon needs --from PLAN")
+    enough = GAP if gap is None else gap
     try:
-        with progress("plan") as advance:
-            planned = plan_project(project, gap=GAP if gap is None else gap, time_limit_s=time_limit, progress=advance)
+        if start is None:
+            _plan(directory, overrides, gap=enough, time_limit_s=time_limit, json=json)
+        else:
+            hours = horizon_hours(horizon or HORIZON)
+            run_replan(directory, start, overrides, horizon_h=hours, gap=enough, time_limit_s=time_limit, json=json)
     except OutOfTimeError as error:
         raise OutOfTimeError("\n".join(filter(None, (str(error), kept_plan(directory, outdated=False))))) from error
+
+
+def _plan(directory: Path, overrides: list[str] | None, *, gap: float, time_limit_s: float | None, json: bool) -> None:
+    project = load_project(directory, overrides or ())
+    with progress("plan") as advance:
+        planned = plan_project(project, gap=gap, time_limit_s=time_limit_s, progress=advance)
     if planned.plan is not None:
         record_plan(directory, save_plan(project, planned), planned)
     if json:
@@ -128,62 +152,6 @@ def simulate(
         print_json(record)
     else:
         out.print(_simulation_table(current.name, record))
-
-
-def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
-    """What `plan --json` prints, feasible or not; `kept`: of the plan that stays where there is no new one."""
-    if planned.plan is None:
-        why = planned.infeasibility
-        return {
-            "status": "infeasible",
-            "cost_usd_per_h": None,
-            "accuracy": None,
-            "selection": {},
-            "placements": [],
-            "certificate": None,
-            "reasons": list(planned.reasons),
-            "breaches": list(why.breaches if why else planned.reasons[:1]),
-            "nearest": {
-                "accuracy": why.nearest_accuracy if why else None,
-                "rate_scale": why.nearest_rate_scale if why else None,
-                "latency_p99_s": planned.nearest_p99_s,
-            },
-            "kept_plan": kept,
-            "solve_s": planned.solve_s,
-            **failure(InfeasibleError(planned.reasons, kept)),
-        }
-    found = planned.plan
-    return {
-        "status": planned.status,
-        "hash": to_document(found)["hash"],
-        "cost_usd_per_h": {
-            "total": found.cost.total_usd_per_h,
-            "compute": found.cost.compute_usd_per_h,
-            "network": found.cost.network_usd_per_h,
-        },
-        "accuracy": found.accuracy,
-        "selection": dict(found.selection),
-        "placements": [
-            {
-                "operator": place.operator,
-                "variant": place.variant,
-                "pool": place.pool,
-                "tier": place.tier,
-                "count": place.count,
-                "batch": place.batch,
-                "rate_per_s": place.rate_per_s,
-                "load": place.load,
-            }
-            for place in found.placements
-        ],
-        "certificate": {
-            "objective": found.certificate.objective,
-            "bound": found.certificate.bound,
-            "gap": found.certificate.gap,
-            "termination": found.certificate.termination,
-        },
-        "solve_s": planned.solve_s,
-    }
 
 
 def _simulation_table(name: str, record: dict[str, Any]) -> Table:

@@ -149,6 +149,7 @@ Bandwidth = Annotated[
     float, _reader(units.BANDWIDTH), _writer(units.BANDWIDTH), WithJsonSchema(schema_of(units.BANDWIDTH))
 ]
 Rate = Annotated[float, _reader(units.RATE), _writer(units.RATE), WithJsonSchema(schema_of(units.RATE))]
+Price = Annotated[float, _reader(units.PRICE), _writer(units.PRICE), WithJsonSchema(schema_of(units.PRICE))]
 PricePerHour = Annotated[
     float, _reader(units.PRICE_PER_H), _writer(units.PRICE_PER_H), WithJsonSchema(schema_of(units.PRICE_PER_H))
 ]

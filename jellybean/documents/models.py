@@ -17,6 +17,7 @@ from jellybean.documents.fields import (
     Fraction,
     Name,
     Percent,
+    Price,
     PricePerGib,
     PricePerHour,
     Rate,
@@ -27,6 +28,7 @@ from jellybean.documents.fields import (
 )
 from jellybean.documents.units import UnitError, describe, shown
 from jellybean_solver.problem import Arrivals, Sharing
+from jellybean_solver.replan import AT_LEAST
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _ARRAY = re.compile(r"[^#]+\.npz#[^#]+")
@@ -221,6 +223,25 @@ class LimitsSpec(Strict):
     )
 
 
+class MigrationSpec(Strict):
+    """What changing a running plan costs, and how much a change must save: `plan --from`."""
+
+    start_usd: Price = Field(
+        default=0.0, alias="start", description="Of one replica, a model on one worker, for example 0.02 USD; else 0."
+    )
+    download_usd_per_gib: PricePerGib | None = Field(
+        default=None,
+        alias="download",
+        description="Of bringing a model to a worker of any tier, for example 0.10 USD/GiB; unless given, what the "
+        "links between its tier and the top tier cost, where models are kept.",
+    )
+    at_least: Fraction = Field(
+        default=AT_LEAST,
+        le=1,
+        description="Share of the running plan's cost that a change must save over the horizon; 2 % unless given.",
+    )
+
+
 class InfrastructureDocument(Strict):
     """infrastructure.yaml: what there is to serve on."""
 
@@ -232,6 +253,7 @@ class InfrastructureDocument(Strict):
     workers: Annotated[dict[Name, WorkerPoolSpec], NOT_EMPTY]
     links: Annotated[tuple[LinkSpec, ...], Field(strict=False)] = ()
     limits: LimitsSpec = LimitsSpec()
+    migration: MigrationSpec = MigrationSpec()
 
     @field_validator("tiers")
     @classmethod

@@ -48,7 +48,7 @@ def build_problem(project: Project) -> Problem:
             Source(name, source.tier, source.rate_per_s, source.message_bytes, source.arrivals)
             for name, source in workflow.sources.items()
         ),
-        operators=_operators(workflow, infrastructure, project.profiles, flow),
+        operators=_operators(project.directory, workflow, infrastructure, project.profiles, flow),
         pools=_pools(infrastructure),
         links=tuple(
             Link(
@@ -125,7 +125,11 @@ def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
 
 
 def _operators(
-    workflow: WorkflowDocument, infrastructure: InfrastructureDocument, profiles: ProfilesDocument, flow: Flow
+    directory: Path,
+    workflow: WorkflowDocument,
+    infrastructure: InfrastructureDocument,
+    profiles: ProfilesDocument,
+    flow: Flow,
 ) -> tuple[Operator, ...]:
     readers: dict[str, list[str]] = {name: [] for name in (*workflow.sources, *workflow.operators)}
     for edges in flow.edges.values():
@@ -137,7 +141,14 @@ def _operators(
         operator = workflow.operators[name]
         most = 1 if name in alone else min(infrastructure.limits.batch, operator.batch or infrastructure.limits.batch)
         variants = tuple(
-            _variant(variant, spec, profiles.operators[name][variant], infrastructure, readers[name], most)
+            _variant(
+                variant,
+                _model(directory, spec),
+                profiles.operators[name][variant],
+                infrastructure,
+                readers[name],
+                most,
+            )
             for variant, spec in operator.variants.items()
         )
         found.append(Operator(name, flow.edges[name], variants, operator.tiers))
@@ -146,7 +157,7 @@ def _operators(
 
 def _variant(
     name: str,
-    spec: VariantSpec,
+    model: ModelRef | None,
     profile: VariantProfile,
     infrastructure: InfrastructureDocument,
     readers: list[str],
@@ -166,8 +177,15 @@ def _variant(
         if stated:
             memory[pool] = max(stated)
     messages = {reader: profile.bytes_to(reader) or 0.0 for reader in readers}
-    model = ModelRef(Path(spec.model).as_posix(), spec.sha256) if spec.model and spec.sha256 else None
     return Variant(name, service, messages, memory, model, profile.children)
+
+
+def _model(directory: Path, spec: VariantSpec) -> ModelRef | None:
+    """The model's file by content, with its size where the file is there."""
+    if not spec.model or not spec.sha256:
+        return None
+    path = directory / spec.model
+    return ModelRef(Path(spec.model).as_posix(), spec.sha256, path.stat().st_size if path.is_file() else None)
 
 
 def _fits(figures: Figures, size: int, worker: WorkerPoolSpec) -> bool:

@@ -79,6 +79,7 @@ RATE = Kind(
     ("/d", "/h", "/min", "/s"),
     ("/s", "/min", "/h"),
 )
+PRICE = Kind("price", {"USD": 1.0}, "USD", "0.02 USD", ("USD",), ("USD",))
 PRICE_PER_H = Kind("price per hour", {"USD/h": 1.0}, "USD/h", "0.096 USD/h", ("USD/h",), ("USD/h",))
 PRICE_PER_GIB = Kind(
     "price per GiB",
@@ -89,6 +90,7 @@ PRICE_PER_GIB = Kind(
     ("USD/GiB", "USD/GB", "USD/TB"),
 )
 PERCENT = Kind("percentage", {"%": 0.01}, "%", "3 %", ("%",), ("%",))
+# Whose units say what was meant instead. Not PRICE: a price per hour or GiB is more likely than it.
 KINDS = (DURATION, SIZE, BANDWIDTH, RATE, PRICE_PER_H, PRICE_PER_GIB, PERCENT)
 
 

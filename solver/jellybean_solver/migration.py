@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.plan import Plan, PlannedWorker
-from jellybean_solver.plan_matching import HostedModel, hosted, match_workers
+from jellybean_solver.plan_matching import HostedModel, Worth, hosted, match_workers
 from jellybean_solver.problem import GIB, Link, ModelRef
 
 
@@ -116,6 +116,11 @@ def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
             loads.update((two.pool, two.tier, model) for model in has - had)
     ordered = sorted(loads.items(), key=lambda item: (after.tiers.index(item[0][1]), item[0][0], item[0][2].operator))
     return Migration(tuple(priced.loads(*place, count) for place, count in ordered), kept, dropped)
+
+
+def worth(after: Plan, prices: MigrationPrices) -> Worth:
+    """What a worker that goes on to `after` is spared by a model that it holds already: as `migration` matches them."""
+    return _Priced(after, prices).worth
 
 
 class _Priced:

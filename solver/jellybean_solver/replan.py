@@ -49,8 +49,9 @@ class Replanned:
     """The decision with its figures.
 
     `running` is the running plan by today's problem (rates, prices), `broken` why it is no answer to it any more.
-    `best` is the cheapest plan to go on to, with its migration, None when there is none; `refused` why it may not be
-    used though the search allowed it. `bound_usd` <= the horizon's cost with any change.
+    `best` is the cheapest plan to go on to, with its migration; None when there is none. `refused`: why a cheaper
+    change may not be used though it would have been; the migration of `best` is then counted, not minimised.
+    `bound_usd` <= the horizon's cost with any change.
     """
 
     verdict: Verdict
@@ -100,12 +101,16 @@ def replan(
     terms: Terms,
     *,
     check: Callable[[Plan], str | None] = lambda plan: None,
+    instead: Callable[[], Plan | None] = lambda: None,
     beam_width: int = BEAM_WIDTH,
     gap: float = GAP,
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Replanned:
-    """Keep `before` or go on to another plan. `check` says why a plan breaks a target that the solver does not know.
+    """Keep `before` or go on to another plan.
+
+    `check` says why a plan breaks a target that this search does not know, `instead` finds a plan that does not,
+    wherever its models are.
 
     Options as for `solve`. A running plan that meets the targets is kept when time ends before any other was found;
     SolverError when it does not meet them.
@@ -140,17 +145,21 @@ def replan(
     if score.complaints:
         text = "; ".join(score.complaints)
         raise SolverError(f"the plan found contradicts the problem ({text}); please report this problem")
-    refused, bound_usd = check(best), best.certificate.bound * terms.horizon_h
-    found = (best, start.migration(best), refused, bound_usd, outcome.tried)
-    decision = Replanned(Verdict.KEEP, terms, running, broken, *found)
-    return replace(decision, verdict=_verdict(decision))
+    bound_usd = best.certificate.bound * terms.horizon_h
+    found = Replanned(Verdict.KEEP, terms, running, broken, best, start.migration(best), None, bound_usd, outcome.tried)
+    if not broken and not _saves_enough(found):
+        return found
+    if (refused := check(best)) is None:
+        return replace(found, verdict=Verdict.REPLACE)
+    other = instead()
+    moved = start.migration(other) if other is not None else None
+    found = replace(found, refused=refused, best=other, migration=moved)
+    if other is None:
+        return replace(found, verdict=Verdict.NONE if broken else Verdict.KEEP)
+    return replace(found, verdict=Verdict.REPLACE if broken or _saves_enough(found) else Verdict.KEEP)
 
 
-def _verdict(found: Replanned) -> Verdict:
-    if found.refused is not None:
-        return Verdict.NONE if found.broken else Verdict.KEEP
-    if found.broken:
-        return Verdict.REPLACE
+def _saves_enough(found: Replanned) -> bool:
     least_usd = max(found.terms.at_least, SAME) * found.running_usd
     saved_usd = found.saved_usd or 0.0
-    return Verdict.REPLACE if saved_usd > 0 and saved_usd >= least_usd * (1 - SAME) else Verdict.KEEP
+    return saved_usd > 0 and saved_usd >= least_usd * (1 - SAME)

@@ -13,7 +13,8 @@ from jellybean_solver.problem import Operator, Problem, Times, Variant
 def restated(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, ...]]:
     """The plan, its score and why it is no answer to the problem (empty when it is one).
 
-    What the problem does not know (a pool, an operator, a variant) stays as it was and is complained about.
+    What the problem does not know (a pool, an operator, a variant) stays as it was and is complained about; models stay
+    those that run.
     """
     wrong = tuple(_other_models(problem, plan))
     operators = tuple(_operator(problem, plan, operator) for operator in plan.operators)
@@ -79,7 +80,6 @@ def _with_figures(problem: Problem, plan: Plan, planned: PlannedOperator, operat
         service=service,
         message_bytes=dict(variant.message_bytes),
         memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},
-        model=variant.model,
         children=variant.children,
     )
 

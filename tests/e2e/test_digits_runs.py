@@ -69,6 +69,15 @@ def test_bench_reports_overload(running: Path) -> None:
     assert "overload" in (done.stdout + done.stderr).lower()
 
 
+def test_planning_from_what_is_served_keeps_it(running: Path) -> None:
+    before = json.loads((running / "plan.json").read_text())
+    (running / "plan.json").unlink()
+    answer = json.loads(jellybean("plan", str(running), "--from", "running", "--json").stdout)
+    assert answer["replan"]["verdict"] == "keep"
+    assert answer["replan"]["running"]["hash"] == answer["hash"] == before["hash"]
+    assert json.loads((running / "plan.json").read_text()) == before
+
+
 def test_a_second_up_is_refused(running: Path) -> None:
     assert "jellybean down" in jellybean("up", str(running), "--detach", status=1).stderr
 

@@ -42,6 +42,8 @@ def test_the_tutorials_plans_are_those_of_the_example(folder: Path) -> None:
             "plan", str(folder / "my-digits"), "--set", "sources.strip.rate=40/s", status=3
         ).stderr,
     }
+    fallen = ("--from", str(folder / "my-digits"), "--set", "sources.strip.rate=9.5/s")
+    answers["digits: keep the running plan"] = jellybean("plan", str(folder / "my-digits"), *fallen).stdout
     jellybean("plan", str(folder / "morning"), "--set", "sources.strip.rate=18/s")
     answers["my-digits -> morning"] = jellybean(
         "diff", str(folder / "my-digits"), str(folder / "morning"), status=1

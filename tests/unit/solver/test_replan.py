@@ -149,6 +149,22 @@ def test_targets_that_the_solver_does_not_know_are_asked_of_both_plans() -> None
     assert (none.verdict, none.refused, none.broken) == (Verdict.NONE, "slow with 1", ("slow with 2",))
 
 
+def test_a_plan_that_keeps_those_targets_is_weighed_instead() -> None:
+    before, today = running(two_ways(30.0)), two_ways(10.0)  # a gpu
+    two_boxes = running(two_ways(20.0))
+
+    def one_box(plan: Plan) -> str | None:
+        return "slow" if len(plan.workers) == 1 and plan.workers[0].pool == "box" else None
+
+    for share, verdict in ((0.3, Verdict.REPLACE), (0.4, Verdict.KEEP)):
+        terms = Terms(MigrationPrices(0.01), 24.0, share)
+        found = replan(today, before, terms, check=one_box, instead=lambda: two_boxes)
+        assert (found.verdict, found.refused, found.best) == (verdict, "slow", two_boxes)
+        assert found.best_usd == pytest.approx(48.0 + 2 * (0.01 + 0.5))
+        assert found.saved_share == pytest.approx((72.0 - 49.02) / 72.0)
+        assert found.bound_usd == pytest.approx(24.0 + 0.01 + 0.5)
+
+
 def test_the_budget_is_on_the_plan_without_the_way_there() -> None:
     before = running(two_ways(10.0))
     dear = two_ways(10.0, box_price=6.0)
