@@ -252,7 +252,8 @@ def test_a_launcher_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: s
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(chain(tmp_path)))
     code = (
-        "import sys, json, time; from pathlib import Path; from jellybean.serving import launcher\n"
+        "import signal, sys, json, time; from pathlib import Path; from jellybean.serving import launcher\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent may have had it ignored
         "running = launcher.up(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()))\n"
         f"print('up', flush=True); {then}"
     )
