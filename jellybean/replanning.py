@@ -120,7 +120,8 @@ def replan_project(
 
     def instead() -> Plan | None:
         nonlocal refusals
-        planned = plan_project(project, gap=gap, time_limit_s=time_limit_s, compare=False)
+        left_s = None if time_limit_s is None else max(1.0, time_limit_s - (time.perf_counter() - started))
+        planned = plan_project(project, gap=gap, time_limit_s=left_s, compare=False)
         refusals = planned.reasons
         return planned.plan
 

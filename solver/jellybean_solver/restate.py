@@ -7,17 +7,20 @@ from dataclasses import replace
 
 from jellybean_solver.evaluate import Evaluation, evaluate
 from jellybean_solver.plan import Plan, PlannedOperator, PlannedWorker
-from jellybean_solver.problem import Operator, Problem, Times, Variant
+from jellybean_solver.problem import Problem, Times, Variant
 
 
 def restated(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, ...]]:
     """The plan, its score and why it is no answer to the problem (empty when it is one).
 
-    What the problem does not know (a pool, an operator, a variant) stays as it was and is complained about; models stay
-    those that run.
+    A plan of other operators or of variants that the problem does not know stays as it was written, with its own cost.
+    A pool that has gone stays with its workers; models stay those that run.
     """
+    if not _is_known(problem, plan):
+        score = evaluate(problem, plan)
+        return plan, score, score.complaints
     wrong = tuple(_other_models(problem, plan))
-    operators = tuple(_operator(problem, plan, operator) for operator in plan.operators)
+    operators = tuple(_with_figures(problem, plan, operator) for operator in plan.operators)
     found = replace(
         plan,
         tiers=problem.tiers,
@@ -46,13 +49,16 @@ def restated(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str,
     return loaded, score, (*wrong, *score.complaints)
 
 
+def _is_known(problem: Problem, plan: Plan) -> bool:
+    known = {operator.name: {variant.name for variant in operator.variants} for operator in problem.operators}
+    return known.keys() == plan.selection.keys() and all(
+        chosen in known[name] for name, chosen in plan.selection.items()
+    )
+
+
 def _other_models(problem: Problem, plan: Plan) -> Iterator[str]:
     for planned in plan.operators:
-        operator = problem.operator_by_name.get(planned.name)
-        variants = {variant.name: variant for variant in operator.variants} if operator is not None else {}
-        variant = variants.get(planned.variant)
-        if variant is None:
-            continue  # `evaluate` says so
+        variant = problem.operator_by_name[planned.name].variant(planned.variant)
         before = planned.model.sha256 if planned.model is not None else None
         now = variant.model.sha256 if variant.model is not None else None
         if before != now:
@@ -62,14 +68,8 @@ def _other_models(problem: Problem, plan: Plan) -> Iterator[str]:
             )
 
 
-def _operator(problem: Problem, plan: Plan, planned: PlannedOperator) -> PlannedOperator:
-    operator = problem.operator_by_name.get(planned.name)
-    if operator is None or planned.variant not in {variant.name for variant in operator.variants}:
-        return planned
-    return _with_figures(problem, plan, planned, operator)
-
-
-def _with_figures(problem: Problem, plan: Plan, planned: PlannedOperator, operator: Operator) -> PlannedOperator:
+def _with_figures(problem: Problem, plan: Plan, planned: PlannedOperator) -> PlannedOperator:
+    operator = problem.operator_by_name[planned.name]
     variant = operator.variant(planned.variant)
     pools = dict.fromkeys(worker.pool for worker in plan.workers if planned.name in worker.rates_per_s)
     service = {pool: _times(variant, pool, planned) for pool in pools}

@@ -98,6 +98,13 @@ def test_a_running_plan_that_breaks_a_target_is_replaced(vqa: Path) -> None:
     assert answer["replan"]["best"]["saved_usd"] < -900
 
 
+def test_a_plan_of_another_workflow_is_replaced(vqa: Path, tmp_path: Path) -> None:
+    jellybean("init", "digits", str(tmp_path / "digits"))
+    said = words(jellybean("plan", str(tmp_path / "digits"), "--from", str(vqa)).stdout)
+    assert "replace the running plan: it no longer meets the targets" in said
+    assert "the plan has no operator find" in said
+
+
 def test_no_plan_at_all_is_exit_3_and_writes_nothing(vqa: Path) -> None:
     before = (vqa / "plan.json").read_bytes()
     answer = replanned(vqa, "--set", "slo.accuracy=58.9", status=3)

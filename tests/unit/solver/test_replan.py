@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from jellybean_solver import Independent, Link, Plan, Pool, Problem, Sharing, Slo, solve
 from jellybean_solver.errors import SolverError
-from jellybean_solver.migration import MigrationPrices, migration
+from jellybean_solver.migration import MigrationPrices, migration, worth
+from jellybean_solver.plan_diff import plan_diff
 from jellybean_solver.problem import ModelRef
 from jellybean_solver.replan import Replanned, Terms, Verdict, replan
 from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
@@ -132,6 +134,48 @@ def test_another_file_of_the_model_is_another_model() -> None:
     assert found.broken == ("find runs another file of variant quick: SHA-256 abababababab, now cdcdcdcdcdcd",)
     assert found.migration is not None
     assert found.migration.download_usd == pytest.approx(0.25)  # half a GiB over the link at 0.5 USD/GiB
+
+
+def only_exact(asked: Problem) -> Problem:
+    find = asked.operators[0]
+    return replace(asked, operators=(replace(find, variants=find.variants[1:]),))
+
+
+def renamed(asked: Problem) -> Problem:
+    """The same workflow in other words: the operator is called otherwise."""
+    find = asked.operators[0]
+    look = replace(find, name="look", inputs=tuple(replace(edge, downstream="look") for edge in find.inputs))
+    return replace(asked, operators=(look,), accuracy=Independent({}))
+
+
+def other_source(asked: Problem) -> Problem:
+    find = asked.operators[0]
+    inputs = tuple(replace(edge, upstream="eye") for edge in find.inputs)
+    sources = (replace(asked.sources[0], name="eye"),)
+    return replace(asked, sources=sources, operators=(replace(find, inputs=inputs),))
+
+
+@pytest.mark.parametrize(
+    ("changed", "broken"),
+    [
+        (only_exact, ("operator find has no variant quick",)),
+        (renamed, ("the plan has no operator look", "the problem has no operator find")),
+        (other_source, ()),
+    ],
+)
+def test_a_plan_of_other_documents_is_told_and_compared(
+    changed: Callable[[Problem], Problem], broken: Sequence[str]
+) -> None:
+    for before, today in ((two_ways(), changed(two_ways())), (changed(two_ways()), two_ways())):
+        found = replan(today, running(before), Terms())
+        assert found.best is not None
+        assert found.migration is not None
+        assert not plan_diff(found.running, found.running).workers
+        diff = plan_diff(found.running, found.best, worth(found.best, found.terms.prices))
+        assert sum(len(change.load) for change in diff.workers) == found.migration.replicas
+        if today == changed(two_ways()):
+            assert found.broken[: len(broken)] == tuple(broken)
+            assert (found.verdict is Verdict.REPLACE) == bool(broken)
 
 
 def test_targets_that_the_solver_does_not_know_are_asked_of_both_plans() -> None:
