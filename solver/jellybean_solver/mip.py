@@ -12,6 +12,12 @@ import pulp
 from jellybean_solver.errors import SolverError
 
 TOLERANCE = 1e-9  # of rows and integers; HiGHS' own default of 1e-6 would round small operators away
+_FAILED = (  # HiGHS' presolve does, on one small program in thousands with rows that only just hold
+    highspy.HighsModelStatus.kPresolveError,
+    highspy.HighsModelStatus.kSolveError,
+    highspy.HighsModelStatus.kPostsolveError,
+    highspy.HighsModelStatus.kUnknown,
+)
 _FEASIBLE = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
 
 Terms = Sequence[tuple[Any, float]]
@@ -39,20 +45,22 @@ class Mip:
         self, *, integer: bool, time_limit_s: float | None, gap: float = 0.0, most_nodes: int | None = None
     ) -> tuple[float | None, float] | None:
         """(objective or None, dual bound); None when proven infeasible. SolverError on a numerical failure."""
-        solver = _Highs(
+        options = {
+            "mip": integer,
+            "msg": False,
+            "threads": 1,
+            "gapRel": gap,
+            "gapAbs": 0.0,
+            "timeLimit": time_limit_s,
+            "random_seed": 0,
+            "primal_feasibility_tolerance": TOLERANCE,
+            "dual_feasibility_tolerance": TOLERANCE,
+            "mip_feasibility_tolerance": TOLERANCE,
             **({} if most_nodes is None else {"mip_max_nodes": most_nodes}),
-            mip=integer,
-            msg=False,
-            threads=1,
-            gapRel=gap,
-            gapAbs=0.0,
-            timeLimit=time_limit_s,
-            random_seed=0,
-            primal_feasibility_tolerance=TOLERANCE,
-            dual_feasibility_tolerance=TOLERANCE,
-            mip_feasibility_tolerance=TOLERANCE,
-        )
-        status = self.problem.solve(solver)
+        }
+        status = self.problem.solve(_Highs(**options))
+        if self.problem.solverModel.getModelStatus() in _FAILED:
+            status = self.problem.solve(_Highs(presolve="off", **options))
         if status == pulp.LpStatusInfeasible:
             return None
         info = self.problem.solverModel.getInfo()
