@@ -55,12 +55,14 @@ class _Done:
     outputs: Sequence[TensorOutputs]
     sizes: Sequence[int]
     busy_s: float
+    late_s: float
 
 
 class Figures:
     """What this worker has done, by operator: requests completed and failed, seconds busy, runs by size.
 
-    `broken`: batches that failed and ran again one by one.
+    `broken`: batches that failed and ran again one by one. `late_s`: seconds that runs took longer than on the device
+    that is emulated.
     """
 
     def __init__(self, operators: Iterable[str]) -> None:
@@ -69,11 +71,13 @@ class Figures:
         self.failed = dict.fromkeys(names, 0)
         self.broken = dict.fromkeys(names, 0)
         self.busy_s = dict.fromkeys(names, 0.0)
+        self.late_s = dict.fromkeys(names, 0.0)
         self.runs = {name: Counter[int]() for name in names}
 
     def done(self, operator: str, done: _Done) -> None:
         self.completed[operator] += len(done.outputs)
         self.busy_s[operator] += done.busy_s
+        self.late_s[operator] += done.late_s
         self.runs[operator].update(done.sizes)
 
 
@@ -291,11 +295,12 @@ def _run(operator: OperatorView, executor: Executor, items: Sequence[Item]) -> _
     if inputs is None:
         results = [executor.run(item.inputs) for item in items]
         outputs = [_by_downstream(operator, result.outputs) for result in results]
-        return _Done([*map(TensorOutputs, outputs)], [1] * len(items), sum(result.busy_s for result in results))
-    result = executor.run(inputs)
+        busy_s, late_s = sum(result.busy_s for result in results), sum(result.late_s for result in results)
+        return _Done([*map(TensorOutputs, outputs)], [1] * len(items), busy_s, late_s)
+    result = executor.run(inputs, len(items))
     found = _by_downstream(operator, result.outputs)
     outputs = [found] if len(items) == 1 else split(found, len(items))
-    return _Done([*map(TensorOutputs, outputs)], [len(items)], result.busy_s)
+    return _Done([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s)
 
 
 def _by_downstream(operator: OperatorView, outputs: Mapping[str, Array]) -> dict[str, Array]:

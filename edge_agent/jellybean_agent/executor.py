@@ -1,7 +1,7 @@
-"""Runs one operator's model with onnxruntime, on one thread, as fast as the worker's speed says.
+"""Runs one operator's model with onnxruntime, on one thread.
 
-The profiler measures through the same class, so what it writes down is what serving does. A worker of another speed
-than 1 is emulated: after the run it stays busy for as long as `emulation` says that the device would.
+The profiler measures through the same class, so what it writes down is what serving does. An emulated device stays
+busy after the run for as long as its profile says.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from jellybean_agent.emulation import Emulation
+from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, in_words
 from jellybean_agent.onnx_wire import has_external_data
 from jellybean_agent.stacking import Input
@@ -49,28 +49,36 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What one run gave and took. `busy_s` is how long the worker was occupied, emulation included."""
+    """What one run gave and took. `busy_s` is how long the worker was occupied, emulation included.
+
+    `late_s`: how much longer the run took here than on the device that is emulated.
+    """
 
     outputs: Mapping[str, Array]
-    wall_s: float
     busy_s: float
+    late_s: float = 0.0
 
 
 class Executor:
     """One model, loaded after its content was verified, with its inputs wired to upstream names.
 
     An edge feeds the model input named like its upstream, else the input at the edge's position. `batch`: the most
-    requests that a run will be given, stacked along the leading dimension. Not safe for several threads: a worker runs
-    one thing at a time.
+    requests that a run will be given, stacked along the leading dimension. `device`: emulated, without accelerators.
+    Not safe for several threads: a worker runs one thing at a time.
     """
 
     def __init__(
-        self, model_path: Path, sha256: str, input_order: Sequence[str], speed: float = 1.0, batch: int = 1
+        self,
+        model_path: Path,
+        sha256: str,
+        input_order: Sequence[str],
+        *,
+        batch: int = 1,
+        device: EmulatedDevice | None = None,
+        accelerated: bool = True,
     ) -> None:
-        if not speed > 0:
-            raise ModelError(f"speed {speed} of {model_path}: it must be above 0")
-        self._session = _load(model_path, sha256, accelerated=speed == 1.0)
-        self._emulation = Emulation(speed, lambda feed: self._session.run(None, feed)) if speed != 1.0 else None
+        self._session = _load(model_path, sha256, accelerated=accelerated and device is None)
+        self._device = device
         ports = [_port(item, str(model_path)) for item in self._session.get_inputs()]
         self.outputs = tuple(_port(item, str(model_path)) for item in self._session.get_outputs())
         self.inputs = _wire(ports, input_order, str(model_path))
@@ -84,28 +92,25 @@ class Executor:
             )
         self._warm_up(batch)
 
-    def run(self, inputs: Sequence[Input]) -> RunResult:
+    def run(self, inputs: Sequence[Input], requests: int = 1) -> RunResult:
         """One inference; `inputs` in the order of the edges, a tuple of the children's tensors for a gather.
 
-        InvalidInputError when a tensor does not fit the model, PermanentError when onnxruntime fails.
+        `requests`: how many are stacked in them. InvalidInputError when a tensor does not fit the model, PermanentError
+        when onnxruntime fails.
         """
         began = time.perf_counter()
         feed = self._feed(inputs)
         try:
-            busy_s = self._emulation.busy_s(feed) if self._emulation is not None else 0.0
             found = self._session.run(self._output_names, feed)
         except ORT_ERRORS as error:
             raise PermanentError(f"onnxruntime: {str(error).splitlines()[0][:300]}") from error
-        wall_s = time.perf_counter() - began
-        if self._emulation is not None and busy_s > wall_s:
-            self._emulation.wait(feed, busy_s - wall_s)
+        late_s = 0.0
+        if self._device is not None:
+            left_s = self._device.run_s(requests) - (time.perf_counter() - began)
+            late_s = max(0.0, -left_s)
+            time.sleep(max(0.0, left_s))
         outputs = dict(zip(self._output_names, found, strict=True))
-        return RunResult(outputs, wall_s, time.perf_counter() - began)
-
-    def recalibrate(self) -> None:
-        """Forget what was measured of an emulated worker, so that its next runs measure it anew."""
-        if self._emulation is not None:
-            self._emulation.forget()
+        return RunResult(outputs, time.perf_counter() - began, late_s)
 
     def _feed(self, inputs: Sequence[Input]) -> dict[str, Array]:
         if len(inputs) != len(self.inputs):
@@ -130,8 +135,6 @@ class Executor:
                     self._session.run(self._output_names, feed)
                 except ORT_ERRORS:
                     return
-            if self._emulation is not None:
-                self._emulation.busy_s(feed)
 
 
 def file_sha256(path: Path) -> str:
@@ -141,10 +144,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _load(path: Path, sha256: str, *, accelerated: bool) -> ort.InferenceSession:
-    """The bytes that were hashed are the bytes that are loaded: the file is read once.
-
-    An emulated device is measured by the processor's time, so it takes no accelerator.
-    """
+    """The bytes that were hashed are the bytes that are loaded: the file is read once."""
     try:
         model = path.read_bytes()
     except OSError as error:

@@ -27,6 +27,7 @@ class AgentCollector(Collector):
         failures = CounterMetricFamily("jellybean_failures", "Requests that failed.", labels=_LABELS)
         broken = CounterMetricFamily("jellybean_failed_batches", "Batches that ran again one by one.", labels=_LABELS)
         busy = CounterMetricFamily("jellybean_busy_seconds", "Time spent on runs.", labels=_LABELS)
+        late = CounterMetricFamily("jellybean_late_seconds", "Longer than the emulated device takes.", labels=_LABELS)
         queue = GaugeMetricFamily("jellybean_queue", "Requests that wait.", labels=("worker",))
         if driver is not None:
             for name in self._worker.operators:
@@ -37,8 +38,10 @@ class AgentCollector(Collector):
                 failures.add_metric(labels, driver.figures.failed[name])
                 broken.add_metric(labels, driver.figures.broken[name])
                 busy.add_metric(labels, driver.figures.busy_s[name])
+                if self._worker.device_s is not None:
+                    late.add_metric(labels, driver.figures.late_s[name])
             queue.add_metric((self._worker.name,), driver.queued)
-        yield from (requests, runs, failures, broken, busy, queue)
+        yield from (requests, runs, failures, broken, busy, late, queue)
 
 
 def serve_metrics(

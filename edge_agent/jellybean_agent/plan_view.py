@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +49,16 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker of the plan, the operators that some route gives it, and how many requests they take at once."""
+    """A worker of the plan, the operators that some route gives it, and how many requests they take at once.
+
+    `device_s`: operator -> requests in a run -> mean seconds, of a worker that is emulated here; None for others.
+    """
 
     name: str
     tier: str
-    speed: float
     operators: tuple[str, ...]
     batches: Mapping[str, int]  # operator -> most requests per run
+    device_s: Mapping[str, Mapping[int, float]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,8 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     routes = tuple({str(op): str(worker) for op, worker in item["workers"].items()} for item in document["routes"])
     operators = _operators(document["operators"], frozenset(sources))
     batches = {item["name"]: item["batch"] for item in document["operators"]}
-    workers = {item["name"]: _worker(item, operators, batches, routes) for item in document["workers"]}
+    service = {item["name"]: item["service"] for item in document["operators"]}
+    workers = {item["name"]: _worker(item, operators, batches, service, routes) for item in document["workers"]}
     outputs = {
         source: tuple((op.name, kind) for op in operators.values() for up, kind in op.wiring.inputs if up == source)
         for source in sources
@@ -161,6 +166,7 @@ def _worker(
     item: Mapping[str, Any],
     operators: Mapping[str, OperatorView],
     batches: Mapping[str, Mapping[str, int]],
+    service: Mapping[str, Mapping[str, Any]],
     routes: tuple[Mapping[str, str], ...],
 ) -> WorkerView:
     own = tuple(op for op in operators if any(route.get(op) == item["name"] for route in routes))
@@ -170,7 +176,16 @@ def _worker(
         alone = "gather" in (kind for _, kind in wiring.inputs) or "fan_out" in (kind for _, kind in wiring.outputs)
         if size < 1 or (size > 1 and alone):
             raise ValueError(f"batches of {size} of {op}" + (", which gathers or fans out" if alone else ""))
-    return WorkerView(item["name"], item["tier"], float(item.get("speed", 1.0)), own, sizes)
+    emulated = float(item.get("speed", 1.0)) != 1.0
+    device = {op: _device_s(op, service[op][item["pool"]]) for op in own} if emulated else None
+    return WorkerView(item["name"], item["tier"], own, sizes, device)
+
+
+def _device_s(operator: str, times: Mapping[str, Mapping[str, float]]) -> dict[int, float]:
+    found = {int(size): float(time["mean_s"]) for size, time in times.items()}
+    if 1 not in found or not all(size >= 1 and 0 <= time_s < math.inf for size, time_s in found.items()):
+        raise ValueError(f"times of {operator}: {found}")
+    return found
 
 
 def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[str, OperatorView]:

@@ -17,6 +17,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from jellybean_agent.driver import Driver
+from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import ModelError, PlanViewError, in_words
 from jellybean_agent.executor import Executor
 from jellybean_agent.inboxes import Inboxes
@@ -85,7 +86,8 @@ def load_executors(view: PlanView, worker: WorkerView, root: Path) -> dict[str, 
         try:
             upstreams = [upstream for upstream, _ in operator.wiring.inputs]
             batch = worker.batches[operator.name]
-            found[operator.name] = Executor(*_model(operator, root), upstreams, worker.speed, batch)
+            device = None if worker.device_s is None else EmulatedDevice(worker.device_s[operator.name])
+            found[operator.name] = Executor(*_model(operator, root), upstreams, batch=batch, device=device)
             _check_outputs(operator, found[operator.name])
         except ModelError as error:
             raise ModelError(f"{operator.name}/{operator.variant}: {error}") from error
@@ -158,6 +160,7 @@ class AgentService:
             status.completed.update(self.driver.figures.completed)
             status.runs.update({name: sizes.total() for name, sizes in self.driver.figures.runs.items()})
             status.busy_s.update(self.driver.busy_s())
+            status.late_s.update(self.driver.figures.late_s)
         return status
 
     def _signature(self, name: str, executor: Executor) -> agent_pb2.Signature:

@@ -138,6 +138,8 @@ def measure(
             seconds = duration_s or bench_module.DURATION_S
             result = bench_module.bench(project, duration_s=seconds, rate_scale=rate_scale, seed=seed, progress=advance)
     record_measurement(directory, result.to_dict())
+    if (note := bench_module.lateness(result.late)) is not None:
+        warn(note)
     return result
 
 

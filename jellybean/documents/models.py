@@ -195,7 +195,9 @@ class WorkerPoolSpec(Strict):
         default=None, description="Whether one worker may serve several operators; limits.sharing unless given."
     )
     type: Name | None = Field(default=None, description="Its name in the profiles; the pool's own unless given.")
-    speed: Speed = Field(default=1.0, gt=0, le=1, description="Served here, run at this share of this machine's speed.")
+    speed: Speed = Field(
+        default=1.0, gt=0, le=1, description="Share of this machine's speed; below 1 the device is emulated here."
+    )
 
 
 class LinkSpec(Strict):

@@ -135,14 +135,15 @@ class Flow:
         """The model at this machine's own speed, loaded once."""
         key = (model.operator, model.variant)
         if key not in self._executors:
-            self._executors[key] = load(self._workload, model, 1.0)
+            self._executors[key] = load(self._workload, model)
         return self._executors[key]
 
 
-def load(workload: Workload, model: Model, speed: float) -> Executor:
-    """The executor of a model on a worker of `speed`. ProfileError when it cannot be loaded."""
+def load(workload: Workload, model: Model, *, accelerated: bool = True) -> Executor:
+    """The executor of a model. ProfileError when it cannot be loaded."""
     try:
-        return Executor(model.path, model.sha256, workload.step_by_name[model.operator].upstreams, speed)
+        upstreams = workload.step_by_name[model.operator].upstreams
+        return Executor(model.path, model.sha256, upstreams, accelerated=accelerated)
     except AgentError as error:
         raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
 

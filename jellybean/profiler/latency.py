@@ -3,8 +3,11 @@
 Every point (model, speed, batch) is measured in several short blocks, round-robin over all points, so that drift of
 the machine hits all alike; the spread of a point's block medians says how noisy it was. Before each run the worker
 pauses as it would between two requests in service. A tight loop would flatter: caches stay warm, and small models run
-several times faster in it. An emulated worker is busy by its calibration, which each block makes anew, so a
-few runs tell all.
+several times faster in it.
+
+A device of another speed is emulated. It takes what the model computes here, over its speed: the least CPU time of runs
+back to back, of all blocks the least, as what else the machine does only ever adds. All such speeds share one
+measurement.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ WARM_UP_RUNS = 2  # at the start of a block: what ran before was another model
 BATCH_SHARE = 0.3  # of the time of a point: batches beyond 1 vary less
 FEWEST_RUNS = 2  # per block
 WARM_UP_BELOW_S = 0.1  # longer runs warm up once, before their first block
-PAUSE_S = 0.003  # before each run, the sleep of an emulated slow worker included
+PAUSE_S = 0.003  # before each run
+COMPUTE_INPUTS = 3  # whose compute is measured for emulated devices
+COMPUTE_RUNS = 5  # of each per block, at least; the least counts
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,10 @@ class Point:
     model: Model
     speed: float
     batch: int
+
+    @property
+    def emulated(self) -> bool:
+        return self.speed != 1.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class LatencyMeter:
     ) -> None:
         self._workload, self._inputs, self._cache = workload, inputs, cache
         self._block_s = seconds_per_point / BLOCKS
-        self._executors: dict[tuple[Model, float], Executor] = {}
+        self._executors: dict[tuple[Model, bool], Executor] = {}
         self._took_s: dict[Point, float] = {}
 
     def expected_s(self, point: Point) -> float:
@@ -94,9 +103,8 @@ class LatencyMeter:
         """The cache key of one block."""
         model = point.model
         return key_of(
-            kind="latency",
+            kind="compute" if point.emulated else "latency",
             model=(model.operator, model.variant, model.sha256),
-            speed=point.speed,
             batch=point.batch,
             block=block,
             seconds=self._seconds(point),
@@ -108,43 +116,59 @@ class LatencyMeter:
         key = self.key(point, block)
         if key in self._cache:
             return
-        began = time.perf_counter()
-        self._cache.put(key, self._samples(point, block))
-        self._took_s[point] = time.perf_counter() - began
-
-    def _samples(self, point: Point, block: int) -> list[float]:
         model = point.model
-        executor = self._executor(model, point.speed)
-        executor.recalibrate()
         inputs = batched(self._inputs[model.operator], point.batch)
-        samples: list[float] = []
+        began = time.perf_counter()
         try:
-            for _ in range(WARM_UP_RUNS if self._fast(point) else block == 0 or point.speed != 1.0):
-                executor.run(inputs[0])
-            ends = time.perf_counter() + self._seconds(point)
-            slept_s = 0.0
-            while len(samples) < FEWEST_RUNS or (point.speed == 1.0 and time.perf_counter() < ends):
-                time.sleep(max(0.0, PAUSE_S - slept_s))
-                result = executor.run(inputs[(block * 7 + len(samples)) % len(inputs)])
-                samples.append(result.busy_s)
-                slept_s = result.busy_s - result.wall_s
+            samples = self._compute(point, inputs) if point.emulated else self._samples(point, inputs, block)
         except AgentError as error:
             raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
+        self._cache.put(key, samples)
+        self._took_s[point] = time.perf_counter() - began
+
+    def _samples(self, point: Point, inputs: Sequence[Inputs], block: int) -> list[float]:
+        executor = self._executor(point.model)
+        samples: list[float] = []
+        for _ in range(WARM_UP_RUNS if self._fast(point) else block == 0):
+            executor.run(inputs[0])
+        ends = time.perf_counter() + self._seconds(point)
+        while len(samples) < FEWEST_RUNS or time.perf_counter() < ends:
+            time.sleep(PAUSE_S)
+            samples.append(executor.run(inputs[(block * 7 + len(samples)) % len(inputs)]).busy_s)
         return samples
+
+    def _compute(self, point: Point, inputs: Sequence[Inputs]) -> list[float]:
+        """The least CPU time of some inputs, spread over the sample."""
+        executor = self._executor(point.model, emulated=True)
+        chosen = inputs[:: max(1, len(inputs) // COMPUTE_INPUTS)][:COMPUTE_INPUTS]
+        return [self._least_s(executor, one, self._seconds(point) / len(chosen)) for one in chosen]
+
+    @staticmethod
+    def _least_s(executor: Executor, inputs: Inputs, seconds: float) -> float:
+        for _ in range(WARM_UP_RUNS):
+            executor.run(inputs)
+        ends = time.perf_counter() + seconds
+        taken: list[float] = []
+        while len(taken) < COMPUTE_RUNS or time.perf_counter() < ends:
+            began = time.thread_time()
+            executor.run(inputs)
+            taken.append(time.thread_time() - began)
+        return min(taken)
 
     def _fast(self, point: Point) -> bool:
         """Whether a run that does not count costs little."""
         key = self.key(point, 0)
         return key in self._cache and median(self._cache[key]) < WARM_UP_BELOW_S
 
-    def _executor(self, model: Model, speed: float) -> Executor:
-        if (model, speed) not in self._executors:
-            self._executors[model, speed] = load(self._workload, model, speed)
-        return self._executors[model, speed]
+    def _executor(self, model: Model, *, emulated: bool = False) -> Executor:
+        """Emulated devices take the processor, whatever else the machine has."""
+        if (model, emulated) not in self._executors:
+            self._executors[model, emulated] = load(self._workload, model, accelerated=not emulated)
+        return self._executors[model, emulated]
 
     def accepts_batches(self, model: Model) -> bool:
         """Whether real requests can be stacked for the model, and what it gives can be cut apart again: by one run."""
-        executor, sample = self._executor(model, 1.0), self._inputs[model.operator]
+        executor, sample = self._executor(model), self._inputs[model.operator]
         pair = stacked([sample[0], sample[-1]]) if stacked(sample) is not None else None
         if pair is None or any(port.shape[:1] != (-1,) for port in executor.inputs):
             return False
@@ -160,9 +184,10 @@ class LatencyMeter:
         """All blocks of a finished point together."""
         blocks = [self._cache[self.key(point, block)] for block in range(BLOCKS)]
         medians = [median(block) for block in blocks]
-        if point.speed != 1.0:  # as in calibration: what else the machine did only added
-            blocks = [min(blocks, key=median)]
-        samples = np.array([sample for block in blocks for sample in block])
+        if point.emulated:
+            samples = np.min(blocks, axis=0) / point.speed
+        else:
+            samples = np.array([sample for block in blocks for sample in block])
         p50, p90, p99 = (float(value) for value in np.quantile(samples, (0.5, 0.9, 0.99)))
         low, high = np.quantile(medians, (0.25, 0.75))
         return Latency(float(samples.mean()), p50, p90, p99, float(high - low) / median(medians))

@@ -106,7 +106,8 @@ def _points(workload: Workload, meter: LatencyMeter, batch_sizes: Sequence[int])
 
 
 def _latency(meter: LatencyMeter, points: Sequence[Point], clock: _Clock) -> dict[Point, Latency]:
-    todo = [(block, point) for block in range(BLOCKS) for point in points]
+    once = {meter.key(point, 0): point for point in points}.values()
+    todo = [(block, point) for block in range(BLOCKS) for point in once]
     for index, (block, point) in enumerate(todo):
         left_s = sum(meter.expected_s(later) for _, later in todo[index:])
         clock.now("latency", left_s, f"{point.model.operator} {point.model.variant}, round {block + 1}/{BLOCKS}")

@@ -43,6 +43,7 @@ _SETTLE_S = 10.0  # answers that come later than this are not waited for
 _QUIET_S = 30.0
 _DEEPEST = 20  # the guess is not halved for ever: a run that answers nothing should be said soon
 _OVERLOAD = (UNANSWERED, "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")  # statuses that mean too much was offered
+LATE = 0.05  # of a worker's busy time; less does not show in what is measured
 _BRACKET = (0.85, 1.15)  # of the predicted rate: where a saturation search begins
 
 
@@ -51,7 +52,8 @@ class BenchResult:
     """What was offered and what came back. Latencies count from the due time; unanswered requests as long as awaited.
 
     `sustained`: nothing failed and at least 98 % was answered in time. `breaches` are targets of the plan that the
-    measurement missed, in words.
+    measurement missed, in words. `late`: worker -> share of its busy time that the device it emulates would not have
+    taken, so that what was measured is too slow by it.
     """
 
     plan: str
@@ -75,6 +77,7 @@ class BenchResult:
     cost_usd_per_h: float | None = None
     highest_rate_per_s: float | None = None
     utilisation: Mapping[str, float] = field(default_factory=dict)
+    late: Mapping[str, float] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     breaches: tuple[str, ...] = ()
 
@@ -274,6 +277,7 @@ class Target:
             accuracy=accuracy,
             cost_usd_per_h=cost,
             utilisation=window.utilisation(),
+            late=window.late(),
             reasons=dict(reasons.most_common(10)),
             breaches=self._breaches(p99, accuracy, len(fine), cost),
         )
@@ -308,6 +312,18 @@ class Target:
         if slo.budget_usd_per_h is not None and cost is not None and cost > slo.budget_usd_per_h:
             found.append(f"{cost:.4g} USD/h is above the budget of {slo.budget_usd_per_h:g} USD/h")
         return tuple(found)
+
+
+def lateness(late: Mapping[str, float]) -> str | None:
+    """In words, where this machine could not keep the pace of the devices that it emulates; None where it could."""
+    share = max(late.values(), default=0.0)
+    if share <= LATE:
+        return None
+    worst = max(late, key=lambda name: late[name])
+    return (
+        f"this machine was too slow or too busy to emulate the fleet: {share:.0%} of the time that {worst} was busy, "
+        "its device would have been done, so measured latencies are too high; close other programs and measure again"
+    )
 
 
 def _rows(rows: int, count: int, seed: int) -> list[int]:

@@ -44,10 +44,10 @@ def measure_hop_s(*, stages: int = STAGES, duration_s: float = 4.0, message_floa
 async def _hop_s(target: Target, stages: int, duration_s: float) -> float:
     """Messages of a request: gateway to the first stage, between stages, and the answer."""
     due = due_times(_RATE_PER_S, _WARMUP_S + duration_s, Arrivals.PERIODIC, 0)
-    before = await target.meters.busy_s()
+    before = await target.meters.busy()
     samples = await target.offer(due, [0] * len(due), settle_s=5.0, end_s=0.0)
-    after = await target.meters.busy_s()
-    busy_s = sum(after[worker] - before[worker] for worker in after) / len(samples)
+    after = await target.meters.busy()
+    busy_s = sum(after[worker].busy_s - before[worker].busy_s for worker in after) / len(samples)
     latencies = [sample.latency_s for sample in samples if sample.status == OK and sample.due_s >= _WARMUP_S]
     return max(0.0, statistics.median(latencies) - busy_s) / (stages + 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import grpc.aio
 
@@ -19,6 +20,13 @@ Progress = Callable[[float, float, str], None]
 _DESCRIBE_S = 2.0
 
 
+class Busy(NamedTuple):
+    """Seconds that a worker was busy, and by how many of them runs were longer than on the device it emulates."""
+
+    busy_s: float
+    late_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Meters:
     """Readings of a run that only ever grow."""
@@ -26,9 +34,9 @@ class Meters:
     state: RunState
     view: PlanView
 
-    async def busy_s(self) -> dict[str, float]:
-        """Seconds that each worker was busy since it started; a worker that is gone is left out."""
-        found: dict[str, float] = {}
+    async def busy(self) -> dict[str, Busy]:
+        """What each worker did since it started; a worker that is gone is left out."""
+        found: dict[str, Busy] = {}
         for process in self.state.processes:
             if process.name == GATEWAY_NAME:
                 continue
@@ -38,7 +46,7 @@ class Meters:
                     status = await stub.Describe(agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S)
                 except grpc.aio.AioRpcError:
                     continue
-            found[process.name] = sum(status.busy_s.values())
+            found[process.name] = Busy(sum(status.busy_s.values()), sum(status.late_s.values()))
         return found
 
     def bytes_sent(self) -> dict[tuple[str, str], float]:
@@ -50,7 +58,7 @@ class Meters:
 @dataclass(frozen=True, slots=True)
 class _Look:
     at_s: float
-    busy_s: dict[str, float]
+    busy: dict[str, Busy]
     bytes_sent: dict[tuple[str, str], float]
 
 
@@ -67,15 +75,29 @@ class Window:
         self._progress(min(elapsed_s, self._end_s), self._end_s, label if elapsed_s < self._end_s else "settling")
         if len(self._looks) < 2 and elapsed_s >= (self._begin_s, self._end_s)[len(self._looks)]:
             at_s = time.monotonic()
-            self._looks.append(_Look(at_s, await self._meters.busy_s(), self._meters.bytes_sent()))
+            self._looks.append(_Look(at_s, await self._meters.busy(), self._meters.bytes_sent()))
 
     def utilisation(self) -> dict[str, float]:
         """Busy fraction of each worker over the window."""
         if len(self._looks) < 2:
             return {}
-        begin, end = self._looks
-        seconds = end.at_s - begin.at_s
-        return {name: (end.busy_s[name] - busy) / seconds for name, busy in begin.busy_s.items() if name in end.busy_s}
+        seconds = self._looks[1].at_s - self._looks[0].at_s
+        return {name: busy_s / seconds for name, (busy_s, _) in self._spent().items()}
+
+    def late(self) -> dict[str, float]:
+        """Share of each worker's busy time that the device it emulates would not have taken, where there is some."""
+        return {name: late_s / busy_s for name, (busy_s, late_s) in self._spent().items() if late_s > 0 and busy_s > 0}
+
+    def _spent(self) -> dict[str, Busy]:
+        """What each worker that lived did in the window."""
+        if len(self._looks) < 2:
+            return {}
+        began, ended = (look.busy for look in self._looks)
+        return {
+            name: Busy(ended[name].busy_s - before.busy_s, ended[name].late_s - before.late_s)
+            for name, before in began.items()
+            if name in ended
+        }
 
     def cost_usd_per_h(self, plan: Plan) -> float | None:
         """The workers' prices, and the price of the bytes that really crossed the links in the window."""

@@ -73,17 +73,17 @@ def make_plan(
     *,
     sources: Mapping[str, str],
     links: Sequence[Link] = (),
-    speed: float = 1.0,
+    slow_s: float | None = None,
     rate_per_s: float = 20.0,
     arrivals: Arrivals = Arrivals.PERIODIC,
     batch: int = 1,
 ) -> Document:
     """A plan document. Operators: name -> (inputs, sha256 of models/NAME.onnx); workers are called POOL-i, the pool is
-    the tier as well."""
+    the tier as well. `slow_s`: of a run on the devices that are emulated."""
     planned = []
     for name, (inputs, sha256) in operators.items():
         edges = tuple(item if isinstance(item, Edge) else Edge(item, name) for item in inputs)
-        service = {tier: ServiceTime(1e-4, 1e-4) for tier in ("edge", "cloud")}
+        service = {tier: ServiceTime(slow_s or 1e-4, slow_s or 1e-4) for tier in ("edge", "cloud")}
         sizes = dict.fromkeys(operators, 16.0)
         model = ModelRef(f"models/{name}.onnx", sha256)
         planned.append(planned_operator(name, edges, "only", rate_per_s, service, sizes, {}, model, batch=batch))
@@ -92,7 +92,9 @@ def make_plan(
     for worker in names:
         tier = worker.partition("-")[0]
         rates = {op: rate_per_s for _, route in routes for op, w in route.items() if w == worker}
-        workers.append(PlannedWorker(worker, tier, tier, 0.1, Sharing.SHARED, rates, 0.1, None, speed))
+        workers.append(
+            PlannedWorker(worker, tier, tier, 0.1, Sharing.SHARED, rates, 0.1, None, 1.0 if slow_s is None else 0.5)
+        )
     plan = Plan(
         name="tiny",
         tiers=("edge", "cloud"),

@@ -86,11 +86,11 @@ class FailsOnce(Executor):
 
     runs = 0
 
-    def run(self, inputs: Sequence[Input]) -> RunResult:
+    def run(self, inputs: Sequence[Input], requests: int = 1) -> RunResult:
         self.runs += 1
         if self.runs == 1:
             raise ZeroDivisionError("a fault nobody foresaw")
-        return super().run(inputs)
+        return super().run(inputs, requests)
 
 
 class Gated(Executor):
@@ -100,9 +100,9 @@ class Gated(Executor):
         self.gate = threading.Event()
         super().__init__(*args, **more)
 
-    def run(self, inputs: Sequence[Input]) -> RunResult:
+    def run(self, inputs: Sequence[Input], requests: int = 1) -> RunResult:
         assert self.gate.wait(20)
-        return super().run(inputs)
+        return super().run(inputs, requests)
 
 
 def test_an_unforeseen_fault_fails_its_request_only(tmp_path: Path) -> None:

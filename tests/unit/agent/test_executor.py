@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from jellybean_agent.emulation import Emulation
+from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError
 from jellybean_agent.executor import Executor, file_sha256
 from jellybean_agent.onnx_wire import has_external_data
@@ -79,8 +79,6 @@ def test_what_is_not_loaded(tmp_path: Path) -> None:
         Executor(tmp_path / "none.onnx", sha256, ("x",))
     with pytest.raises(ModelError, match="altered"):
         Executor(path, sha256[::-1], ("x",))
-    with pytest.raises(ModelError, match="speed"):
-        Executor(path, sha256, ("x",), speed=0.0)
     path.write_bytes(b"\xff" * 100)
     with pytest.raises(ModelError, match="not an ONNX file"):
         Executor(path, file_sha256(path), ("x",))
@@ -95,15 +93,6 @@ def test_a_model_of_one_request_at_a_time_is_refused_where_the_plan_has_batches(
     Executor(*model, ("x", "z"))
     with pytest.raises(ModelError, match=r"input z has shape \[1, 2\].* but the plan has batches of 4"):
         Executor(*model, ("x", "z"), batch=4)
-
-
-def test_batches_are_warm_before_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An emulated device calibrates each size in its own time: not while requests wait for it."""
-    seen: list[int] = []
-    monkeypatch.setattr(Emulation, "busy_s", lambda _, feed: seen.append(len(feed["x"])) or 0.0)
-    model = save(tmp_path / "m.onnx", [helper.make_node("Neg", ["x"], ["y"])], {"x": ["n", 2]}, ["y"])
-    Executor(*model, ("x",), speed=0.5, batch=6)
-    assert seen == [1, 2, 4, 6]
 
 
 def test_external_data_is_refused(tmp_path: Path) -> None:
@@ -128,51 +117,29 @@ def test_external_data_in_a_nested_graph_is_found() -> None:
     assert has_external_data(helper.make_model(outer).SerializeToString())
 
 
-def test_a_slow_worker_is_busy_as_long_as_its_speed_says(tmp_path: Path) -> None:
-    node = helper.make_node("MatMul", ["x", "c"], ["y"])
-    model = save(tmp_path / "m.onnx", [node], {"x": ["n", 500]}, ["y"], c=np.ones((500, 500), np.float32))
-    one, many = (np.ones((1, 500), np.float32),), (np.ones((400, 500), np.float32),)
-    slow, full = Executor(*model, ("x",), speed=0.01), Executor(*model, ("x",))
-
-    def least_busy_s(executor: Executor, inputs: tuple[np.ndarray, ...]) -> float:
-        return min(executor.run(inputs).busy_s for _ in range(5))
-
-    assert least_busy_s(slow, one) > 5 * least_busy_s(full, one)  # a hundredfold, were all of a run compute
-    assert least_busy_s(slow, many) > 2 * least_busy_s(slow, one)  # another shape has a time of its own
-    slow.recalibrate()
-    assert least_busy_s(slow, one) > 5 * least_busy_s(full, one)
+def test_an_emulated_device_is_busy_as_long_as_its_profile_says(tmp_path: Path) -> None:
+    model = save(tmp_path / "m.onnx", [helper.make_node("Neg", ["x"], ["y"])], {"x": ["n", 2]}, ["y"])
+    slow = Executor(*model, ("x",), batch=4, device=EmulatedDevice({1: 0.2, 4: 0.5}))
+    one, two = slow.run((floats(1, 2),)), slow.run((np.ones((2, 2), np.float32),), 2)
+    assert one.busy_s >= 0.2
+    assert two.busy_s >= 0.3
+    assert one.outputs["y"].tolist() == [[-1, -2]]
+    assert two.busy_s - two.late_s == pytest.approx(0.3, abs=0.1)
+    assert one.late_s == 0.0
 
 
-def test_emulation_calibrates_each_shape_once() -> None:
-    runs: list[tuple[int, ...]] = []
-    emulation = Emulation(0.5, lambda feed: runs.append(feed["x"].shape))
-    for rows in (1, 1, 3, 1, 3):
-        emulation.busy_s({"x": np.zeros((rows, 2), np.float32)})
-    assert len(runs) == 2 * runs.count((1, 2)) == 2 * runs.count((3, 2))
+def test_a_run_that_takes_longer_than_on_the_device_is_late(tmp_path: Path) -> None:
+    model = save(tmp_path / "m.onnx", [helper.make_node("Neg", ["x"], ["y"])], {"x": ["n", 2]}, ["y"])
+    late = Executor(*model, ("x",), device=EmulatedDevice({1: 1e-9})).run((floats(1, 2),))
+    assert 0 < late.late_s <= late.busy_s
+    assert Executor(*model, ("x",)).run((floats(1, 2),)).late_s == 0.0
 
 
-def test_emulation_times_itself_again_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, clocks = [0.0], ("thread_time", "monotonic", "perf_counter")
-    for clock in clocks:
-        monkeypatch.setattr(f"jellybean_agent.emulation.time.{clock}", lambda: now[0])
-    monkeypatch.setattr("jellybean_agent.emulation.time.sleep", lambda left: now.__setitem__(0, now[0] + left))
-    run_s = [0.013]  # disturbed, at first
-
-    def run(feed: Mapping[str, np.ndarray]) -> None:
-        now[0] += run_s[0]
-
-    feed = {"x": np.zeros((1, 2), np.float32)}
-    emulation = Emulation(0.01, run)
-    assert emulation.busy_s(feed) == pytest.approx(1.3)
-    run_s[0] = 0.01
-    began = now[0]
-    emulation.wait(feed, 1.29)
-    assert now[0] - began == pytest.approx(1.29)  # the calibration took none of the device's own time
-    assert emulation.busy_s(feed) == pytest.approx(1.0)
-    run_s[0] = 0.02
-    emulation.wait(feed, 0.1)  # too short for another one
-    emulation.wait(feed, 0.99)
-    assert emulation.busy_s(feed) == pytest.approx(1.0)  # the quickest counts
+@pytest.mark.parametrize(
+    ("requests", "seconds"), [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (6, 5.0), (8, 6.0), (16, 12.0)]
+)
+def test_sizes_between_profiled_ones_take_what_lies_between(requests: int, seconds: float) -> None:
+    assert EmulatedDevice({8: 6.0, 1: 1.0, 4: 4.0}).run_s(requests) == pytest.approx(seconds)
 
 
 def test_hash_is_of_the_content(tmp_path: Path) -> None:

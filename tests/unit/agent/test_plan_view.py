@@ -13,15 +13,18 @@ from jellybean_agent.errors import PlanViewError
 from jellybean_agent.plan_view import plan_view, read_plan
 from jellybean_solver import plan_document
 from jellybean_solver.plan import PLAN_VERSION, Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.problem import Edge, EdgeKind, Link, ModelRef, Sharing, Slo, Source
+from jellybean_solver.problem import Edge, EdgeKind, Link, ModelRef, ServiceTime, Sharing, Slo, Source
 
 
 def make_document(batches: Mapping[str, int] | None = None, **changes: object) -> plan_document.Document:
-    """`batches`: operator -> batch size in the cloud."""
+    """`batches`: operator -> batch size in the cloud, whose devices are emulated."""
 
     def operator(name: str, *edges: Edge) -> PlannedOperator:
         sizes = {"edge": 1, "cloud": (batches or {}).get(name, 1)}
-        return PlannedOperator(name, edges, "only", sizes, 1.0, {}, {}, {}, ModelRef(f"models/{name}.onnx", "00"))
+        times = {size: ServiceTime(0.02, 0.01 * size) for size in {1, sizes["cloud"]}}
+        service = {"edge": {1: ServiceTime(0.1, 0.1)}, "cloud": times}
+        model = ModelRef(f"models/{name}.onnx", "00")
+        return PlannedOperator(name, edges, "only", sizes, 1.0, service, {}, {}, model)
 
     operators = (
         operator("split", Edge("x", "split")),
@@ -29,7 +32,7 @@ def make_document(batches: Mapping[str, int] | None = None, **changes: object) -
         operator("sum", Edge("each", "sum", EdgeKind.GATHER, 1 / 3)),
     )
     workers = tuple(
-        PlannedWorker(name, name[:-2], name[:-2], 0.1, Sharing.SHARED, {}, 0.1, None, 0.5)
+        PlannedWorker(name, name[:-2], name[:-2], 0.1, Sharing.SHARED, {}, 0.1, None, 0.5 if name == "cloud-1" else 1.0)
         for name in ("edge-1", "cloud-1", "cloud-2")
     )
     route = {"split": "edge-1", "each": "cloud-1", "sum": "edge-1"}
@@ -65,7 +68,8 @@ def test_reads_what_the_solver_writes(tmp_path: Path) -> None:
     assert view.sinks == ("sum",)
     assert [worker.name for worker in view.serving] == ["edge-1", "cloud-1"]
     assert view.workers["edge-1"].operators == ("split", "each", "sum")
-    assert view.workers["cloud-1"].speed == 0.5
+    assert view.workers["cloud-1"].device_s == {"each": {1: 0.01, 8: 0.08}}
+    assert view.workers["edge-1"].device_s is None
     assert view.workers["cloud-1"].batches == {"each": 8}
     assert view.workers["edge-1"].batches == {"split": 1, "each": 1, "sum": 1}
     assert [view.operators[name].depth for name in ("split", "each", "sum")] == [0, 1, 0]
@@ -120,3 +124,10 @@ def test_files_that_are_no_plan(tmp_path: Path) -> None:
             read_plan(path)
     with pytest.raises(PlanViewError, match="there is no such file"):
         read_plan(tmp_path / "none.json")
+
+
+def test_times_of_an_emulated_device_are_needed() -> None:
+    document = make_document()
+    document["operators"][1]["service"]["cloud"] = {"2": {"mean_s": 0.1, "load_s": 0.1, "quantiles": []}}
+    with pytest.raises(PlanViewError, match="times of each"):
+        plan_view(rehash(document))
