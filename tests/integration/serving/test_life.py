@@ -82,7 +82,7 @@ def test_a_killed_worker_is_named_and_down_elsewhere_leaves_nothing(tmp_path: Pa
         until(lambda: client.status().requests_in_hand == 4)
         os.kill(pid(running, "cloud-1"), signal.SIGKILL)
         for request in waiting:
-            with pytest.raises(RequestError, match="worker cloud-1 (is gone|cannot be reached)") as caught:
+            with pytest.raises(RequestError, match=r"worker cloud-1 (is gone|cannot be reached)") as caught:
                 request.result(20)
             assert caught.value.status == "UNAVAILABLE"
         with pytest.raises(RequestError, match="worker cloud-1 is gone"):
