@@ -26,10 +26,12 @@ demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
 	$(BIN)/python -m jellybean demo $(DEMO)
 
 test: $(VENV)/.test lint types  ## lint, type-check and run the tests
-	$(BIN)/python -m pytest -m 'not nightly'
+	$(BIN)/python -m pytest -m 'not nightly and not alone' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'not nightly and alone'
 
 nightly: $(VENV)/.test  ## the long runs too
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' -n 2 --dist loadfile
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m alone
 
 bench: $(VENV)/.test  ## the benchmark tables of the README
 	$(BIN)/python -m benchmarks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -20,6 +20,7 @@ MOST_REQUESTS = 50_000  # of all streams together
 PROBE_REQUESTS = 20_000  # of all streams together, in one window of the search for the highest sustained rate
 WARMUP_SHARE = 0.1
 SEEDS = 5
+FAR = 2.0  # p99 latencies of one plan under several seeds are closer together
 
 
 def simulate_plan(
@@ -147,7 +148,8 @@ def check_latency(plan: Plan) -> str | None:
 def latency_breach(plan: Plan, *, seeds: int = SEEDS) -> LatencyBreach | None:
     """How far the plan is above its p99 latency SLO; None when it keeps it or has none.
 
-    The median over several seeds decides, so that one unlucky run does not; runs that cannot change it are left out.
+    The median over several seeds decides, so that one unlucky run does not; runs that cannot change it are left out,
+    and so are all after a first one that is off the SLO by a factor of `FAR`.
     """
     target_s = plan.slo.latency_p99_s
     if target_s is None:
@@ -155,18 +157,26 @@ def latency_breach(plan: Plan, *, seeds: int = SEEDS) -> LatencyBreach | None:
     found: list[float] = []
     for seed in range(seeds):
         found.append(simulated_p99_s(plan, seed=seed))
-        if sum(p99_s <= target_s for p99_s in found) > seeds // 2:
+        if sum(p99_s <= target_s for p99_s in found) > seeds // 2 or found[0] * FAR <= target_s:
             return None
+        if found[0] >= FAR * target_s:
+            break
     found.sort()
     loads = load_by_worker(plan)
     busiest = max(loads, key=loads.__getitem__)
     text = (
         f"p99 latency would be {_ms(median(found))}, above the SLO of {_ms(target_s)} "
-        f"({seeds} simulations of about {REQUESTS:,} requests: {_ms(found[0])} to {_ms(found[-1])}; "
+        f"({_simulated(found)} of about {REQUESTS:,} requests; "
         f"without queues a request takes {_ms(unloaded_latency_s(plan))}; "
         f"the busiest worker is {busiest}, load {loads[busiest]:.2f})"
     )
     return LatencyBreach(text, median(found))
+
+
+def _simulated(p99_s: Sequence[float]) -> str:
+    if len(p99_s) == 1:
+        return "a simulation"
+    return f"{len(p99_s)} simulations, {_ms(p99_s[0])} to {_ms(p99_s[-1])},"
 
 
 def simulated_p99_s(plan: Plan, *, seed: int = 0) -> float:

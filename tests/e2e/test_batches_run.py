@@ -19,6 +19,8 @@ from jellybean.serving.state import running_state
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from tests.e2e.test_cli_plan import jellybean
 
+pytestmark = pytest.mark.alone
+
 MODEL = Path(__file__).parents[2] / "examples/digits/models/shape-mlp.onnx"
 WORKFLOW = """\
 kind: Workflow

@@ -15,6 +15,8 @@ import pytest
 
 from tests.e2e.test_cli_plan import jellybean
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:

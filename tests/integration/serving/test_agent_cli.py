@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from serving_models import chain
 
+pytestmark = pytest.mark.alone
+
 AGENT = [sys.executable, "-m", "jellybean_agent"]
 
 

@@ -16,6 +16,8 @@ from jellybean.serving.heldout import HeldOut
 from jellybean.serving.hop import measure_hop_s
 from jellybean_solver.problem import Arrivals, Link
 
+pytestmark = pytest.mark.alone
+
 INPUTS = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 

@@ -24,6 +24,8 @@ from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunnin
 from jellybean.serving.state import read_state, state_path
 from jellybean_solver.problem import Link
 
+pytestmark = pytest.mark.alone
+
 ONES = {"x": np.ones((1, 4), np.float32)}
 SLOW = [Link("edge", "cloud", 0.0, None, 0.3)]  # keeps requests in hand while something happens
 

@@ -19,6 +19,8 @@ from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from jellybean_solver.problem import Link
 
+pytestmark = pytest.mark.alone
+
 LATENCY_S, BANDWIDTH = 0.03, 1000.0
 
 
