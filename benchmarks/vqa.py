@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from pathlib import Path
 
 from benchmarks.registry import benchmark, print_table
 from jellybean.documents import build_problem, load_project
+from jellybean_solver.baselines import Baseline, baselines
+from jellybean_solver.problem import Problem
 from jellybean_solver.solve import Solution, solve
 
 VQA = Path(__file__).parent.parent / "examples" / "vqa"
@@ -27,14 +30,54 @@ def vqa_grid(smoke: bool) -> None:
     )
 
 
+@benchmark
+def vqa_savings(smoke: bool) -> None:
+    """What a plan saves against each simple rule and the prototype's greedy one, in cells where there is a plan."""
+    rates = (40,) if smoke else (10, 20, 40, 60, 80)
+    accuracies = (56.0,) if smoke else (54.0, 55.0, 56.0, 57.0, 58.0, 58.3)
+    found: dict[str, list[float | str]] = {}
+    for rate in rates:
+        for accuracy in accuracies:
+            problem = _problem(rate, accuracy, "shared")
+            plan = solve(problem, explained=False).plan
+            if plan is not None:
+                for rule in baselines(problem):
+                    found.setdefault(rule.name, []).append(_saving(rule, plan.cost.total_usd_per_h))
+    rows = [_summary(name, savings) for name, savings in found.items()]
+    print_table(
+        "vqa: what plans save against simple rules, shared workers",
+        ["rule", "cells", "plan that meets the targets", "median saving", "largest", "least", "why not in the others"],
+        rows,
+    )
+
+
+def _saving(rule: Baseline, usd_per_h: float) -> float | str:
+    """As a share of what the rule costs; why the rule's answer does not do, where it does not."""
+    if rule.cost_usd_per_h is None or rule.status not in ("optimal", "gap", "found"):
+        return rule.status.replace("_", " ")
+    return 1.0 - usd_per_h / rule.cost_usd_per_h
+
+
+def _summary(name: str, savings: list[float | str]) -> list[object]:
+    known = [saving for saving in savings if isinstance(saving, float)]
+    others = Counter(saving for saving in savings if isinstance(saving, str))
+    figures = [statistics.median(known), max(known), min(known)] if known else []
+    shown = [f"{figure:.0%}" for figure in figures] or ["", "", ""]
+    return [name, len(savings), len(known), *shown, ", ".join(f"{why} {count}" for why, count in others.items())]
+
+
+def _problem(rate: int, accuracy: float, sharing: str) -> Problem:
+    settings = (f"slo.accuracy={accuracy}", f"limits.sharing={sharing}")
+    rates = tuple(f"sources.{source}.rate={rate}/s" for source in ("image", "speech"))
+    return build_problem(load_project(VQA, settings + rates))
+
+
 def _row(rate: int, accuracy: float, runs: int) -> list[object]:
     times: list[float] = []
     answers: dict[str, Solution] = {}
     for _ in range(runs):
         for sharing in ("shared", "exclusive"):
-            settings = (f"slo.accuracy={accuracy}", f"limits.sharing={sharing}")
-            rates = tuple(f"sources.{source}.rate={rate}/s" for source in ("image", "speech"))
-            problem = build_problem(load_project(VQA, settings + rates))
+            problem = _problem(rate, accuracy, sharing)
             started = time.perf_counter()
             answers[sharing] = solve(problem)
             times.append(time.perf_counter() - started)
