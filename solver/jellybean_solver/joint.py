@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jellybean_solver.accuracy_rows import add_accuracy
+from jellybean_solver.bag_rows import add_flows
 from jellybean_solver.demand import EdgeKey, Network, Tiers
 from jellybean_solver.latency_rows import Mode, Timed, add_deadline, modes, visits_per_request
 from jellybean_solver.moves import Running
@@ -102,14 +103,16 @@ class _Joint:
         }
         self.chosen: dict[tuple[str, str], int] = {}
         self.places: dict[tuple[str, str], _Place] = {}
-        self.fractions: list[dict[tuple[str, ...], int]] = []
         self.messages: dict[tuple[EdgeKey, str], dict[Tiers, int]] = {}
-        self.marginal: dict[tuple[str, str], list[int]] = {}  # (operator, tier) -> columns f at the operator's home
+        self.marginal: Mapping[tuple[str, str], Sequence[int]] = {}  # (operator, tier) -> columns f that sum to it
         self.possible = all(self.variants.values())
         if not self.possible:
             return
         self._operators()
-        self._bags()
+        flows = add_flows(self.program, network, self.least)
+        self.marginal = flows.marginal
+        for key, between in flows.between.items():
+            self._edge(key, between)
         self._meet()
         self._workers()
         self._links()
@@ -184,64 +187,6 @@ class _Joint:
         row = int(self.program.add_rows(0.0, 0.0, 1)[0])
         self.program.fill([row] * len(columns), columns, 1.0)
         self.program.fill([row], [total], -1.0)
-
-    def _bags(self) -> None:
-        """Fractions per bag, consistent on separators, and what flows on each edge by them."""
-        flows: dict[EdgeKey, dict[Tiers, list[int]]] = {key: {} for key in self.network.inner}
-        for bag, (home, edges) in zip(self.network.bags, self.network.homes, strict=True):
-            table = self._bag_columns(bag.operators, home, edges)
-            self.fractions.append(table)
-            if bag.parent is None:
-                one = self.program.add_rows(1.0, 1.0, 1)
-                self.program.fill(np.repeat(one, len(table)), list(table.values()), 1.0)
-            else:
-                self._agree(bag.operators, table, self.network.bags[bag.parent].operators, bag.separator, bag.parent)
-            for tiers, column in table.items():
-                at = dict(zip(bag.operators, tiers, strict=True))
-                for name in home:
-                    self.marginal.setdefault((name, at[name]), []).append(column)
-                for up, down in edges:
-                    flows[up, down].setdefault((at[up], at[down]), []).append(column)
-        for key, between in flows.items():
-            self._edge(key, between)
-
-    def _bag_columns(
-        self, names: Sequence[str], home: Sequence[str], edges: Sequence[EdgeKey]
-    ) -> dict[tuple[str, ...], int]:
-        demand = self.least
-        found: list[tuple[str, ...]] = [()]
-        for index, name in enumerate(names):
-            tiers = dict.fromkeys(self.network.tier_of[pool] for pool in demand.workers[name])
-            within = [(key, names.index(key[0]), names.index(key[1])) for key in edges if name in key]
-            ready = [(key, up, down) for key, up, down in within if max(up, down) == index]
-            found = [
-                (*start, tier)
-                for start in found
-                for tier in tiers
-                if tier in demand.entry[name]
-                and all(((*start, tier)[up], (*start, tier)[down]) in demand.traffic[key] for key, up, down in ready)
-            ]
-        at_home = [names.index(name) for name in home]
-        cost = [sum(demand.entry[names[i]][tiers[i]] for i in at_home) for tiers in found]
-        columns = self.program.add_columns(cost, 1.0)
-        return dict(zip(found, columns.tolist(), strict=True))
-
-    def _agree(
-        self,
-        own: Sequence[str],
-        table: Mapping[tuple[str, ...], int],
-        above: Sequence[str],
-        shared: Sequence[str],
-        parent: int,
-    ) -> None:
-        rows: dict[tuple[str, ...], int] = {}
-        for names, columns, sign in ((own, table, 1.0), (above, self.fractions[parent], -1.0)):
-            at = [names.index(name) for name in shared]
-            for tiers, column in columns.items():
-                key = tuple(tiers[i] for i in at)
-                if key not in rows:
-                    rows[key] = int(self.program.add_rows(0.0, 0.0, 1)[0])
-                self.program.fill([rows[key]], [column], sign)
 
     def _edge(self, key: EdgeKey, flows: Mapping[Tiers, Sequence[int]]) -> None:
         """Columns g of an edge: by variant of its upstream, as sizes differ."""

@@ -1,7 +1,8 @@
-"""Problems with too many selections or places to walk through: a joint program, then an exact assignment of its choice.
+"""Problems with too many selections or places to walk through.
 
-The joint program's bound holds for the problem; the assignment adds what it leaves out (which models fit together on a
-worker), over the pools that the joint point uses. The gap between the two is stated, never assumed.
+They are searched by relaxations (fleet_search.py). Under a deadline, or going on from a running plan, one joint program
+(joint.py) chooses selection and places, and its choice is then assigned exactly over the pools that it uses. Either way
+the bound holds for the problem, and the gap to it is stated, never assumed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 
 from jellybean_solver.assignment import Assignment, improve
 from jellybean_solver.demand import Network, restricted
+from jellybean_solver.fleet_search import FleetSearch
 from jellybean_solver.joint import Proposal, propose
 from jellybean_solver.moves import Running
 from jellybean_solver.problem import Problem
@@ -22,6 +24,7 @@ MOST_SELECTIONS = 5_000
 MOST_PAIRS = 400  # of operators and pools, for a single selection
 MOST_MISSES = 50  # selections that are less accurate than the program takes them for
 GAP = 1e-3
+ANY = 0.5  # a gap that is enough to tell whether there is a plan
 MANY_TIMES = 1_000  # as many workers, to see whether their number is what forbids a plan
 
 
@@ -42,6 +45,8 @@ def cheapest_large(
     running: Running | None = None,
 ) -> Outcome[Assignment]:
     """The cheapest plan to a relative gap, within a budget; from a `running` plan, with the way there."""
+    if running is None:
+        return FleetSearch(network, target, fixed or {}, gap, clock, budget).run()
     proposal = accurate(network, target, fixed, budget, gap, clock, running)
     if proposal.selection is None:
         none_exists = proposal.bound == math.inf
@@ -113,7 +118,7 @@ def _assigned(
 
 
 def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
-    """Which requirement, given up alone, makes an infeasible problem feasible, as far as the joint program tells."""
+    """Which requirement, given up alone, makes an infeasible problem feasible, as far as a quick search tells."""
     roomy = replace(problem, links=tuple(replace(link, bandwidth_bytes_per_s=None) for link in problem.links))
     many = replace(problem, pools=tuple(replace(pool, count=MANY_TIMES * pool.count) for pool in problem.pools))
     target = problem.slo.accuracy
@@ -125,13 +130,14 @@ def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
         changes.insert(0, (f"without the accuracy target of {target:g}", problem, None))
     alone = []
     for name, changed, asked in changes:
-        if propose(Network(changed), asked, gap=0.5, time_limit_s=clock.left()).selection is not None:
+        found = FleetSearch(Network(changed), asked, {}, ANY, clock, math.inf).run()
+        if found.found is not None:
             alone.append(name)
     wanted = "" if target is None else f"the accuracy target of {target:g}, "
     told = f"no plan meets {wanted}the rates, the links' bandwidths and the numbers of workers together"
-    found = (
+    ways = (
         f"a plan was found {', or '.join(alone)}, all else unchanged"
         if alone
         else "giving up one of them was not found to be enough"
     )
-    yield f"{told}; {found}"
+    yield f"{told}; {ways}"

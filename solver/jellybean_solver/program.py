@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.mip import FAILED, TOLERANCE
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -28,6 +29,33 @@ class Answer:
     bound: float
 
 
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A program to compute with: entries, rows from `low` to `high`, columns from 0 to `most`."""
+
+    rows: Indices
+    columns: Indices
+    values: Floats
+    low: Floats
+    high: Floats
+    cost: Floats
+    most: Floats
+
+    def signed(self, duals: Floats) -> Floats:
+        """Duals without those of a sign that their row cannot have."""
+        upward = np.where(np.isfinite(self.low), duals, np.minimum(duals, 0.0))
+        return np.where(np.isfinite(self.high), upward, np.maximum(upward, 0.0))
+
+    def sides(self, duals: Floats) -> float:
+        """The rows' sides, weighted by signed duals."""
+        side = np.where(duals > 0, self.low, self.high)
+        return float(np.where(duals != 0, side, 0.0) @ duals)
+
+    def left(self, duals: Floats) -> Floats:
+        """Reduced costs."""
+        return self.cost - np.bincount(self.columns, self.values * duals[self.rows], len(self.cost))
+
+
 @dataclass
 class Program:
     """Minimise cost x with rows low <= a x <= high. Columns and rows are added in blocks, known by their indices."""
@@ -42,7 +70,11 @@ class Program:
     entries: list[tuple[Indices, Indices, Floats]] = field(default_factory=list)  # rows, columns, values
 
     def add_columns(
-        self, cost: Sequence[float] | Floats, high: float | Sequence[float] = math.inf, *, integer: bool = False
+        self,
+        cost: Sequence[float] | Floats,
+        high: float | Sequence[float] | Floats = math.inf,
+        *,
+        integer: bool = False,
     ) -> Indices:
         """Variables from 0 to `high`; returns their indices."""
         count = len(cost)
@@ -85,14 +117,18 @@ class Program:
             ("random_seed", 0),
             ("mip_rel_gap", gap),
             ("mip_abs_gap", 0.0),
-            ("primal_feasibility_tolerance", 1e-9),
-            ("dual_feasibility_tolerance", 1e-9),
-            ("mip_feasibility_tolerance", 1e-9),
+            ("primal_feasibility_tolerance", TOLERANCE),
+            ("dual_feasibility_tolerance", TOLERANCE),
+            ("mip_feasibility_tolerance", TOLERANCE),
             ("time_limit", math.inf if time_limit_s is None else time_limit_s),
         ):
             model.setOptionValue(option, value)
-        model.passModel(self._lp(relaxed))
+        model.passModel(self.lp(relaxed=relaxed))
         model.run()
+        if model.getModelStatus() in FAILED:
+            model.clearSolver()
+            model.setOptionValue("presolve", "off")
+            model.run()
         status, info = model.getModelStatus(), model.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:
             return Answer(None, math.inf, math.inf)
@@ -105,7 +141,14 @@ class Program:
         values = np.array(model.getSolution().col_value) if found else None
         return Answer(values, value, min(bound, value))
 
-    def _lp(self, relaxed: bool) -> highspy.HighsLp:
+    def matrix(self) -> Matrix:
+        """As arrays."""
+        rows, columns, values = (np.concatenate(part) for part in zip(*self.entries, strict=True))
+        low, high = np.array(self.row_low), np.array(self.row_high)
+        return Matrix(rows, columns, values, low, high, np.concatenate(self.cost), np.concatenate(self.high))
+
+    def lp(self, *, relaxed: bool) -> highspy.HighsLp:
+        """As HiGHS takes it."""
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = self.columns, len(self.row_low)
         lp.col_cost_ = np.concatenate(self.cost)

@@ -1,0 +1,213 @@
+"""The cheapest plan of a fleet too large to walk through selection by selection: branch and bound on selections.
+
+Each node is a linear relaxation (relaxation.py), whose bound holds for the problem; at whole selections workers are
+rounded (rounding.py) and seated. First the search goes on among relaxations until no selection can be much better
+than the best one met. What is then still open is taken cheapest first. Where single selections look better only as
+long as workers come in fractions, as they do in small fleets, a few are solved exactly (exact.py), and then all that
+is left at once. The order of everything depends on the problem alone: only a time limit that strikes can change the
+plan from one run to the next.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from jellybean_solver.assignment import Assignment, improve
+from jellybean_solver.branching import Tree
+from jellybean_solver.demand import Network, restricted
+from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.exact import exact
+from jellybean_solver.kinds import Mask
+from jellybean_solver.relaxation import Point, Relaxation
+from jellybean_solver.rounding import rounded
+from jellybean_solver.selection import RELATIVE, Clock, Outcome, Selection
+from jellybean_solver.skeleton import Skeleton
+from jellybean_solver.staff import Staff
+
+CLOSE = (0.6, 0.3, 0.1)  # of the gap: how close to the best relaxed selection the search goes, step by step
+FINE = 0.2  # of the gap: what making workers whole may lose beside the best way
+MOST_ROUNDED = 5  # selections whose workers are made whole before the search goes on
+GRACE_S = 1.0  # for a plan of what was found when time ended
+MOST_SOLVED = 3  # selections by themselves, before the rest at once
+MOST_MISSES = 50  # selections that are less accurate than the program takes them for
+
+
+class FleetSearch:
+    """One search for the cheapest plan that reaches `target`, to a relative gap, within a budget.
+
+    `fixed`: operators whose variant is given.
+    """
+
+    def __init__(
+        self, network: Network, target: float | None, fixed: Selection, gap: float, clock: Clock, budget: float
+    ) -> None:
+        self.network, self.target, self.gap, self.clock, self.budget = network, target, gap, clock, budget
+        self.fixed, self.skeleton = fixed, Skeleton(network, target, fixed)
+        self.best: Assignment | None = None
+        self.best_selection: Selection | None = None
+        self.relaxed = math.inf  # the least relaxed cost of the selections met
+        self.settled = math.inf  # the least bound of the selections that were solved exactly
+        self.solved = 0  # selections, exactly
+        self.missed: list[Selection] = []  # that are less accurate than the program takes them for
+        self.met: set[bytes] = set()
+        self.late = False
+        self.waiting: list[tuple[int, Mask, Point]] = []  # selections met and not yet tried
+
+    def run(self) -> Outcome[Assignment]:
+        """Until the gap is reached or time is up."""
+        if not self.skeleton.possible:
+            return self._outcome(math.inf)
+        self.relaxation = Relaxation(self.skeleton, self.clock.left())
+        every = np.ones(len(self.skeleton.kinds.choices), bool)
+        tree = Tree(self.skeleton.kinds.owner, self.relaxation.solve, self._meet)
+        try:
+            tree.start(every)
+        except OutOfTimeError:
+            self.late = True
+            return self._outcome(0.0)
+        for close in CLOSE:
+            near = 1.0 - close * self.gap
+            tree.explore(lambda near=near: min(self._enough(), near * self.relaxed), self.clock)  # type: ignore[misc]
+            self._make_whole(tree)
+        while tree.bound() < self._enough() and self.clock.left() != 0.0:
+            if tree.least_whole() > tree.bound():
+                tree.explore(lambda: min(self._enough(), tree.least_whole()), self.clock)
+            elif self.solved < MOST_SOLVED:
+                self._settle(tree)
+            else:
+                return self._outcome(self._at_once(min(tree.bound(), self.settled)))
+            self._make_whole(tree)
+        return self._outcome(min(tree.bound(), self.settled))
+
+    def _enough(self) -> float:
+        """What costs as much need not be looked at."""
+        if self.best is None:
+            return self.budget
+        return min(self.best.cost * (1.0 - max(self.gap, RELATIVE)), self.settled, self.budget)
+
+    def _selection(self, mask: Mask) -> Selection:
+        return dict(choice for choice, made in zip(self.skeleton.kinds.choices, mask.tolist(), strict=True) if made)
+
+    def _is_accurate(self, selection: Selection) -> bool:
+        """By the measured figure, which may lie below what the rows take it for."""
+        if self.target is None:
+            return True
+        accuracy = self.network.problem.accuracy.value(selection)
+        return accuracy is not None and accuracy >= self.target - RELATIVE * max(1.0, abs(self.target))
+
+    def _meet(self, mask: Mask) -> None:
+        """A selection that a relaxation came up with."""
+        if mask.tobytes() in self.met:
+            return
+        self.met.add(mask.tobytes())
+        if not self._is_accurate(self._selection(mask)):
+            return
+        try:
+            point = self.relaxation.solve(mask)
+        except OutOfTimeError:
+            return
+        if point is not None:
+            self.relaxed = min(self.relaxed, point.bound)
+            self.waiting.append((len(self.met), mask, point))
+
+    def _make_whole(self, tree: Tree) -> None:
+        """Round the workers of the best selections met, until one is good enough."""
+        self.waiting.sort(key=lambda entry: (entry[2].bound, entry[0]))
+        for _, mask, point in self.waiting[:MOST_ROUNDED]:
+            if point.bound >= self._enough() or self._enough() <= tree.bound():
+                break
+            staff = self._rounded(point) or self._rounded(self._with_room(mask, point))
+            self._take(self._selection(mask), None if staff is None else staff.assignment())
+        self.waiting.clear()
+
+    def _rounded(self, point: Point | None) -> Staff | None:
+        if point is None:
+            return None
+        return rounded(self.skeleton, point, gap=FINE * self.gap, time_limit_s=self._limit_s())
+
+    def _with_room(self, mask: Mask, point: Point) -> Point | None:
+        try:
+            return self.relaxation.solve_with_room(mask, point)
+        except OutOfTimeError:
+            return None
+
+    def _limit_s(self) -> float | None:
+        left = self.clock.left()
+        return None if left is None else left + GRACE_S
+
+    def _take(self, selection: Selection, found: Assignment | None) -> None:
+        if found is not None and found.cost <= min(self.budget, math.inf if self.best is None else self.best.cost):
+            self.best, self.best_selection = found, selection
+
+    def _settle(self, tree: Tree) -> None:
+        """Split the cheapest whole node, or solve the one selection that it allows."""
+        node = tree.part()
+        if node is None or not self._is_accurate(self._selection(node.allowed)):
+            return
+        self.solved += 1
+        selection = self._selection(node.allowed)
+        self.settled = min(self.settled, max(node.bound, self._solve(None, selection)))
+
+    def _at_once(self, bound: float) -> float:
+        """Solve what is left in one program; a better bound."""
+        while self.clock.left() != 0.0 and len(self.missed) < MOST_MISSES:
+            misses = len(self.missed)
+            found = self._solve(self.target, self.fixed)
+            if len(self.missed) == misses:
+                return max(bound, found)
+        return bound
+
+    def _solve(self, target: float | None, fixed: Selection) -> float:
+        """The exact program for whatever is cheaper than the best plan; a bound on all that it leaves open.
+
+        What memory adds to its cost stays in the gap.
+        """
+        most, left = self._enough(), self.clock.left()
+        staff, bound = exact(
+            self.network,
+            target,
+            fixed,
+            excluded=self.missed if target is not None else (),
+            cutoff=most,
+            gap=0.5 * self.gap,
+            time_limit_s=left,
+        )
+        if staff is None:
+            return bound if self.best is None else min(bound, most)
+        if not self._is_accurate(staff.selection):
+            self.missed.append(staff.selection)
+            return -math.inf
+        found = staff.assignment()
+        if found is None or found.cost * (1.0 - self.gap) > bound:
+            found = self._packed(staff)
+        self._take(staff.selection, found)
+        return bound
+
+    def _packed(self, staff: Staff) -> Assignment | None:
+        """By the exact assignment with memory, on the pools that the workers are of, or on ever more."""
+        demand = self.network.demand(staff.selection)
+        used = {pool for _, pool in staff.pairs}
+        wider = frozenset((name, pool) for name in self.network.names for pool in used)
+        every = frozenset((name, pool.name) for name in self.network.names for pool in self.network.pools)
+        for pairs in (staff.pairs, wider, every):
+            allowed, limit_s = restricted(demand, pairs), self._limit_s()
+            found = improve(self.network, allowed, cutoff=self.budget, gap=FINE * self.gap, time_limit_s=limit_s)
+            if found is not None:
+                return found
+        return None
+
+    def _outcome(self, bound: float) -> Outcome[Assignment]:
+        late = self.late or self.clock.left() == 0.0
+        bound = max(0.0, bound)
+        if self.best is None:
+            none_exists = bound > self.budget or math.isinf(bound)
+            bound = math.inf if none_exists else bound
+            stopped = "optimal" if none_exists else "time_limit" if late else "gap"
+            return Outcome(math.inf, None, None, bound, none_exists, len(self.met), stopped)
+        value = self.best.cost
+        bound = min(bound, value)
+        finished = value - bound <= RELATIVE * max(1.0, value)
+        stopped = "optimal" if finished else "time_limit" if late and value - bound > self.gap * value else "gap"
+        return Outcome(value, self.best, self.best_selection, bound, finished, len(self.met), stopped)

@@ -1,0 +1,121 @@
+"""A linear program that HiGHS keeps warm while bounds, columns and rows change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.mip import TOLERANCE
+from jellybean_solver.program import Floats, Indices, Program
+
+_NONE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """`values` per column, `duals` per row."""
+
+    value: float
+    values: Floats
+    duals: Floats
+
+
+@dataclass(slots=True)
+class Block:
+    """Columns (rows) to be added together: of each, the rows (columns) it enters and with what."""
+
+    starts: list[int]
+    indices: list[int]
+    values: list[float]
+
+    @staticmethod
+    def empty() -> Block:
+        return Block([], [], [])
+
+    def add(self, indices: Sequence[int], values: Sequence[float]) -> None:
+        """One column (row) more."""
+        self.starts.append(len(self.indices))
+        self.indices.extend(indices)
+        self.values.extend(values)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+class Linear:
+    """The relaxation of a `Program`, which may grow. Costs are not below 0, so it is never unbounded.
+
+    `time_limit_s`: for all its solves together.
+    """
+
+    def __init__(self, program: Program, time_limit_s: float | None) -> None:
+        self._highs = highspy.Highs()
+        limit = math.inf if time_limit_s is None else time_limit_s
+        for option, value in (
+            ("output_flag", False),
+            ("threads", 1),
+            ("random_seed", 0),
+            ("primal_feasibility_tolerance", TOLERANCE),
+            ("time_limit", limit),
+        ):
+            self._highs.setOptionValue(option, value)
+        self._highs.passModel(program.lp(relaxed=True))
+
+    @property
+    def columns(self) -> int:
+        return int(self._highs.getNumCol())
+
+    def limit(self, columns: Indices, high: Floats) -> None:
+        """New upper bounds."""
+        self._highs.changeColsBounds(len(columns), columns.astype(np.int32), np.zeros(len(columns)), high)
+
+    def add_columns(self, block: Block) -> Indices:
+        """Columns from 0 up that cost nothing."""
+        first, count = self.columns, len(block)
+        free = np.full(count, math.inf)
+        self._highs.addCols(count, np.zeros(count), np.zeros(count), free, *_arrays(block))
+        return np.arange(first, first + count)
+
+    def add_rows(self, low: float, high: float, block: Block) -> Indices:
+        """Rows with one range for all."""
+        first, count = int(self._highs.getNumRow()), len(block)
+        self._highs.addRows(count, np.full(count, low), np.full(count, high), *_arrays(block))
+        return np.arange(first, first + count)
+
+    def solve(self) -> Optimum | None:
+        """The optimum; None when infeasible. OutOfTimeError, or SolverError on a numerical failure."""
+        self._highs.run()
+        status = self._highs.getModelStatus()
+        if status == highspy.HighsModelStatus.kTimeLimit:
+            raise OutOfTimeError("time ended in a relaxation; allow more time")
+        if status not in (highspy.HighsModelStatus.kOptimal, *_NONE):
+            self._highs.clearSolver()  # from scratch
+            self._highs.run()
+            status = self._highs.getModelStatus()
+        if status in _NONE:
+            return None
+        if status != highspy.HighsModelStatus.kOptimal:
+            ended = self._highs.modelStatusToString(status)
+            raise SolverError(f"HiGHS ended with {ended} on a relaxation; please report this problem")
+        solution = self._highs.getSolution()
+        value = float(self._highs.getInfo().objective_function_value)
+        return Optimum(value, np.array(solution.col_value), np.array(solution.row_dual))
+
+    def ray(self) -> Floats | None:
+        """After an infeasible solve: weights of rows that prove it, in the sign of duals; None when HiGHS has none."""
+        _, known, weights = self._highs.getDualRay()
+        return np.array(weights) if known else None
+
+
+def _arrays(block: Block) -> tuple[int, Indices, Indices, Floats]:
+    return (
+        len(block.indices),
+        np.array(block.starts, np.int32),
+        np.array(block.indices, np.int32),
+        np.array(block.values, float),
+    )

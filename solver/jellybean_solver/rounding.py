@@ -1,0 +1,95 @@
+"""Whole workers near a relaxed point of one selection.
+
+The point's flows are kept, so that operators and tiers depend on each other by the numbers of workers alone. On
+exclusive kinds each takes one of many ways (covering.py), on shared ones loads are laid out anew under whole counts.
+One small mixed-integer program chooses; memory is left to seating.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from jellybean_solver.covering import ways_near
+from jellybean_solver.exact import Shared
+from jellybean_solver.mip import TOLERANCE
+from jellybean_solver.program import Floats, Indices, Program
+from jellybean_solver.relaxation import Point
+from jellybean_solver.skeleton import Skeleton
+from jellybean_solver.staff import Staff
+
+WAYS = 40  # per operator and tier
+
+
+def rounded(skeleton: Skeleton, point: Point, *, gap: float, time_limit_s: float | None) -> Staff | None:
+    """Whole workers for a point of one selection, on its flows; None when none were found."""
+    return _Rounding(skeleton, point).solve(gap, time_limit_s)
+
+
+class _Rounding:
+    """The program over ways and loads, for one point's flows."""
+
+    def __init__(self, skeleton: Skeleton, point: Point) -> None:
+        self.skeleton, self.point, self.program = skeleton, point, Program()
+        kinds = skeleton.kinds
+        best = np.where(point.chosen > 0.5, np.arange(len(point.chosen)), -1)
+        self.choices = np.array([best[kinds.owner == o].max() for o in range(len(skeleton.network.names))])
+        self.prices = np.maximum(point.scarcity, kinds.price)
+        paid = np.bincount(skeleton.pools_kind, point.values[skeleton.paid], len(kinds.kinds))
+        self.room = kinds.counts - paid
+        pools = [pool for kind in kinds.kinds for pool in kind.pools]
+        costs, most = [pool.price_usd_per_h for pool in pools], [float(pool.count) for pool in pools]
+        self.held = self.program.add_rows(-math.inf, 0.0, len(kinds.kinds))
+        self.program.fill(self.held[skeleton.pools_kind], self.program.add_columns(costs, most), -1.0)
+        self.shared = Shared(self.program, skeleton, self.held)
+        self.ways: list[tuple[int, Indices, Floats, float]] = []  # operator, columns, ways, share that each serves
+        self.parts: list[tuple[int, int, int]] = []  # operator, shared kind, column
+        for operator, choice in enumerate(self.choices.tolist()):
+            for tier in range(len(skeleton.tiers)):
+                here = (kinds.tier == tier) & skeleton.open[choice]
+                self._alone(operator, choice, here & kinds.exclusive)
+                self._together(operator, choice, np.flatnonzero(here & ~kinds.exclusive))
+
+    def solve(self, gap: float, time_limit_s: float | None) -> Staff | None:
+        answer = self.program.solve(gap=gap, time_limit_s=time_limit_s)
+        if answer.values is None:
+            return None
+        shape = len(self.choices), len(self.skeleton.kinds.kinds)
+        served, counts = np.zeros(shape), np.zeros(shape, np.int64)
+        for operator, columns, ways, share in self.ways:
+            way = ways[int(np.argmax(answer.values[columns]))]
+            room = way / np.where(way > 0, self.skeleton.kinds.needed[self.choices[operator]], 1.0)
+            served[operator] += share * room / room.sum()
+            counts[operator] += way.astype(np.int64)
+        for operator, kind, column in self.parts:
+            served[operator, kind] += answer.values[column]
+        return Staff(self.skeleton, self.choices, self.point.values, served, counts)
+
+    def _alone(self, operator: int, choice: int, here: Indices) -> None:
+        """One of many ways to serve on exclusive kinds what the point serves there."""
+        kinds = self.skeleton.kinds
+        given = np.where(here, np.where(here, kinds.needed[choice], 0.0) * self.point.served[choice], 0.0)
+        share = float(self.point.served[choice][here].sum())
+        if share <= TOLERANCE:
+            return
+        needed = np.where(here, kinds.needed[choice], math.inf)
+        ways = ways_near(share, needed, self.prices, given, self.room, WAYS)
+        columns = self.program.add_columns(np.zeros(len(ways)), 1.0, integer=True)
+        one = self.program.add_rows(1.0, 1.0, 1)
+        self.program.fill(np.repeat(one, len(columns)), columns, 1.0)
+        way, kind = np.nonzero(ways)
+        self.program.fill(self.held[kind], columns[way], ways[way, kind])
+        self.ways.append((operator, columns, ways, share))
+
+    def _together(self, operator: int, choice: int, kinds: Indices) -> None:
+        """Fractions on shared kinds that sum to what the point serves there."""
+        share = float(self.point.served[choice, kinds].sum())
+        if share <= TOLERANCE:
+            return
+        columns = self.program.add_columns(np.zeros(len(kinds)), 1.0)
+        row = self.program.add_rows(share, share, 1)
+        self.program.fill(np.repeat(row, len(columns)), columns, 1.0)
+        for kind, column in zip(kinds.tolist(), columns.tolist(), strict=True):
+            self.shared.take(column, choice, kind)
+            self.parts.append((operator, kind, column))

@@ -1,0 +1,85 @@
+"""How many workers of each kind serve how much of each operator, before it is said which holds what."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from jellybean_solver.assignment import SPARE, Assignment, Group
+from jellybean_solver.mip import TOLERANCE
+from jellybean_solver.program import Floats, Indices
+from jellybean_solver.seating import Load, seat_alone, seat_together
+from jellybean_solver.skeleton import Skeleton
+
+
+@dataclass(frozen=True)
+class Staff:
+    """Whole workers for one selection.
+
+    `choices`: per operator, as index in the skeleton's kinds; `values`: of the skeleton's columns, of which only flows
+    count; `served`: fractions of requests per operator and kind; `counts`: workers of exclusive kinds, likewise.
+    """
+
+    skeleton: Skeleton
+    choices: Indices
+    values: Floats
+    served: Floats
+    counts: Indices
+
+    @property
+    def selection(self) -> dict[str, str]:
+        """Operator -> variant."""
+        return dict(self.skeleton.kinds.choices[choice] for choice in self.choices.tolist())
+
+    @property
+    def pairs(self) -> frozenset[tuple[str, str]]:
+        """The (operator, pool) pairs that are used, or might as well be."""
+        names, kinds = self.skeleton.network.names, self.skeleton.kinds.kinds
+        used = np.argwhere(self.served > TOLERANCE).tolist()
+        return frozenset((names[operator], pool.name) for operator, kind in used for pool in kinds[kind].pools)
+
+    def assignment(self) -> Assignment | None:
+        """Seats for all; None where models do not fit onto the workers that there are."""
+        flows = self.skeleton.flows.fractions
+        bags = tuple(
+            {tiers: float(self.values[column]) for tiers, column in table.items() if self.values[column] > TOLERANCE}
+            for table in flows
+        )
+        groups: list[Group] = []
+        cost = self.skeleton.traffic_usd_per_h(self.values)
+        for kind in range(len(self.skeleton.kinds.kinds)):
+            seated = self._seated(kind)
+            if seated is None:
+                return None
+            groups += seated
+        price = {pool.name: pool.price_usd_per_h for pool in self.skeleton.network.pools}
+        cost += sum(price[group.pool] * group.count for group in groups)
+        return Assignment(cost, -math.inf, bags, tuple(groups))
+
+    def _seated(self, index: int) -> list[Group] | None:
+        kinds, names = self.skeleton.kinds, self.skeleton.network.names
+        own = np.flatnonzero(self.served[:, index] > TOLERANCE).tolist()
+        if not own:
+            return []
+        if kinds.exclusive[index]:
+            shares = {names[o]: float(self.served[o, index]) for o in own}
+            needed = {names[o]: self._workers(o, index) for o in own}
+            return seat_alone(kinds.kinds[index], shares, needed)
+        loads = [
+            Load(
+                names[o],
+                float(self.served[o, index]),
+                float(self.served[o, index] * kinds.workers[self.choices[o], index]),
+                float(kinds.memory_bytes[self.choices[o], index]),
+            )
+            for o in own
+        ]
+        count = max(1, math.ceil(sum(load.workers for load in loads) - SPARE))
+        return seat_together(kinds.kinds[index], loads, count)
+
+    def _workers(self, operator: int, kind: int) -> int:
+        """Of an exclusive kind: no more than its requests need."""
+        needed = float(self.served[operator, kind] * self.skeleton.kinds.workers[self.choices[operator], kind])
+        return min(int(self.counts[operator, kind]), max(1, math.ceil(needed - SPARE)))

@@ -1,0 +1,129 @@
+"""The parts of the search over fleets: relaxations, ways to round workers up, seats."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jellybean_solver import Pool, Problem
+from jellybean_solver.covering import ways_near
+from jellybean_solver.demand import Network
+from jellybean_solver.kinds import Kind, Mask
+from jellybean_solver.relaxation import Relaxation
+from jellybean_solver.seating import Load, seat_together
+from jellybean_solver.skeleton import Skeleton
+from tests.strategies import problems
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+
+
+def _all_at_once(skeleton: Skeleton, allowed: Mask) -> float:
+    """The relaxation with every column and row there from the start; inf when infeasible."""
+    program, kinds = skeleton.program, skeleton.kinds
+    small = skeleton.open & (kinds.workers < 1.0) & ~kinds.exclusive
+    for column in skeleton.chosen[~allowed].tolist():
+        program.fill(program.add_rows(0.0, 0.0, 1), [column], 1.0)
+    presence: dict[tuple[int, int], int] = {}
+    for choice, kind in np.argwhere(skeleton.open).tolist():
+        column = int(program.add_columns([0.0])[0])
+        rows, values = skeleton.entries(choice, int(kinds.tier[kind]))
+        rows, values = [*rows, int(skeleton.held[kind])], [*values, float(kinds.needed[choice, kind])]
+        if skeleton.full[kind] >= 0:
+            rows, values = [*rows, int(skeleton.full[kind])], [*values, float(kinds.stored[choice, kind])]
+        program.fill(rows, [column] * len(rows), values)
+        if small[kinds.owner == kinds.owner[choice], kind].any():
+            key = int(kinds.owner[choice]), kind
+            if key not in presence:
+                presence[key] = int(program.add_rows(-math.inf, 0.0, 1)[0])
+                pools = skeleton.paid[skeleton.pools_kind == kind]
+                program.fill([presence[key]] * len(pools), pools, -1.0)
+            program.fill([presence[key]], [column], 1.0)
+    answer = program.solve(relaxed=True)
+    return answer.bound
+
+
+@settings(max_examples=400 if NIGHTLY else 40)
+@given(problems(limited=True), st.randoms(use_true_random=False))
+def test_relaxations_one_after_the_other_are_those_solved_at_once(problem: Problem, random: object) -> None:
+    def skeleton() -> Skeleton:
+        return Skeleton(Network(problem), problem.slo.accuracy, {})
+
+    own = skeleton()
+    if not own.possible:
+        return
+    relaxation = Relaxation(own)
+    for _ in range(4):
+        allowed = np.array([random.random() < 0.7 for _ in own.kinds.choices])  # type: ignore[attr-defined]
+        point = relaxation.solve(allowed)
+        expected = _all_at_once(skeleton(), allowed)
+        assert (point is None) == math.isinf(expected)
+        if point is not None:
+            assert point.bound == pytest.approx(expected, rel=1e-6, abs=1e-6)
+            assert point.chosen[~allowed].max(initial=0.0) <= 1e-9
+
+
+@settings(max_examples=300 if NIGHTLY else 60)
+@given(
+    st.floats(0.05, 1.0),
+    st.lists(st.sampled_from((1.0, 1.7, 3.2, 9.6, 40.3, math.inf)), min_size=1, max_size=5),
+    st.data(),
+)
+def test_ways_serve_the_share_with_whole_workers(share: float, needed: list[float], data: st.DataObject) -> None:
+    if not any(math.isfinite(one) for one in needed):
+        return
+    prices = np.array([data.draw(st.sampled_from((0.0, 0.1, 0.25, 0.6))) for _ in needed])
+    parts = np.array([data.draw(st.floats(0.0, 1.0)) if math.isfinite(one) else 0.0 for one in needed])
+    given_workers = np.zeros(len(needed))
+    if parts.sum() > 0:
+        given_workers = np.where(parts > 0, parts / parts.sum() * share * np.where(parts > 0, needed, 1.0), 0.0)
+    ways = ways_near(share, np.array(needed), prices, given_workers, np.full(len(needed), 5.0), 30)
+    assert 0 < len(ways) <= 30
+    assert (ways == np.round(ways)).all()
+    assert (ways >= 0).all()
+    assert ((ways / np.array(needed)).sum(axis=1) >= share - 1e-6).all()
+    assert len(np.unique(ways, axis=0)) == len(ways)
+
+
+@st.composite
+def _loads(draw: st.DrawFn) -> list[Load]:
+    times = (0.0, 0.01, 0.3, 0.5, 1.0, 1.7, 2.5, 12.25)
+    return [
+        Load(
+            f"o{i}",
+            draw(st.floats(0.01, 1.0)),
+            draw(st.sampled_from(times)),
+            draw(st.sampled_from((0.0, 1.0, 1.0, 2.0))),
+        )
+        for i in range(draw(st.integers(1, 5)))
+    ]
+
+
+@settings(max_examples=1000 if NIGHTLY else 150)
+@given(_loads(), st.lists(st.integers(1, 12), min_size=1, max_size=3), st.sampled_from((None, 2.0, 3.0)))
+def test_seats_hold_what_they_are_given(loads: list[Load], counts: list[int], memory: float | None) -> None:
+    pools = [Pool(f"p{i}", "edge", count, 0.1 * i, memory_bytes=memory) for i, count in enumerate(counts)]
+    kind = Kind(tuple(pools))
+    least = max(1, math.ceil(sum(load.workers for load in loads) - 1e-7))
+    if least > kind.count:
+        return
+    groups = seat_together(kind, loads, least)
+    if groups is None:
+        assert memory is not None
+        return
+    if memory is None:
+        assert sum(group.count for group in groups) == least
+    for load in loads:
+        assert sum(group.shares.get(load.name, 0.0) for group in groups) == pytest.approx(load.share)
+    by_name = {load.name: load for load in loads}
+    for group in groups:
+        held = sum(by_name[name].memory_bytes for name in group.shares)
+        assert memory is None or held <= memory
+        busy = sum(share / by_name[name].share * by_name[name].workers for name, share in group.shares.items())
+        assert busy <= group.count * (1 + 1e-6)
+    for pool in pools:
+        assert sum(group.count for group in groups if group.pool == pool.name) <= pool.count
