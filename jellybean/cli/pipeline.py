@@ -1,0 +1,221 @@
+"""pipeline: schedules of pipeline parallelism, simulated, drawn and compared."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jellybean.cli.app import Json, app, example, page, picture
+from jellybean.cli.console import out, print_json, say, warn
+from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.schedule import Schedule
+from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver.pipeline.simulate import Costs, Seconds, Timeline, at, simulate
+from jellybean_solver.pipeline.validate import faults
+
+pipeline = typer.Typer(
+    name="pipeline", help="Schedules of pipeline parallelism: simulate, draw, compare.", no_args_is_help=True
+)
+app.add_typer(pipeline)
+
+MOST_ACTIONS = 5_000_000  # more do not fit into memory with their times
+
+Name = Annotated[str, typer.Option("--schedule", metavar="NAME", help=f"One of {', '.join(SCHEDULES)}.")]
+Devices = Annotated[int, typer.Option(min=1, help="Devices in the pipeline.")]
+Microbatches = Annotated[int, typer.Option(min=1, help="Micro-batches of the iteration, or that are simulated.")]
+Chunks = Annotated[int | None, typer.Option(min=1, help="Stages per device, for interleaved; others fix theirs.")]
+Forward = Annotated[
+    str, typer.Option("--forward-s", metavar="SECONDS", help="Forward of a chunk; one for all, or 1,2,1,1 by stage.")
+]
+Backward = Annotated[str, typer.Option("--backward-s", metavar="SECONDS", help="Backward of a chunk; likewise.")]
+Input = Annotated[
+    str | None,
+    typer.Option("--input-s", metavar="SECONDS", help="Input gradient, of zero-bubble schedules; half a backward."),
+]
+Weight = Annotated[
+    str | None, typer.Option("--weight-s", metavar="SECONDS", help="Weight gradient; what is left of the backward.")
+]
+Transfer = Annotated[
+    str, typer.Option("--transfer-s", metavar="SECONDS", help="What crosses between a stage and the next, either way.")
+]
+Overlap = Annotated[bool, typer.Option("--overlap/--no-overlap", help="Devices compute while they send and receive.")]
+
+
+@pipeline.command(
+    "simulate",
+    epilog=example(
+        "jellybean pipeline simulate --schedule 1f1b --devices 4 --microbatches 8 --forward-s 1 --backward-s 2",
+        "jellybean pipeline simulate --schedule interleaved --chunks 2 --devices 4 --microbatches 8 --json",
+        "jellybean pipeline simulate --schedule zb-h1 --devices 4 --microbatches 8 --trace trace.json",
+    ),
+)
+def simulate_command(
+    name: Name,
+    devices: Devices = 4,
+    microbatches: Microbatches = 8,
+    chunks: Chunks = None,
+    forward: Forward = "1",
+    backward: Backward = "2",
+    input_: Input = None,
+    weight: Weight = None,
+    transfer: Transfer = "0",
+    overlap: Overlap = True,
+    trace: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a trace for chrome://tracing.")] = None,
+    actions: Annotated[bool, typer.Option("--actions", help="Print every device's actions.")] = False,
+    json: Json = False,
+) -> None:
+    """Time a schedule: makespan, bubble, and what each device keeps in memory."""
+    from jellybean.pipeline.figures import device_table, to_json
+    from jellybean.pipeline.trace import chrome_trace
+
+    if trace is not None:
+        page("--trace", trace)
+    timeline = _simulated(name, devices, microbatches, chunks, forward, backward, input_, weight, transfer, overlap)
+    if trace is not None:
+        trace.write_text(json_module.dumps(chrome_trace(timeline)), encoding="utf-8")
+        say(f"wrote {trace}")
+    if json:
+        lines = {"actions": timeline.schedule.to_text().splitlines()} if actions else {}
+        print_json({**to_json(timeline), **lines})
+        return
+    out.print(device_table(timeline))
+    if actions:
+        out.print(timeline.schedule.to_text(), soft_wrap=True)
+
+
+@pipeline.command(
+    "draw",
+    epilog=example(
+        "jellybean pipeline draw --schedule chimera --devices 4 --microbatches 8",
+        "jellybean pipeline draw --schedule wpipe --devices 4 --microbatches 16 --plot wpipe.svg",
+    ),
+)
+def draw_command(
+    name: Name,
+    devices: Devices = 4,
+    microbatches: Microbatches = 8,
+    chunks: Chunks = None,
+    forward: Forward = "1",
+    backward: Backward = "2",
+    input_: Input = None,
+    weight: Weight = None,
+    transfer: Transfer = "0",
+    overlap: Overlap = True,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a picture (.svg, .png, .pdf) instead.")
+    ] = None,
+) -> None:
+    """Draw a schedule's timeline."""
+    from jellybean.pipeline.plot import save_timeline
+    from jellybean.pipeline.text import drawn
+
+    if plot is not None:
+        picture(plot)
+    timeline = _simulated(name, devices, microbatches, chunks, forward, backward, input_, weight, transfer, overlap)
+    if plot is None:
+        out.print(drawn(timeline), soft_wrap=True)
+        return
+    save_timeline(timeline, plot)
+    say(f"wrote {plot}")
+
+
+@pipeline.command(
+    "compare",
+    epilog=example(
+        "jellybean pipeline compare --devices 4 --microbatches 8",
+        "jellybean pipeline compare --schedules gpipe,1f1b,zb-h1 --devices 8 --microbatches 32 --json",
+    ),
+)
+def compare_command(
+    names: Annotated[
+        str, typer.Option("--schedules", metavar="NAMES", help="Schedules, separated by commas; all by default.")
+    ] = ",".join(SCHEDULES),
+    devices: Devices = 4,
+    microbatches: Microbatches = 8,
+    forward: Annotated[float, typer.Option("--forward-s", min=0, help="Forward of all that a device holds.")] = 1.0,
+    backward: Annotated[float, typer.Option("--backward-s", min=0, help="Backward of all that a device holds.")] = 2.0,
+    transfer: Annotated[float, typer.Option("--transfer-s", min=0, help="Between a stage and the next.")] = 0.0,
+    overlap: Overlap = True,
+    json: Json = False,
+) -> None:
+    """Compare schedules on one model: where a device holds several stages, each takes its part of the time."""
+    from jellybean.pipeline.figures import comparison, to_json
+
+    timelines: list[Timeline] = []
+    refused: dict[str, str] = {}
+    for name in (name.strip() for name in names.split(",")):
+        try:
+            schedule = _made(name, devices, microbatches, None, backward / forward if forward else 2.0)
+        except SolverError as error:
+            if name not in SCHEDULES:
+                raise typer.BadParameter(str(error)) from error
+            refused[name] = str(error)
+            continue
+        parts = schedule.stages / devices
+        costs = Costs(forward / parts, backward / parts, transfer_s=transfer, overlap=overlap)
+        timelines.append(simulate(schedule, costs))
+    if json:
+        print_json({"schedules": [to_json(timeline) for timeline in timelines], "refused": refused})
+        return
+    out.print(comparison(timelines))
+    for name, reason in refused.items():
+        warn(f"{name} is left out: {reason}")
+
+
+def _simulated(
+    name: str,
+    devices: int,
+    microbatches: int,
+    chunks: int | None,
+    forward: str,
+    backward: str,
+    input_: str | None,
+    weight: str | None,
+    transfer: str,
+    overlap: bool,
+) -> Timeline:
+    forward_s, backward_s = _seconds("--forward-s", forward), _seconds("--backward-s", backward)
+    ratio = _mean(backward_s) / _mean(forward_s) if _mean(forward_s) > 0 else 2.0
+    try:
+        schedule = _made(name, devices, microbatches, chunks, ratio)
+    except SolverError as error:
+        raise typer.BadParameter(str(error)) from error
+    input_s = None if input_ is None else _seconds("--input-s", input_)
+    weight_s = None if weight is None else _seconds("--weight-s", weight)
+    times = {"--forward-s": forward_s, "--backward-s": backward_s, "--input-s": input_s, "--weight-s": weight_s}
+    for option, seconds in times.items():
+        if isinstance(seconds, tuple) and len(seconds) != schedule.stages:
+            raise typer.BadParameter(f"{option} has {len(seconds)} times; {name} has {schedule.stages} stages")
+    if input_s is not None and weight_s is None:
+        weight_s = tuple(max(0.0, at(backward_s, s) - at(input_s, s)) for s in range(schedule.stages))
+    transfer_s = _seconds("--transfer-s", transfer)
+    if isinstance(transfer_s, tuple) and len(transfer_s) != schedule.stages - 1:
+        raise typer.BadParameter(f"--transfer-s has {len(transfer_s)} times; there are {schedule.stages - 1} crossings")
+    return simulate(schedule, Costs(forward_s, backward_s, input_s, weight_s, transfer_s, overlap=overlap))
+
+
+def _made(name: str, devices: int, microbatches: int, chunks: int | None, ratio: float) -> Schedule:
+    """The schedule, checked by every rule before it is shown."""
+    if (size := 2 * devices * microbatches * max(chunks or 2, 2)) > MOST_ACTIONS:
+        raise SolverError(f"about {size:,} actions are too many; {MOST_ACTIONS:,} are simulated at most")
+    schedule = make_schedule(name, devices, microbatches, chunks, backward_ratio=ratio)
+    if wrong := faults(schedule):
+        raise SolverError(f"the schedule {name} breaks its own rules ({wrong[0]}); please report this problem")
+    return schedule
+
+
+def _seconds(option: str, text: str) -> Seconds:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {text!r}: write seconds, such as 1 or 1,2,1.5,1 by stage") from error
+    if not all(0 <= value < float("inf") for value in values):
+        raise typer.BadParameter(f"{option} {text!r}: seconds are finite and not below 0")
+    return values[0] if len(values) == 1 else values
+
+
+def _mean(seconds: Seconds) -> float:
+    return sum(seconds) / len(seconds) if isinstance(seconds, tuple) else seconds

@@ -1,0 +1,1 @@
+"""Pipeline schedules for people: tables, drawings, traces."""

@@ -1,0 +1,89 @@
+"""A timeline in the terminal: a line per device, a cell per slot, as the papers draw them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from jellybean_solver.pipeline.actions import Action, Kind
+from jellybean_solver.pipeline.simulate import Timeline
+
+MOST_CELLS = 240  # slots that are drawn; a longer timeline is cut with a mark
+_STYLES = {
+    Kind.FORWARD: ("black on bright_cyan", "black on cyan"),
+    Kind.BACKWARD: ("black on bright_green", "black on green"),
+    Kind.INPUT_GRADIENT: ("black on bright_green", "black on green"),
+    Kind.WEIGHT_GRADIENT: ("black on bright_yellow", "black on yellow"),
+}
+
+
+def drawn(timeline: Timeline, *, most_cells: int = MOST_CELLS) -> Text:
+    """All devices' actions over time. The number in a cell is the micro-batch; a dot is a slot without computation.
+
+    Second stages and second copies are darker. One slot is the longest time that divides all, or a fraction of the
+    shortest action where none does.
+    """
+    slot_s = slot(timeline)
+    width = len(str(timeline.schedule.microbatches - 1)) + 1
+    cells = min(most_cells, round(timeline.makespan_s / slot_s))
+    found = Text(no_wrap=True)
+    for device in range(timeline.schedule.devices):
+        found.append(f"device {device:<{len(str(timeline.schedule.devices - 1))}} ")
+        at = 0
+        for action, start, end in _cells(timeline, device, slot_s, cells):
+            found.append(_idle(width, start - at), style="dim")
+            found.append(_cell(action, width, end - start), style=_style(timeline, action))
+            at = end
+        found.append(_idle(width, cells - at), style="dim")
+        found.append("\n" if cells * slot_s > timeline.makespan_s - slot_s / 2 else " ...\n")
+    found.append("F ", style=_STYLES[Kind.FORWARD][0])
+    found.append(" forward  ")
+    if any(action.kind is Kind.WEIGHT_GRADIENT for action in timeline.schedule.actions[0]):
+        found.append("I ", style=_STYLES[Kind.INPUT_GRADIENT][0])
+        found.append(" input gradient  ")
+        found.append("W ", style=_STYLES[Kind.WEIGHT_GRADIENT][0])
+        found.append(" weight gradient  ")
+    else:
+        found.append("B ", style=_STYLES[Kind.BACKWARD][0])
+        found.append(" backward  ")
+    found.append(f"one cell: {slot_s:g} s")
+    return found
+
+
+def slot(timeline: Timeline) -> float:
+    """Seconds of a cell."""
+    times = {
+        round(end - start, 9)
+        for starts, ends in zip(timeline.starts_s, timeline.ends_s, strict=True)
+        for start, end in zip(starts, ends, strict=True)
+        if end - start > 1e-9
+    }
+    if not times:
+        return 1.0
+    shortest = min(times)
+    for parts in range(1, 9):
+        if all(math.isclose(time * parts / shortest, round(time * parts / shortest), abs_tol=1e-6) for time in times):
+            return shortest / parts
+    return shortest / 4
+
+
+def _cells(timeline: Timeline, device: int, slot_s: float, most: int) -> Iterator[tuple[Action, int, int]]:
+    for span in timeline.spans(device):
+        start, end = round(span.start_s / slot_s), min(most, round(span.end_s / slot_s))
+        if end > start:
+            yield span.action, start, end
+
+
+def _cell(action: Action, width: int, slots: int) -> str:
+    return str(action.microbatch).ljust(width * slots - 1, "─" if slots > 1 else " ") + " "
+
+
+def _idle(width: int, slots: int) -> str:
+    return ("·" + " " * (width - 1)) * slots
+
+
+def _style(timeline: Timeline, action: Action) -> str:
+    second = action.pipe > 0 or action.stage >= timeline.schedule.devices
+    return _STYLES[action.kind][second] if action.kind in _STYLES else ""

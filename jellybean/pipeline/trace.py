@@ -1,0 +1,31 @@
+"""A timeline in Chrome's trace format: opened by chrome://tracing and Perfetto."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jellybean_solver.pipeline.simulate import Timeline
+
+_US_PER_S = 1e6
+
+
+def chrome_trace(timeline: Timeline) -> dict[str, Any]:
+    """One process, a thread per device, complete events in microseconds; names are the actions' text."""
+    events: list[dict[str, Any]] = []
+    for device in range(timeline.schedule.devices):
+        name = {"name": f"device {device}"}
+        events.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": device, "args": name})
+        for span in timeline.spans(device):
+            events.append(
+                {
+                    "ph": "X",
+                    "name": str(span.action),
+                    "cat": span.action.kind.name.lower(),
+                    "pid": 0,
+                    "tid": device,
+                    "ts": span.start_s * _US_PER_S,
+                    "dur": (span.end_s - span.start_s) * _US_PER_S,
+                    "args": {"stage": span.action.stage, "microbatch": span.action.microbatch},
+                }
+            )
+    return {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -1,0 +1,1 @@
+"""Pipeline schedules as data: generators, one validator, one simulator."""
