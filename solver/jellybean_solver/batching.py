@@ -22,13 +22,17 @@ _ROUNDS = 20  # of the fixed point
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """An operator on a worker: requests per second, `group` at a time, and the squared variation of when they come."""
+    """An operator on a worker: requests per second, `group` at a time, and the squared variation of when they come.
+
+    `jobs` of a group are one request's children.
+    """
 
     times: Times
     batch: int
     per_s: float
     group: float
     roughness: float
+    jobs: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ def _next(fed: Fed, now: Runs, free: float, longest_s: float, behind: bool) -> R
     seen = fed.group * (come**2 + fed.roughness * come + none / (1.0 + alone)) / (come + none)
     drift = 1.0 + fed.group / size / 2.0 if behind else 0.0  # small runs fall behind, then a larger one catches up
     late = fed.roughness * (1.0 - none) + (1.0 - fed.roughness) * drift
-    turn_s = late * cycle_s / 2.0 + none * (1.0 - 1.0 / fed.group) * fed.times[1].mean_s
+    turn_s = late * cycle_s / 2.0 + none * (1.0 - fed.jobs / fed.group) * fed.times[1].mean_s
     most = float(fed.batch)
     return Runs(min(most, (now.mean + size) / 2.0), min(most, max(size, seen)), turn_s if most > 1 else 0.0)
 

@@ -29,6 +29,7 @@ from jellybean_solver.problem import ServiceTime
 ALONE = 0.45  # irregularity of one route's share of a round robin
 MIXED = 1.1  # more of many routes or operators together
 ALL = 8  # power of the share of requests, near which what comes from a source is as regular as they are
+RARE = 3e-4  # a share of requests far below the one in a hundred that p99 leaves out
 FULL = 0.9999  # a load from which a queue is taken to be without end
 
 Floats = NDArray[np.float64]
@@ -46,12 +47,17 @@ class Queue:
         return self.load * self.wait_s if self.load > 0 else 0.0
 
     def log_mgf(self, theta: Floats) -> Floats:
-        if self.wait_s <= 0.0 or self.load <= 0.0:
+        """Of waits cut off where longer ones are as rare as `RARE`: a queue that hardly anyone meets must not count."""
+        if self.wait_s <= 0.0 or self.load <= RARE:
             return np.zeros_like(theta)
-        left = 1.0 - theta * self.wait_s
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = np.log(1.0 - self.load + self.load / left)
-        return np.where(left > 0, value, np.inf)
+        if math.isinf(self.wait_s):
+            return np.full_like(theta, np.inf)
+        longest = math.log(self.load / RARE)  # in mean waits
+        power = longest * (theta * self.wait_s - 1.0)
+        waits = math.log(self.load * longest) + _log_mean_growth(power)
+        some = np.logaddexp(waits, math.log(RARE) + theta * self.wait_s * longest)
+        total: Floats = np.logaddexp(math.log1p(-self.load), some) if self.load < 1.0 else some
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +186,11 @@ def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
 def uniform_log_mgf(mean_s: float, theta: Floats) -> Floats:
     """Of a time that is uniform between 0 and twice its mean."""
     return 2.0 * theta * mean_s + _log_mean_exp(2.0 * theta * mean_s)
+
+
+def _log_mean_growth(power: Floats) -> Floats:
+    """log of the mean of exp(x) for x uniform in [0, power], of either sign."""
+    return np.maximum(power, 0.0) + _log_mean_exp(np.abs(power))
 
 
 def _log_mean_exp(span: Floats) -> Floats:

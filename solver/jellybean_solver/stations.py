@@ -91,7 +91,7 @@ class Stations:
         operator = self.plan.operator_by_name[name]
         times, batch = operator.service[worker.pool], operator.batch[worker.pool]
         group = self.groups[name, worker.name]
-        return Fed(times, batch, worker.rates_per_s[name], group, self.roughness(name, worker))
+        return Fed(times, batch, worker.rates_per_s[name], group, self.roughness(name, worker), self.jobs(name))
 
     def _groups(self) -> dict[Pair, float]:
         """Requests that come to an operator on a worker at once, children one by one."""
