@@ -6,10 +6,16 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
+from benchmarks.fleets_plot import Point, save_plot
 from benchmarks.registry import benchmark, print_table
+
+GAPS = {"shared": 1e-3, "exclusive": 1e-2}
+LIMIT_S = 20.0
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "fleets.svg"
 
 
 @dataclass(frozen=True)
@@ -17,64 +23,95 @@ class _Case:
     operators: int
     workers: int
     sharing: str
-    gap: float
-    limit_s: float
     p99: float = 0.0  # share of the cheapest plan's p99 latency that is asked for; 0: none
+    limits: bool = False  # whether to tell what binds: two plans more
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What one process found."""
+
+    seconds: float
+    megabytes: float
+    gap: float
+    cost_usd_per_h: float | None
+    memory_binds: bool
+    links_bind: bool
+    complaints: int
 
 
 CASES = (
-    _Case(30, 1_000, "shared", 1e-3, 20.0),
-    _Case(30, 10_000, "shared", 1e-3, 20.0),
-    _Case(50, 10_000, "shared", 1e-3, 20.0),
-    _Case(30, 100_000, "shared", 1e-3, 20.0),
-    _Case(30, 10_000, "exclusive", 1e-2, 20.0),
-    _Case(30, 10_000, "shared", 1e-3, 60.0, p99=0.9),
+    *(_Case(30, workers, sharing) for sharing in GAPS for workers in (1_000, 3_000)),
+    *(_Case(30, 10_000, sharing, limits=True) for sharing in GAPS),
+    *(_Case(30, workers, sharing) for sharing in GAPS for workers in (30_000, 100_000)),
+    *(_Case(operators, 10_000, sharing) for sharing in GAPS for operators in (10, 20, 50)),
+    _Case(30, 10_000, "shared", p99=0.9),
 )
+SMOKE = tuple(_Case(8, 200, sharing) for sharing in GAPS)
 
 
 @benchmark
 def fleets(smoke: bool) -> None:
     """Every plan is checked per worker by `tests/plan_check.py`, which shares no code with the solver."""
-    cases = (_Case(8, 200, "shared", 1e-3, 10.0), _Case(8, 200, "exclusive", 1e-2, 10.0)) if smoke else CASES
     seeds = range(1 if smoke else 3)
-    rows = []
-    for case in cases:
-        found = [_run(case, seed) for seed in seeds]
-        rows.append(
-            [
-                str(case.operators),
-                f"{case.workers:,}",
-                case.sharing,
-                f"{case.p99:.0%}" if case.p99 else "",
-                f"{statistics.median(one['seconds'] for one in found):.1f}",
-                f"{max(one['seconds'] for one in found):.1f}",
-                f"{100 * max(one['gap'] for one in found):.3f}",
-                f"{max(one['megabytes'] for one in found):.0f}",
-                f"{sum(one['memory_binds'] for one in found)} / {sum(one['links_bind'] for one in found)}",
-                str(sum(one["complaints"] for one in found)),
-            ]
-        )
+    found = {case: [_run(case, seed) for seed in seeds] for case in (SMOKE if smoke else CASES)}
     print_table(
-        f"fleets: operators x 5 variants on 100 pools, {len(seeds)} seeds each",
+        f"fleets: operators x 5 variants x 4 batch sizes on 100 pools, {len(seeds)} seeds each, at most {LIMIT_S:g} s",
         [
             "operators",
             "workers",
             "sharing",
             "p99 asked",
+            "gap asked %",
+            "gap % (worst)",
             "s (median)",
             "s (worst)",
-            "gap % (worst)",
             "MB (worst)",
             "memory / links bind",
             "complaints",
         ],
-        rows,
+        [_row(case, found[case]) for case in sorted(found, key=_place)],
     )
+    if not smoke:
+        save_plot([_point(case, runs) for case, runs in found.items() if not case.p99], PICTURE)
+        print(f"\npicture: {PICTURE}")
 
 
-def _run(case: _Case, seed: int) -> dict[str, Any]:
-    figures = (seed, case.operators, case.workers, case.sharing, case.gap, case.limit_s, case.p99)
-    arguments = [str(figure) for figure in figures]
-    command = [sys.executable, "-m", "benchmarks.fleet_run", *arguments]
-    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return found
+def _place(case: _Case) -> tuple[object, ...]:
+    return case.sharing != "shared", case.p99 > 0, case.operators, case.workers
+
+
+def _row(case: _Case, runs: Sequence[_Run]) -> list[str]:
+    return [
+        str(case.operators),
+        f"{case.workers:,}",
+        case.sharing,
+        f"{case.p99:.0%}" if case.p99 else "",
+        f"{100 * GAPS[case.sharing]:g}",
+        f"{100 * max(run.gap for run in runs):.2f}",
+        f"{statistics.median(run.seconds for run in runs):.1f}",
+        f"{max(run.seconds for run in runs):.1f}",
+        f"{max(run.megabytes for run in runs):.0f}",
+        f"{sum(run.memory_binds for run in runs)} / {sum(run.links_bind for run in runs)}" if case.limits else "",
+        str(sum(run.complaints for run in runs)),
+    ]
+
+
+def _point(case: _Case, runs: Sequence[_Run]) -> Point:
+    missed = max(run.gap for run in runs) > GAPS[case.sharing] * (1 + 1e-6)
+    return Point(case.operators, case.workers, case.sharing, tuple(sorted(run.seconds for run in runs)), missed)
+
+
+def _run(case: _Case, seed: int) -> _Run:
+    figures = (
+        seed,
+        case.operators,
+        case.workers,
+        case.sharing,
+        GAPS[case.sharing],
+        LIMIT_S,
+        case.p99,
+        int(case.limits),
+    )
+    command = [sys.executable, "-m", "benchmarks.fleet_run", *(str(figure) for figure in figures)]
+    return _Run(**json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))

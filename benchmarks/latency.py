@@ -53,7 +53,7 @@ def _plans() -> Iterator[tuple[str, Plan]]:
             arrivals = Arrivals.PERIODIC if seed % 3 == 2 else Arrivals.POISSON
             plan = solve(_problem(seed, sharing, arrivals), explained=False, time_limit_s=30, clock=time.monotonic).plan
             if plan is not None:
-                yield f"{sharing.value}, {arrivals.value}", plan
+                yield f"{'batches' if seed % 2 else 'one by one'}, {sharing.value}, {arrivals.value}", plan
         seed += 1
 
 

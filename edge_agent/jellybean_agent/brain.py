@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jellybean_agent.messages import (
+    ALONE,
     GATEWAY,
     Failed,
     Instruction,
@@ -90,9 +91,9 @@ class Brain:
         self._batches = batches or {}
         self._kind = {(up, op): kind for op, wires in wiring.items() for up, kind in wires.inputs}
         self._requests: dict[str, _Request] = {}
-        # Invariant: each operator's queue is in ascending order of numbers, so those that go alone stand in front.
+        # Invariant: each operator's queue is in ascending order of numbers, so those whose batch failed stand in front.
         self._queues: dict[str, OrderedDict[int, Item]] = {operator: OrderedDict() for operator in wiring}
-        self._alone: set[int] = set()  # items whose batch failed
+        self._alone: set[int] = set()  # items that share no run: their batch failed, or they are on no route
         self._running: _Running | None = None
         self._next_run = self._next_item = 0
         self._forgotten = _Recent(FORGOTTEN)
@@ -118,6 +119,19 @@ class Brain:
             self._settle(message.request)
         elif message.request not in self._forgotten:
             self._fail(message.request, message.downstream, refusal, out)
+        self._start(out)
+        return out
+
+    def ask(self, request: str, operator: str, inputs: Sequence[Payload]) -> Sequence[Instruction]:
+        """Run one operator by itself, in its turn: nothing is sent on, whoever asked takes the run's outputs.
+
+        It shares no run with requests of the pipeline. `inputs`: one per input edge; `request` is new.
+        """
+        out: list[Instruction] = []
+        state = self._requests[request] = _Request()
+        number, self._next_item = self._next_item, self._next_item + 1
+        self._enqueue(operator, Item(number, request, ALONE, (), tuple(inputs)), state)
+        self._alone.add(number)
         self._start(out)
         return out
 
@@ -199,7 +213,7 @@ class Brain:
         queue = self._queues[operator]
         items: list[Item] = []
         most = 1 if first in self._alone else self._batches.get(operator, 1)
-        while queue and len(items) < most:
+        while queue and len(items) < most and (not items or next(iter(queue)) not in self._alone):
             items.append(queue.popitem(last=False)[1])
         for item in items:
             self._requests[item.request].queued.remove((operator, item.number))
@@ -231,6 +245,8 @@ class Brain:
 
     def _outgoing(self, operator: str, item: Item, outputs: Outputs) -> list[Message]:
         """The messages of a finished item, children in order."""
+        if item.route == ALONE:
+            return []
         messages = []
         for downstream, kind in self._wiring[operator].outputs or ((GATEWAY, "each"),):
             parts: list[tuple[Path, Payload]]

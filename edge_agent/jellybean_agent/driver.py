@@ -8,6 +8,7 @@ whole.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import queue
 import threading
@@ -19,10 +20,17 @@ from dataclasses import dataclass
 import grpc
 
 from jellybean_agent.brain import Brain
-from jellybean_agent.errors import AgentError, InvalidInputError, PermanentError, PlanViewError, status_of
+from jellybean_agent.errors import (
+    AgentError,
+    InvalidInputError,
+    PermanentError,
+    PlanViewError,
+    StatusError,
+    status_of,
+)
 from jellybean_agent.executor import Executor
 from jellybean_agent.links import EmulatedLinks
-from jellybean_agent.messages import GATEWAY, Failed, Instruction, Item, Message, Path, Payload, Run, Send
+from jellybean_agent.messages import ALONE, GATEWAY, Failed, Instruction, Item, Message, Path, Payload, Run, Send
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView
 from jellybean_agent.stacking import split, stacked
@@ -32,6 +40,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 LOG = logging.getLogger("jellybean.agent")
 MAX_CHILDREN = 65536  # of one fan-out
 _FULL = 64  # items waiting where credit stops, or two batches if that is more; at half of it, it comes back
+MAX_ASKED = _FULL // 2  # requests for one operator alone, so that they cannot fill the queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,7 @@ class Figures:
     """What this worker has done, by operator: requests completed and failed, seconds busy, runs by size.
 
     `broken`: batches that failed and ran again one by one. `late_s`: seconds that runs took longer than on the device
-    that is emulated.
+    that is emulated. `asked`, `asked_failed`: requests for the operator alone; the seconds are of these too.
     """
 
     def __init__(self, operators: Iterable[str]) -> None:
@@ -73,12 +82,17 @@ class Figures:
         self.busy_s = dict.fromkeys(names, 0.0)
         self.late_s = dict.fromkeys(names, 0.0)
         self.runs = {name: Counter[int]() for name in names}
+        self.asked = dict.fromkeys(names, 0)
+        self.asked_failed = dict.fromkeys(names, 0)
 
-    def done(self, operator: str, done: _Done) -> None:
-        self.completed[operator] += len(done.outputs)
-        self.busy_s[operator] += done.busy_s
-        self.late_s[operator] += done.late_s
-        self.runs[operator].update(done.sizes)
+    def done(self, run: Run, done: _Done) -> None:
+        self.busy_s[run.operator] += done.busy_s
+        self.late_s[run.operator] += done.late_s
+        if _is_asked(run):
+            self.asked[run.operator] += 1
+        else:
+            self.completed[run.operator] += len(done.outputs)
+            self.runs[run.operator].update(done.sizes)
 
 
 class Driver:
@@ -102,6 +116,8 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._under_way: tuple[str, float] | None = None  # operator, since when: written by the executor thread
+        self._asked: dict[str, asyncio.Future[Mapping[str, Array]]] = {}  # by request; of the event loop
+        self._asked_numbers = itertools.count()
         self.figures = Figures(own)
         self.on_room: Callable[[], None] = _nothing  # called while the queue is short
         self._thread = threading.Thread(target=self._execute, name=f"executor of {worker}", daemon=True)
@@ -127,6 +143,45 @@ class Driver:
         if under_way is not None:
             found[under_way[0]] += time.monotonic() - under_way[1]
         return found
+
+    @property
+    def asked_in_hand(self) -> int:
+        """Requests for one operator alone that are not answered yet."""
+        return len(self._asked)
+
+    async def ask(self, operator: str, inputs: Sequence[Array], timeout_s: float | None) -> Mapping[str, Array]:
+        """Run one operator of this worker alone, in its turn among all that waits; what its model gave, by output.
+
+        StatusError when there is too much of this already, it fails, or takes longer than `timeout_s`.
+        """
+        if len(self._asked) >= MAX_ASKED or self.is_full:
+            reason = (
+                f"overloaded: {self._brain.queued} requests wait, {len(self._asked)} for single operators; try later"
+            )
+            raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        request = f"asked-{next(self._asked_numbers)}"  # the gateway's keys look otherwise
+        answer: asyncio.Future[Mapping[str, Array]] = self._loop.create_future()
+        self._asked[request] = answer
+        try:
+            with self._lock:
+                instructions = self._brain.ask(request, operator, inputs)
+            self._act(instructions)
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError as error:
+            reason = f"no answer of {operator} within {timeout_s:.3g} s: {self._brain.queued} requests wait"
+            raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, reason) from error
+        finally:
+            del self._asked[request]
+            if not answer.done() or answer.cancelled():
+                self._forget(request)
+
+    def abandon_asked(self) -> None:
+        """Whoever still waits for one operator alone learns that this worker leaves."""
+        error = StatusError(grpc.StatusCode.UNAVAILABLE, f"worker {self._worker.name} is shutting down")
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(error)
 
     def stop(self) -> None:
         """End the executor thread after the run under way."""
@@ -174,18 +229,21 @@ class Driver:
     def _finished(self, run: Run, done: _Done | AgentError) -> Run | None:
         """Tell the brain, hand what is to be sent to the event loop; the next run if there is one."""
         status = grpc.StatusCode.INTERNAL
+        answers: dict[str, Mapping[str, Array]] = {}
         with self._lock:
             if isinstance(done, AgentError):
                 status = status_of(done)
                 self._count_failure(run, done)
                 instructions = self._brain.failed(run.run, str(done))
             else:
-                self.figures.done(run.operator, done)
+                self.figures.done(run, done)
+                if _is_asked(run):
+                    answers = {run.items[0].request: done.outputs[0].by_downstream}
                 instructions = self._brain.completed(run.run, done.outputs)
         following = [instruction for instruction in instructions if isinstance(instruction, Run)]
         others = [instruction for instruction in instructions if not isinstance(instruction, Run)]
         try:
-            self._loop.call_soon_threadsafe(self._after, others, status)
+            self._loop.call_soon_threadsafe(self._after, others, status, answers)
         except RuntimeError:  # the loop was closed: nobody is left to be told
             self._stopping = True
             self._runs.put(None)
@@ -193,6 +251,9 @@ class Driver:
         return following[0] if following else None
 
     def _count_failure(self, run: Run, error: AgentError) -> None:
+        if _is_asked(run):
+            self.figures.asked_failed[run.operator] += 1
+            return
         if len(run.items) == 1:
             self.figures.failed[run.operator] += 1
             return
@@ -200,7 +261,12 @@ class Driver:
         text = "%s: a run of %d requests of %s failed, each runs again alone: %s"
         LOG.warning(text, self._worker.name, len(run.items), run.operator, error)
 
-    def _after(self, instructions: Sequence[Instruction], status: grpc.StatusCode) -> None:
+    def _after(
+        self, instructions: Sequence[Instruction], status: grpc.StatusCode, answers: Mapping[str, Mapping[str, Array]]
+    ) -> None:
+        for request, outputs in answers.items():
+            if (answer := self._asked.get(request)) is not None and not answer.done():
+                answer.set_result(outputs)
         self._act(instructions, status)
         if self._brain.queued <= self._full // 2:
             self.on_room()
@@ -238,6 +304,10 @@ class Driver:
     def _fail(
         self, request: str, operator: str, reason: str, status: grpc.StatusCode, worker: str | None = None
     ) -> None:
+        if (answer := self._asked.get(request)) is not None:
+            if not answer.done():
+                answer.set_exception(StatusError(status, f"operator {operator}: {reason}"))
+            return
         failure = agent_pb2.Failure(
             worker=worker or self._worker.name, operator=operator, reason=reason, status=int(status.value[0])
         )
@@ -251,6 +321,11 @@ class Driver:
 
 def _nothing() -> None:
     pass
+
+
+def _is_asked(run: Run) -> bool:
+    """Whether a run is of an operator that was asked for by itself."""
+    return run.items[0].route == ALONE
 
 
 def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Message) -> Message:
@@ -290,7 +365,13 @@ def write_message(plan: str, message: Message) -> agent_pb2.Message:
 
 
 def _run(operator: OperatorView, executor: Executor, items: Sequence[Item]) -> _Done:
-    """All items in one run of the model, or one after another where their tensors do not fit together."""
+    """All items in one run of the model, or one after another where their tensors do not fit together.
+
+    Of an operator that was asked for by itself: all outputs of the model, by their own names.
+    """
+    if items[0].route == ALONE:
+        result = executor.run(items[0].inputs)
+        return _Done([TensorOutputs(result.outputs)], [1], result.busy_s, result.late_s)
     inputs = items[0].inputs if len(items) == 1 else stacked([item.inputs for item in items])
     if inputs is None:
         results = [executor.run(item.inputs) for item in items]

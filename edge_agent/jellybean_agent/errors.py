@@ -31,6 +31,14 @@ class PlanViewError(PermanentError):
     """The plan document is damaged, of another version, or does not name this worker."""
 
 
+class StatusError(AgentError):
+    """A refusal or failure whose gRPC status is known already."""
+
+    def __init__(self, status: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
 _STATUS: tuple[tuple[type[AgentError], grpc.StatusCode], ...] = (
     (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
     (ModelError, grpc.StatusCode.FAILED_PRECONDITION),
@@ -71,6 +79,8 @@ def in_words(error: BaseException, *, name: bool = False) -> str:
 
 def status_of(error: AgentError) -> grpc.StatusCode:
     """The gRPC status of an error; INTERNAL for a permanent one that is nobody's input."""
+    if isinstance(error, StatusError):
+        return error.status
     return next((code for kind, code in _STATUS if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 Payload = Any
 Path = tuple[tuple[int, int], ...]  # (index, count) per open fan-out, outermost first; count 0: no child at all
 
+ALONE = -1  # the route of what is on none: an operator that was asked for by itself
 GATEWAY = ""  # the downstream of a sink, and the worker name under which the gateway is addressed
 
 

@@ -26,6 +26,7 @@ class AgentCollector(Collector):
         runs = CounterMetricFamily("jellybean_runs", "Runs by requests in one.", labels=(*_LABELS, "batch"))
         failures = CounterMetricFamily("jellybean_failures", "Requests that failed.", labels=_LABELS)
         broken = CounterMetricFamily("jellybean_failed_batches", "Batches that ran again one by one.", labels=_LABELS)
+        asked = CounterMetricFamily("jellybean_asked", "Requests for one operator alone.", labels=(*_LABELS, "outcome"))
         busy = CounterMetricFamily("jellybean_busy_seconds", "Time spent on runs.", labels=_LABELS)
         late = CounterMetricFamily("jellybean_late_seconds", "Longer than the emulated device takes.", labels=_LABELS)
         queue = GaugeMetricFamily("jellybean_queue", "Requests that wait.", labels=("worker",))
@@ -37,11 +38,13 @@ class AgentCollector(Collector):
                     runs.add_metric((*labels, str(size)), count)
                 failures.add_metric(labels, driver.figures.failed[name])
                 broken.add_metric(labels, driver.figures.broken[name])
+                asked.add_metric((*labels, "completed"), driver.figures.asked[name])
+                asked.add_metric((*labels, "failed"), driver.figures.asked_failed[name])
                 busy.add_metric(labels, driver.figures.busy_s[name])
                 if self._worker.device_s is not None:
                     late.add_metric(labels, driver.figures.late_s[name])
             queue.add_metric((self._worker.name,), driver.queued)
-        yield from (requests, runs, failures, broken, busy, late, queue)
+        yield from (requests, runs, failures, broken, asked, busy, late, queue)
 
 
 def serve_metrics(

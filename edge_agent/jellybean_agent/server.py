@@ -15,12 +15,15 @@ from typing import Any
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
 from jellybean_agent.driver import Driver
 from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import ModelError, PlanViewError, in_words
 from jellybean_agent.executor import Executor
 from jellybean_agent.inboxes import Inboxes
+from jellybean_agent.inference.operators import Operators
+from jellybean_agent.inference.service import SERVICE, InferenceService
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import serve_metrics
@@ -114,10 +117,10 @@ class AgentService:
     """The Agent service of one worker. `load` first, then it is ready."""
 
     def __init__(self, view: PlanView, worker: WorkerView, addresses: Mapping[str, str], links: EmulatedLinks) -> None:
-        self._view, self._worker, self._addresses, self._links = view, worker, addresses, links
+        self.view, self.worker, self._addresses, self._links = view, worker, addresses, links
         self.state = "loading"
         self.driver: Driver | None = None
-        self._executors: Mapping[str, Executor] = {}
+        self.executors: Mapping[str, Executor] = {}
         self._peers: dict[str, Peer] = {}
         self._inboxes: Inboxes | None = None
         self._began = time.monotonic()
@@ -125,16 +128,16 @@ class AgentService:
 
     async def load(self, root: Path) -> None:
         """Load and warm up the models off the event loop, so that Describe answers meanwhile."""
-        await self.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
-        self._executors = await asyncio.to_thread(load_executors, self._view, self._worker, root)
+        await tell_health(self.health, serving=False)
+        self.executors = await asyncio.to_thread(load_executors, self.view, self.worker, root)
         for name, address in self._addresses.items():
-            if name != self._worker.name:
-                self._peers[name] = Peer(name, address, sender=self._worker.name, on_lost=self._lost)
-        self.driver = Driver(self._view, self._worker.name, self._executors, self._peers, self._links)
+            if name != self.worker.name:
+                self._peers[name] = Peer(name, address, sender=self.worker.name, on_lost=self._lost)
+        self.driver = Driver(self.view, self.worker.name, self.executors, self._peers, self._links)
         self._inboxes = Inboxes(self.driver.receive, lambda: self.driver is not None and self.driver.is_full)
         self.driver.on_room = self._inboxes.release
         self.state = "ready"
-        await self.health.set("", health_pb2.HealthCheckResponse.SERVING)
+        await tell_health(self.health, serving=True)
 
     def _lost(self, peer: str, reason: str, undelivered: Any) -> None:
         LOG.warning("lost %s: %s (%d messages)", peer or "the gateway", reason, len(undelivered))
@@ -143,17 +146,17 @@ class AgentService:
 
     async def Deliver(self, requests: Any, context: Any) -> None:
         if self._inboxes is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self._worker.name} is loading its models")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self.worker.name} is loading its models")
         else:
             await self._inboxes.deliver(requests, context)
 
     async def Describe(self, _request: agent_pb2.DescribeRequest, _context: Any) -> agent_pb2.AgentStatus:
         status = agent_pb2.AgentStatus(
-            worker=self._worker.name,
-            plan=self._view.hash,
+            worker=self.worker.name,
+            plan=self.view.hash,
             state=self.state,
             uptime_s=time.monotonic() - self._began,
-            signatures={name: self._signature(name, executor) for name, executor in self._executors.items()},
+            signatures={name: self._signature(name, executor) for name, executor in self.executors.items()},
         )
         if self.driver is not None:
             status.requests_in_hand = self.driver.requests_in_hand
@@ -164,7 +167,7 @@ class AgentService:
         return status
 
     def _signature(self, name: str, executor: Executor) -> agent_pb2.Signature:
-        operator = self._view.operators[name]
+        operator = self.view.operators[name]
         ports = {port.name: port for port in executor.outputs}
         first = executor.outputs[0].name
         downstreams = [downstream for downstream, _ in operator.wiring.outputs] or [GATEWAY]
@@ -185,20 +188,22 @@ class AgentService:
         everything has been handed on. Without a gateway there is nobody to answer, so nothing is waited for.
         """
         self.state = "draining"
-        await self.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        await tell_health(self.health, serving=False)
         if self.driver is None or self._inboxes is None:
             return 0
         self._inboxes.announce_draining()
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             sent = all(peer.queued == 0 for peer in self._peers.values())
-            if GATEWAY not in self._inboxes.senders() and sent:
+            if GATEWAY not in self._inboxes.senders() and sent and not self.driver.asked_in_hand:
                 break
             await asyncio.sleep(0.01)
         return self.driver.requests_in_hand
 
     async def close(self) -> None:
         """Stop the executor thread and the outgoing streams."""
+        if self.driver is not None:
+            self.driver.abandon_asked()
         for peer in self._peers.values():
             peer.end()
         if self.driver is not None:
@@ -221,7 +226,9 @@ async def serve(options: Options) -> None:
         service = AgentService(view, worker, addresses, links)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         agent_pb2_grpc.add_AgentServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+        server.add_generic_rpc_handlers((InferenceService(Operators(service)).handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(service.health, server)
+        reflect(server, "jellybean.agent.v1.Agent")
         bind(server, options.listen)
         await server.start()
         metrics = None
@@ -237,6 +244,19 @@ async def serve(options: Options) -> None:
                 metrics()
             await service.close()
             await server.stop(0.5)
+
+
+async def tell_health(servicer: Any, *, serving: bool) -> None:
+    """Set what grpc.health.v1 says of the process and of its inference service, which are one."""
+    state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+    for name in ("", SERVICE):
+        await servicer.set(name, state)
+
+
+def reflect(server: grpc.aio.Server, own: str) -> None:
+    """Let clients list the services of a server: `own`, inference and health."""
+    names = (own, SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
 
 
 def bind(server: grpc.aio.Server, address: str) -> int:

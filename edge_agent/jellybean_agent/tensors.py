@@ -7,6 +7,7 @@ the bytes do not fill.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,7 @@ def decode(tensor: agent_pb2.Tensor) -> Array:
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise InvalidInputError(f"unknown dtype {tensor.dtype[:40]!r}; known: {', '.join(DTYPES)}")
-    shape = tuple(tensor.shape)
-    if len(shape) > MAX_RANK or any(size < 0 for size in shape):
-        raise InvalidInputError(f"shape {shape[:MAX_RANK]} has negative sizes or more than {MAX_RANK} dimensions")
+    shape = checked_shape(tensor.shape)
     data = tensor.data
     if len(data) > MAX_TENSOR_BYTES:
         raise InvalidInputError(f"a tensor of {len(data)} bytes is above the limit of {MAX_TENSOR_BYTES}")
@@ -56,6 +55,21 @@ def decode(tensor: agent_pb2.Tensor) -> Array:
     if needed != len(data):
         raise InvalidInputError(f"{tensor.dtype} {list(shape)} takes {needed} bytes, but {len(data)} came")
     return np.frombuffer(data, dtype=dtype).reshape(shape)
+
+
+def checked_shape(sizes: Iterable[int]) -> tuple[int, ...]:
+    """The sizes as a shape. InvalidInputError when there are too many of them or negative ones."""
+    shape = tuple(sizes)
+    if len(shape) > MAX_RANK or any(size < 0 for size in shape):
+        raise InvalidInputError(f"shape {shape[:MAX_RANK]} has negative sizes or more than {MAX_RANK} dimensions")
+    return shape
+
+
+def check_names(what: str, wanted: Collection[str], given: Collection[str]) -> None:
+    """InvalidInputError unless there is one tensor for each source, or input."""
+    if set(given) != set(wanted):
+        got = ", ".join(name[:60] for name in sorted(given)[:16]) or "none"
+        raise InvalidInputError(f"a request takes one tensor per {what} ({', '.join(wanted)}), got {got}")
 
 
 def spec(dtype: str, shape: tuple[int, ...]) -> agent_pb2.TensorSpec:

@@ -65,6 +65,26 @@ class _Worker:
     signatures: Mapping[str, agent_pb2.Signature] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Figures:
+    """Requests since the start: how many, and the seconds from request to answer of all of them together."""
+
+    answered: int = 0
+    failed: int = 0  # or refused
+    answered_s: float = 0.0
+    failed_s: float = 0.0
+    last_unix_s: float = 0.0  # 0: none yet
+
+    def count(self, answered: bool, took_s: float) -> None:
+        self.last_unix_s = time.time()
+        if answered:
+            self.answered += 1
+            self.answered_s += took_s
+        else:
+            self.failed += 1
+            self.failed_s += took_s
+
+
 class Gateway:
     """The Gateway service of one plan."""
 
@@ -77,7 +97,7 @@ class Gateway:
         max_in_hand: int = MAX_IN_HAND,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._view, self._addresses, self._links = view, addresses, links
+        self.view, self._addresses, self._links = view, addresses, links
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._run = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
@@ -87,7 +107,8 @@ class Gateway:
         self._drawer = RouteDrawer(view.weights)
         self._draining = False
         self._drain_until = math.inf
-        self._answered = self._failed = 0
+        self.figures = Figures()
+        self.changed = asyncio.Event()  # set whenever `refusing` may be another
         self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
         self._peers = {
             name: Peer(name, addresses[name], sender=GATEWAY, on_lost=self._lost, on_credit=self._credit, eager=True)
@@ -97,32 +118,38 @@ class Gateway:
     # -- what clients ask ---------------------------------------------------------------------------------------------
 
     async def Infer(self, request: gateway_pb2.InferRequest, context: Any) -> gateway_pb2.InferResponse:
-        try:
-            refusal = self._refusal(request)
-            if refusal is None:
-                check_inputs(self._view, self._signature, request.inputs)
-        except AgentError as error:
-            refusal = Outcome(status_of(error), str(error))
-        if refusal is not None:
-            self._failed += 1
-            await context.abort(refusal.status, refusal.reason)
-        outcome, response = await self._serve(request, context.time_remaining())
+        outcome, response = await self.infer(request, context.time_remaining())
         if outcome is not None:
-            self._failed += 1
             await context.abort(outcome.status, outcome.reason)
-        self._answered += 1
         return response
+
+    async def infer(
+        self, request: gateway_pb2.InferRequest, left_s: float | None
+    ) -> tuple[Outcome | None, gateway_pb2.InferResponse]:
+        """Answer one request within the seconds left for it, or say why not."""
+        began = time.monotonic()
+        response = gateway_pb2.InferResponse()
+        try:
+            outcome = self._refusal(request)
+            if outcome is None:
+                check_inputs(self.view, self.signature, request.inputs)
+        except AgentError as error:
+            outcome = Outcome(status_of(error), str(error))
+        if outcome is None:
+            outcome, response = await self._serve(request, left_s)
+        self.figures.count(outcome is None, time.monotonic() - began)
+        return outcome, response
 
     async def Status(self, _request: gateway_pb2.StatusRequest, _context: Any) -> gateway_pb2.StatusResponse:
         return gateway_pb2.StatusResponse(
-            workflow=self._view.name,
-            plan=self._view.hash,
+            workflow=self.view.name,
+            plan=self.view.hash,
             state=self.state,
             workers={name: worker.state for name, worker in self._workers.items()},
             reasons={name: worker.reason for name, worker in self._workers.items() if worker.reason},
             requests_in_hand=len(self._in_hand),
-            answered=self._answered,
-            failed=self._failed,
+            answered=self.figures.answered,
+            failed=self.figures.failed,
         )
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
@@ -141,6 +168,7 @@ class Gateway:
     async def drain(self, timeout_s: float) -> int:
         """Refuse new requests, finish those in hand; how many were left when the time was up."""
         self._draining = True
+        self.changed.set()
         self._drain_until = min(self._drain_until, time.monotonic() + timeout_s)  # asked twice: the sooner counts
         while self._in_hand and time.monotonic() < self._drain_until:
             await asyncio.sleep(0.01)
@@ -157,13 +185,25 @@ class Gateway:
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    def _refusal(self, request: gateway_pb2.InferRequest) -> Outcome | None:
+    @property
+    def refusing(self) -> str:
+        """Why any request would be refused now; empty when they are taken."""
         state = self.state
         if state == "draining":
-            return Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is draining: it takes no new requests")
+            return "the gateway is draining: it takes no new requests"
         if state == "starting":
             waiting = ", ".join(name for name, worker in self._workers.items() if worker.state == "starting")
-            return Outcome(grpc.StatusCode.UNAVAILABLE, f"still starting: waiting for {waiting}")
+            return f"still starting: waiting for {waiting}"
+        away = {name: worker for name, worker in self._workers.items() if worker.state in ("draining", "gone")}
+        if all(away.keys() & set(route.values()) for route in self.view.routes):
+            return "no route is left: " + ", ".join(
+                f"worker {name} is {w.state} ({w.reason})" for name, w in away.items()
+            )
+        return ""
+
+    def _refusal(self, request: gateway_pb2.InferRequest) -> Outcome | None:
+        if self.state in ("draining", "starting"):
+            return Outcome(grpc.StatusCode.UNAVAILABLE, self.refusing)
         if len(self._in_hand) >= self._max_in_hand:
             reason = f"overloaded: {len(self._in_hand)} requests in hand are the most this gateway takes"
             return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
@@ -176,13 +216,13 @@ class Gateway:
     ) -> tuple[Outcome | None, gateway_pb2.InferResponse]:
         response = gateway_pb2.InferResponse(request_id=infer.request_id or uuid.uuid4().hex)
         route = self._drawer.draw()
-        for name in self._view.routes[route].values():
+        for name in self.view.routes[route].values():
             worker = self._workers[name]
             if worker.state in ("gone", "draining"):
                 return Outcome(
                     grpc.StatusCode.UNAVAILABLE, f"worker {name} is {worker.state}: {worker.reason}"
                 ), response
-        sinks = self._view.sinks
+        sinks = self.view.sinks
         done: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
         key = f"{self._run}-{next(self._numbers)}"
         request = _Request(key, route, done, {sink: SinkAnswer() for sink in sinks}, set(sinks))
@@ -196,7 +236,7 @@ class Gateway:
                 outcome = await done
             if outcome is None:
                 for sink, answer in request.answers.items():
-                    signature = self._signature(sink)
+                    signature = self.signature(sink)
                     spec = signature.outputs[GATEWAY] if signature else agent_pb2.TensorSpec()
                     response.outputs[sink].CopyFrom(answer.tensor(spec))
         except TimeoutError:
@@ -212,12 +252,12 @@ class Gateway:
             self._release(request, outcome)
         return outcome, response
 
-    def _signature(self, operator: str) -> agent_pb2.Signature | None:
-        """What the operator's model takes and gives; any worker that runs it knows."""
+    def signature(self, operator: str) -> agent_pb2.Signature | None:
+        """What an operator's model takes and gives; any worker that runs it knows."""
         return next((w.signatures[operator] for w in self._workers.values() if operator in w.signatures), None)
 
     def _send_sources(self, request: _Request, inputs: Mapping[str, agent_pb2.Tensor]) -> None:
-        for source, outputs in self._view.source_outputs.items():
+        for source, outputs in self.view.source_outputs.items():
             for operator, kind in outputs:
                 for position, tensor in children(inputs[source], kind):
                     message = agent_pb2.Message(
@@ -227,10 +267,10 @@ class Gateway:
                         downstream=operator,
                         path=position,
                         tensor=tensor,
-                        plan=self._view.hash,
+                        plan=self.view.hash,
                     )
-                    worker = self._view.routes[request.route][operator]
-                    tiers = (self._view.source_tiers[source], self._view.workers[worker].tier)
+                    worker = self.view.routes[request.route][operator]
+                    tiers = (self.view.source_tiers[source], self.view.workers[worker].tier)
                     due_s = self._links.reserve(*tiers, len(message.tensor.data)) if tiers[0] != tiers[1] else 0.0
                     self._peers[worker].put(message, due_s)
 
@@ -243,8 +283,8 @@ class Gateway:
         del self._in_hand[request.key]
         if outcome is not None:
             given_up = agent_pb2.Failure(reason=outcome.reason, status=int(outcome.status.value[0]))
-            message = agent_pb2.Message(request_id=request.key, failure=given_up, plan=self._view.hash)
-            for name in set(self._view.routes[request.route].values()):
+            message = agent_pb2.Message(request_id=request.key, failure=given_up, plan=self.view.hash)
+            for name in set(self.view.routes[request.route].values()):
                 if self._workers[name].state == "ready":
                     self._peers[name].put(message)
         self._let_go()
@@ -262,7 +302,7 @@ class Gateway:
             self._finish(request, Outcome(status_from_number(failure.status), reason))
         elif message.upstream in request.answers:
             try:
-                path = read_path(message, self._view.operators[message.upstream].depth)
+                path = read_path(message, self.view.operators[message.upstream].depth)
             except InvalidInputError as error:
                 self._finish(request, Outcome(grpc.StatusCode.INTERNAL, f"answer of {message.upstream}: {error}"))
                 return
@@ -290,7 +330,7 @@ class Gateway:
         status = await self._asked(name, worker)
         if status is None or worker.state not in ("starting", "gone"):
             return
-        if status.plan != self._view.hash or status.worker != name:
+        if status.plan != self.view.hash or status.worker != name:
             worker.reason = f"{status.worker} of plan {status.plan[:12]} answers at its address"
             return
         worker.signatures = dict(status.signatures)
@@ -328,22 +368,23 @@ class Gateway:
         self._redraw()
         error = TransientError(f"worker {name} is gone: {reason}")
         for request in list(self._in_hand.values()):
-            if name in self._view.routes[request.route].values():
+            if name in self.view.routes[request.route].values():
                 self._finish(request, Outcome(status_of(error), str(error)))
 
     def _redraw(self) -> None:
         """New requests go round workers that drain or are gone, if any route does."""
+        self.changed.set()
         leaving = {name for name, worker in self._workers.items() if worker.state in ("draining", "gone")}
         weights = [
             0.0 if leaving & set(route.values()) else weight
-            for weight, route in zip(self._view.weights, self._view.routes, strict=True)
+            for weight, route in zip(self.view.weights, self.view.routes, strict=True)
         ]
-        self._drawer = RouteDrawer(weights if any(weights) else self._view.weights)
+        self._drawer = RouteDrawer(weights if any(weights) else self.view.weights)
 
     def _let_go(self) -> None:
         """End the stream to each draining worker that no request in hand can reach any more."""
         for name, worker in self._workers.items():
             if worker.state == "draining" and not any(
-                name in self._view.routes[request.route].values() for request in self._in_hand.values()
+                name in self.view.routes[request.route].values() for request in self._in_hand.values()
             ):
                 self._peers[name].end()

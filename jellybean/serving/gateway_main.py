@@ -12,14 +12,16 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
+from jellybean.serving.workflow import Workflow
 from jellybean_agent.errors import AgentError
 from jellybean_agent.inboxes import Inboxes
+from jellybean_agent.inference.service import InferenceService
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.plan_view import read_plan
-from jellybean_agent.server import DRAIN_S, SERVER_OPTIONS, bind, read_peers, stop_event
+from jellybean_agent.server import DRAIN_S, SERVER_OPTIONS, bind, read_peers, reflect, stop_event, tell_health
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 
@@ -56,21 +58,32 @@ async def serve(given: argparse.Namespace) -> None:
         workers.add_generic_rpc_handlers((handler,))
         gateway_pb2_grpc.add_GatewayServicer_to_server(_ForClients(gateway), clients)  # type: ignore[no-untyped-call]
         gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, workers)  # type: ignore[no-untyped-call]
+        clients.add_generic_rpc_handlers((InferenceService(Workflow(gateway)).handler(),))
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(healthy, clients)
+        reflect(clients, "jellybean.gateway.v1.Gateway")
+        await tell_health(healthy, serving=False)
+        following = asyncio.create_task(_follow(gateway, healthy))
         await workers.start()
         await clients.start()
         _announce(given.address_file, f"127.0.0.1:{port}")
-        await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
         try:
             await stop.wait()
-            await healthy.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
             left = await gateway.drain(given.drain_s)
             LOG.info("drained, %d requests left", left)
         finally:
+            following.cancel()
             await gateway.close()
             await clients.stop(1.0)
             await workers.stop(0.1)
+
+
+async def _follow(gateway: Gateway, servicer: Any) -> None:
+    """Keep health true: serving while a request would be taken."""
+    while True:
+        await tell_health(servicer, serving=not gateway.refusing)
+        await gateway.changed.wait()
+        gateway.changed.clear()
 
 
 def _announce(path: Path, address: str) -> None:

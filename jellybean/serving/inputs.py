@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.plan_view import PlanView
-from jellybean_agent.tensors import decode, mismatch
+from jellybean_agent.tensors import check_names, decode, mismatch
 from jellybean_protos.agent.v1 import agent_pb2
 
 Signatures = Callable[[str], agent_pb2.Signature | None]
@@ -17,10 +17,7 @@ def check_inputs(view: PlanView, signature: Signatures, inputs: Mapping[str, age
 
     Whoever sends a wrong tensor learns it here, by the source's name, and no worker is bothered.
     """
-    if set(inputs) != set(view.source_outputs):
-        got = ", ".join(sorted(inputs)) or "none"
-        wanted = ", ".join(view.source_outputs)
-        raise InvalidInputError(f"a request takes one tensor per source ({wanted}), got {got}")
+    check_names("source", tuple(view.source_outputs), inputs)
     for source, outputs in view.source_outputs.items():
         tensor = inputs[source]
         try:

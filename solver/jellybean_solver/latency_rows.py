@@ -22,9 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from jellybean_solver.demand import EdgeKey, Network, Tiers
-from jellybean_solver.latency import jobs, unqueued_s
+from jellybean_solver.latency import unqueued_s
 from jellybean_solver.problem import Problem
 from jellybean_solver.program import Floats, Indices, Program
+from jellybean_solver.stations import jobs
 
 CLASSES = 8  # per operator; few, so that branching on them ends
 

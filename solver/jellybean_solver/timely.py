@@ -17,11 +17,12 @@ from jellybean_solver.demand import Crossings, EdgeKey, Network, Tiers
 from jellybean_solver.headroom import in_own_figures, with_headroom
 from jellybean_solver.joint import Proposal
 from jellybean_solver.large import accurate
-from jellybean_solver.latency import Latency, jobs, latency, queueing
+from jellybean_solver.latency import Latency, latency, queueing
 from jellybean_solver.latency_rows import link_s, modes, visits_per_request
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Problem, Variant
 from jellybean_solver.selection import RELATIVE, Clock
+from jellybean_solver.stations import jobs
 
 DEADLINES = (1.0, 0.7, 0.45, 0.25)  # shares of the deadline that a request may take unqueued
 STARTS = (1.0, 0.8)  # shares of the cap on utilisation

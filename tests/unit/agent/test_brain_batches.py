@@ -159,3 +159,35 @@ def test_children_of_one_request_share_a_run() -> None:
     assert text.items[0].inputs == (("out", "out", "out"),)
     assert [type(i) for i in done(brain, text)] == [Send]
     assert brain.requests_in_hand == 0
+
+
+def test_an_operator_asked_for_alone_runs_in_its_turn_and_shares_no_run() -> None:
+    brain = make({"see": 4, "hear": 4})
+    first = offer(brain, "a")
+    offer(brain, "b", "c")
+    assert brain.ask("mine", "see", ["mine"]) == []
+    offer(brain, "d", "e")
+    offer(brain, "f", operator="hear")
+    second = done(brain, run_of(first))
+    assert requests(second) == ["b", "c"]
+    third = done(brain, run_of(second))
+    assert requests(third) == ["mine"]
+    fourth = done(brain, run_of(third))
+    assert [i for i in fourth if isinstance(i, Send)] == []
+    assert requests(fourth) == ["d", "e"]
+    fifth = done(brain, run_of(fourth))
+    assert [i.message.request for i in fifth if isinstance(i, Send)] == ["d", "e"]
+    assert requests(fifth) == ["f"]
+    done(brain, run_of(fifth))
+    assert (brain.queued, brain.requests_in_hand) == (0, 0)
+
+
+def test_an_operator_asked_for_alone_fails_and_is_forgotten_like_any_request() -> None:
+    brain = make()
+    run = run_of(brain.ask("mine", "see", ["mine"]))
+    brain.ask("other", "see", ["other"])
+    offer(brain, "a", "b")
+    assert brain.forget("other") == ()
+    after = list(brain.failed(run.run, "broken"))
+    assert [i for i in after if isinstance(i, Failed)] == [Failed("mine", "see", "broken")]
+    assert requests(after) == ["a", "b"]

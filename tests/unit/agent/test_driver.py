@@ -16,7 +16,8 @@ import pytest
 from onnx import helper
 from prometheus_client import CollectorRegistry, generate_latest
 
-from jellybean_agent.driver import Driver, Figures
+from jellybean_agent.driver import MAX_ASKED, Driver, Figures
+from jellybean_agent.errors import StatusError
 from jellybean_agent.executor import Executor, RunResult
 from jellybean_agent.inboxes import Inboxes
 from jellybean_agent.links import EmulatedLinks
@@ -176,3 +177,50 @@ def test_a_model_that_mixes_its_requests_answers_them_one_by_one_and_says_so(
     assert re.search(
         r"run of 3 requests of double failed, .* has shape \[1, 2\], not one row for each of the 3", warning
     )
+
+
+def test_an_operator_asked_for_alone_has_figures_and_bounds_of_its_own(tmp_path: Path) -> None:
+    sha256 = scale(tmp_path / "models/double.onnx", 2.0)
+    view = view_of(tmp_path, sha256, 1)
+    executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",))
+    ones = np.ones((1, 4), np.float32)
+
+    async def ask() -> tuple[list[object], str]:
+        with EmulatedLinks(view.links, tmp_path / "links") as links:
+            driver = Driver(view, "edge-1", {"double": executor}, {}, links)
+            waiting = [asyncio.create_task(driver.ask("double", [ones], None)) for _ in range(MAX_ASKED - 1)]
+            wrong = asyncio.create_task(driver.ask("double", [np.ones((1, 5), np.float32)], None))
+            await asyncio.sleep(0)
+            assert (driver.asked_in_hand, driver.queued) == (MAX_ASKED, MAX_ASKED - 1)
+            with pytest.raises(StatusError, match=f"overloaded: .*, {MAX_ASKED} for single operators") as caught:
+                await driver.ask("double", [ones], None)
+            assert caught.value.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+            waiting[5].cancel()
+            await asyncio.wait([waiting[5]])
+            assert (driver.asked_in_hand, driver.queued) == (MAX_ASKED - 1, MAX_ASKED - 2)
+            executor.gate.set()
+            found = await asyncio.wait_for(asyncio.gather(*waiting, wrong, return_exceptions=True), 20)
+            assert (driver.asked_in_hand, driver.requests_in_hand) == (0, 0)
+            assert driver.figures.completed == driver.figures.failed == {"double": 0}
+            assert driver.figures.runs == {"double": Counter()}
+            metrics = scrape(view, driver)
+            executor.gate.clear()
+            late = asyncio.create_task(driver.ask("double", [ones], None))
+            await asyncio.sleep(0)
+            driver.abandon_asked()
+            with pytest.raises(StatusError, match="edge-1 is shutting down"):
+                await late
+            executor.gate.set()
+            await asyncio.to_thread(driver.stop)
+            return found, metrics
+
+    found, metrics = asyncio.run(ask())
+    assert isinstance(found.pop(5), asyncio.CancelledError)
+    failed = found.pop()
+    assert isinstance(failed, StatusError)
+    assert failed.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert str(failed).startswith("operator double: input from x: expected float32 [any, 4], got float32 [1, 5]")
+    assert [outputs["y"].tolist() for outputs in found] == [[[2, 2, 2, 2]]] * (MAX_ASKED - 2)
+    labels = 'operator="double",outcome="{}",variant="only",worker="edge-1"'
+    assert f"jellybean_asked_total{{{labels.format('failed')}}} 1.0" in metrics
+    assert f"jellybean_asked_total{{{labels.format('completed')}}} {MAX_ASKED - 2}.0" in metrics

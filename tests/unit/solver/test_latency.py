@@ -31,25 +31,60 @@ def cheapest(problem: Problem, p99_s: float | None = None) -> Plan | None:
     return solve(problem, explained=False, p99_s=p99_s).plan
 
 
-@pytest.mark.parametrize("seed", range(6))
+NEAR = {Arrivals.POISSON: (0.9, 1.7), Arrivals.PERIODIC: (0.75, 1.6)}  # estimate / simulated
+
+
+def is_near(problem: Problem, requests: int) -> None:
+    plan = cheapest(problem)
+    assert plan is not None
+    low, high = NEAR[problem.sources[0].arrivals]
+    assert low <= latency(plan).p99_s / simulated_p99_s(plan, requests) <= high
+
+
+def with_arrivals(problem: Problem, arrivals: Arrivals) -> Problem:
+    return replace(problem, sources=tuple(replace(source, arrivals=arrivals) for source in problem.sources))
+
+
+@pytest.mark.parametrize("seed", (0, 3))
 @pytest.mark.parametrize("sharing", Sharing)
 @pytest.mark.parametrize("arrivals", Arrivals)
 def test_is_near_the_simulator(seed: int, sharing: Sharing, arrivals: Arrivals) -> None:
-    problem = small(seed, sharing)
-    problem = replace(problem, sources=tuple(replace(source, arrivals=arrivals) for source in problem.sources))
-    plan = cheapest(problem)
-    assert plan is not None
-    assert 0.85 <= latency(plan).p99_s / simulated_p99_s(plan) <= (3.0 if arrivals is Arrivals.POISSON else 4.0)
+    is_near(with_arrivals(small(seed, sharing), arrivals), requests=2000)
 
 
-@pytest.mark.parametrize("seed", (0, 1))
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("sharing", Sharing)
-def test_a_shorter_p99_costs_more_and_is_kept(seed: int, sharing: Sharing) -> None:
-    problem = small(seed, sharing)
+@pytest.mark.parametrize("arrivals", Arrivals)
+@pytest.mark.parametrize("batches", ((1,), (1, 2, 4, 8)))
+def test_is_near_a_longer_simulation(seed: int, sharing: Sharing, arrivals: Arrivals, batches: tuple[int, ...]) -> None:
+    size = Size(operators=3, variants=2, pools=6, workers=20, sharing=sharing, batches=batches)
+    is_near(with_arrivals(fleet(seed, size), arrivals), requests=10_000)
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+def test_runs_of_several_are_near_the_simulator(sharing: Sharing) -> None:
+    size = Size(operators=4, variants=2, pools=6, workers=20, sharing=sharing, batches=(1, 2, 4, 8))
+    is_near(fleet(1, size), requests=2000)
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+def test_a_shorter_p99_costs_more_and_is_kept(sharing: Sharing) -> None:
+    costs_more_and_is_kept(small(1, sharing), (0.6,))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("sharing", Sharing)
+def test_ever_shorter_p99s_cost_more_and_are_kept(seed: int, sharing: Sharing) -> None:
+    costs_more_and_is_kept(small(seed, sharing), (0.8, 0.5))
+
+
+def costs_more_and_is_kept(problem: Problem, shares: tuple[float, ...]) -> None:
     plan = cheapest(problem)
     assert plan is not None
     before = plan
-    for share in (0.8, 0.5):
+    for share in shares:
         asked_s = share * latency(plan).p99_s
         found = cheapest(problem, asked_s)
         assert found is not None
@@ -78,12 +113,14 @@ def test_a_p99_that_the_cheapest_plan_keeps_changes_nothing() -> None:
     assert cheapest(problem, 10 * latency(plan).p99_s) == plan
 
 
+@pytest.mark.nightly
 def test_large_problems_keep_a_p99_within_a_stated_gap() -> None:
     problem = fleet(1, Size(operators=12, variants=3, pools=40, workers=1000))
     solved = partial(solve, problem, explained=False, time_limit_s=120.0, clock=time.monotonic)
     plan = solved().plan
     assert plan is not None
-    asked_s = 0.85 * latency(plan).p99_s
+    before = latency(plan)
+    asked_s = 0.9 * max(before.p99_s, before.unqueued_s)
     found = solved(p99_s=asked_s).plan
     assert found is not None
     assert latency(found).meets(asked_s)

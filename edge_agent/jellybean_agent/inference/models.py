@@ -1,0 +1,84 @@
+"""What a process serves, as the Open Inference Protocol sees it: models with a version, inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+
+from jellybean_agent.errors import StatusError
+from jellybean_agent.executor import Port
+from jellybean_protos.agent.v1 import agent_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model. `reason`: why it is not ready; empty when it is. Ports are None until they are known."""
+
+    name: str
+    version: str
+    platform: str
+    reason: str = ""
+    inputs: tuple[Port, ...] | None = None
+    outputs: tuple[Port, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFigures:
+    """What a model has done since the process began. `busy_s`: in its runs; the others from request to answer."""
+
+    answered: int
+    failed: int
+    runs: int
+    busy_s: float
+    answered_s: float | None = None
+    failed_s: float | None = None
+    last_unix_s: float = 0.0  # of the last request; 0: none yet, or not known
+
+
+class Served(Protocol):
+    """Whoever serves models: the gateway its workflow, an agent its operators."""
+
+    @property
+    def name(self) -> str:
+        """Of the server."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests now."""
+        ...
+
+    def models(self) -> Mapping[str, Model]:
+        """By name."""
+        ...
+
+    def figures(self, model: str) -> ModelFigures: ...
+
+    async def infer(
+        self, model: str, inputs: Mapping[str, agent_pb2.Tensor], timeout_s: float | None
+    ) -> Mapping[str, agent_pb2.Tensor]:
+        """One request: all outputs by name. AgentError when it is refused or fails."""
+        ...
+
+
+def find(served: Served, name: str, version: str) -> Model:
+    """The model of a name and version; the empty version is whatever is served. StatusError NOT_FOUND otherwise."""
+    models = served.models()
+    model = models.get(name)
+    if model is None:
+        known = ", ".join(models) or "none"
+        raise StatusError(grpc.StatusCode.NOT_FOUND, f"no model {name[:60]!r} here; served: {known}")
+    if version not in ("", model.version):
+        reason = f"{name} is served in version {model.version}, not {version[:60]!r}: name that or none"
+        raise StatusError(grpc.StatusCode.NOT_FOUND, reason)
+    return model
+
+
+def ports(model: Model) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """A model's inputs and outputs. StatusError UNAVAILABLE while they are not known."""
+    if model.inputs is None or model.outputs is None:
+        raise StatusError(grpc.StatusCode.UNAVAILABLE, model.reason or f"{model.name} is not known yet: try again")
+    return model.inputs, model.outputs

@@ -1,0 +1,105 @@
+"""An agent's models: the operators that its worker runs, each by itself, the variant as the version.
+
+Inputs and outputs go by the names that they have in the model file. A request waits in the worker's queue with those of
+the pipeline, shares no run with them and counts in figures of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import grpc
+
+from jellybean_agent.driver import Driver
+from jellybean_agent.errors import InvalidInputError, StatusError
+from jellybean_agent.executor import Executor, Port
+from jellybean_agent.inference.models import Model, ModelFigures
+from jellybean_agent.plan_view import PlanView, WorkerView
+from jellybean_agent.tensors import Array, check_names, decode, encode, mismatch
+from jellybean_protos.agent.v1 import agent_pb2
+
+PLATFORM = "onnxruntime_onnx"
+
+
+class Agent(Protocol):
+    """The part of an agent that this needs. No driver: it is still loading."""
+
+    view: PlanView
+    worker: WorkerView
+    state: str
+    driver: Driver | None
+    executors: Mapping[str, Executor]
+
+
+class Operators:
+    """One agent's operators as models."""
+
+    name = "jellybean-agent"
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    @property
+    def is_ready(self) -> bool:
+        return self._agent.state == "ready"
+
+    def models(self) -> Mapping[str, Model]:
+        return {name: self._model(name) for name in self._agent.worker.operators}
+
+    def _model(self, name: str) -> Model:
+        variant = self._agent.view.operators[name].variant
+        reason = "" if self.is_ready else f"worker {self._agent.worker.name} is {self._agent.state}"
+        executor = self._agent.executors.get(name)
+        if executor is None:
+            return Model(name, variant, PLATFORM, reason)
+        inputs = tuple(
+            port if several or port.shape[:1] != (-1,) else Port(port.name, port.dtype, (1, *port.shape[1:]))
+            for port, several in self._inputs(name, executor)
+        )
+        return Model(name, variant, PLATFORM, reason, inputs, executor.outputs)
+
+    def _inputs(self, name: str, executor: Executor) -> list[tuple[Port, bool]]:
+        """Each input, and whether it takes the tensors of several children one after another."""
+        wiring = self._agent.view.operators[name].wiring
+        return [(port, kind == "gather") for port, (_, kind) in zip(executor.inputs, wiring.inputs, strict=True)]
+
+    def figures(self, model: str) -> ModelFigures:
+        driver = self._agent.driver
+        if driver is None:
+            return ModelFigures(0, 0, 0, 0.0)
+        figures = driver.figures
+        return ModelFigures(
+            figures.completed[model] + figures.asked[model],
+            figures.failed[model] + figures.asked_failed[model],
+            figures.runs[model].total() + figures.asked[model],
+            driver.busy_s()[model],
+        )
+
+    async def infer(
+        self, model: str, inputs: Mapping[str, agent_pb2.Tensor], timeout_s: float | None
+    ) -> Mapping[str, agent_pb2.Tensor]:
+        driver = self._agent.driver
+        if driver is None or not self.is_ready:
+            reason = f"worker {self._agent.worker.name} is {self._agent.state}: it takes no requests"
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)
+        outputs = await driver.ask(model, self._arrays(model, inputs), timeout_s)
+        return {name: encode(array) for name, array in outputs.items()}
+
+    def _arrays(self, model: str, inputs: Mapping[str, agent_pb2.Tensor]) -> list[Array]:
+        """The tensors in the order of the operator's edges, checked against the model."""
+        ports = self._inputs(model, self._agent.executors[model])
+        check_names("input", [port.name for port, _ in ports], inputs)
+        found = []
+        for port, several in ports:
+            try:
+                array = decode(inputs[port.name])
+            except InvalidInputError as error:
+                raise InvalidInputError(f"input {port.name}: {error}") from error
+            why = mismatch(array.dtype.name, array.shape, port.dtype, port.shape)
+            if why is None and not several and array.shape[:1] != (1,):
+                why = f"one request has a leading dimension of 1, got shape {list(array.shape)}"
+            if why is not None:
+                raise InvalidInputError(f"input {port.name}: {why}")
+            found.append(array)
+        return found

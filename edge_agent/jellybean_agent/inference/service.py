@@ -1,0 +1,284 @@
+"""The gRPC face of the Open Inference Protocol: GRPCInferenceService over whatever a process serves.
+
+Requests are parsed here and not by gRPC, so that bytes which are no request get a status that says so. Every refusal is
+a status with a reason; nothing that a client sends ends in a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from importlib import metadata
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
+from jellybean_agent.inference.models import Model, Served, find, ports
+from jellybean_agent.inference.tensors import NAMES, inputs_of, outputs_of
+from jellybean_protos.inference.v2 import inference_pb2 as pb
+
+LOG = logging.getLogger("jellybean.inference")
+SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+EXTENSIONS = ("model_repository", "model_configuration", "statistics")
+MAX_IN_STREAM = 64  # requests of one stream that are under way; a stream's further ones are read when one is answered
+_NOT_SERVED = {
+    **{
+        f"{kind}SharedMemory{what}": "shared memory is not served: send tensors in the request"
+        for kind in ("System", "Cuda")
+        for what in ("Status", "Register", "Unregister")
+    },
+    "TraceSetting": "there is nothing to trace here: read the metrics instead",
+    "LogSettings": "log settings cannot be changed from here",
+}
+_MAX_REASON = 2000  # characters: it travels in a header
+_UNEXPECTED = (grpc.StatusCode.INTERNAL, "failed unexpectedly: the server's log says why")
+_SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
+
+Kind = TypeVar("Kind", bound=Message)
+Answer = Callable[[Any, float | None], Awaitable[Message]]  # of a request and the seconds left for it
+
+
+class InferenceService:
+    """GRPCInferenceService; `handler()` goes to a grpc.aio server."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+
+    def handler(self) -> Any:
+        """All methods of the protocol, and a clear refusal of those of Triton's that make no sense here."""
+        answers: Mapping[type[Message], Answer] = {
+            pb.ServerLiveRequest: self.server_live,
+            pb.ServerReadyRequest: self.server_ready,
+            pb.ServerMetadataRequest: self.server_metadata,
+            pb.ModelReadyRequest: self.model_ready,
+            pb.ModelMetadataRequest: self.model_metadata,
+            pb.ModelConfigRequest: self.model_config,
+            pb.ModelStatisticsRequest: self.model_statistics,
+            pb.ModelInferRequest: self.model_infer,
+            pb.RepositoryIndexRequest: self.repository_index,
+            pb.RepositoryModelLoadRequest: self.keep_models,
+            pb.RepositoryModelUnloadRequest: self.keep_models,
+        }
+        methods = {kind.__name__.removesuffix("Request"): _unary(kind, answer) for kind, answer in answers.items()}
+        methods |= {name: _refused(reason) for name, reason in _NOT_SERVED.items()}
+        methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self.model_stream_infer, response_serializer=pb.ModelStreamInferResponse.SerializeToString
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    # -- the server ---------------------------------------------------------------------------------------------------
+
+    async def server_live(self, _request: pb.ServerLiveRequest, _left_s: float | None = None) -> Message:
+        return pb.ServerLiveResponse(live=True)
+
+    async def server_ready(self, _request: pb.ServerReadyRequest, _left_s: float | None = None) -> Message:
+        return pb.ServerReadyResponse(ready=self._served.is_ready)
+
+    async def server_metadata(self, _request: pb.ServerMetadataRequest, _left_s: float | None = None) -> Message:
+        return pb.ServerMetadataResponse(name=self._served.name, version=_version(), extensions=EXTENSIONS)
+
+    # -- its models ---------------------------------------------------------------------------------------------------
+
+    async def model_ready(self, request: pb.ModelReadyRequest, _left_s: float | None = None) -> Message:
+        return pb.ModelReadyResponse(ready=not find(self._served, request.name, request.version).reason)
+
+    async def model_metadata(self, request: pb.ModelMetadataRequest, _left_s: float | None = None) -> Message:
+        model = find(self._served, request.name, request.version)
+        inputs, outputs = ports(model)
+        found = pb.ModelMetadataResponse(name=model.name, versions=[model.version], platform=model.platform)
+        for port in inputs:
+            found.inputs.add(name=port.name, datatype=NAMES[port.dtype], shape=port.shape)
+        for port in outputs:
+            found.outputs.add(name=port.name, datatype=NAMES[port.dtype], shape=port.shape)
+        return found
+
+    async def model_config(self, request: pb.ModelConfigRequest, _left_s: float | None = None) -> Message:
+        model = find(self._served, request.name, request.version)
+        inputs, outputs = ports(model)
+        config = pb.ModelConfig(name=model.name, platform=model.platform, backend="jellybean")
+        config.model_transaction_policy.decoupled = False
+        for port in inputs:
+            config.input.add(name=port.name, data_type=_data_type(port.dtype), dims=port.shape)
+        for port in outputs:
+            config.output.add(name=port.name, data_type=_data_type(port.dtype), dims=port.shape)
+        return pb.ModelConfigResponse(config=config)
+
+    async def model_statistics(self, request: pb.ModelStatisticsRequest, _left_s: float | None = None) -> Message:
+        named = [find(self._served, request.name, request.version)] if request.name else self._served.models().values()
+        return pb.ModelStatisticsResponse(model_stats=[self._statistics(model) for model in named])
+
+    def _statistics(self, model: Model) -> pb.ModelStatistics:
+        figures = self._served.figures(model.name)
+        found = pb.ModelStatistics(
+            name=model.name,
+            version=model.version,
+            last_inference=int(figures.last_unix_s * 1e3),
+            inference_count=figures.answered,
+            execution_count=figures.runs,
+        )
+        stats = found.inference_stats
+        stats.success.count, stats.success.ns = figures.answered, int((figures.answered_s or 0.0) * 1e9)
+        stats.fail.count, stats.fail.ns = figures.failed, int((figures.failed_s or 0.0) * 1e9)
+        stats.compute_infer.count, stats.compute_infer.ns = figures.runs, int(figures.busy_s * 1e9)
+        return found
+
+    async def repository_index(self, request: pb.RepositoryIndexRequest, _left_s: float | None = None) -> Message:
+        _refuse_repository(request.repository_name)
+        found = pb.RepositoryIndexResponse()
+        for model in self._served.models().values():
+            if not (request.ready and model.reason):
+                state = "UNAVAILABLE" if model.reason else "READY"
+                found.models.add(name=model.name, version=model.version, state=state, reason=model.reason)
+        return found
+
+    async def keep_models(
+        self,
+        request: pb.RepositoryModelLoadRequest | pb.RepositoryModelUnloadRequest,
+        _left_s: float | None = None,
+    ) -> Message:
+        """Load and unload: what is loaded where is the plan's decision, and everything of it is loaded already."""
+        _refuse_repository(request.repository_name)
+        model = find(self._served, request.model_name, "")
+        reason = (
+            f"the plan decides what is loaded, {model.name} too: plan again, then `jellybean down` and `jellybean up`"
+        )
+        raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    async def model_infer(self, request: pb.ModelInferRequest, left_s: float | None = None) -> pb.ModelInferResponse:
+        """One request to one model."""
+        model = find(self._served, request.model_name, request.model_version)
+        _, outputs = ports(model)
+        names = _wanted(request, tuple(port.name for port in outputs))
+        limits = [limit_s for limit_s in (left_s, _timeout_s(request)) if limit_s is not None]
+        tensors = await self._served.infer(model.name, inputs_of(request), min(limits, default=None))
+        return outputs_of(request, model.version, names, tensors)
+
+    async def model_stream_infer(
+        self, requests: AsyncIterator[bytes], context: Any
+    ) -> AsyncIterator[pb.ModelStreamInferResponse]:
+        """Requests run side by side, answers come in the order of the requests; a failure ends its request only."""
+        under_way: asyncio.Queue[asyncio.Task[pb.ModelStreamInferResponse] | None] = asyncio.Queue(MAX_IN_STREAM)
+
+        async def read() -> None:
+            async for data in requests:
+                await under_way.put(asyncio.create_task(self._streamed(data, context.time_remaining())))
+            await under_way.put(None)
+
+        reader = asyncio.create_task(read())
+        task: asyncio.Task[pb.ModelStreamInferResponse] | None = None
+        try:
+            while (task := await under_way.get()) is not None:
+                yield await task
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            while task is not None:
+                task.cancel()
+                task = under_way.get_nowait() if not under_way.empty() else None
+
+    async def _streamed(self, data: bytes, left_s: float | None) -> pb.ModelStreamInferResponse:
+        request = pb.ModelInferRequest()
+        try:
+            request = _parsed(pb.ModelInferRequest, data)
+            response = await self.model_infer(request, left_s)
+        except AgentError as error:
+            return _failed(request, *_told(error))
+        except Exception:  # the stream's boundary: this request fails, the others go on
+            LOG.exception("a request of a stream failed unexpectedly")
+            return _failed(request, *_UNEXPECTED)
+        response.parameters["triton_final_response"].bool_param = True  # there is one response for each request
+        return pb.ModelStreamInferResponse(infer_response=response)
+
+
+def _failed(request: pb.ModelInferRequest, status: grpc.StatusCode, reason: str) -> pb.ModelStreamInferResponse:
+    response = pb.ModelInferResponse(model_name=request.model_name, id=request.id)
+    response.parameters["triton_final_response"].bool_param = True
+    return pb.ModelStreamInferResponse(error_message=f"{reason} ({status.name})", infer_response=response)
+
+
+def _unary(kind: type[Message], answer: Answer) -> Any:
+    async def handle(data: bytes, context: Any) -> Any:
+        try:
+            found = await answer(_parsed(kind, data), context.time_remaining())
+            return found.SerializeToString()
+        except AgentError as error:
+            refusal = _told(error)
+        except Exception:  # the service's boundary: this call fails, the process goes on
+            LOG.exception("a call failed unexpectedly")
+            refusal = _UNEXPECTED
+        return await context.abort(*refusal)  # which raises
+
+    return grpc.unary_unary_rpc_method_handler(handle)  # bytes in, bytes out
+
+
+def _refused(reason: str) -> Any:
+    async def handle(_data: bytes, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, reason)
+
+    return grpc.unary_unary_rpc_method_handler(handle)
+
+
+def _told(error: AgentError) -> tuple[grpc.StatusCode, str]:
+    """What a client learns of an error."""
+    return status_of(error), str(error)[:_MAX_REASON]
+
+
+def _parsed(kind: type[Kind], data: bytes) -> Kind:
+    request = kind()
+    try:
+        request.ParseFromString(data)
+    except DecodeError as error:
+        raise InvalidInputError(f"the bytes are no {kind.__name__}") from error
+    return request
+
+
+def _wanted(request: pb.ModelInferRequest, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The outputs that are asked for, in their order; all of them where none is named."""
+    for output in request.outputs:
+        for parameter in ("classification", "shared_memory_region"):
+            if parameter in output.parameters:
+                reason = f"output {output.name[:60]!r}: {parameter} is not served: take the tensor as it is"
+                raise StatusError(grpc.StatusCode.UNIMPLEMENTED, reason)
+    names = tuple(output.name for output in request.outputs)
+    wrong = next((name for name in names if name not in known), None)
+    if wrong is not None:
+        raise InvalidInputError(f"no output {wrong[:60]!r}; {request.model_name} gives {', '.join(known)}")
+    if len(set(names)) < len(names):
+        raise InvalidInputError(f"an output is asked for twice: {', '.join(names[:16])}")
+    return names or known
+
+
+def _timeout_s(request: pb.ModelInferRequest) -> float | None:
+    """What the request's parameters say of time. Sequences are refused; others, priority too, change nothing here."""
+    for parameter in _SEQUENCES:
+        if parameter in request.parameters:
+            reason = f"parameter {parameter}: no model here keeps a state between requests; leave it out"
+            raise StatusError(grpc.StatusCode.UNIMPLEMENTED, reason)
+    if "timeout" not in request.parameters:
+        return None
+    timeout = request.parameters["timeout"]
+    kind = timeout.WhichOneof("parameter_choice")
+    if kind not in ("int64_param", "uint64_param") or getattr(timeout, kind) < 0:
+        raise InvalidInputError("parameter timeout: microseconds, a whole number from 0 (no limit)")
+    return getattr(timeout, kind) / 1e6 or None
+
+
+def _refuse_repository(name: str) -> None:
+    if name:
+        raise StatusError(grpc.StatusCode.NOT_FOUND, f"no repository {name[:60]!r}: leave the name empty")
+
+
+def _data_type(dtype: str) -> Any:
+    return pb.DataType.Value(f"TYPE_{NAMES[dtype]}")
+
+
+def _version() -> str:
+    try:
+        return metadata.version("jellybean-serving")
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "unknown"

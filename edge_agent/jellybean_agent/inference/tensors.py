@@ -1,0 +1,114 @@
+"""Tensors between the Open Inference Protocol and our own wire.
+
+Raw contents are the bytes that our wire carries too; typed contents are laid out as such. What the protocol itself says
+of a tensor is checked here (datatype, which form, how many elements), what a model wants of it by whoever runs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.tensors import DTYPES, MAX_TENSOR_BYTES, Array, checked_shape
+from jellybean_protos.agent.v1 import agent_pb2
+from jellybean_protos.inference.v2 import inference_pb2
+
+DATATYPES = {  # of the protocol -> of our wire
+    "BOOL": "bool",
+    **{f"{sign}INT{bits}": f"{sign}int{bits}".lower() for sign in ("U", "") for bits in (8, 16, 32, 64)},
+    **{f"FP{bits}": f"float{bits}" for bits in (16, 32, 64)},
+}
+NAMES = {dtype: datatype for datatype, dtype in DATATYPES.items()}
+_CONTENTS = {  # datatype -> the field of InferTensorContents that holds it; FP16 has none
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+
+
+def inputs_of(request: inference_pb2.ModelInferRequest) -> dict[str, agent_pb2.Tensor]:
+    """A request's tensors by name. InvalidInputError names the one that is at fault."""
+    raw, count = request.raw_input_contents, len(request.inputs)
+    if raw and len(raw) != count:
+        raise InvalidInputError(f"{len(raw)} raw_input_contents for {count} inputs: send one for each, in their order")
+    found: dict[str, agent_pb2.Tensor] = {}
+    for index, item in enumerate(request.inputs):
+        if item.name in found:
+            raise InvalidInputError(f"input {item.name[:60]!r} comes twice")
+        try:
+            found[item.name] = _raw(item, raw[index]) if raw else _typed(item)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"input {item.name[:60]!r}: {error}") from error
+    return found
+
+
+def outputs_of(
+    request: inference_pb2.ModelInferRequest,
+    version: str,
+    names: Sequence[str],
+    tensors: Mapping[str, agent_pb2.Tensor],
+) -> inference_pb2.ModelInferResponse:
+    """The response that carries these outputs, raw, in this order."""
+    response = inference_pb2.ModelInferResponse(model_name=request.model_name, model_version=version, id=request.id)
+    for name in names:
+        tensor = tensors[name]
+        response.outputs.add(name=name, datatype=NAMES[tensor.dtype], shape=tensor.shape)
+        response.raw_output_contents.append(tensor.data)
+    return response
+
+
+def dtype_of(datatype: str) -> str:
+    """The numpy name of a datatype. InvalidInputError for those that no model here takes."""
+    dtype = DATATYPES.get(datatype)
+    if dtype is None:
+        raise InvalidInputError(f"datatype {datatype[:40]!r} is not served; known: {', '.join(DATATYPES)}")
+    return dtype
+
+
+def laid_out(dtype: str, shape: Sequence[int], values: Array) -> agent_pb2.Tensor:
+    """Values as a tensor of a dtype. InvalidInputError when their number or size does not fit."""
+    sizes = checked_shape(shape)
+    needed = math.prod(sizes)
+    if needed != len(values):
+        raise InvalidInputError(f"shape {list(sizes)} takes {needed} elements, but {len(values)} came")
+    if needed * DTYPES[dtype].itemsize > MAX_TENSOR_BYTES:
+        raise InvalidInputError(f"a tensor of {needed} {dtype} is above the limit of {MAX_TENSOR_BYTES} bytes")
+    wanted = DTYPES[dtype]
+    if wanted.kind in "iu" and needed:
+        low, high, limits = int(values.min()), int(values.max()), np.iinfo(wanted)
+        if low < limits.min or high > limits.max:
+            raise InvalidInputError(f"{low if low < limits.min else high} is no {dtype}")
+    return agent_pb2.Tensor(dtype=dtype, shape=sizes, data=values.astype(wanted).tobytes())
+
+
+def _raw(item: inference_pb2.ModelInferRequest.InferInputTensor, data: bytes) -> agent_pb2.Tensor:
+    _refuse_elsewhere(item)
+    if item.contents.ByteSize():
+        raise InvalidInputError("has contents beside raw_input_contents: send one of them")
+    return agent_pb2.Tensor(dtype=dtype_of(item.datatype), shape=item.shape, data=data)
+
+
+def _typed(item: inference_pb2.ModelInferRequest.InferInputTensor) -> agent_pb2.Tensor:
+    _refuse_elsewhere(item)
+    dtype = dtype_of(item.datatype)
+    field = _CONTENTS.get(item.datatype)
+    if field is None:
+        raise InvalidInputError(f"{item.datatype} has no typed contents: send raw_input_contents")
+    filled = [found.name for found, _ in item.contents.ListFields()]
+    if filled and filled != [field]:
+        raise InvalidInputError(f"{item.datatype} goes into {field}, not {', '.join(filled)}")
+    values = getattr(item.contents, field)
+    wide = {"int_contents": np.int32, "uint_contents": np.uint32}.get(field, DTYPES[dtype])
+    return laid_out(dtype, item.shape, np.fromiter(values, wide, len(values)))
+
+
+def _refuse_elsewhere(item: inference_pb2.ModelInferRequest.InferInputTensor) -> None:
+    if "shared_memory_region" in item.parameters:
+        raise InvalidInputError("lies in shared memory, which is not served: send it in the request")

@@ -1,0 +1,199 @@
+"""One station of a plan, a worker or a link, as a queue in closed form: how long what comes there waits.
+
+What comes varies in three ways, in squared seconds of work per second of work:
+
+- bursts: the requests themselves come at random. Round robin leaves a worker with a share of them only its share of
+  that. A burst waits once: what a slow station holds back comes smoothly to the next. Servers in a row that take the
+  same time for all even have exactly the wait of the slowest (Friedman, Operations Research, 1965).
+- irregularity: a round robin over several routes is not perfectly regular, nor are several operators on one worker. It
+  is bounded however long one looks, so it does not grow without end as a queue nears its capacity.
+- chance: times of runs, and requests that a thinning lets by.
+
+Mean waits follow the formula of Kraemer and Langenbach-Belz for GI/G/1 (in Whitt, The Queueing Network Analyzer, Bell
+System Technical Journal, 1983). A wait is 0 with probability 1 - load, else exponential.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jellybean_solver.distributions import quantile_points
+from jellybean_solver.problem import ServiceTime
+
+ALONE = 0.45  # irregularity of one route's share of a round robin
+MIXED = 1.1  # more of many routes or operators together
+ALL = 8  # power of the share of requests, near which what comes from a source is as regular as they are
+RARE = 3e-4  # a share of requests far below the one in a hundred that p99 leaves out
+FULL = 0.9999  # a load from which a queue is taken to be without end
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A station's load and the mean of its waits that are not 0."""
+
+    load: float = 0.0
+    wait_s: float = 0.0
+
+    @property
+    def mean_s(self) -> float:
+        return self.load * self.wait_s if self.load > 0 else 0.0
+
+    def log_mgf(self, theta: Floats) -> Floats:
+        """Of waits cut off where longer ones are as rare as `RARE`: a queue that hardly anyone meets must not count."""
+        if self.wait_s <= 0.0 or self.load <= RARE:
+            return np.zeros_like(theta)
+        if math.isinf(self.wait_s):
+            return np.full_like(theta, np.inf)
+        longest = math.log(self.load / RARE)  # in mean waits
+        power = longest * (theta * self.wait_s - 1.0)
+        waits = math.log(self.load * longest) + _log_mean_growth(power)
+        some = np.logaddexp(waits, math.log(RARE) + theta * self.wait_s * longest)
+        total: Floats = np.logaddexp(math.log1p(-self.load), some) if self.load < 1.0 else some
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Work that a route's requests bring to a station at once: jobs per second, and one's mean and squared deviation.
+
+    `stream`: of which requests; `weight`: their share; `chance`: share of those that bring any; `size`: jobs in a run;
+    `regular`: comes straight from a source.
+    """
+
+    stream: int
+    weight: float
+    per_s: float
+    seconds: float
+    variance: float = 0.0
+    chance: float = 1.0
+    size: float = 1.0
+    regular: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """All that comes to a station that `share` of the requests come by.
+
+    `roughness` and `rates`: of each stream of requests, the squared variation of the times between them and their rate.
+    """
+
+    pieces: Sequence[Piece]
+    share: float
+    roughness: Sequence[float]
+    rates: Sequence[float]
+
+    @property
+    def work(self) -> float:
+        """Seconds of work per second."""
+        return sum(piece.per_s * piece.seconds for piece in self.pieces)
+
+    @property
+    def mean_s(self) -> float:
+        return self.work / sum(piece.per_s for piece in self.pieces)
+
+    @property
+    def bursts_s(self) -> float:
+        brought = [0.0] * len(self.rates)
+        for piece in self.pieces:
+            brought[piece.stream] += piece.per_s * piece.seconds
+        all_streams = zip(self.roughness, brought, self.rates, strict=True)
+        return sum(rough * done**2 / rate for rough, done, rate in all_streams if rate > 0) / self.work
+
+    @property
+    def chance_s(self) -> float:
+        return sum(p.per_s * (p.variance + (1.0 - p.chance) * p.seconds**2) for p in self.pieces) / self.work
+
+    @property
+    def irregular_s(self) -> float:
+        from_sources = sum(p.per_s * p.seconds for p in self.pieces if p.regular) / self.work
+        squares = sum(p.per_s * p.seconds**2 * p.size for p in self.pieces) / self.work
+        kinds = sum(p.weight for p in self.pieces) ** 2 / sum(p.weight**2 for p in self.pieces)
+        share = min(1.0, self.share)
+        alone, mixed = 1.0 - share**ALL, (1.0 - 1.0 / kinds) * (1.0 - (share * from_sources) ** ALL)
+        return squares * (ALONE * alone + MIXED * mixed)
+
+    def lumps_s(self, free: float) -> float:
+        """Jobs larger than the mean: all others wait until the work of one is done beside their own, in the time left.
+
+        `free`: share of the station's time.
+        """
+        per_s: dict[float, float] = {}
+        for piece in self.pieces:
+            per_s[piece.seconds] = per_s.get(piece.seconds, 0.0) + piece.per_s
+        mean = self.mean_s
+        more = [(rate, seconds - mean, free + rate * seconds) for seconds, rate in per_s.items() if seconds > mean]
+        return sum(rate * seconds**2 * free / left for rate, seconds, left in more) / self.work
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """`bursts` are waited for once on a route, `own` at each visit."""
+
+    bursts: Queue = Queue()
+    own: Queue = Queue()
+
+
+def station(traffic: Traffic, load: float, busy: float) -> Station:
+    """Its queues. `load`: of all that it can do, in full batches; `busy`: share of its time, in those that form."""
+    if not traffic.pieces or traffic.work <= 0 or load <= 0:
+        return Station()
+    if load >= FULL:
+        return Station(Queue(1.0, math.inf), Queue(1.0, math.inf))
+    mean, bursts, chance = traffic.mean_s, traffic.bursts_s, traffic.chance_s
+    irregular = (1.0 - busy) * traffic.irregular_s + traffic.lumps_s(1.0 - busy)
+
+    def waited(per_work_s: float, used: float) -> Queue:
+        spacing = min(1.0, (bursts + irregular) / mean)
+        variation = max((bursts + irregular + chance) / mean, 1e-9)
+        calm = 2.0 * (1.0 - used) * (1.0 - spacing) ** 2 / (3.0 * used * variation)
+        return Queue(used, per_work_s * math.exp(-calm) / 2.0 / (1.0 - used))
+
+    own = waited(irregular, busy).mean_s + waited(chance, load).mean_s
+    return Station(waited(bursts, load), Queue(busy, own / busy))
+
+
+def service_variance(service: ServiceTime) -> float:
+    """Of a run's time, its quantiles joined by straight lines."""
+    points = quantile_points(service)
+    squares = sum(
+        (right - left) * (low**2 + low * high + high**2) / 3.0 for (left, low), (right, high) in pairwise(points)
+    )
+    return max(0.0, squares - service.mean_s**2) if points else 0.0
+
+
+def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
+    """log E exp(theta S) of a run's time, its quantiles joined by straight lines; the mean alone is a constant."""
+    points = quantile_points(service)
+    if len(points) < 2:
+        return theta * service.mean_s
+    levels, values = np.array(points).T
+    parts = []
+    for width, low, high in zip(np.diff(levels), values[:-1], values[1:], strict=True):
+        parts.append(np.log(width) + theta * high + _log_mean_exp(theta * (high - low)) if width > 0 else None)
+    kept = [part for part in parts if part is not None]
+    total: Floats = np.logaddexp.reduce(kept)
+    return total
+
+
+def uniform_log_mgf(mean_s: float, theta: Floats) -> Floats:
+    """Of a time that is uniform between 0 and twice its mean."""
+    return 2.0 * theta * mean_s + _log_mean_exp(2.0 * theta * mean_s)
+
+
+def _log_mean_growth(power: Floats) -> Floats:
+    """log of the mean of exp(x) for x uniform in [0, power], of either sign."""
+    return np.maximum(power, 0.0) + _log_mean_exp(np.abs(power))
+
+
+def _log_mean_exp(span: Floats) -> Floats:
+    """log of the mean of exp(-x) for x uniform in [0, span]."""
+    safe = np.maximum(span, 1e-9)
+    return np.where(span > 1e-9, np.log(-np.expm1(-safe) / safe), 0.0)

@@ -1,0 +1,60 @@
+"""Plans that keep a p99 latency against enumeration, where load is so low that nothing queues."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from jellybean_solver import Problem, evaluate, solve
+from jellybean_solver.infeasible import scaled
+from jellybean_solver.latency import latency
+from tests import brute_force_latency
+from tests.plan_check import complaints
+from tests.strategies import problems
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+IDLE = 1e-6  # of the rates: one worker does for all
+NEAR = 0.06  # of a time: the closed form is never below it, and no further above
+
+
+@st.composite
+def idle_problems(draw: st.DrawFn) -> tuple[Problem, float]:
+    """With a time that some choices keep and others break, and sometimes a budget that some break."""
+    problem = scaled(draw(problems(max_operators=3, limited=True)), IDLE)
+    found = list(brute_force_latency.choices(problem))
+    assume(found)
+    times = sorted({round(choice.slow_s, 9) for choice in found})
+    within_s = draw(st.sampled_from(times)) * draw(st.sampled_from((0.9, 1.0 + 2 * NEAR)))
+    assume(within_s > 1e-3)
+    costs = sorted({choice.cost for choice in found})
+    budget = draw(st.sampled_from((None, None, draw(st.sampled_from(costs)) * 1.01 + 1e-6)))
+    return replace(problem, slo=replace(problem.slo, budget_usd_per_h=budget)), within_s
+
+
+@settings(max_examples=1500 if NIGHTLY else 60)
+@given(idle_problems())
+def test_a_plan_in_time_costs_no_less_than_the_cheapest_and_its_bound_no_more(drawn: tuple[Problem, float]) -> None:
+    problem, within_s = drawn
+    least = brute_force_latency.cheapest(problem, within_s * (1 + 1e-6), surely=False)
+    surely = brute_force_latency.cheapest(problem, within_s / (1 + NEAR), surely=True)
+
+    solution = solve(problem, p99_s=within_s)
+    event(solution.status)
+
+    if solution.plan is None:
+        assert surely is None
+        return
+    plan = solution.plan
+    assert least is not None
+    assert latency(plan).meets(within_s)
+    assert evaluate(problem, plan).complaints == ()
+    assert complaints(problem, plan) == []
+    cost, proof = plan.cost.total_usd_per_h, plan.certificate
+    assert cost >= least * (1 - 1e-6) - 1e-6
+    assert surely is None or proof.bound <= surely * (1 + 1e-6) + 1e-6
+    assert proof.gap == pytest.approx(1 - proof.bound / cost if cost > 0 else 0.0, abs=1e-6)
+    event(f"cheapest {surely is not None and cost <= surely * (1 + 1e-6) + 1e-6}")

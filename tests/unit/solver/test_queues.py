@@ -1,0 +1,81 @@
+"""Queues and batches in closed form where the exact answer is known."""
+
+from __future__ import annotations
+
+import pytest
+from scipy.stats import gamma
+
+from jellybean_solver.batching import Fed, Runs, runs
+from jellybean_solver.problem import ServiceTime
+from jellybean_solver.queues import Piece, Station, Traffic, service_variance, station
+
+
+def waited_s(found: Station) -> float:
+    return found.bursts.mean_s + found.own.mean_s
+
+
+def one_worker(per_s: float, variance: float = 0.0, roughness: float = 1.0) -> Station:
+    """Requests of 1 s each, all of them here."""
+    piece = Piece(stream=0, weight=1.0, per_s=per_s, seconds=1.0, variance=variance)
+    return station(Traffic([piece], 1.0, [roughness], [per_s]), per_s, per_s)
+
+
+@pytest.mark.parametrize("load", (0.1, 0.5, 0.8, 0.95))
+def test_poisson_arrivals_wait_as_pollaczek_and_khinchine_say(load: float) -> None:
+    assert waited_s(one_worker(load)) == pytest.approx(load / (1 - load) / 2)
+    assert waited_s(one_worker(load, variance=1.0)) == pytest.approx(load / (1 - load))
+
+
+def test_regular_arrivals_of_equal_work_do_not_wait() -> None:
+    assert waited_s(one_worker(0.9, roughness=0.0)) == 0.0
+
+
+def test_half_of_a_round_robin_waits_less_than_half() -> None:
+    """Against Erlang-2 / D / 1, by Spitzer's formula; irregular routes add a little."""
+    half = Piece(stream=0, weight=0.5, per_s=0.8, seconds=1.0)
+    found = waited_s(station(Traffic([half], 0.5, [1.0], [1.6]), 0.8, 0.8))
+    exact = sum(late_s(count) / count for count in range(1, 400))
+    assert exact < found < 1.3 * exact
+
+
+def late_s(count: int) -> float:
+    """Mean seconds by which so many jobs of 1 s end after so many have come: every other request of 1.6 a second."""
+    come, more = gamma(2 * count, scale=1 / 1.6), gamma(2 * count + 1, scale=1 / 1.6)
+    return float(count * come.cdf(count) - come.mean() * more.cdf(count))
+
+
+@pytest.mark.parametrize("roughness", (0.0, 1.0))
+def test_waits_grow_with_load_without_end(roughness: float) -> None:
+    pieces = [Piece(0, weight, weight, 1.0, 0.1) for weight in (0.1, 0.2)]
+    waits = [waited_s(station(Traffic(pieces, 0.3, [roughness], [1.0]), load, load)) for load in (0.3, 0.6, 0.9, 0.99)]
+    assert waits == sorted(waits)
+    assert waited_s(station(Traffic(pieces, 0.3, [roughness], [1.0]), 1.0, 1.0)) == float("inf")
+
+
+def times(first_s: float, more_s: float, most: int = 8) -> dict[int, ServiceTime]:
+    seconds = {size: first_s + (size - 1) * more_s for size in (1, most)}
+    return {size: ServiceTime(time, time) for size, time in seconds.items()}
+
+
+def test_runs_hold_one_where_regular_requests_never_meet() -> None:
+    assert runs([Fed(times(0.1, 0.05), 8, 9.9, 1.0, 0.0)]) == [Runs(1.0, 1.0, 0.0)]
+
+
+def test_runs_hold_what_keeps_up_where_one_at_a_time_would_not() -> None:
+    """12 a second, runs of n take 50 ms + n x 50 ms: n = 12 (0.05 + 0.05 n)."""
+    (found,) = runs([Fed(times(0.1, 0.05), 8, 12.0, 1.0, 0.0)])
+    assert found.mean == pytest.approx(0.6 / 0.4, abs=0.01)
+    assert 0.5 * 0.125 < found.turn_s < 0.125  # a run of 1.5 takes 125 ms: between half of that and all
+
+
+def test_runs_grow_with_the_rate_up_to_the_batch() -> None:
+    found = [runs([Fed(times(0.1, 0.05), 8, rate, 1.0, 1.0)])[0] for rate in (0.1, 5.0, 10.0, 15.0, 40.0)]
+    means = [one.mean for one in found]
+    assert means == sorted(means)
+    assert means[0] == pytest.approx(1.0, abs=0.01) and means[-1] == 8.0
+    assert all(one.seen >= one.mean for one in found)
+
+
+def test_variance_of_a_uniform_time() -> None:
+    assert service_variance(ServiceTime(1.0, 1.0, ((0.0, 0.5), (1.0, 1.5)))) == pytest.approx(1 / 12)
+    assert service_variance(ServiceTime(1.0, 1.0)) == 0.0
