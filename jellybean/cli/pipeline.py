@@ -1,4 +1,4 @@
-"""pipeline: schedules of pipeline parallelism, simulated, drawn and compared."""
+"""pipeline: models cut into stages, and schedules simulated, drawn and compared."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import typer
 from jellybean.cli.app import Json, app, example, page, picture
 from jellybean.cli.console import out, print_json, say, warn
 from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.partition import OBJECTIVES, Level, partition
 from jellybean_solver.pipeline.schedule import Schedule
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 from jellybean_solver.pipeline.simulate import Costs, Seconds, Timeline, at, simulate
 from jellybean_solver.pipeline.validate import faults
 
 pipeline = typer.Typer(
-    name="pipeline", help="Schedules of pipeline parallelism: simulate, draw, compare.", no_args_is_help=True
+    name="pipeline",
+    help="Pipeline parallelism: cut a model into stages; simulate, draw and compare schedules.",
+    no_args_is_help=True,
 )
 app.add_typer(pipeline)
 
@@ -42,6 +45,51 @@ Transfer = Annotated[
     str, typer.Option("--transfer-s", metavar="SECONDS", help="What crosses between a stage and the next, either way.")
 ]
 Overlap = Annotated[bool, typer.Option("--overlap/--no-overlap", help="Devices compute while they send and receive.")]
+
+
+@pipeline.command(
+    "plan",
+    epilog=example(
+        "jellybean pipeline plan resnet50.txt --workers 4 --bandwidth 1e9",
+        "jellybean pipeline plan resnet50.txt --workers 4,4 --bandwidth 4e9,2.7e9 --json",
+        "jellybean pipeline plan vgg16.txt --workers 16 --bandwidth 1e9 --objective pipedream-paper",
+    ),
+)
+def plan_command(
+    profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="Layers with their costs, in PipeDream's format.")],
+    workers: Annotated[str, typer.Option(metavar="N[,N]", help="Workers; of a hierarchy inner first: 4,4.")] = "4",
+    bandwidth: Annotated[
+        str, typer.Option(metavar="B[,B]", help="Bytes per second between workers; one per level, inner first.")
+    ] = "1e9",
+    objective: Annotated[
+        str, typer.Option(metavar="NAME", help=f"What is minimised: {' or '.join(OBJECTIVES)}.")
+    ] = "slowest-stage",
+    json: Json = False,
+) -> None:
+    """Cut a model into pipeline stages, replicated where it pays: the fastest there is, proven."""
+    from jellybean.pipeline.figures import partition_json, partition_table
+    from jellybean.pipeline.profile_file import read_profile
+
+    counts, bandwidths = _numbers("--workers", workers), _numbers("--bandwidth", bandwidth)
+    if len(counts) != len(bandwidths) or any(count != int(count) for count in counts):
+        raise typer.BadParameter("--workers and --bandwidth have one number per level, such as 4,4 and 4e9,2.7e9")
+    levels = [Level(int(count), speed) for count, speed in zip(counts, bandwidths, strict=True)]
+    graph = read_profile(profile)
+    try:
+        found = partition(graph, levels, objective=objective)
+    except SolverError as error:
+        raise typer.BadParameter(str(error)) from error
+    if json:
+        print_json(partition_json(graph, found))
+    else:
+        out.print(partition_table(graph, found))
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {text!r}: write numbers, such as 4 or 4,4") from error
 
 
 @pipeline.command(

@@ -1,4 +1,4 @@
-"""What a simulated schedule comes to, for tables and JSON."""
+"""What a simulated schedule or a partition comes to, for tables and JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 from rich.table import Table
 
+from jellybean_solver.pipeline.layers import LayerGraph
 from jellybean_solver.pipeline.memory import memory
+from jellybean_solver.pipeline.partition import Partition, Stage
 from jellybean_solver.pipeline.simulate import Timeline, bubble_fraction
 
 
@@ -85,3 +87,43 @@ def comparison(timelines: list[Timeline]) -> Table:
             str(max(device.update_delay for device in own)),
         )
     return table
+
+
+def partition_json(graph: LayerGraph, found: Partition) -> dict[str, Any]:
+    """The record of one partition; docs/pipelines.md lists its keys."""
+    return {
+        "objective_s": found.objective_s,
+        "bound_s": found.bound_s,
+        "gap": found.gap,
+        "cuts": found.cuts,
+        "stages": [_stage_json(graph, stage) for stage in found.stages],
+    }
+
+
+def _stage_json(graph: LayerGraph, stage: Stage) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "layers": [graph.layers[index].name for index in stage.layers],
+        "replicas": stage.replicas,
+        "time_s": stage.time_s,
+    }
+    if stage.inside:
+        record["stages"] = [_stage_json(graph, inner) for inner in stage.inside]
+    return record
+
+
+def partition_table(graph: LayerGraph, found: Partition) -> Table:
+    """One row per stage, those inside a group below it."""
+    proof = "the fastest there is" if found.gap == 0 else f"at most {found.gap:.1%} above the fastest"
+    table = Table("stage", "layers", "first", "last", "replicas", "time", title_justify="left")
+    table.title = f"{found.objective_s:.6g} s per micro-batch, {proof}"
+    _stage_rows(table, graph, found.stages, "")
+    return table
+
+
+def _stage_rows(table: Table, graph: LayerGraph, stages: tuple[Stage, ...], above: str) -> None:
+    for number, stage in enumerate(stages):
+        names = [graph.layers[index].name for index in stage.layers]
+        figures = (str(len(names)), names[0], names[-1], str(stage.replicas), f"{stage.time_s:.6g} s")
+        table.add_row(f"{above}{number}", *figures)
+        if len(stage.inside) > 1 or any(inner.replicas > 1 for inner in stage.inside):
+            _stage_rows(table, graph, stage.inside, f"{above}{number}.")

@@ -75,3 +75,31 @@ def test_compare_ranks_all_that_are_possible() -> None:
 def test_bad_input_is_exit_2(arguments: tuple[str, ...], told: str) -> None:
     answer = json.loads(jellybean("pipeline", "simulate", *arguments, "--json", status=2).stdout)
     assert told in answer["error"]["message"]
+
+
+PROFILE = """\
+n0 -- Input -- forward_compute_time=9.0, backward_compute_time=0.0, activation_size=8.0, parameter_size=0.0
+n1 -- Conv -- forward_compute_time=1000.0, backward_compute_time=2000.0, activation_size=4.0, parameter_size=1.0
+n2 -- Linear -- forward_compute_time=500.0, backward_compute_time=500.0, activation_size=1.0, parameter_size=9000.0
+\tn0 -- n1
+\tn1 -- n2
+"""
+
+
+def test_a_model_is_cut_into_stages(tmp_path: Path) -> None:
+    profile = tmp_path / "model.txt"
+    profile.write_text(PROFILE)
+    flat = ("--workers", "4", "--bandwidth", "1000")
+    answer = json.loads(jellybean("pipeline", "plan", str(profile), *flat, "--json").stdout)
+    assert [(stage["layers"], stage["replicas"]) for stage in answer["stages"]] == [(["Conv"], 3), (["Linear"], 1)]
+    assert answer["objective_s"] == pytest.approx((3 + 4 * 2 / 3000) / 3)
+    assert answer["gap"] == 0
+    two = ("--workers", "2,2", "--bandwidth", "1e6,1e3")
+    inside = json.loads(jellybean("pipeline", "plan", str(profile), *two, "--json").stdout)["stages"]
+    assert sum(stage["replicas"] for stage in inside) <= 2
+    assert all(stage["stages"] for stage in inside)
+    text = jellybean("pipeline", "plan", str(profile), *flat).stdout
+    assert "the fastest there is" in text
+    refused = jellybean("pipeline", "plan", str(profile), "--workers", "4,4", "--bandwidth", "1e9", status=2)
+    assert "one number per level" in refused.stderr
+    assert "No such file" in jellybean("pipeline", "plan", "none.txt", status=1).stderr

@@ -1,0 +1,90 @@
+"""Published figures of PipeDream's own optimizer, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jellybean.errors import JellyBeanError
+from jellybean.pipeline.profile_file import read_profile
+from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.layers import Layer, LayerGraph
+from jellybean_solver.pipeline.partition import Level, partition
+
+PROFILES = Path(__file__).parents[4] / "shared" / "data" / "pipedream_profiles"
+published = pytest.mark.skipif(not PROFILES.exists(), reason="the published profiles are not here")
+
+
+@published
+@pytest.mark.parametrize(
+    ("model", "levels", "seconds", "replicas"),
+    [
+        ("vgg16", [(4, 1e9)], 0.205521, [3, 1]),
+        ("vgg16", [(16, 1e9)], 0.056530, [13, 2, 1]),
+        ("resnet50", [(4, 1e9)], 0.162881, [2, 2]),
+        ("resnet50", [(4, 4 * 2.0**30), (4, 2.5 * 2.0**30)], 0.035153, [4]),
+        ("gnmt", [(4, 1e9)], 0.025868, [1, 1, 1, 1]),
+    ],
+)
+def test_never_slower_than_the_published_optimizer(
+    model: str, levels: list[tuple[int, float]], seconds: float, replicas: list[int]
+) -> None:
+    found = partition(read_profile(PROFILES / f"{model}.txt"), [Level(*level) for level in levels])
+    assert found.objective_s <= seconds + 5e-7
+    assert [stage.replicas for stage in found.stages] == replicas
+
+
+@published
+def test_the_papers_own_recurrence() -> None:
+    found = partition(read_profile(PROFILES / "resnet50.txt"), [Level(4, 1e9)], objective="pipedream-paper")
+    assert [stage.replicas for stage in found.stages] == [3, 1]
+
+
+@published
+def test_a_graph_of_too_many_cuts_has_a_gap() -> None:
+    graph = read_profile(PROFILES / "gnmt.txt")
+    found = partition(graph, [Level(4, 1e9)])
+    assert found.bound_s == pytest.approx(sum(layer.both_s for layer in graph.layers) / 4)
+    assert 0 < found.gap < 0.2
+
+
+CHAIN = LayerGraph((Layer("a", 1, 1, 1, 1), Layer("b", 1, 1, 1, 1)), ((0, 1),))
+
+
+@pytest.mark.parametrize(
+    ("levels", "objective", "told"),
+    [
+        ([], "slowest-stage", "at least one at each level"),
+        ([Level(0, 1.0)], "slowest-stage", "0 workers"),
+        ([Level(100, 1.0), Level(100, 1.0)], "slowest-stage", "10000 workers"),
+        ([Level(2, 0.0)], "slowest-stage", "bandwidth"),
+        ([Level(2, 1.0)], "fastest", "there are slowest-stage, pipedream-paper"),
+    ],
+)
+def test_what_cannot_be_asked(levels: list[Level], objective: str, told: str) -> None:
+    with pytest.raises(SolverError, match=told):
+        partition(CHAIN, levels, objective=objective)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no layers"),
+        ("nonsense", ":1: neither a layer"),
+        ("n1 -- Conv -- forward_compute_time=1.0", "backward_compute_time, activation_size, parameter_size is missing"),
+        (
+            "n1 -- C -- forward_compute_time=x, backward_compute_time=1, activation_size=1, parameter_size=1",
+            "no number",
+        ),
+        ("n1 -- C -- forward_compute_time=-1, backward_compute_time=1, activation_size=1, parameter_size=1", "below 0"),
+        ("\tn1 -- n2", "an end that is no layer"),
+    ],
+)
+def test_files_that_are_no_profile(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "profile.txt"
+    path.write_text(text)
+    with pytest.raises((JellyBeanError, SolverError), match=told):
+        partition(read_profile(path), [Level(2, 1.0)])
+    with pytest.raises(JellyBeanError, match="No such file"):
+        read_profile(tmp_path / "none.txt")
