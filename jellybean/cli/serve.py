@@ -30,13 +30,16 @@ def up(
     overrides: Overrides = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when ready; stop it with `jellybean down`.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Loopback port of the gateway; 0 takes a free one.")] = 0,
+    http_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Loopback port for HTTP (the inference protocol); 0 for none.")
+    ] = 0,
 ) -> None:
     """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
     project = load_project(directory, overrides or ())
-    start(project, detach=detach, port=port)
+    start(project, detach=detach, port=port, http_port=http_port)
 
 
-def start(project: Project, *, detach: bool, port: int = 0) -> None:
+def start(project: Project, *, detach: bool, port: int = 0, http_port: int = 0) -> None:
     """Start the plan's processes; stays in front unless detached."""
     from jellybean.serving import launcher
 
@@ -55,8 +58,11 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
     if (warning := unproven(plan)) is not None:
         warn(warning)
     with progress("up") as advance:
-        running = launcher.up(project.directory, to_document(plan), port=port, detach=detach, progress=advance)
-    serving = f"serving {plan.name} on {running.gateway_address} with {len(plan.workers)} workers"
+        running = launcher.up(
+            project.directory, to_document(plan), port=port, http_port=http_port, detach=detach, progress=advance
+        )
+    http = f" and http://127.0.0.1:{http_port}" if http_port else ""
+    serving = f"serving {plan.name} on {running.gateway_address}{http} with {len(plan.workers)} workers"
     if detach:
         out.print(serving, style="green")
         out.print(f"stop it with: jellybean down {project.directory}", style="bold")
