@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fleet_run SEED OPERATORS WORKERS SHARING GAP LIMIT_S P99 LIMITS`: one plan's figures as JSON.
+"""`python -m benchmarks.fleet_run SEED OPERATORS WORKERS SHARING GAP LIMIT_S P99 LIMITS SITES`: one plan's figures.
 
 P99: the latency asked for, as a share of the cheapest plan's; 0 asks for none. LIMITS: 1 to tell whether memory and
 links bind: a limit does when a plan without it is cheaper than any plan with it can be (its cost lies below the bound).
@@ -17,17 +17,18 @@ from benchmarks.fleet import Size, fleet
 from jellybean_solver import Problem, Sharing, solve
 from jellybean_solver.errors import SolverError
 from jellybean_solver.latency import latency
-from tests.plan_check import complaints
+from tests import plan_check, site_check
 
 BATCHES = (1, 2, 4, 8)
 
-seed, operators, workers, sharing, gap, limit_s, share, limits = sys.argv[1:]
+seed, operators, workers, sharing, gap, limit_s, share, limits, sites = sys.argv[1:]
 size = Size(
     operators=int(operators),
     workers=int(workers),
-    pools=min(100, int(workers) // 10),
+    pools=min(100, int(workers) // 10) if sites == "1" else 36,
     sharing=Sharing(sharing),
     batches=BATCHES,
+    sites=int(sites),
 )
 problem = fleet(int(seed), size)
 solved = partial(solve, gap=float(gap), time_limit_s=float(limit_s), clock=time.monotonic, explained=False)
@@ -62,6 +63,6 @@ found = {
     "cost_usd_per_h": certificate.objective if certificate is not None else None,
     "memory_binds": binds(roomy),
     "links_bind": binds(wide),
-    "complaints": 1 if plan is None else len(complaints(problem, plan)),
+    "complaints": 1 if plan is None else len((site_check if problem.sites else plan_check).complaints(problem, plan)),
 }
 print(json.dumps(found))

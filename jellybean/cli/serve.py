@@ -22,6 +22,7 @@ from jellybean_solver.plan_document import to_document
 from jellybean_solver.streams import request_streams
 
 MAX_INPUT_BYTES = 64 * 2**20
+MOST_WORKERS = 100  # processes on one machine
 
 
 @app.command(epilog=example("jellybean up my-digits", "jellybean up my-digits --detach && jellybean down my-digits"))
@@ -55,6 +56,13 @@ def start(project: Project, *, detach: bool, port: int = 0, http_port: int = 0) 
             f"{plan.name} can be planned and simulated, not served: no model file for {', '.join(missing)}; "
             "give these variants `model:` and `sha256:` in workflow.yaml"
         )
+    workers = sum(plan.sites.get(worker.tier, 1) for worker in plan.workers)
+    if workers > MOST_WORKERS:
+        fewer = "".join(f"; serve two sites here: --set sites.{tier}=2" for tier in list(plan.sites)[:1])
+        raise JellyBeanError(
+            f"{plan.name} has {workers:,} workers, each a process here; "
+            f"at most {MOST_WORKERS} are served on one machine{fewer}"
+        )
     if (warning := unproven(plan)) is not None:
         warn(warning)
     with progress("up") as advance:
@@ -62,7 +70,7 @@ def start(project: Project, *, detach: bool, port: int = 0, http_port: int = 0) 
             project.directory, to_document(plan), port=port, http_port=http_port, detach=detach, progress=advance
         )
     http = f" and http://127.0.0.1:{http_port}" if http_port else ""
-    serving = f"serving {plan.name} on {running.gateway_address}{http} with {len(plan.workers)} workers"
+    serving = f"serving {plan.name} on {running.gateway_address}{http} with {workers} workers"
     if detach:
         out.print(serving, style="green")
         out.print(f"stop it with: jellybean down {project.directory}", style="bold")

@@ -22,6 +22,7 @@ import grpc.aio
 
 from jellybean.serving.answers import SinkAnswer
 from jellybean.serving.inputs import check_inputs, children
+from jellybean.serving.places import PlaceDrawer
 from jellybean_agent.driver import read_path
 from jellybean_agent.errors import AgentError, InvalidInputError, TransientError, status_from_number, status_of
 from jellybean_agent.links import EmulatedLinks
@@ -30,7 +31,6 @@ from jellybean_agent.peers import CHANNEL_OPTIONS, Peer
 from jellybean_agent.plan_view import PlanView
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2
-from jellybean_solver.routing import RouteDrawer
 
 LOG = logging.getLogger("jellybean.gateway")
 MAX_IN_HAND = 1024
@@ -104,7 +104,8 @@ class Gateway:
         self._in_hand: dict[str, _Request] = {}
         self._ids: set[str] = set()  # of clients, in hand
         self._workers = {worker.name: _Worker() for worker in view.serving}
-        self._drawer = RouteDrawer(view.weights)
+        places = len(view.routes) // len(view.weights)
+        self._drawer = PlaceDrawer(view.weights, places, periodic=view.periodic)
         self._draining = False
         self._drain_until = math.inf
         self.figures = Figures()
@@ -272,7 +273,7 @@ class Gateway:
                         plan=self.view.hash,
                     )
                     worker = self.view.routes[request.route][operator]
-                    tiers = (self.view.source_tiers[source], self.view.workers[worker].tier)
+                    tiers = (self.view.tier_of(source, request.route), self.view.workers[worker].tier)
                     due_s = self._links.reserve(*tiers, len(message.tensor.data)) if tiers[0] != tiers[1] else 0.0
                     self._peers[worker].put(message, due_s)
 
@@ -379,9 +380,9 @@ class Gateway:
         leaving = {name for name, worker in self._workers.items() if worker.state in ("draining", "gone")}
         weights = [
             0.0 if leaving & set(route.values()) else weight
-            for weight, route in zip(self.view.weights, self.view.routes, strict=True)
+            for weight, route in zip(itertools.cycle(self.view.weights), self.view.routes, strict=False)
         ]
-        self._drawer = RouteDrawer(weights if any(weights) else self.view.weights)
+        self._drawer.redraw(weights)
 
     def _let_go(self) -> None:
         """End the stream to each draining worker that no request in hand can reach any more."""

@@ -237,6 +237,7 @@ class _Launch:
 
     def _start(self, name: str, module: str, arguments: list[str], address: str) -> None:
         log = self._logs / f"{name}.log"
+        log.parent.mkdir(exist_ok=True)  # of its site
         with log.open("wb") as file:
             # -P: the project's folder must not shadow what is imported
             command = [sys.executable, "-P", "-m", module, *arguments]
