@@ -14,7 +14,7 @@ from benchmarks.fleets_plot import Point, save_plot
 from benchmarks.registry import benchmark, print_table
 
 GAPS = {"shared": 1e-3, "exclusive": 1e-2}
-LIMIT_S = 20.0
+LIMIT_S, P99_LIMIT_S = 20.0, 40.0
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "fleets.svg"
 
 
@@ -58,7 +58,8 @@ def fleets(smoke: bool) -> None:
     seeds = range(1 if smoke else 3)
     found = {case: [_run(case, seed) for seed in seeds] for case in (SMOKE if smoke else CASES)}
     print_table(
-        f"fleets: operators x 5 variants x 4 batch sizes on 100 pools, {len(seeds)} seeds each, at most {LIMIT_S:g} s",
+        f"fleets: operators x 5 variants x 4 batch sizes on 100 pools, {len(seeds)} seeds each, at most {LIMIT_S:g} s, "
+        f"{P99_LIMIT_S:g} s with a p99",
         [
             "operators",
             "workers",
@@ -105,13 +106,14 @@ def _point(case: _Case, runs: Sequence[_Run]) -> Point:
 
 
 def _run(case: _Case, seed: int) -> _Run:
+    limit_s = P99_LIMIT_S if case.p99 else LIMIT_S
     figures = (
         seed,
         case.operators,
         case.workers,
         case.sharing,
         GAPS[case.sharing],
-        LIMIT_S,
+        limit_s,
         case.p99,
         int(case.limits),
         case.sites,
