@@ -35,6 +35,7 @@ class Size:
     workers: int = 10_000
     sharing: Sharing = Sharing.SHARED
     batches: tuple[int, ...] = (1,)  # sizes that are profiled
+    sites: int = 1  # alike ones at the edge, each with the edge pools and the source; all else as many times larger
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ def fleet(seed: int, size: Size = Size()) -> Problem:
 
     Edge devices are cheap and small, so large variants do not fit; links carry the messages of an operator or two.
     """
-    rng = random.Random(f"fleet/{seed}/{replace(size, batches=(1,))!r}".replace(", batches=(1,)", ""))
+    told = f"{replace(size, batches=(1,), sites=1)!r}".replace(", batches=(1,)", "").replace(", sites=1", "")
+    rng = random.Random(f"fleet/{seed}/{told}")
     pools = _pools(rng, size)
     work = {f"o{index}": rng.lognormvariate(-4.0, 0.7) for index in range(size.operators)}
     operators = _operators(rng, size, pools, work)
@@ -68,7 +70,7 @@ def fleet(seed: int, size: Size = Size()) -> Problem:
         Link(low, high, rng.uniform(0.01, 0.12) / 10, carried * rng.uniform(0.5, 2.0), rng.uniform(0.002, 0.05))
         for low, high in (("edge", "hub"), ("edge", "cloud"), ("hub", "cloud"))
     )
-    return Problem(
+    problem = Problem(
         name=f"fleet-{seed}",
         tiers=TIERS,
         sources=(Source("camera", "edge", rate, message),),
@@ -79,6 +81,20 @@ def fleet(seed: int, size: Size = Size()) -> Problem:
         slo=Slo(accuracy=worst + rng.uniform(0.3, 0.7) * (best - worst)),
         utilisation=UTILISATION,
     )
+    return _in_sites(problem, size.sites) if size.sites > 1 else problem
+
+
+def _in_sites(problem: Problem, sites: int) -> Problem:
+    """As many times the edge of the problem, and a hub and cloud that are as many times as large."""
+    shared = {pool.name: pool.count * sites for pool in problem.pools if pool.tier != "edge"}
+    pools = tuple(replace(pool, count=shared.get(pool.name, pool.count)) for pool in problem.pools)
+    links = tuple(
+        replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * sites)
+        if link.upstream_tier != "edge" and link.bandwidth_bytes_per_s is not None
+        else link
+        for link in problem.links
+    )
+    return replace(problem, pools=pools, links=links, sites={"edge": sites})
 
 
 def _percents(rng: random.Random, variants: int) -> dict[str, float]:

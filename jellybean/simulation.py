@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from jellybean_agent.brain import Brain, OperatorWiring
+from jellybean_agent.sites import SiteRoutes, Sites
 from jellybean_solver.flows import link_uses
+from jellybean_solver.latency import waits
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Arrivals, Edge
-from jellybean_solver.simulate import simulate
+from jellybean_solver.simulate import MakeTimes, simulate
 from jellybean_solver.simulation_result import SimulationResult
-from jellybean_solver.streams import RequestStream, request_streams
+from jellybean_solver.sites import worker_at
+from jellybean_solver.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.sustained import WINDOW_S, grace_s, highest_sustained, is_sustained
 
 REQUESTS = 2_000  # of the slowest stream, so that p99 stands on 20 requests or more
+SITE_REQUESTS = 10  # of each site, where there are many
+MANY_SITES = 100
 MOST_REQUESTS = 50_000  # of all streams together
 PROBE_REQUESTS = 20_000  # of all streams together, in one window of the search for the highest sustained rate
 WARMUP_SHARE = 0.1
+APART = 100.0  # times what one request takes: so far apart requests meet nobody; sites do not know of each other
 SEEDS = 5
 FAR = 2.0  # p99 latencies of one plan under several seeds are closer together
 
@@ -36,7 +45,9 @@ def simulate_plan(
     """Latency, throughput and queues of a plan at its own rates x `rate_scale`.
 
     By default the window is 60 s or long enough for 2,000 requests (50,000 at most), after a tenth of it as warm-up.
+    Many sites see few requests each in that time, so they then begin with queues as long as they are in the long run.
     """
+    at_work = bool(plan.sites) and warmup_s is None and arrivals is None and rate_scale == 1.0
     if duration_s is None:
         duration_s = _duration_s(request_streams(plan), rate_scale)
     if warmup_s is None:
@@ -50,7 +61,29 @@ def simulate_plan(
         rate_scale=rate_scale,
         arrivals=arrivals,
         drain_s=drain_s,
+        times=_at_work(plan, warmup_s + duration_s) if at_work else None,
     )
+
+
+def _at_work(plan: Plan, end_s: float) -> MakeTimes | None:
+    """Arrivals that begin with what waits in a site in the long run, by the closed form; None where that is endless."""
+    wait_s = {name: wait for name, wait in waits(plan).items() if plan.worker_by_name[name].tier in plan.sites}
+    if not all(map(math.isfinite, wait_s.values())):
+        return None
+    waiting: dict[str, float] = {}
+    for stream in request_streams(plan):
+        for route in plan.routes:
+            met = {route.workers[name] for name in stream.operators}
+            mean = route.weight * stream.rate_per_s / stream.sites * sum(wait_s.get(worker, 0.0) for worker in met)
+            waiting[stream.sources[0].name] = waiting.get(stream.sources[0].name, 0.0) + mean
+
+    def times(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
+        mean = min(waiting[stream.sources[0].name], SITE_REQUESTS)
+        if mean > 0:  # geometric, as in a queue of random arrivals
+            yield from itertools.repeat(0.0, int(math.log(1.0 - rng.random()) / math.log(mean / (1.0 + mean))))
+        yield from arrival_times(stream.rate_per_s, stream.arrivals, end_s, rng, phase)
+
+    return times
 
 
 def unloaded_latency_s(plan: Plan, *, seed: int = 0, requests: int = 200) -> float:
@@ -68,9 +101,13 @@ def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
     slowest = min(stream.rate_per_s for stream in streams)
     alone_s = {op.name: max(times[1].mean_s for times in op.service.values()) for op in plan.operators}
     work_s = sum(op.rate_per_s / slowest * alone_s[op.name] for op in plan.operators)
-    sent_s = sum(link.latency_s for link in plan.links) + sum(_load_by_link(plan).values()) / slowest
+    sent_s = sum(link.latency_s for link in plan.links) + sum(
+        (link.use or 0.0) * link.sites / slowest for link in link_uses(plan)
+    )
     hops_s = plan.hop_s * (len(plan.operators) + 2)
-    apart_s = 100.0 * max(1e-6, work_s + sent_s + hops_s)
+    apart_s = (APART if max(stream.sites for stream in streams) == 1 else APART**2) * max(
+        1e-6, work_s + sent_s + hops_s
+    )
     fastest = max(stream.rate_per_s for stream in streams)
     scale = 1.0 / (apart_s * fastest)
     duration_s = requests / (scale * slowest)
@@ -80,10 +117,12 @@ def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
 
 
 def highest_sustained_rate(plan: Plan, *, seed: int = 0, window_s: float = WINDOW_S, seeds: int = SEEDS) -> float:
-    """Requests per second of the first source up to which the plan keeps up; all sources grow together.
+    """Requests per second of the first source, in all its sites, up to which the plan keeps up; all sources grow.
 
-    The median over `seeds` seeds: one window holds few enough requests that chance decides by some per cent.
+    The median over `seeds` seeds: one window holds few enough requests that chance decides by some per cent. Not where
+    there are many sites, each with chances of its own.
     """
+    seeds = 1 if _many_sites(plan) else seeds
     return median(_highest_sustained_rate(plan, seed + index, window_s) for index in range(seeds))
 
 
@@ -93,7 +132,7 @@ def _highest_sustained_rate(plan: Plan, seed: int, window_s: float) -> float:
     Bisects around the analytic capacity with simulations of `window_s` of evenly spaced requests, by the definition of
     `jellybean_solver.sustained`. 0.0 when nothing is sustained. Windows of more than 20,000 requests are cut short.
     """
-    first = plan.sources[0].rate_per_s
+    first = plan.sources[0].rate_per_s * plan.sites.get(plan.sources[0].tier, 1)
     grace = grace_s(slow_latency_s(plan, seed=seed), first, window_s, Arrivals.PERIODIC)
     scale = capacity_scale(plan)
     all_per_s = scale * sum(stream.rate_per_s for stream in request_streams(plan))
@@ -127,7 +166,8 @@ def load_by_worker(plan: Plan) -> Mapping[str, float]:
     for route in plan.routes:
         for operator in plan.operators:
             worker = plan.worker_by_name[route.workers[operator.name]]
-            loads[worker.name] += route.weight * operator.rate_per_s * operator.mean_request_s(worker.pool)
+            busy = route.weight * operator.rate_per_s * operator.mean_request_s(worker.pool)
+            loads[worker.name] += busy / plan.sites.get(worker.tier, 1)
     return loads
 
 
@@ -149,11 +189,12 @@ def latency_breach(plan: Plan, *, seeds: int = SEEDS) -> LatencyBreach | None:
     """How far the plan is above its p99 latency SLO; None when it keeps it or has none.
 
     The median over several seeds decides, so that one unlucky run does not; runs that cannot change it are left out,
-    and so are all after a first one that is off the SLO by a factor of `FAR`.
+    and so are all after a first one that is off the SLO by a factor of `FAR`, or of many sites: each has its own luck.
     """
     target_s = plan.slo.latency_p99_s
     if target_s is None:
         return None
+    seeds = 1 if _many_sites(plan) else seeds
     found: list[float] = []
     for seed in range(seeds):
         found.append(simulated_p99_s(plan, seed=seed))
@@ -162,11 +203,13 @@ def latency_breach(plan: Plan, *, seeds: int = SEEDS) -> LatencyBreach | None:
         if found[0] >= FAR * target_s:
             break
     found.sort()
+    streams = request_streams(plan)
+    requests = _duration_s(streams, least_s=0.0) * min(stream.rate_per_s for stream in streams)
     loads = load_by_worker(plan)
     busiest = max(loads, key=loads.__getitem__)
     text = (
         f"p99 latency would be {_ms(median(found))}, above the SLO of {_ms(target_s)} "
-        f"({_simulated(found)} of about {REQUESTS:,} requests; "
+        f"({_simulated(found)} of about {requests:,.0f} requests; "
         f"without queues a request takes {_ms(unloaded_latency_s(plan))}; "
         f"the busiest worker is {busiest}, load {loads[busiest]:.2f})"
     )
@@ -186,11 +229,17 @@ def simulated_p99_s(plan: Plan, *, seed: int = 0) -> float:
 
 
 def brains(plan: Plan) -> Mapping[str, Brain]:
-    """The state machine of each worker of the plan."""
+    """The state machine of each worker of the plan, in every site."""
     edges = [edge for operator in plan.operators for edge in operator.inputs]
     wiring = {operator.name: _wiring(operator.inputs, operator.name, edges) for operator in plan.operators}
-    routes = [route.workers for route in plan.routes]
-    return {worker.name: Brain(worker.name, wiring, routes, _batches(plan, worker.pool)) for worker in plan.workers}
+    tiers = {worker.name: worker.tier for worker in plan.workers}
+    routes = SiteRoutes([route.workers for route in plan.routes], tiers, Sites(plan.sites))
+    return {
+        name: Brain(name, wiring, routes, _batches(plan, worker.pool))
+        for worker in plan.workers
+        for site in range(plan.sites.get(worker.tier, 1))
+        for name in [worker_at(plan.sites, worker.tier, worker.name, site)]
+    }
 
 
 def _batches(plan: Plan, pool: str) -> Mapping[str, int]:
@@ -206,11 +255,16 @@ def _wiring(inputs: tuple[Edge, ...], name: str, edges: list[Edge]) -> OperatorW
 
 def _duration_s(streams: tuple[RequestStream, ...], rate_scale: float = 1.0, least_s: float = 60.0) -> float:
     rates = [stream.rate_per_s * rate_scale for stream in streams]
-    return min(max(least_s, REQUESTS / min(rates)), max(MOST_REQUESTS / sum(rates), 1.0))
+    wanted = (max(REQUESTS, SITE_REQUESTS * stream.sites) / rate for stream, rate in zip(streams, rates, strict=True))
+    return min(max(least_s, *wanted), max(MOST_REQUESTS / sum(rates), 1.0))
+
+
+def _many_sites(plan: Plan) -> bool:
+    return max(stream.sites for stream in request_streams(plan)) >= MANY_SITES
 
 
 def _load_by_link(plan: Plan) -> Mapping[tuple[str, str], float]:
-    """Busy share of each link at the plan's rates; an unlimited one is never busy."""
+    """Busy share of each link of one site at the plan's rates; an unlimited one is never busy."""
     return {(link.upstream_tier, link.downstream_tier): link.use or 0.0 for link in link_uses(plan)}
 
 

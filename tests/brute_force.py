@@ -2,6 +2,9 @@
 
 Every selection, every vector of integer worker counts (of workers by what they hold), and for each a linear program
 (SciPy) over the fractions of requests per fully enumerated assignment of all operators to tiers.
+
+Sites are alike: counts and fractions are those of one site, workers and traffic are paid for in all, and what all
+sites send up comes together in a tier without sites.
 """
 
 from __future__ import annotations
@@ -93,7 +96,7 @@ def cheapest_of(problem: Problem, selection: Selection, below: float = float("in
     if not feasible(problem, selection):
         return None
     program = Program(problem, selection)
-    price = {pool.name: pool.price_usd_per_h for pool in problem.pools}
+    price = {pool.name: pool.price_usd_per_h * problem.sites.get(pool.tier, 1) for pool in problem.pools}
     priced = sorted(
         ((sum(n * price[pool] for (_, pool), n in counts.items()), i, counts)
          for i, counts in enumerate(_counts(program, largest=False))),
@@ -140,7 +143,7 @@ def cheapest_of_larger(problem: Problem, selection: Selection, paid: str | None 
         held[width:] = [1.0 if name == pool.name else 0.0 for _, name in keys]
         rows.append(LinearConstraint(held, 1.0 if pool.name == paid else 0.0, pool.count))
     result = milp(
-        np.concatenate([objective, [pools[name].price_usd_per_h for _, name in keys]]),
+        np.concatenate([objective, [pools[p].price_usd_per_h * problem.sites.get(pools[p].tier, 1) for _, p in keys]]),
         constraints=rows,
         integrality=np.array([0] * width + [1] * len(keys)),
         options={"mip_rel_gap": 0.0},
@@ -186,7 +189,7 @@ class Program:
     def __init__(self, problem: Problem, selection: Selection, *, largest: bool = True) -> None:
         self.problem = problem
         names = [operator.name for operator in problem.operators]
-        rates: dict[str, float] = {source.name: source.rate_per_s for source in problem.sources}
+        rates: dict[str, float] = {s.name: s.rate_per_s * problem.sites.get(s.tier, 1) for s in problem.sources}
         for operator in problem.operators:
             rates[operator.name] = rates[operator.inputs[0].upstream] * operator.inputs[0].ratio
         variant = {o.name: next(v for v in o.variants if v.name == selection[o.name]) for o in problem.operators}
@@ -223,7 +226,10 @@ class Program:
             if edge.kind.value != "each"
         }
         self.busy = {
-            (n, p.name): rates[n] * _each_s(variant[n].service[p.name], batches=n not in alone) for n, p, _ in self.y
+            (n, p.name): rates[n]
+            * _each_s(variant[n].service[p.name], batches=n not in alone)
+            / problem.sites.get(p.tier, 1)
+            for n, p, _ in self.y
         }
 
     def _traffic(
@@ -260,7 +266,8 @@ class Program:
         for link in self.problem.links:
             if link.bandwidth_bytes_per_s is not None:
                 pair = link.upstream_tier, link.downstream_tier
-                sent = [one.get(pair, 0.0) / link.bandwidth_bytes_per_s for one in self.carried]
+                all_bytes_per_s = link.bandwidth_bytes_per_s * self.problem.sites.get(link.upstream_tier, 1)
+                sent = [one.get(pair, 0.0) / all_bytes_per_s for one in self.carried]
                 rows.append((np.array(sent + [0.0] * len(self.y)), 1.0))
         return rows
 

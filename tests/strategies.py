@@ -149,6 +149,15 @@ def _once(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     return tuple({row.inputs: row for row in rows}.values())
 
 
+@st.composite
+def with_sites(draw: st.DrawFn, problem: Problem) -> Problem:
+    """The same requests in all, born in one to three alike sites of each tier, fewer or as many up the tiers."""
+    counts = draw(st.sampled_from(((1, 1, 1), (2, 1, 1), (3, 1, 1), (2, 2, 1), (3, 3, 1), (2, 2, 2))))
+    sites = dict(zip(problem.tiers, counts, strict=False))
+    sources = tuple(replace(s, rate_per_s=s.rate_per_s / sites[s.tier]) for s in problem.sources)
+    return replace(problem, sites=sites, sources=sources)
+
+
 def more_workers(problem: Problem) -> Problem:
     """The same problem with one worker more in every pool."""
     return replace(problem, pools=tuple(replace(pool, count=pool.count + 1) for pool in problem.pools))

@@ -1,7 +1,8 @@
 """One worker's view of a plan document: what it runs, with whom it talks, over which links.
 
 Reads plain JSON only, so a device needs no solver; kind, version and content hash are checked by the same rule as the
-solver writes them (sha256 of the canonical JSON of everything but kind, version and hash).
+solver writes them (sha256 of the canonical JSON of everything but kind, version and hash). Where the plan has alike
+sites, the view has every worker, link and route of every site, each site a tier of its own.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from jellybean_agent.brain import EdgeKind, OperatorWiring
 from jellybean_agent.errors import PlanViewError, in_words
 from jellybean_agent.messages import GATEWAY
+from jellybean_agent.sites import SiteRoutes, Sites
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 MAX_PLAN_BYTES = 64 * 2**20
 _ENVELOPE = {"kind", "version", "hash"}
 _KINDS = ("each", "fan_out", "gather")
@@ -63,17 +65,21 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """The parts of a plan that serving needs; indexes into `routes` are what messages carry."""
+    """The parts of a plan that serving needs; indexes into `routes` are what messages carry.
+
+    `weights` are of the routes of one place, those of the next place follow; `tiers_at`: of sources, place by place.
+    """
 
     name: str
     hash: str
-    source_tiers: Mapping[str, str]
+    tiers_at: tuple[Mapping[str, str], ...]
     source_outputs: Mapping[str, tuple[tuple[str, EdgeKind], ...]]  # source -> (operator, kind)
     operators: Mapping[str, OperatorView]
     workers: Mapping[str, WorkerView]
-    routes: tuple[Mapping[str, str], ...]
+    routes: Sequence[Mapping[str, str]]
     weights: tuple[float, ...]
     links: tuple[LinkView, ...]
+    periodic: bool = False  # whether requests come evenly spaced
 
     @property
     def sinks(self) -> tuple[str, ...]:
@@ -87,8 +93,8 @@ class PlanView:
 
     def tier_of(self, upstream: str, route: int) -> str:
         """The tier in which the output of a source or operator is born under a route."""
-        if upstream in self.source_tiers:
-            return self.source_tiers[upstream]
+        if upstream in self.source_outputs:
+            return self.tiers_at[route // len(self.weights)][upstream]
         return self.workers[self.routes[route][upstream]].tier
 
     def path_length(self, upstream: str, downstream: str) -> int:
@@ -127,7 +133,7 @@ def plan_view(document: Any) -> PlanView:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PlanViewError(f"not a plan: {type(error).__name__} {error}") from error
     _check_routes(view)
-    return view
+    return _in_sites(view, document.get("sites", {}))
 
 
 def content_hash(document: Mapping[str, Any]) -> str:
@@ -159,7 +165,32 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     )
     weights = tuple(float(item["weight"]) for item in document["routes"])
     name, hash_ = document["name"], document["hash"]
-    return PlanView(name, hash_, sources, outputs, operators, workers, routes, weights, links)
+    periodic = all(item.get("arrivals") == "periodic" for item in document["sources"])
+    return PlanView(name, hash_, (sources,), outputs, operators, workers, routes, weights, links, periodic)
+
+
+def _in_sites(view: PlanView, counts: Mapping[str, int]) -> PlanView:
+    """The view with every site as a tier of its own."""
+    sites = Sites({str(tier): int(count) for tier, count in counts.items()})
+    if sites.most == 1:
+        return view
+    tier_of = {name: worker.tier for name, worker in view.workers.items()}
+    workers = {
+        name: replace(worker, name=name, tier=sites.tier_name(worker.tier, site))
+        for worker in view.workers.values()
+        for site in sites.of(worker.tier)
+        for name in [sites.worker_name(worker.tier, worker.name, site)]
+    }
+    links = {
+        ends: replace(link, upstream_tier=ends[0], downstream_tier=ends[1])
+        for link in view.links
+        for place in range(sites.most)
+        for ends in [(sites.name_at(link.upstream_tier, place), sites.name_at(link.downstream_tier, place))]
+    }
+    sources = view.tiers_at[0].items()
+    tiers_at = tuple({name: sites.name_at(tier, place) for name, tier in sources} for place in range(sites.most))
+    routes = SiteRoutes(view.routes, tier_of, sites)
+    return replace(view, tiers_at=tiers_at, workers=workers, routes=routes, links=tuple(links.values()))
 
 
 def _worker(

@@ -92,10 +92,10 @@ def validate(directory: Directory, overrides: Overrides = None, json: Json = Fal
         print_json({"valid": True, "problems": []})
         return
     workflow, fleet = project.workflow, project.infrastructure
-    count = sum(pool.count for pool in fleet.workers.values())
+    count = sum(pool.count * fleet.sites.get(pool.tier, 1) for pool in fleet.workers.values())
     out.print(
         f"valid: {workflow.name}, {_count(workflow.operators, 'operator')}, {_count(workflow.sources, 'source')}, "
-        f"{count} worker{'s' * (count != 1)} in {_count(fleet.workers, 'pool')}"
+        f"{count:,} worker{'s' * (count != 1)} in {_count(fleet.workers, 'pool')}"
     )
     if not has_profiles:
         warn(f"there is no profiles.yaml yet; run: jellybean profile {directory}")

@@ -23,6 +23,7 @@ from jellybean.predict import predict
 from jellybean.records import record_plan, record_prediction
 from jellybean.report import plan_text
 from jellybean_solver.large import GAP
+from jellybean_solver.plan import Plan
 
 
 @app.command(epilog=example("jellybean profile my-digits", "jellybean profile my-digits --fresh --seconds 1"))
@@ -151,11 +152,11 @@ def simulate(
     if json:
         print_json(record)
     else:
-        out.print(_simulation_table(current.name, record))
+        out.print(_simulation_table(current, record))
 
 
-def _simulation_table(name: str, record: dict[str, Any]) -> Table:
-    table = Table("figure", "predicted", title=f"{name}: simulated", title_justify="left")
+def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
+    table = Table("figure", "predicted", title=f"{plan.name}: simulated", title_justify="left")
     for label, key, unit, factor in (
         ("throughput", "throughput_per_s", "/s", 1.0),
         ("highest sustained rate", "highest_rate_per_s", "/s", 1.0),
@@ -166,5 +167,7 @@ def _simulation_table(name: str, record: dict[str, Any]) -> Table:
         if record.get(key) is not None:
             table.add_row(label, f"{record[key] * factor:.1f} {unit}")
     for worker, busy in record.get("utilisation", {}).items():
-        table.add_row(f"busy {worker}", f"{busy:.0%}")
+        tier = plan.worker_by_name[worker].tier
+        each = f" in each {tier}" if tier in plan.sites else ""
+        table.add_row(f"busy {worker}{each}", f"{busy:.0%}")
     return table

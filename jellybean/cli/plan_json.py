@@ -43,6 +43,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         },
         "accuracy": found.accuracy,
         "selection": dict(found.selection),
+        "sites": dict(found.sites),
         "placements": [
             {
                 "operator": place.operator,
@@ -50,6 +51,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
                 "pool": place.pool,
                 "tier": place.tier,
                 "count": place.count,
+                "sites": place.sites,
                 "batch": place.batch,
                 "rate_per_s": place.rate_per_s,
                 "load": place.load,

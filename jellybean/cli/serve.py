@@ -22,6 +22,7 @@ from jellybean_solver.plan_document import to_document
 from jellybean_solver.streams import request_streams
 
 MAX_INPUT_BYTES = 64 * 2**20
+MOST_WORKERS = 100  # processes on one machine
 
 
 @app.command(epilog=example("jellybean up my-digits", "jellybean up my-digits --detach && jellybean down my-digits"))
@@ -30,13 +31,16 @@ def up(
     overrides: Overrides = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when ready; stop it with `jellybean down`.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Loopback port of the gateway; 0 takes a free one.")] = 0,
+    http_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Loopback port for HTTP (the inference protocol); 0 for none.")
+    ] = 0,
 ) -> None:
     """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
     project = load_project(directory, overrides or ())
-    start(project, detach=detach, port=port)
+    start(project, detach=detach, port=port, http_port=http_port)
 
 
-def start(project: Project, *, detach: bool, port: int = 0) -> None:
+def start(project: Project, *, detach: bool, port: int = 0, http_port: int = 0) -> None:
     """Start the plan's processes; stays in front unless detached."""
     from jellybean.serving import launcher
 
@@ -52,11 +56,21 @@ def start(project: Project, *, detach: bool, port: int = 0) -> None:
             f"{plan.name} can be planned and simulated, not served: no model file for {', '.join(missing)}; "
             "give these variants `model:` and `sha256:` in workflow.yaml"
         )
+    workers = sum(plan.sites.get(worker.tier, 1) for worker in plan.workers)
+    if workers > MOST_WORKERS:
+        fewer = "".join(f"; serve two sites here: --set sites.{tier}=2" for tier in list(plan.sites)[:1])
+        raise JellyBeanError(
+            f"{plan.name} has {workers:,} workers, each a process here; "
+            f"at most {MOST_WORKERS} are served on one machine{fewer}"
+        )
     if (warning := unproven(plan)) is not None:
         warn(warning)
     with progress("up") as advance:
-        running = launcher.up(project.directory, to_document(plan), port=port, detach=detach, progress=advance)
-    serving = f"serving {plan.name} on {running.gateway_address} with {len(plan.workers)} workers"
+        running = launcher.up(
+            project.directory, to_document(plan), port=port, http_port=http_port, detach=detach, progress=advance
+        )
+    http = f" and http://127.0.0.1:{http_port}" if http_port else ""
+    serving = f"serving {plan.name} on {running.gateway_address}{http} with {workers} workers"
     if detach:
         out.print(serving, style="green")
         out.print(f"stop it with: jellybean down {project.directory}", style="bold")

@@ -7,9 +7,10 @@ about them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 from jellybean.documents.explain import Checked
-from jellybean.documents.flow import RATES_DIFFER, Flow, flow_of
+from jellybean.documents.flow import RATES_DIFFER, Flow, flow_of, rate_in_all
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.reader import DocPath
 from jellybean.documents.units import close, nearest
@@ -19,16 +20,18 @@ Infrastructure = Checked[InfrastructureDocument]
 Names = tuple[str, ...]
 
 
-def check_workflow(workflow: Workflow) -> Flow:
+def check_workflow(workflow: Workflow, infrastructure: Infrastructure) -> Flow:
     """Names, cycles, rates and held-out data of the workflow; returns how requests flow as far as that is known."""
+    fleet = infrastructure.document
+    sites = fleet.sites if fleet is not None else {}
     document, tree = workflow.document, workflow.tree
     if document is None:
         return Flow()
     _inputs(workflow, document)
-    flow = flow_of(document)
+    flow = flow_of(document, sites)
     for path, message, hint in flow.problems:
         tree.add(path, message, hint)
-    _requests(workflow, document)
+    _requests(workflow, document, sites)
     given = [key for key in ("labels", "metric") if getattr(document, key) is not None]
     if len(given) == 1 and not workflow.unknown("labels") and not workflow.unknown("metric"):
         other = "metric" if given == ["labels"] else "labels"
@@ -82,16 +85,20 @@ def _edge_path(workflow: Workflow, operator: str, index: int, key: str) -> DocPa
     return (*path, key) if (*path, key) in workflow.tree.values else path
 
 
-def _requests(workflow: Workflow, document: WorkflowDocument) -> None:
+def _requests(workflow: Workflow, document: WorkflowDocument, sites: Mapping[str, int]) -> None:
     """A request is one message of each source that its operators join, so those agree on when requests come."""
     if not document.sources or any(RATES_DIFFER in problem.message for problem in workflow.tree.problems):
         return
     for first_name, *others in _parts(document):
         first = document.sources[first_name]
+        first_per_s = rate_in_all(first, sites)
         for name in others:
             source = document.sources[name]
-            if abs(source.rate_per_s - first.rate_per_s) > 1e-9 * first.rate_per_s:
-                figures = f"{source.rate_per_s:.6g}/s here, {first_name} {first.rate_per_s:.6g}/s"
+            per_s = rate_in_all(source, sites)
+            if abs(per_s - first_per_s) > 1e-9 * first_per_s:
+                counted = {source.tier, first.tier} & sites.keys()
+                in_all = " in all sites" if counted else ""
+                figures = f"{per_s:.6g}/s here, {first_name} {first_per_s:.6g}/s{in_all}"
                 message = f"a request has one message of each source, but their rates differ: {figures}"
                 workflow.tree.add(("sources", name, "rate"), message, "give them one rate")
             if source.arrivals is not first.arrivals:
@@ -121,6 +128,7 @@ def check_infrastructure(infrastructure: Infrastructure) -> None:
         if pool.tier not in tiers:
             _no_tier(infrastructure, ("workers", name, "tier"), pool.tier, tiers)
     _links(infrastructure, document)
+    _sites(infrastructure, document)
     if document.workers and not any(pool.count for pool in document.workers.values()):
         tree.add(("workers",), "all pools have count 0", "at least one worker is needed", key=True)
 
@@ -148,6 +156,30 @@ def _links(infrastructure: Infrastructure, document: InfrastructureDocument) -> 
             message = f"a second link from {up} to {down}, the first is links.{seen[up, down]}"
             tree.add(("links", index), message, "keep one of them")
         seen.setdefault((up, down), index)
+
+
+def _sites(infrastructure: Infrastructure, document: InfrastructureDocument) -> None:
+    """Sites are of tiers, and those of a lower tier are shared out evenly among those above: else they differ."""
+    tiers, sites = document.tiers, document.sites
+    for name in sites:
+        if name not in tiers:
+            _no_tier(infrastructure, ("sites", name), name, tiers)
+    for low, high in pairwise(tiers):
+        below, above = sites.get(low, 1), sites.get(high, 1)
+        if below % above:
+            path: DocPath = ("sites", high)
+            message = f"{above:,} sites of {high} cannot share the {below:,} of {low} evenly: each gets as many"
+            infrastructure.tree.add(path, message, _even(below, above, low, high))
+
+
+def _even(below: int, above: int, low: str, high: str) -> str:
+    """Numbers that fit, next to those given."""
+    if below < above:
+        return f"data flows up the tiers: {high} has as many sites as {low} at most; which tier stands first?"
+    fewer = next(count for count in range(above, 0, -1) if below % count == 0)
+    return (
+        f"{high} may have {fewer:,} for {below:,} of {low}, or {low} {below - below % above:,} for {above:,} of {high}"
+    )
 
 
 def _no_tier(checked: Checked[InfrastructureDocument], path: DocPath, tier: str, tiers: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 
-from jellybean.documents.models import InputSpec, OperatorSpec, WorkflowDocument
+from jellybean.documents.models import InputSpec, OperatorSpec, SourceSpec, WorkflowDocument
 from jellybean.documents.reader import DocPath
 from jellybean_solver.problem import Edge, EdgeKind
 
@@ -50,7 +50,12 @@ class Flow:
     problems: list[tuple[DocPath, str, str]] = field(default_factory=list)
 
 
-def flow_of(workflow: WorkflowDocument) -> Flow:
+def rate_in_all(source: SourceSpec, sites: Mapping[str, int]) -> float:
+    """Requests per second of a source in all sites of its tier: the document says what one has."""
+    return source.rate_per_s * sites.get(source.tier, 1)
+
+
+def flow_of(workflow: WorkflowDocument, sites: Mapping[str, int]) -> Flow:
     """Follow the requests from the sources on. Operators behind anything unknown have no stream."""
     flow = Flow()
     operators = workflow.operators
@@ -61,7 +66,7 @@ def flow_of(workflow: WorkflowDocument) -> Flow:
         flow.problems.append(_cycle(error.args[1][:-1], operators))
         return flow
     for name, source in workflow.sources.items():
-        flow.streams[name] = Stream(source.rate_per_s, ())
+        flow.streams[name] = Stream(rate_in_all(source, sites), ())
     for name in flow.order:
         _follow(flow, name, operators[name].inputs)
     _same_rows(flow, workflow)

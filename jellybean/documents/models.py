@@ -30,6 +30,7 @@ from jellybean.documents.units import UnitError, describe, shown
 from jellybean_solver.problem import Arrivals, Sharing
 from jellybean_solver.replan import AT_LEAST
 
+MOST_SITES = 100_000  # of a tier
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _ARRAY = re.compile(r"[^#]+\.npz#[^#]+")
 
@@ -54,7 +55,9 @@ class SourceSpec(Strict):
     """Where data is born: one message of each source makes one request."""
 
     tier: Name = Field(description="The tier it sits in.")
-    rate_per_s: Rate = Field(alias="rate", gt=0, description="Requests per time, for example 40/s.")
+    rate_per_s: Rate = Field(
+        alias="rate", gt=0, description="Requests per time, for example 40/s; of one site of its tier."
+    )
     message_bytes: Size = Field(alias="message", description="Size of one request's data, for example 794 KiB.")
     arrivals: Annotated[Arrivals, Field(strict=False)] = Field(
         default=Arrivals.POISSON, description="How requests arrive in time; poisson unless given."
@@ -185,7 +188,7 @@ class WorkflowDocument(Strict):
 
 
 class WorkerPoolSpec(Strict):
-    """Identical workers in one tier."""
+    """Identical workers in one tier, or in each of its sites."""
 
     tier: Name
     count: int = Field(default=1, ge=0, le=100_000, description="How many there are; 0 takes the pool out.")
@@ -251,6 +254,11 @@ class InfrastructureDocument(Strict):
     description: str = ""
     tiers: Annotated[tuple[Name, ...], Field(strict=False), NOT_EMPTY] = Field(
         description="Nearest the data first; data flows this way only."
+    )
+    sites: dict[Name, Annotated[int, Field(ge=1, le=MOST_SITES)]] = Field(
+        default={},
+        description="Tier -> how many alike sites it has, for example {store: 1000}; 1 unless given. What documents "
+        "say of workers, sources and links of such a tier is said of one site; all get the same plan.",
     )
     workers: Annotated[dict[Name, WorkerPoolSpec], NOT_EMPTY]
     links: Annotated[tuple[LinkSpec, ...], Field(strict=False)] = ()

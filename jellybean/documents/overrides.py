@@ -16,11 +16,11 @@ from jellybean.errors import DocumentProblem
 
 SECTIONS = {
     "workflow": ("kind", "name", "description", "sources", "operators", "labels", "metric", "slo"),
-    "infrastructure": ("kind", "description", "tiers", "workers", "links", "limits", "migration"),
+    "infrastructure": ("kind", "description", "tiers", "sites", "workers", "links", "limits", "migration"),
     "profiles": ("machine", "hop", "accuracy", "kind", "operators"),
 }
 _NOTHING = {"", "null", "~"}
-_OPTIONAL_MAPS = {("slo",), ("limits",), ("migration",), ("machine",)}
+_OPTIONAL_MAPS = {("slo",), ("limits",), ("migration",), ("machine",), ("sites",)}
 
 
 def apply_overrides(trees: Mapping[str, Tree], overrides: Sequence[str]) -> list[DocumentProblem]:

@@ -35,7 +35,7 @@ def build_problem(project: Project) -> Problem:
         path = project.directory / PROFILES_FILE
         hint = f"run: jellybean profile {project.directory}"
         raise DocumentError([DocumentProblem(str(path), 1, 1, "", "planning needs profiles", hint)])
-    flow = flow_of(workflow)
+    flow = flow_of(workflow, infrastructure.sites)
     if flow.problems:
         file = str(project.directory / WORKFLOW_FILE)
         raise DocumentError(
@@ -64,6 +64,7 @@ def build_problem(project: Project) -> Problem:
         slo=Slo(workflow.slo.accuracy, workflow.slo.latency_p99_s, workflow.slo.budget_usd_per_h),
         utilisation=infrastructure.limits.utilisation,
         hop_s=project.profiles.hop_s or 0.0,
+        sites={tier: count for tier, count in infrastructure.sites.items() if count > 1},
     )
 
 

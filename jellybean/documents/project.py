@@ -120,7 +120,7 @@ def _check_all(
     infrastructure: Checked[InfrastructureDocument],
     profiles: Checked[ProfilesDocument] | None,
 ) -> None:
-    flow = check_workflow(workflow)
+    flow = check_workflow(workflow, infrastructure)
     check_infrastructure(infrastructure)
     check_tiers(workflow, infrastructure)
     models = check_files(workflow, flow, directory)

@@ -74,7 +74,8 @@ def read_trace(path: Path, plan: Plan | Problem) -> TraceFile:
     times = sorted({row.time_s for rows in reading.rows.values() for row in rows})
     in_force = {name: _in_force(reading.rows.get(name, []), source, times) for name, source in reading.sources.items()}
     for stream in request_streams(plan):
-        _check_equal([source.name for source in stream.sources], in_force, times, reading)
+        sites = {source.name: plan.sites.get(source.tier, 1) for source in stream.sources}
+        _check_equal(sites, in_force, times, reading)
     if all(row.rate_per_s == 0 for rows in in_force.values() for row in rows):
         reading.problem(2, 1, "no request would arrive: every rate is 0", "give a source a rate")
     reading.check()
@@ -188,15 +189,17 @@ def _in_force(rows: Sequence[_Row], source: Source, times: Sequence[float]) -> l
 
 
 def _check_equal(
-    names: Sequence[str], in_force: Mapping[str, Sequence[_Row]], times: Sequence[float], reading: _Reading
+    sites: Mapping[str, int], in_force: Mapping[str, Sequence[_Row]], times: Sequence[float], reading: _Reading
 ) -> None:
-    """One request takes a message of every source of its stream, so their rates are one rate."""
-    first, *others = names
+    """One request takes a message of every source of its stream, so their rates in all `sites` are one rate."""
+    first, *others = sites
     for other in others:
         told: set[tuple[int, int]] = set()
         for time, one, two in zip(times, in_force[first], in_force[other], strict=True):
             lines = (one.line, two.line)
-            if lines in told or math.isclose(one.rate_per_s, two.rate_per_s, rel_tol=1e-9):
+            if lines in told or math.isclose(
+                one.rate_per_s * sites[first], two.rate_per_s * sites[other], rel_tol=1e-9
+            ):
                 continue
             told.add(lines)
             both = f"{_told(first, one)} but {_told(other, two)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from jellybean.report import units
 from jellybean_solver.plan import Plan
 
 
@@ -54,4 +55,4 @@ def _places(plan: Plan, operator: str) -> str:
         if placement.operator == operator:
             pool = placement.pool if placement.count == 1 else f"{placement.pool} x {placement.count}"
             tiers.setdefault(placement.tier, []).append(pool)
-    return "; ".join(f"{tier}: {', '.join(pools)}" for tier, pools in tiers.items())
+    return "; ".join(f"{units.tier(tier, plan.sites)}: {', '.join(pools)}" for tier, pools in tiers.items())

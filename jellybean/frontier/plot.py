@@ -94,9 +94,9 @@ def _rates(frontier: Frontier) -> list[_Mark]:
 
 
 def _workers(plan: Plan) -> str:
-    """`4 edge + 2 cloud`: how many workers by tier."""
+    """`4 edge + 2 cloud`: how many workers by tier, in all its sites."""
     counts = {tier: sum(worker.tier == tier for worker in plan.workers) for tier in plan.tiers}
-    return " + ".join(f"{count} {tier}" for tier, count in counts.items() if count)
+    return " + ".join(f"{count * plan.sites.get(tier, 1):,} {tier}" for tier, count in counts.items() if count)
 
 
 def _accuracy(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> None:

@@ -140,7 +140,9 @@ def _corners(frontier: Frontier) -> Table:
 def _rates(problem: Problem, curve: CostRate) -> Iterator[RenderableType]:
     source = problem.sources[0]
     asked = "" if problem.slo.accuracy is None else f" at accuracy {units.plain(problem.slo.accuracy)}"
-    text = Text.assemble("\ncost by rate", (asked, "bold"), f" ({source.name}; all sources grow together)")
+    text = Text.assemble(
+        "\ncost by rate", (asked, "bold"), f" ({source.name}{problem.in_each(source.tier)}; all sources grow together)"
+    )
     if curve.highest_scale is not None:
         text.append(f"; at most {units.rate(source.rate_per_s * curve.highest_scale)} is feasible")
     yield text

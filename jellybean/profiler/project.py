@@ -23,7 +23,7 @@ def workload_of(project: Project) -> Workload:
             f"no model file to measure for {', '.join(without)}; give each variant `model:` and `sha256:` in "
             "workflow.yaml, or write profiles.yaml by hand"
         )
-    flow = flow_of(workflow)
+    flow = flow_of(workflow, project.infrastructure.sites)
     steps = tuple(
         Step(
             name,

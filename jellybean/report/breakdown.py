@@ -43,10 +43,11 @@ def break_down(plan: Plan) -> Breakdown:
     compute_by_operator: defaultdict[str, float] = defaultdict(float)
     compute_by_tier: defaultdict[str, float] = defaultdict(float)
     for worker in plan.workers:
-        compute_by_tier[worker.tier] += worker.price_usd_per_h
+        price = worker.price_usd_per_h * plan.sites.get(worker.tier, 1)
+        compute_by_tier[worker.tier] += price
         for operator, load in operator_loads(plan, worker).items():
             share = load / worker.load if worker.load > 0 else 1 / len(worker.rates_per_s)
-            compute_by_operator[operator] += worker.price_usd_per_h * share
+            compute_by_operator[operator] += price * share
     network_by_operator: defaultdict[str, float] = defaultdict(float)
     network_by_tier: defaultdict[str, float] = defaultdict(float)
     for flow in carried:

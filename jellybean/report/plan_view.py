@@ -21,6 +21,9 @@ def plan_text(
 ) -> RenderableType:
     """A compact view of a plan. `baselines` as (name, USD/h or None when infeasible, why it is no answer)."""
     parts: list[RenderableType] = [answer(plan, solve_s), Padding(_placements(plan), (0, 0, 0, 2), expand=False)]
+    if plan.sites:
+        told = "sites are planned alike: workers and load of each, rate of all together"
+        parts.append(Padding(Text(told, "dim"), (0, 0, 0, 2), expand=False))
     if baselines:
         parts.append(Padding(comparison(plan.cost.total_usd_per_h, baselines), (0, 0, 0, 2), expand=False))
     return Group(*parts)
@@ -57,17 +60,17 @@ def proof(plan: Plan) -> str:
 
 
 def where(plan: Plan, placement: Placement) -> str:
-    """`edge: cpu-1..3`: the workers of a pool that serve an operator."""
+    """`edge: cpu-1..3`: the workers of a pool that serve an operator; `1,000 x store: box-1` for one in each store."""
     prefix = f"{placement.pool}-"
     numbers = [
         int(worker.name.removeprefix(prefix))
         for worker in plan.workers
         if worker.pool == placement.pool and placement.operator in worker.rates_per_s
     ]
-    ranges = _ranges(sorted(numbers))
+    ranges, tier = _ranges(sorted(numbers)), units.tier(placement.tier, plan.sites)
     if len(ranges) > MAX_RANGES:
-        return f"{placement.tier}: {placement.pool} x {placement.count}"
-    return f"{placement.tier}: {placement.pool}-{','.join(ranges)}"
+        return f"{tier}: {placement.pool} x {placement.count}"
+    return f"{tier}: {placement.pool}-{','.join(ranges)}"
 
 
 def comparison(cost_usd_per_h: float, baselines: Sequence[tuple[str, float | None, str]]) -> Text:

@@ -29,7 +29,7 @@ from jellybean_solver.errors import JellyBeanError
 from jellybean_solver.plan import Plan, PlannedWorker
 from jellybean_solver.plan_document import from_document
 
-REPORT_VERSION = 2
+REPORT_VERSION = 3
 
 
 class Level(StrEnum):
@@ -76,6 +76,7 @@ class WorkerUse:
     expected: float
     simulated: float | None
     measured: float | None
+    sites: int = 1  # that have such a worker each; shares of time are their means
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
     """The simulator's figures over the plan's own."""
     predicted = {
         "cost_usd_per_h": plan.cost.total_usd_per_h,
-        "throughput_per_s": min(source.rate_per_s for source in plan.sources),
+        "throughput_per_s": min(s.rate_per_s * plan.sites.get(s.tier, 1) for s in plan.sources),
     }
     if plan.accuracy is not None:
         predicted["accuracy"] = plan.accuracy
@@ -263,6 +264,7 @@ def _workers(plan: Plan, snapshot: Snapshot) -> tuple[WorkerUse, ...]:
             expected=expected(worker),
             simulated=figure(simulated, worker.name),
             measured=figure(measured, worker.name),
+            sites=plan.sites.get(worker.tier, 1),
         )
         for worker in plan.workers
     )

@@ -94,7 +94,7 @@ def _workers(report: Report) -> Table:
         cells = round(min(1.0, max(0.0, expected if measured is None else measured)) * BAR_CELLS)
         table.add_row(
             Text(f"{key} × {len(workers)}" if pools else key),
-            Text(workers[0].tier),
+            Text(units.tier(workers[0].tier, report.plan.sites)),
             Text.assemble(("━" * cells, "cyan"), ("─" * (BAR_CELLS - cells), "dim")),
             units.percent(expected),
             units.percent(measured),

@@ -138,8 +138,10 @@ def draw(report: Report, shape: Shape) -> Drawing:
         below = max((panel.y + panel.height for panel in panels), default=0.0)
         height = max(flow_end, below, y + HEADER) + PADDING - y
         share = next(share for share in report.breakdown.tiers if share.name == name)
-        note = f"{len(workers)} worker{'' if len(workers) == 1 else 's'} · {units.usd(share.compute_usd_per_h)} USD/h"
-        bands.append(Band(y, height, name, note, panels))
+        each = " each" if name in plan.sites else ""
+        note = f"{len(workers)} worker{'' if len(workers) == 1 else 's'}{each}"
+        note += f" · {units.usd(share.compute_usd_per_h)} USD/h"
+        bands.append(Band(y, height, units.tier(name, plan.sites), note, panels))
         y += height + gaps[tier]
     y -= gaps[-1]
     boxes = _boxes(plan, rows, xs, tops, shape)
@@ -227,7 +229,8 @@ def _boxes(
         name, pool = slot.key
         if pool is None:
             source = sources[name]
-            size = f"{units.plain(source.rate_per_s)}/s × {units.size(source.message_bytes)}"
+            each = " each" if source.tier in plan.sites else ""
+            size = f"{units.plain(source.rate_per_s)}/s{each} × {units.size(source.message_bytes)}"
             title = cut(name, inner - len(size) * 11 * GLYPH - 12, BOLD)
             hint = f"source {name}: {size}, {source.arrivals.value} arrivals"
             y = tops[index] + (_row_height(rows.slots[index]) - SOURCE_HEIGHT) / 2
@@ -236,7 +239,9 @@ def _boxes(
         item = placements[name, pool]
         rate = units.rate(item.rate_per_s)
         note = f"{units.percent(item.load)} of {pool} × {item.count}"
-        hint = f"{name} ({item.variant}) on {item.count} of {pool}: {rate}, keeps them {units.percent(item.load)} busy"
+        each = f" in each {item.tier}" if item.sites > 1 else ""
+        hint = f"{name} ({item.variant}) on {item.count} of {pool}{each}: {rate}, keeps them "
+        hint += f"{units.percent(item.load)} busy"
         if item.batch > 1:
             hint += f", batches of up to {item.batch}"
         found[slot.key] = Box(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 MISSING = "–"
@@ -88,3 +89,9 @@ def accuracy(value: float | None) -> str:
 def moment(unix_s: float | None) -> str:
     """UTC to the minute."""
     return MISSING if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def tier(name: str, sites: Mapping[str, int]) -> str:
+    """`1,000 x store`: a tier, with how many alike sites it has where it has several."""
+    count = sites.get(name, 1)
+    return f"{count:,} x {name}" if count > 1 else name

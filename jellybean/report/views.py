@@ -137,7 +137,14 @@ def worker_rows(workers: Sequence[WorkerUse], cap: float, colours: Mapping[str, 
         if worker.measured is not None:
             figure = f"{figure} → {units.percent(worker.measured)}"
         dot = (min(100.0, 100 * worker.measured), "mark") if worker.measured is not None else None
-        row = BarRow(worker.name, "", figure, tuple(parts), ((100 * cap, "cap"),), dot)
+        row = BarRow(
+            worker.name,
+            "" if worker.sites == 1 else f"in each of {worker.sites:,}",
+            figure,
+            tuple(parts),
+            ((100 * cap, "cap"),),
+            dot,
+        )
         rows.setdefault(worker.tier, []).append(row)
     return rows
 

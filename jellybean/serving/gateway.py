@@ -22,6 +22,7 @@ import grpc.aio
 
 from jellybean.serving.answers import SinkAnswer
 from jellybean.serving.inputs import check_inputs, children
+from jellybean.serving.places import PlaceDrawer
 from jellybean_agent.driver import read_path
 from jellybean_agent.errors import AgentError, InvalidInputError, TransientError, status_from_number, status_of
 from jellybean_agent.links import EmulatedLinks
@@ -30,7 +31,6 @@ from jellybean_agent.peers import CHANNEL_OPTIONS, Peer
 from jellybean_agent.plan_view import PlanView
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2
-from jellybean_solver.routing import RouteDrawer
 
 LOG = logging.getLogger("jellybean.gateway")
 MAX_IN_HAND = 1024
@@ -104,7 +104,8 @@ class Gateway:
         self._in_hand: dict[str, _Request] = {}
         self._ids: set[str] = set()  # of clients, in hand
         self._workers = {worker.name: _Worker() for worker in view.serving}
-        self._drawer = RouteDrawer(view.weights)
+        places = len(view.routes) // len(view.weights)
+        self._drawer = PlaceDrawer(view.weights, places, periodic=view.periodic)
         self._draining = False
         self._drain_until = math.inf
         self.figures = Figures()
@@ -118,27 +119,30 @@ class Gateway:
     # -- what clients ask ---------------------------------------------------------------------------------------------
 
     async def Infer(self, request: gateway_pb2.InferRequest, context: Any) -> gateway_pb2.InferResponse:
-        outcome, response = await self.infer(request, context.time_remaining())
+        response = gateway_pb2.InferResponse(request_id=request.request_id or uuid.uuid4().hex)
+        outcome, outputs = await self.infer(request.inputs, context.time_remaining(), response.request_id)
         if outcome is not None:
             await context.abort(outcome.status, outcome.reason)
+        for sink, tensor in outputs.items():
+            response.outputs[sink].CopyFrom(tensor)
         return response
 
     async def infer(
-        self, request: gateway_pb2.InferRequest, left_s: float | None
-    ) -> tuple[Outcome | None, gateway_pb2.InferResponse]:
+        self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, request_id: str
+    ) -> tuple[Outcome | None, Mapping[str, agent_pb2.Tensor]]:
         """Answer one request within the seconds left for it, or say why not."""
         began = time.monotonic()
-        response = gateway_pb2.InferResponse()
+        outputs: Mapping[str, agent_pb2.Tensor] = {}
         try:
-            outcome = self._refusal(request)
+            outcome = self._refusal(request_id)
             if outcome is None:
-                check_inputs(self.view, self.signature, request.inputs)
+                check_inputs(self.view, self.signature, inputs)
         except AgentError as error:
             outcome = Outcome(status_of(error), str(error))
         if outcome is None:
-            outcome, response = await self._serve(request, left_s)
+            outcome, outputs = await self._serve(inputs, left_s, request_id)
         self.figures.count(outcome is None, time.monotonic() - began)
-        return outcome, response
+        return outcome, outputs
 
     async def Status(self, _request: gateway_pb2.StatusRequest, _context: Any) -> gateway_pb2.StatusResponse:
         return gateway_pb2.StatusResponse(
@@ -201,44 +205,43 @@ class Gateway:
             )
         return ""
 
-    def _refusal(self, request: gateway_pb2.InferRequest) -> Outcome | None:
+    def _refusal(self, request_id: str) -> Outcome | None:
         if self.state in ("draining", "starting"):
             return Outcome(grpc.StatusCode.UNAVAILABLE, self.refusing)
         if len(self._in_hand) >= self._max_in_hand:
             reason = f"overloaded: {len(self._in_hand)} requests in hand are the most this gateway takes"
             return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
-        if request.request_id in self._ids:
-            return Outcome(grpc.StatusCode.ALREADY_EXISTS, f"request {request.request_id[:60]!r} is in hand already")
+        if request_id in self._ids:
+            return Outcome(grpc.StatusCode.ALREADY_EXISTS, f"request {request_id[:60]!r} is in hand already")
         return None
 
     async def _serve(
-        self, infer: gateway_pb2.InferRequest, remaining_s: float | None
-    ) -> tuple[Outcome | None, gateway_pb2.InferResponse]:
-        response = gateway_pb2.InferResponse(request_id=infer.request_id or uuid.uuid4().hex)
+        self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, request_id: str
+    ) -> tuple[Outcome | None, Mapping[str, agent_pb2.Tensor]]:
+        outputs: dict[str, agent_pb2.Tensor] = {}
         route = self._drawer.draw()
         for name in self.view.routes[route].values():
             worker = self._workers[name]
             if worker.state in ("gone", "draining"):
-                return Outcome(
-                    grpc.StatusCode.UNAVAILABLE, f"worker {name} is {worker.state}: {worker.reason}"
-                ), response
+                reason = f"worker {name} is {worker.state}: {worker.reason}"
+                return Outcome(grpc.StatusCode.UNAVAILABLE, reason), outputs
         sinks = self.view.sinks
         done: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
         key = f"{self._run}-{next(self._numbers)}"
         request = _Request(key, route, done, {sink: SinkAnswer() for sink in sinks}, set(sinks))
         self._in_hand[key] = request
-        self._ids.add(response.request_id)
-        timeout_s = min(self._timeout_s, remaining_s if remaining_s is not None else self._timeout_s)
+        self._ids.add(request_id)
+        timeout_s = min(self._timeout_s, left_s if left_s is not None else self._timeout_s)
         outcome: Outcome | None = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
         try:
-            self._send_sources(request, infer.inputs)
+            self._send_sources(request, inputs)
             async with asyncio.timeout(timeout_s):
                 outcome = await done
             if outcome is None:
                 for sink, answer in request.answers.items():
                     signature = self.signature(sink)
                     spec = signature.outputs[GATEWAY] if signature else agent_pb2.TensorSpec()
-                    response.outputs[sink].CopyFrom(answer.tensor(spec))
+                    outputs[sink] = answer.tensor(spec)
         except TimeoutError:
             waiting = ", ".join(sorted(request.missing))
             outcome = Outcome(
@@ -248,9 +251,9 @@ class Gateway:
         except AgentError as error:
             outcome = Outcome(status_of(error), str(error))
         finally:
-            self._ids.discard(response.request_id)
+            self._ids.discard(request_id)
             self._release(request, outcome)
-        return outcome, response
+        return outcome, outputs
 
     def signature(self, operator: str) -> agent_pb2.Signature | None:
         """What an operator's model takes and gives; any worker that runs it knows."""
@@ -270,7 +273,7 @@ class Gateway:
                         plan=self.view.hash,
                     )
                     worker = self.view.routes[request.route][operator]
-                    tiers = (self.view.source_tiers[source], self.view.workers[worker].tier)
+                    tiers = (self.view.tier_of(source, request.route), self.view.workers[worker].tier)
                     due_s = self._links.reserve(*tiers, len(message.tensor.data)) if tiers[0] != tiers[1] else 0.0
                     self._peers[worker].put(message, due_s)
 
@@ -377,9 +380,9 @@ class Gateway:
         leaving = {name for name, worker in self._workers.items() if worker.state in ("draining", "gone")}
         weights = [
             0.0 if leaving & set(route.values()) else weight
-            for weight, route in zip(self.view.weights, self.view.routes, strict=True)
+            for weight, route in zip(itertools.cycle(self.view.weights), self.view.routes, strict=False)
         ]
-        self._drawer = RouteDrawer(weights if any(weights) else self.view.weights)
+        self._drawer.redraw(weights)
 
     def _let_go(self) -> None:
         """End the stream to each draining worker that no request in hand can reach any more."""

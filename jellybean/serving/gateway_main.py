@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import Sequence
@@ -48,34 +49,55 @@ async def serve(given: argparse.Namespace) -> None:
         bind(workers, addresses[""])
         port = bind(clients, f"127.0.0.1:{given.port}")
         gateway = Gateway(view, addresses, links, max_in_hand=given.max_in_hand, timeout_s=given.timeout_s)
-        inboxes = Inboxes(gateway.receive, lambda: False)
-        deliver = grpc.stream_stream_rpc_method_handler(
-            inboxes.deliver,
-            request_deserializer=agent_pb2.Message.FromString,
-            response_serializer=agent_pb2.Credit.SerializeToString,
-        )
-        handler = grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver})
-        workers.add_generic_rpc_handlers((handler,))
-        gateway_pb2_grpc.add_GatewayServicer_to_server(_ForClients(gateway), clients)  # type: ignore[no-untyped-call]
-        gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, workers)  # type: ignore[no-untyped-call]
-        clients.add_generic_rpc_handlers((InferenceService(Workflow(gateway)).handler(),))
-        healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        health_pb2_grpc.add_HealthServicer_to_server(healthy, clients)
-        reflect(clients, "jellybean.gateway.v1.Gateway")
-        await tell_health(healthy, serving=False)
-        following = asyncio.create_task(_follow(gateway, healthy))
-        await workers.start()
-        await clients.start()
-        _announce(given.address_file, f"127.0.0.1:{port}")
-        try:
-            await stop.wait()
-            left = await gateway.drain(given.drain_s)
-            LOG.info("drained, %d requests left", left)
-        finally:
-            following.cancel()
-            await gateway.close()
-            await clients.stop(1.0)
-            await workers.stop(0.1)
+        inference = InferenceService(Workflow(gateway))
+        _add_worker_services(workers, gateway)
+        healthy = _add_client_services(clients, gateway, inference)
+        async with _http(inference, given.http_port):
+            await tell_health(healthy, serving=False)
+            following = asyncio.create_task(_follow(gateway, healthy))
+            await workers.start()
+            await clients.start()
+            _announce(given.address_file, f"127.0.0.1:{port}")
+            try:
+                await stop.wait()
+                left = await gateway.drain(given.drain_s)
+                LOG.info("drained, %d requests left", left)
+            finally:
+                following.cancel()
+                await gateway.close()
+                await clients.stop(1.0)
+                await workers.stop(0.1)
+
+
+def _add_worker_services(server: grpc.aio.Server, gateway: Gateway) -> None:
+    inboxes = Inboxes(gateway.receive, lambda: False)
+    deliver = grpc.stream_stream_rpc_method_handler(
+        inboxes.deliver,
+        request_deserializer=agent_pb2.Message.FromString,
+        response_serializer=agent_pb2.Credit.SerializeToString,
+    )
+    handler = grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver})
+    server.add_generic_rpc_handlers((handler,))
+    gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, server)  # type: ignore[no-untyped-call]
+
+
+def _add_client_services(server: grpc.aio.Server, gateway: Gateway, inference: InferenceService) -> Any:
+    """All that clients may use; the health service, to be kept true."""
+    gateway_pb2_grpc.add_GatewayServicer_to_server(_ForClients(gateway), server)  # type: ignore[no-untyped-call]
+    server.add_generic_rpc_handlers((inference.handler(),))
+    healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    reflect(server, "jellybean.gateway.v1.Gateway")
+    return healthy
+
+
+def _http(inference: InferenceService, port: int) -> contextlib.AbstractAsyncContextManager[None]:
+    """The HTTP server, where one is asked for: what it needs is only installed with the extra `http`."""
+    if port == 0:
+        return contextlib.nullcontext()
+    from jellybean.serving.inference_http import serve_http
+
+    return serve_http(inference, port)
 
 
 async def _follow(gateway: Gateway, servicer: Any) -> None:
@@ -99,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("--plan", "--peers", "--links", "--address-file"):
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; 0: any free one")
+    parser.add_argument("--http-port", type=int, default=0, help="on 127.0.0.1; 0: no HTTP")
     parser.add_argument("--max-in-hand", type=int, default=MAX_IN_HAND)
     parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S)
     parser.add_argument("--drain-s", type=float, default=DRAIN_S)

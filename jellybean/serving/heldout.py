@@ -50,7 +50,8 @@ def held_out(project: Project) -> HeldOut:
     labels = None if workflow.labels is None else read_array(project.directory, workflow.labels)
     first = next(iter(workflow.sources.values()))
     arrivals = Arrivals(first.arrivals)
-    found = HeldOut(inputs, first.rate_per_s, arrivals, labels, workflow.metric or "exact_match")
+    rate_per_s = first.rate_per_s * project.infrastructure.sites.get(first.tier, 1)
+    found = HeldOut(inputs, rate_per_s, arrivals, labels, workflow.metric or "exact_match")
     if found.rows == 0 or (labels is not None and len(labels) < found.rows):
         raise ServingError("the held-out data is empty, or has fewer labels than inputs")
     return found

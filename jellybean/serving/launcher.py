@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import dataclasses
 import fcntl
+import importlib.util
 import json
 import signal
 import subprocess
@@ -134,6 +135,7 @@ def up(
     document: Mapping[str, Any],
     *,
     port: int = 0,
+    http_port: int = 0,
     detach: bool = False,
     progress: Progress = lambda done, total, label: None,
     start_timeout_s: float = START_S,
@@ -143,8 +145,10 @@ def up(
     """Start every process of the plan and return once all are ready.
 
     LaunchError names the process that did not come up; AlreadyRunningError when the project is up. `detach`: the caller
-    will go away and somebody else will call `down`.
+    will go away and somebody else will call `down`. `http_port`: the inference protocol over HTTP too; 0: no HTTP.
     """
+    if http_port and importlib.util.find_spec("aiohttp") is None:
+        raise LaunchError("HTTP needs aiohttp: pip install 'jellybean-serving[http]', or leave HTTP out")
     directory = directory.resolve()
     try:
         view = plan_view(document)
@@ -154,7 +158,7 @@ def up(
         signals.enter_context(_terminated_as_interrupt())
         with _lock(directory):
             _refuse_second(directory)
-            launch = _Launch(directory, view, port, max_in_hand, request_timeout_s)
+            launch = _Launch(directory, view, (port, http_port), max_in_hand, request_timeout_s)
             try:
                 launch.spawn(document)
                 launch.await_ready(progress, time.monotonic() + start_timeout_s)
@@ -202,8 +206,10 @@ def _drain(address: str, timeout_s: float) -> int | None:
 class _Launch:
     """A run while it starts. The state file is written after every spawn, so that nothing can be lost."""
 
-    def __init__(self, directory: Path, view: PlanView, port: int, max_in_hand: int, timeout_s: float) -> None:
-        self._directory, self._view, self._port = directory, view, port
+    def __init__(
+        self, directory: Path, view: PlanView, ports: tuple[int, int], max_in_hand: int, timeout_s: float
+    ) -> None:
+        self._directory, self._view, (self._port, self._http_port) = directory, view, ports
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._folder = _run_folder()
         self._logs = state_folder(directory) / "logs"
@@ -221,7 +227,7 @@ class _Launch:
         for worker in self._view.serving:
             own = [f"--worker={worker.name}", f"--listen={addresses[worker.name]}", f"--root={self._directory}"]
             self._start(worker.name, "jellybean_agent", [*common, *own], addresses[worker.name])
-        own = [f"--address-file={self._address_file}", f"--port={self._port}"]
+        own = [f"--address-file={self._address_file}", f"--port={self._port}", f"--http-port={self._http_port}"]
         own += [f"--max-in-hand={self._max_in_hand}", f"--timeout-s={self._timeout_s}"]
         self._start(GATEWAY_NAME, "jellybean.serving.gateway_main", [*common, *own], addresses[GATEWAY])
 
@@ -231,6 +237,7 @@ class _Launch:
 
     def _start(self, name: str, module: str, arguments: list[str], address: str) -> None:
         log = self._logs / f"{name}.log"
+        log.parent.mkdir(exist_ok=True)  # of its site
         with log.open("wb") as file:
             # -P: the project's folder must not shadow what is imported
             command = [sys.executable, "-P", "-m", module, *arguments]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 from typing import NamedTuple
 
 import grpc.aio
@@ -15,6 +16,7 @@ from jellybean_agent.plan_view import PlanView
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import GIB
+from jellybean_solver.sites import link_ends
 
 Progress = Callable[[float, float, str], None]
 _DESCRIBE_S = 2.0
@@ -78,11 +80,15 @@ class Window:
             self._looks.append(_Look(at_s, await self._meters.busy(), self._meters.bytes_sent()))
 
     def utilisation(self) -> dict[str, float]:
-        """Busy fraction of each worker over the window."""
+        """Busy fraction of each worker of the plan over the window, the mean of its sites."""
         if len(self._looks) < 2:
             return {}
         seconds = self._looks[1].at_s - self._looks[0].at_s
-        return {name: busy_s / seconds for name, (busy_s, _) in self._spent().items()}
+        found: dict[str, list[float]] = {}
+        for name, (busy_s, _) in self._spent().items():
+            planned = name.rpartition("/")[2]  # `store-1/box-2` is box-2 of the plan
+            found.setdefault(planned, []).append(busy_s / seconds)
+        return {name: fmean(shares) for name, shares in found.items()}
 
     def late(self) -> dict[str, float]:
         """Share of each worker's busy time that the device it emulates would not have taken, where there is some."""
@@ -104,9 +110,9 @@ class Window:
         if len(self._looks) < 2:
             return None
         begin, end = self._looks
-        cost = sum(worker.price_usd_per_h for worker in plan.workers)
+        cost = sum(worker.price_usd_per_h * plan.sites.get(worker.tier, 1) for worker in plan.workers)
         for link in plan.links:
-            tiers = (link.upstream_tier, link.downstream_tier)
-            sent = (end.bytes_sent[tiers] - begin.bytes_sent[tiers]) / (end.at_s - begin.at_s)
-            cost += sent * 3600 / GIB * link.price_usd_per_gib
+            for tiers in link_ends(plan, link):
+                sent = (end.bytes_sent[tiers] - begin.bytes_sent[tiers]) / (end.at_s - begin.at_s)
+                cost += sent * 3600 / GIB * link.price_usd_per_gib
         return cost

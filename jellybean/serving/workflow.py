@@ -5,6 +5,7 @@ Its version is the start of the plan's hash: another plan is another version.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 
 from jellybean.serving.gateway import Gateway
@@ -13,7 +14,6 @@ from jellybean_agent.executor import Port
 from jellybean_agent.inference.models import Model, ModelFigures
 from jellybean_agent.messages import GATEWAY
 from jellybean_protos.agent.v1 import agent_pb2
-from jellybean_protos.gateway.v1 import gateway_pb2
 
 PLATFORM = "jellybean_workflow"
 VERSION_DIGITS = 12  # of the plan's hash, as everywhere where people read it
@@ -79,7 +79,7 @@ class Workflow:
         self, model: str, inputs: Mapping[str, agent_pb2.Tensor], timeout_s: float | None
     ) -> Mapping[str, agent_pb2.Tensor]:
         """As any other request; clients' ids are not ours, so two requests of one id may be in hand."""
-        outcome, response = await self._gateway.infer(gateway_pb2.InferRequest(inputs=inputs), timeout_s)
+        outcome, outputs = await self._gateway.infer(inputs, timeout_s, uuid.uuid4().hex)
         if outcome is not None:
             raise StatusError(outcome.status, outcome.reason)
-        return response.outputs
+        return outputs

@@ -286,7 +286,7 @@ class _Model(Mip):
                 # A program stopped at a gap, or free workers, may leave more than are needed.
                 needed = sum(share * self.demand.workers[name][pool] for name, share in shares.items())
                 count = min(counted, max(1, math.ceil(needed - SPARE)))
-            cost -= (counted - count) * self.network.problem.pool_by_name[pool].price_usd_per_h
+            cost -= (counted - count) * self.network.usd_per_h[pool]
             if shares:
                 groups.append(Group(pool, shares, count))
         if self.moves is None:
@@ -315,7 +315,7 @@ class _Model(Mip):
             found += arrange(group.shares, group.count, busy, running, price)
         used = [single for single in found if single.shares]
         dearer = loads_usd_per_h(used, price) - sum(value * column.value() for column, value in self.moving[pool])
-        dearer -= (len(found) - len(used)) * self.network.problem.pool_by_name[pool].price_usd_per_h
+        dearer -= (len(found) - len(used)) * self.network.usd_per_h[pool]
         return [Group(pool, single.shares, 1) for single in used], dearer
 
     def multipliers(self) -> Multipliers:
@@ -457,7 +457,7 @@ class _Model(Mip):
     def _cost(self) -> list[tuple[Any, float]]:
         terms: list[tuple[Any, float]] = []
         for (pool, _), count in self.counts.items():
-            terms.append((count, self.network.problem.pool_by_name[pool].price_usd_per_h))
+            terms.append((count, self.network.usd_per_h[pool]))
         for bag, (home, edges), fractions in zip(self.network.bags, self.network.homes, self.fractions, strict=True):
             for tiers, variable in fractions.items():
                 at = dict(zip(bag.operators, tiers, strict=True))

@@ -12,12 +12,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from jellybean_solver.problem import ServiceTime, Times
 
 LEAST_FREE = 0.05  # of a worker's time, for any of its operators
-_ROUNDS = 20  # of the fixed point
+CLOSE = 1e-4  # a change of size that ends the search
+_ROUNDS = 20  # of the fixed point, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +55,20 @@ def runs(fed: Sequence[Fed]) -> list[Runs]:
     behind = sum(busy(one.times, one.per_s, 1.0) for one in fed) > 1.0
     for _ in range(_ROUNDS):
         used = [busy(one.times, one.per_s, now.mean) for one, now in zip(fed, found, strict=True)]
-        once = sum(service_of(one.times, now.mean).mean_s for one, now in zip(fed, found, strict=True) if one.batch > 1)
+        once = sum(mean_s(one.times, now.mean) for one, now in zip(fed, found, strict=True) if one.batch > 1)
         singles = sum(own for one, own in zip(fed, used, strict=True) if one.batch == 1)
         longest_s = once / max(LEAST_FREE, 1.0 - singles)
         free = [1.0 - sum(used) + own for own in used]
+        before = found
         found = [_next(one, now, left, longest_s, behind) for one, now, left in zip(fed, found, free, strict=True)]
+        if all(abs(now.mean - last.mean) < CLOSE for now, last in zip(found, before, strict=True)):
+            break
     return found
 
 
 def busy(times: Times, per_s: float, size: float) -> float:
     """Share of a worker's time for requests in runs of a size."""
-    return per_s * service_of(times, size).mean_s / size
+    return per_s * mean_s(times, size) / size
 
 
 def _next(fed: Fed, now: Runs, free: float, longest_s: float, behind: bool) -> Runs:
@@ -74,7 +76,7 @@ def _next(fed: Fed, now: Runs, free: float, longest_s: float, behind: bool) -> R
 
     `behind`: runs of one would not keep up.
     """
-    own_s = service_of(fed.times, now.mean).mean_s
+    own_s = mean_s(fed.times, now.mean)
     cycle_s = min(own_s / max(free, LEAST_FREE), max(own_s, longest_s))
     come = fed.per_s / fed.group * cycle_s
     none = max(0.0, 1.0 - come)  # chance that nothing came, if as regular as can be
@@ -89,11 +91,19 @@ def _next(fed: Fed, now: Runs, free: float, longest_s: float, behind: bool) -> R
     return Runs(min(most, (now.mean + size) / 2.0), min(most, max(size, seen)), turn_s if most > 1 else 0.0)
 
 
+def mean_s(times: Times, size: float) -> float:
+    """Mean seconds of a run of a size, between profiled ones in proportion."""
+    if size in times:
+        return times[int(size)].mean_s
+    above = min(known for known in times if known >= size - 1e-9)
+    below = max((known for known in times if known < size), default=above)
+    part = (size - below) / (above - below) if above > below else 0.0
+    return (1.0 - part) * times[below].mean_s + part * times[above].mean_s
+
+
 def service_of(times: Times, size: float) -> ServiceTime:
-    """Time of a run of a size between profiled ones, spread as that of the next larger one."""
+    """The same with its quantiles: spread as those of the next larger profiled size."""
     if size in times:
         return times[int(size)]
-    sizes = sorted(times)
-    above = min(known for known in sizes if known >= size - 1e-9)
-    mean_s = float(np.interp(size, sizes, [times[known].mean_s for known in sizes]))
-    return replace(times[above], mean_s=mean_s)
+    above = min(known for known in times if known >= size - 1e-9)
+    return replace(times[above], mean_s=mean_s(times, size))

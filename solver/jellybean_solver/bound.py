@@ -35,7 +35,7 @@ class Multipliers:
 
 def prices(network: Network) -> Multipliers:
     """Every worker at its price, no capacity: the bound before any relaxation was solved."""
-    return Multipliers({(name, pool.name): pool.price_usd_per_h for name in network.names for pool in network.pools})
+    return Multipliers({(name, pool): price for name in network.names for pool, price in network.usd_per_h.items()})
 
 
 def lagrangian(network: Network, demand: Demand, multipliers: Multipliers) -> float:
@@ -46,12 +46,12 @@ def lagrangian(network: Network, demand: Demand, multipliers: Multipliers) -> fl
         presence = [multipliers.presence.get((name, pool.name), 0.0) for name in network.names]
         if pool.sharing is Sharing.SHARED:
             # One count serves all operators, so their load multiplier is one and the same row's.
-            constant += pool.count * min(0.0, pool.price_usd_per_h - max(load, default=0.0) - sum(presence))
+            constant += pool.count * min(0.0, network.usd_per_h[pool.name] - max(load, default=0.0) - sum(presence))
         else:
             scarcity = multipliers.scarcity.get(pool.name, 0.0)
             constant -= pool.count * scarcity
             for own, part in zip(load, presence, strict=True):
-                constant += pool.count * min(0.0, pool.price_usd_per_h + scarcity - own - part)
+                constant += pool.count * min(0.0, network.usd_per_h[pool.name] + scarcity - own - part)
     place = {
         name: {
             pool: workers * multipliers.load.get((name, pool), 0.0) + multipliers.presence.get((name, pool), 0.0)

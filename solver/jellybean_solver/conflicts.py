@@ -310,7 +310,9 @@ def used_of(problem: Problem, plan: Plan, requirement: Requirement, resolver: Re
         Kind.SHARING: lambda: None,
         Kind.RESIDENCY: lambda: None,
         Kind.BANDWIDTH: lambda: sum(
-            use.bytes_per_s for use in link_uses(plan) if (use.upstream_tier, use.downstream_tier) == subjects
+            use.bytes_per_s / use.sites
+            for use in link_uses(plan)
+            if (use.upstream_tier, use.downstream_tier) == subjects
         ),
         Kind.MEMORY: lambda: max((_held_bytes(plan, w.name) for w in plan.workers if w.pool in subjects), default=0.0),
         Kind.COUNT: lambda: float(sum(worker.pool in subjects for worker in plan.workers)),

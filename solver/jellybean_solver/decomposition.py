@@ -65,6 +65,7 @@ def build_plan(
         cost=Cost(0.0, 0.0),
         accuracy=None,
         certificate=certificate,
+        sites={tier: count for tier, count in problem.sites.items() if count > 1},
     )
 
 
@@ -211,7 +212,7 @@ def _worker(
     for name in network.names:
         share = served.get((name, seat.name), 0.0)
         if share > 0:
-            rates[name] = problem.rate_per_s[name] * share
+            rates[name] = problem.rate_per_s[name] * share / problem.sites.get(seat.pool.tier, 1)
             variant = problem.operator_by_name[name].variant(selection[name])
             load += rates[name] * network.request_s(name, variant, seat.pool.name)
     if not rates:

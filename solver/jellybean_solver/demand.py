@@ -1,10 +1,10 @@
 """What a selection, whole or partial, asks of the fleet: the figures that bounds and assignments share.
 
 Notation. For operator o, pool p, tier t: `workers[o][p]` is the number of p's workers that all of o's requests would
-keep busy up to the cap on utilisation (rate x request_s / utilisation); `traffic[e][(t, u)]` the USD per hour if all
-of edge e's messages went from t to u, left out where data cannot flow or, by the workflow's own word, may not be. A
-partial selection takes the least over the open operators' variants, figure by figure, so that whatever is computed
-from it bounds every completion.
+keep busy up to the cap on utilisation (rate x request_s / utilisation / sites of p's tier: a worker stands for one in
+every site); `traffic[e][(t, u)]` the USD per hour if all of edge e's messages went from t to u, left out where data
+cannot flow or, by the workflow's own word, may not be. A partial selection takes the least over the open operators'
+variants, figure by figure, so that whatever is computed from it bounds every completion.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Network:
         self.names = tuple(operator.name for operator in problem.operators)
         self.pools = tuple(pool for pool in problem.pools if pool.count > 0)
         self.tier_of = {pool.name: pool.tier for pool in self.pools}
+        self.usd_per_h = {pool.name: problem.unit_usd_per_h(pool) for pool in self.pools}  # of a worker in each site
         inner: dict[EdgeKey, tuple[Edge, ...]] = {}
         for edge in problem.edges:
             if edge.upstream in problem.operator_by_name:
@@ -69,6 +70,7 @@ class Network:
         self._leasts: dict[tuple[str, int], Mapping[str, float]] = {}
         self.bandwidth: Mapping[Tiers, float] = {
             (link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s
+            * problem.sites.get(link.upstream_tier, 1)
             for link in problem.links
             if link.bandwidth_bytes_per_s is not None
         }
@@ -131,9 +133,10 @@ class Network:
     @cached_property
     def _workers(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
         rates, utilisation = self.problem.rate_per_s, self.problem.utilisation
+        sites = {pool: self.problem.sites.get(tier, 1) for pool, tier in self.tier_of.items()}
         return {
             (operator.name, variant.name): {
-                pool: rates[operator.name] * self.request_s(operator.name, variant, pool) / utilisation
+                pool: rates[operator.name] * self.request_s(operator.name, variant, pool) / utilisation / sites[pool]
                 for pool in self._memory[operator.name, variant.name]
             }
             for operator in self.problem.operators

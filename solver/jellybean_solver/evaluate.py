@@ -35,7 +35,7 @@ class Evaluation:
 
     cost: Cost
     accuracy: float | None
-    rates_per_s: Mapping[tuple[str, str], float]  # (operator, worker) -> requests per second
+    rates_per_s: Mapping[tuple[str, str], float]  # (operator, worker) -> requests per second, in one site
     loads: Mapping[str, float]  # worker -> busy fraction
     crossings: tuple[Crossing, ...]
     by_operator: Mapping[str, Cost]  # compute by share of its workers' load, network by the edges into it
@@ -52,13 +52,14 @@ class Evaluation:
 def evaluate(problem: Problem, plan: Plan) -> Evaluation:
     """Score `plan` as an answer to `problem`."""
     scorer = _Scorer(problem, plan)
-    compute = sum(worker.price_usd_per_h for worker in plan.workers)
+    compute = sum(worker.price_usd_per_h * problem.sites.get(worker.tier, 1) for worker in plan.workers)
     network = sum(crossing.cost_usd_per_h for crossing in scorer.crossings)
     cost = Cost(compute, network)
     accuracy = problem.accuracy.value(plan.selection) if not scorer.unknown else None
     violations = (
         *scorer.unknown,
         *scorer.wrong_routes(),
+        *scorer.wrong_sites(),
         *scorer.wrong_rates(),
         *scorer.wrong_workers(),
         *scorer.wrong_tiers(),
@@ -90,9 +91,13 @@ class _Scorer:
         found: dict[tuple[str, str], float] = {}
         for route in self.plan.routes:
             for name, worker in route.workers.items():
-                rate = self.problem.rate_per_s.get(name, 0.0) * route.weight
+                rate = self.problem.rate_per_s.get(name, 0.0) * route.weight / self._sites(worker)
                 found[name, worker] = found.get((name, worker), 0.0) + rate
         return found
+
+    def _sites(self, worker_name: str) -> int:
+        worker = self.plan.worker_by_name.get(worker_name)
+        return self.problem.sites.get(worker.tier, 1) if worker is not None else 1
 
     @cached_property
     def shares(self) -> Mapping[tuple[str, str], float]:
@@ -172,6 +177,12 @@ class _Scorer:
             for name in worker.rates_per_s:
                 if (name, worker.name) not in self.rates:
                     yield f"{worker.name} states a rate of {name}, but no route brings any"
+
+    def wrong_sites(self) -> Iterator[str]:
+        for tier in self.problem.tiers:
+            stated, sites = self.plan.sites.get(tier, 1), self.problem.sites.get(tier, 1)
+            if stated != sites:
+                yield f"the plan is for {stated:,} sites of {tier}, of which there are {sites:,}"
 
     def wrong_workers(self) -> Iterator[str]:
         counted: dict[str, int] = {}
@@ -265,10 +276,13 @@ class _Scorer:
         for tiers, carries in carried.items():
             link = self.problem.link_by_tiers.get(tiers)
             limit = link.bandwidth_bytes_per_s if link is not None else None
-            if limit is not None and carries > limit * (1 + RELATIVE):
+            sites = self.problem.sites.get(tiers[0], 1)
+            one = carries / sites
+            if limit is not None and one > limit * (1 + RELATIVE):
+                link_of = "the link" if sites == 1 else f"each of the {sites:,} links"
                 yield (
-                    f"bandwidth: the link {tiers[0]} -> {tiers[1]} would carry {carries * 8e-6:.3f} Mbit/s, "
-                    f"{(carries / limit - 1) * 100:.1f} % more than its {limit * 8e-6:.3f} Mbit/s"
+                    f"bandwidth: {link_of} {tiers[0]} -> {tiers[1]} would carry {one * 8e-6:.3f} Mbit/s, "
+                    f"{(one / limit - 1) * 100:.1f} % more than its {limit * 8e-6:.3f} Mbit/s"
                 )
 
     def cost_by_operator(self) -> Mapping[str, Cost]:
@@ -278,7 +292,7 @@ class _Scorer:
             total = self.loads[worker.name]
             for name in hosted:
                 part = self.shares.get((name, worker.name), 0.0) / total if total > 0 else 1 / len(hosted)
-                compute[name] += worker.price_usd_per_h * part
+                compute[name] += worker.price_usd_per_h * self._sites(worker.name) * part
         network = dict.fromkeys(compute, 0.0)
         for crossing in self.crossings:
             network[crossing.downstream] += crossing.cost_usd_per_h
@@ -287,7 +301,7 @@ class _Scorer:
     def cost_by_tier(self) -> Mapping[str, Cost]:
         found: dict[str, Cost] = {}
         for tier in self.problem.tiers:
-            compute = sum(w.price_usd_per_h for w in self.plan.workers if w.tier == tier)
+            compute = sum(w.price_usd_per_h * self._sites(w.name) for w in self.plan.workers if w.tier == tier)
             network = sum(c.cost_usd_per_h for c in self.crossings if c.downstream_tier == tier)
             found[tier] = Cost(compute, network)
         return found

@@ -37,13 +37,17 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """Traffic on one link. `use` is the fraction of its bandwidth, None when that is unlimited."""
+    """Traffic on one link, or on the links of all its `sites` together.
+
+    `use` is the fraction of its bandwidth, None when that is unlimited.
+    """
 
     upstream_tier: str
     downstream_tier: str
     bytes_per_s: float
     cost_usd_per_h: float
     use: float | None
+    sites: int = 1
 
 
 def edge_weights(
@@ -81,7 +85,8 @@ def flows(plan: Plan) -> tuple[Flow, ...]:
             tier, rate, size = tier_of[there], upstream.rate_per_s, upstream.message_bytes[edge.downstream]
         else:
             source = source_by_name[edge.upstream]
-            tier, rate, size = source.tier, source.rate_per_s, source.message_bytes
+            tier, size = source.tier, source.message_bytes
+            rate = source.rate_per_s * plan.sites.get(tier, 1)
         messages = weight * rate * (edge.ratio if edge.kind is EdgeKind.FAN_OUT else 1.0)
         paid = price.get((tier, tier_of[here]), 0.0) if tier != tier_of[here] else 0.0
         cost = traffic_usd_per_h(messages * size, paid)
@@ -98,6 +103,7 @@ def link_uses(plan: Plan) -> tuple[LinkUse, ...]:
         ends = (link.upstream_tier, link.downstream_tier)
         on_link = [flow for flow in carried if (flow.upstream_tier, flow.downstream_tier) == ends]
         rate = sum(flow.bytes_per_s for flow in on_link)
-        use = rate / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else None
-        found.append(LinkUse(*ends, rate, sum(flow.cost_usd_per_h for flow in on_link), use))
+        sites = plan.sites.get(link.upstream_tier, 1)
+        use = rate / sites / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else None
+        found.append(LinkUse(*ends, rate, sum(flow.cost_usd_per_h for flow in on_link), use, sites))
     return tuple(found)

@@ -99,7 +99,7 @@ def _children(network: Network, demand: Demand, partial: _Partial, name: str) ->
             for pool in network.pools
             if pool.tier in tiers[:number] and pool.name in demand.workers[name]
         ]
-        found = _workers(free, demand.workers[name])
+        found = _workers(free, demand.workers[name], network.usd_per_h)
         if found is None or (number > 1 and all(network.tier_of[pool] != last for pool in found)):
             continue
         taken = {(name, pool): count for pool, (count, _) in found.items()}
@@ -107,7 +107,7 @@ def _children(network: Network, demand: Demand, partial: _Partial, name: str) ->
         within: dict[str, float] = {}
         for pool, (_, share) in found.items():
             within[network.tier_of[pool]] = within.get(network.tier_of[pool], 0.0) + share
-        price = sum(network.problem.pool_by_name[pool].price_usd_per_h * count for pool, (count, _) in found.items())
+        price = sum(network.usd_per_h[pool] * count for pool, (count, _) in found.items())
         cost = partial.cost + price + _traffic(network, demand, partial, name, within)
         yield _Partial(cost, {**partial.tiers, name: within}, {**partial.taken, **taken}, {**partial.shares, **shares})
 
@@ -132,7 +132,9 @@ def _traffic(network: Network, demand: Demand, partial: _Partial, name: str, wit
     return total
 
 
-def _workers(free: Sequence[tuple[Pool, int]], busy: Mapping[str, float]) -> dict[str, tuple[int, float]] | None:
+def _workers(
+    free: Sequence[tuple[Pool, int]], busy: Mapping[str, float], usd_per_h: Mapping[str, float]
+) -> dict[str, tuple[int, float]] | None:
     """Per pool the workers taken and the fraction of requests they serve; None when all cannot sustain the rate."""
     taken: dict[str, tuple[int, float]] = {}
     rest = 1.0
@@ -142,9 +144,9 @@ def _workers(free: Sequence[tuple[Pool, int]], busy: Mapping[str, float]) -> dic
             return None
         finishing = [pool for pool in left if rest * busy[pool.name] <= 1 + MET]
         if finishing:
-            chosen, share = min(finishing, key=lambda pool: pool.price_usd_per_h), rest
+            chosen, share = min(finishing, key=lambda pool: usd_per_h[pool.name]), rest
         else:
-            chosen = min(left, key=lambda pool: pool.price_usd_per_h * busy[pool.name])
+            chosen = min(left, key=lambda pool: usd_per_h[pool.name] * busy[pool.name])
             share = 1.0 / busy[chosen.name]
         count, before = taken.get(chosen.name, (0, 0.0))
         taken[chosen.name] = count + 1, before + share

@@ -1,24 +1,32 @@
-"""Less load than the cap allows on some pools: what a latency needs that queues would break."""
+"""Less load than the caps allow on some pools and on links: what a latency needs that queues would break."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from jellybean_solver.plan import Plan, PlannedOperator, PlannedWorker
-from jellybean_solver.problem import Problem, Variant
-
-Shares = Mapping[str, float]  # pool -> share of the cap on utilisation that its workers may be loaded to
+from jellybean_solver.problem import Link, Problem, Variant
 
 
-def with_headroom(problem: Problem, shares: Shares) -> Problem:
-    """The problem in which a request counts for more where less load is allowed."""
-    if not shares:
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Shares of the caps that loads may reach: `pools` of that on utilisation, `links` of all links' bandwidths."""
+
+    pools: Mapping[str, float] = field(default_factory=dict)
+    links: float = 1.0
+
+
+def with_headroom(problem: Problem, room: Room) -> Problem:
+    """The problem in which a request counts for more where less load is allowed, and links carry less."""
+    if room.links < 1.0:
+        problem = replace(problem, links=tuple(_narrower(link, room.links) for link in problem.links))
+    if not room.pools:
         return problem
 
     def slowed(variant: Variant) -> Variant:
         service = {
-            pool: {size: replace(time, load_s=time.load_s / shares.get(pool, 1.0)) for size, time in times.items()}
+            pool: {size: replace(time, load_s=time.load_s / room.pools.get(pool, 1.0)) for size, time in times.items()}
             for pool, times in variant.service.items()
         }
         return replace(variant, service=service)
@@ -30,8 +38,13 @@ def with_headroom(problem: Problem, shares: Shares) -> Problem:
     return replace(problem, operators=operators)
 
 
+def _narrower(link: Link, share: float) -> Link:
+    bandwidth = link.bandwidth_bytes_per_s
+    return replace(link, bandwidth_bytes_per_s=None if bandwidth is None else share * bandwidth)
+
+
 def in_own_figures(problem: Problem, plan: Plan) -> Plan:
-    """A plan of a problem with headroom, or fewer batch sizes, with the service times and loads of the problem."""
+    """A plan of a problem with headroom, or fewer batch sizes, with the times, loads and links of the problem."""
 
     def restored(operator: PlannedOperator) -> PlannedOperator:
         known = problem.operator_by_name[operator.name].variant(operator.variant).service
@@ -48,5 +61,6 @@ def in_own_figures(problem: Problem, plan: Plan) -> Plan:
         plan,
         operators=tuple(operators.values()),
         workers=tuple(loaded(worker) for worker in plan.workers),
+        links=problem.links,
         utilisation=problem.utilisation,
     )

@@ -264,10 +264,12 @@ class _Explainer:
         """What is used up at the largest share that fits."""
         full = [pool for pool in self.fleet.network.pools if found.busy[pool.name] > FULL * pool.count]
         if len(full) == len(self.fleet.network.pools):
-            yield f"full pools: all {len(full)}, with {sum(pool.count for pool in full)} workers"
+            workers = sum(pool.count * self.problem.sites.get(pool.tier, 1) for pool in full)
+            yield f"full pools: all {len(full)}, with {workers} workers"
             return
         if full:
-            yield "full pools: " + ", ".join(f"{pool.name} ({pool.count} in {pool.tier})" for pool in full)
+            in_ = {pool.tier: self.problem.in_each(pool.tier) or f" in {pool.tier}" for pool in full}
+            yield "full pools: " + ", ".join(f"{pool.name} ({pool.count}{in_[pool.tier]})" for pool in full)
         names = {pool.name for pool in full}
         demand = self.fleet.network.demand(selection)
         short = [name for name, workers in demand.workers.items() if set(workers) <= names]
@@ -275,13 +277,19 @@ class _Explainer:
             yield f"run short: {', '.join(short)} (can run in no other pool)"
         for (up, down), share in found.carried.items():
             if share > FULL:
-                yield f"full link: {up} -> {down} ({self.fleet.network.bandwidth[up, down] * 8e-6:.4g} Mbit/s)"
+                sites = self.problem.sites.get(up, 1)
+                each = "" if sites == 1 else f" from each of {sites:,} sites"
+                bandwidth = self.fleet.network.bandwidth[up, down] / sites
+                yield f"full link: {up} -> {down} ({bandwidth * 8e-6:.4g} Mbit/s{each})"
         exclusive = [pool.name for pool in self.fleet.network.pools if pool.sharing is Sharing.EXCLUSIVE]
         if exclusive and not full:
             yield f"exclusive pools ({', '.join(exclusive)}) give each operator whole workers; sharing would fit more"
 
     def _fits_at_most(self, scale: float, selection: Selection) -> str:
-        rates = ", ".join(f"{s.name} {scale * s.rate_per_s:.4g} of {s.rate_per_s:g}/s" for s in self.problem.sources)
+        rates = ", ".join(
+            f"{s.name} {scale * s.rate_per_s:.4g} of {s.rate_per_s:g}/s{self.problem.in_each(s.tier)}"
+            for s in self.problem.sources
+        )
         return (
             f"capacity: at most {scale:.4g} of the rates fits ({rates}), with {self._words(selection)}, "
             f"at a utilisation of at most {self.problem.utilisation:g}"

@@ -229,7 +229,7 @@ class _Joint:
                 for user in users[pool.name]:
                     by_name.setdefault(user[0], []).append(user)
                 groups = list(by_name.values())
-            counts = [self._counted(group, pool.count, pool.price_usd_per_h) for group in groups if group]
+            counts = [self._counted(group, pool.count, self.network.usd_per_h[pool.name]) for group in groups if group]
             if len(counts) > 1:
                 row = int(self.program.add_rows(-math.inf, pool.count, 1)[0])
                 self.program.fill([row] * len(counts), counts, 1.0)

@@ -29,6 +29,7 @@ class Kind:
     """Pools with the same workers, cheapest first."""
 
     pools: tuple[Pool, ...]
+    usd_per_h: float  # of the cheapest, in every site
 
     @property
     def exclusive(self) -> bool:
@@ -86,7 +87,7 @@ class Kinds:
     @cached_property
     def price(self) -> Floats:
         """USD per hour of a kind's cheapest worker."""
-        return np.array([kind.pools[0].price_usd_per_h for kind in self.kinds])
+        return np.array([kind.usd_per_h for kind in self.kinds])
 
 
 def kinds_of(network: Network, choices: Sequence[Choice], demands: Mapping[Choice, Demand]) -> Kinds:
@@ -109,11 +110,13 @@ def kinds_of(network: Network, choices: Sequence[Choice], demands: Mapping[Choic
     return Kinds(
         tuple(choices),
         np.array([place[name] for name, _ in choices], np.int64),
-        tuple(
-            Kind(tuple(sorted((network.pools[i] for i in indices), key=lambda pool: pool.price_usd_per_h)))
-            for indices in alike.values()
-        ),
+        tuple(_kind(network, indices) for indices in alike.values()),
         np.array([tiers[network.pools[i].tier] for i in first], np.int64),
         workers[:, first],
         memory[:, first],
     )
+
+
+def _kind(network: Network, indices: Sequence[int]) -> Kind:
+    pools = tuple(sorted((network.pools[i] for i in indices), key=lambda pool: pool.price_usd_per_h))
+    return Kind(pools, network.usd_per_h[pools[0].name])

@@ -53,16 +53,21 @@ def latency(plan: Plan) -> Latency:
 
 def queueing(plan: Plan) -> Mapping[str, float]:
     """Seconds that a request waits on average at a worker of each pool, the longest of its workers."""
+    longest: dict[str, float] = {}
+    for name, wait_s in waits(plan).items():
+        pool = plan.worker_by_name[name].pool
+        longest[pool] = max(longest.get(pool, 0.0), wait_s)
+    return longest
+
+
+def waits(plan: Plan) -> Mapping[str, float]:
+    """Seconds that a request waits on average at each worker."""
     stations = Stations(plan)
     turns_s = dict.fromkeys((worker.name for worker in plan.workers), 0.0)
-    for (_, name), found in stations.runs.items():
-        turns_s[name] = max(turns_s[name], found.turn_s)
-    waits: dict[str, float] = {}
-    for worker in plan.workers:
-        queues = stations.workers[worker.name]
-        wait_s = max(queues.bursts.mean_s, turns_s[worker.name]) + queues.own.mean_s
-        waits[worker.pool] = max(waits.get(worker.pool, 0.0), wait_s)
-    return waits
+    for (_, name), runs in stations.runs.items():
+        turns_s[name] = max(turns_s[name], runs.turn_s)
+    queues = stations.workers.items()
+    return {name: max(queue.bursts.mean_s, turns_s[name]) + queue.own.mean_s for name, queue in queues}
 
 
 def unqueued_s(times: Times, batch: int, jobs_at_once: float) -> float:

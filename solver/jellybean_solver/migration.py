@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from jellybean_solver.plan import Plan, PlannedWorker
 from jellybean_solver.plan_matching import HostedModel, Worth, hosted, match_workers
 from jellybean_solver.problem import GIB, Link, ModelRef
+from jellybean_solver.sites import both_sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +105,21 @@ def model_bytes(model: ModelRef | None, memory_bytes: float | None) -> float | N
 
 
 def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
-    """What going from `before` to `after` takes and costs at least, workers of a pool being alike."""
+    """What going from `before` to `after` takes and costs at least, workers of a pool being alike.
+
+    In the sites that both plans have: what opens or closes loads or drops all of its own, whatever the plan.
+    """
     priced = _Priced(after, prices)
     loads: Counter[tuple[str, str, HostedModel]] = Counter()
     kept = dropped = 0
     for one, two in match_workers(before, after, priced.worth):
         had = hosted(before, one) if one is not None else frozenset()
         has = hosted(after, two) if two is not None else frozenset()
-        kept, dropped = kept + len(has & had), dropped + len(had - has)
+        tier = next(worker.tier for worker in (one, two) if worker is not None)
+        sites = both_sites(before.sites, after.sites, tier)
+        kept, dropped = kept + len(has & had) * sites, dropped + len(had - has) * sites
         if two is not None:
-            loads.update((two.pool, two.tier, model) for model in has - had)
+            loads.update({(two.pool, tier, model): sites for model in has - had})
     ordered = sorted(loads.items(), key=lambda item: (after.tiers.index(item[0][1]), item[0][0], item[0][2].operator))
     return Migration(tuple(priced.loads(*place, count) for place, count in ordered), kept, dropped)
 

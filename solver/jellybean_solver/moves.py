@@ -14,6 +14,7 @@ from jellybean_solver.demand import Network
 from jellybean_solver.migration import Migration, MigrationPrices, migration, model_bytes
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import GIB, Variant
+from jellybean_solver.sites import both_sites
 
 Held = frozenset[str]  # operators whose chosen model a running worker holds
 
@@ -90,7 +91,7 @@ class Running:
         return total
 
     def load_usd_per_h(self, name: str, variant: str, pool: str) -> float:
-        """One replica of a variant on a worker of the pool, spread over the horizon."""
+        """One replica of a variant on a worker of the pool, in each site, spread over the horizon."""
         return self._load_usd[name, variant, pool] / self.horizon_h
 
     def holding(self, name: str, variant: str, pool: str) -> int:
@@ -126,5 +127,7 @@ class Running:
         for (name, variant), one in self._variants.items():
             for pool in self.network.pools:
                 size = model_bytes(one.model, one.memory_bytes.get(pool.name)) or 0.0
-                found[name, variant, pool.name] = self.prices.start_usd + size / GIB * self.per_gib[pool.tier]
+                replica_usd = self.prices.start_usd + size / GIB * self.per_gib[pool.tier]
+                sites = both_sites(self.plan.sites, self.network.problem.sites, pool.tier)
+                found[name, variant, pool.name] = replica_usd * sites
         return found

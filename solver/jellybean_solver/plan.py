@@ -7,12 +7,12 @@ Kubernetes and the simulator read nothing else) and its content hash names it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from jellybean_solver.problem import Edge, Link, ModelRef, Sharing, Slo, Source, Times, request_s
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class PlannedOperator:
 
 @dataclass(frozen=True, slots=True)
 class PlannedWorker:
-    """One concrete worker. `rates_per_s`: operator -> requests per second it is meant to serve."""
+    """One worker, in each site of its tier. `rates_per_s`: operator -> requests per second it is meant to serve."""
 
     name: str  # pool-1, pool-2, ...
     pool: str
@@ -86,7 +86,10 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """An operator on a worker pool, summed over its workers. `load` is its mean busy fraction of those workers."""
+    """An operator on a worker pool, summed over its workers. `load` is its mean busy fraction of those workers.
+
+    `count` workers in each of `sites` sites; the rate is that of all.
+    """
 
     operator: str
     variant: str
@@ -96,11 +99,16 @@ class Placement:
     batch: int
     rate_per_s: float
     load: float
+    sites: int = 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Selection, placements and routing, with the price and the proof."""
+    """Selection, placements and routing, with the price and the proof.
+
+    `sites`: tier -> how many alike sites it has, where more than one (sites.py). Then a worker stands for one in each
+    site, sources and links for those of one site; operators' rates, routes' weights and costs are of all together.
+    """
 
     name: str
     tiers: tuple[str, ...]
@@ -115,6 +123,7 @@ class Plan:
     cost: Cost
     accuracy: float | None
     certificate: Certificate
+    sites: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def selection(self) -> Mapping[str, str]:
@@ -137,6 +146,7 @@ class Plan:
             for pool in pools:
                 workers = [w for w in self.workers if w.pool == pool and operator.name in w.rates_per_s]
                 rate = sum(worker.rates_per_s[operator.name] for worker in workers)
+                sites = self.sites.get(workers[0].tier, 1)
                 found.append(
                     Placement(
                         operator=operator.name,
@@ -145,8 +155,9 @@ class Plan:
                         tier=workers[0].tier,
                         count=len(workers),
                         batch=operator.batch[pool],
-                        rate_per_s=rate,
+                        rate_per_s=rate * sites,
                         load=rate * operator.request_s(pool) / len(workers),
+                        sites=sites,
                     )
                 )
         return tuple(found)

@@ -48,6 +48,7 @@ def _stated(plan: Plan) -> dict[tuple[str, ...], Any]:
             ("slo",): encode(plan.slo),
             ("utilisation",): plan.utilisation,
             ("hop_s",): plan.hop_s,
+            ("sites",): dict(plan.sites),
             **{("sources", source.name): _rest(encode(source), "name") for source in plan.sources},
             **{
                 ("links", link.upstream_tier, link.downstream_tier): _rest(

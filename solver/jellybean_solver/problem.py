@@ -42,7 +42,7 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where data is born. `message_bytes` is the size of one request's data."""
+    """Where data is born. `message_bytes` is the size of one request's data; the rate is that of one site."""
 
     name: str
     tier: str
@@ -135,7 +135,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """`count` identical workers in one tier. `speed` < 1 asks the local launcher to emulate a slower device."""
+    """`count` identical workers in each site of a tier. `speed` < 1: the local launcher emulates a slower device."""
 
     name: str
     tier: str
@@ -148,7 +148,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction between two tiers. A bandwidth of None is unlimited."""
+    """One direction between two tiers, of each site of the lower one. A bandwidth of None is unlimited."""
 
     upstream_tier: str
     downstream_tier: str
@@ -168,7 +168,11 @@ class Slo:
 
 @dataclass(frozen=True)
 class Problem:
-    """A workflow, a fleet and targets. `operators` are in topological order; `tiers` nearest the data first."""
+    """A workflow, a fleet and targets. `operators` are in topological order; `tiers` nearest the data first.
+
+    `sites`: tier -> how many of it there are, alike and planned alike (sites.py); 1 unless given. Sources, pools and
+    links say what one site has; rates of operators and edges are of all sites together.
+    """
 
     name: str
     tiers: tuple[str, ...]
@@ -180,6 +184,7 @@ class Problem:
     slo: Slo = Slo()
     utilisation: float = 0.8
     hop_s: float = 0.0  # time one message spends between two processes, links aside
+    sites: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
@@ -208,8 +213,8 @@ class Problem:
 
     @cached_property
     def rate_per_s(self) -> Mapping[str, float]:
-        """Requests per second of every source and operator, ratios applied along the DAG."""
-        rates = {source.name: source.rate_per_s for source in self.sources}
+        """Requests per second of every source and operator, ratios applied along the DAG, all sites together."""
+        rates = {source.name: source.rate_per_s * self.sites.get(source.tier, 1) for source in self.sources}
         for operator in self.operators:
             edge = operator.inputs[0]
             rates[operator.name] = rates[edge.upstream] * edge.ratio
@@ -229,6 +234,14 @@ class Problem:
             return known
         most = 1 if operator in self.unbatched else best_batch(known)
         return {size: known[size] for size in sorted(known) if size <= most}
+
+    def unit_usd_per_h(self, pool: Pool) -> float:
+        """What one worker of a pool costs, together with the like ones in all other sites."""
+        return pool.price_usd_per_h * self.sites.get(pool.tier, 1)
+
+    def in_each(self, tier: str) -> str:
+        """What to say after a figure of one site: ` in each store`, or nothing where the tier has no others."""
+        return f" in each {tier}" if self.sites.get(tier, 1) > 1 else ""
 
     def edge_rate_per_s(self, edge: Edge) -> float:
         """Messages per second on an edge: one per child for FAN_OUT and GATHER."""

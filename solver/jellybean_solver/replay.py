@@ -10,7 +10,7 @@ import random
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from jellybean_solver.errors import SolverError
@@ -101,23 +101,28 @@ def replay(
     most_requests: int = MOST_REQUESTS,
     progress: Progress = lambda done, total: None,
 ) -> Replay:
-    """Offer the trace's rates to an idle plan and answer every request.
+    """Offer the trace's rates, each of one site of its source's tier, to an idle plan and answer every request.
 
     `slow_latency_s`: what 99 of 100 requests take that meet nobody. SolverError when sources of one stream differ.
     """
     streams = request_streams(plan)
+    sites = {source.name: plan.sites.get(source.tier, 1) for source in plan.sources}
+    trace = _in_all(trace, sites)
     for stream in streams:
         _check_equal(trace, [source.name for source in stream.sources])
     leaders = {stream.sources[0].name: stream for stream in streams}
     trace = sampled(trace, list(leaders), _loads(plan, streams, trace), most_requests)
     groups = _groups(trace.stretches, list(leaders))
     poisson = any(stream.arrivals is Arrivals.POISSON for stream in streams)
-    recorder = _Recorder([_seconds(group) for group in groups], progress)
+    recorder = _Recorder([_seconds(group) for group in groups], _alike(plan), sites, progress)
     recorder.grace_s = [_grace_s(group, list(leaders), slow_latency_s, poisson) for group in groups]
     recorder.late_s = plan.slo.latency_p99_s or float("inf")
 
     def times(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
-        return traced_arrivals(trace.pieces(stream.sources[0].name), stream.arrivals, rng, phase)
+        leader = stream.sources[0].name
+        own = 1.0 / leaders[leader].sites  # each site offers its part
+        pieces = [(end_s, rate_per_s * own) for end_s, rate_per_s in trace.pieces(leader)]
+        return traced_arrivals(pieces, stream.arrivals, rng, phase)
 
     simulate(plan, make_workers, duration_s=trace.simulated_s, seed=seed, times=times, observer=recorder)
     network = _network_usd_per_h(plan, streams)
@@ -130,8 +135,12 @@ def replay(
 class _Recorder:
     """Sums by interval of what the simulator tells."""
 
-    def __init__(self, lengths_s: Sequence[float], progress: Progress) -> None:
+    def __init__(
+        self, lengths_s: Sequence[float], alike: Mapping[str, int], sites: Mapping[str, int], progress: Progress
+    ) -> None:
+        """`alike`: worker or link of the plan -> how many there are; `sites`: of each source's tier."""
         self.ends = list(accumulate(lengths_s))
+        self._alike, self._sites = alike, sites
         self.grace_s: list[float] = []
         self.late_s = float("inf")
         self._lengths_s = lengths_s
@@ -173,14 +182,15 @@ class _Recorder:
     ) -> ReplayInterval:
         """Closes an interval. `network`: leader of a stream -> USD per hour at one request per second."""
         latencies = sorted(self._latencies[index])
-        busy, length_s = self._busy[index], self._lengths_s[index]
+        length_s = self._lengths_s[index]
+        busy = {place: busy_s / self._alike[place] for place, busy_s in self._busy[index].items()}
         busiest = max(busy, key=busy.__getitem__, default=plan.workers[0].name)
         paid = max(sum(usd * stretch.rates_per_s[name] for name, usd in network.items()) for stretch in group)
         return ReplayInterval(
             start_s=group[0].start_s,
             end_s=group[-1].end_s,
             simulated_s=length_s,
-            rates_per_s={name: max(s.rates_per_s[name] for s in group) for name in group[0].rates_per_s},
+            rates_per_s={n: max(s.rates_per_s[n] for s in group) / self._sites[n] for n in group[0].rates_per_s},
             offered=self._offered[index],
             answered=self._answered[index],
             late=len(latencies) - bisect_right(latencies, self.late_s),
@@ -197,6 +207,25 @@ class _Recorder:
     def _at(self, now: float) -> int:
         """A request never arrives after the trace, but rounding may put one on its end."""
         return min(bisect_right(self.ends, now), len(self.ends) - 1)
+
+
+def _in_all(trace: RateTrace, sites: Mapping[str, int]) -> RateTrace:
+    """The trace with rates of all sites together."""
+    if max(sites.values()) == 1:
+        return trace
+    return RateTrace(
+        tuple(
+            replace(s, rates_per_s={n: rate * sites[n] for n, rate in s.rates_per_s.items()}) for s in trace.stretches
+        )
+    )
+
+
+def _alike(plan: Plan) -> dict[str, int]:
+    """How many there are of each worker and link of the plan."""
+    found = {worker.name: plan.sites.get(worker.tier, 1) for worker in plan.workers}
+    for link in plan.links:
+        found[f"{link.upstream_tier}->{link.downstream_tier}"] = plan.sites.get(link.upstream_tier, 1)
+    return found
 
 
 def _breaks(plan: Plan, intervals: Sequence[ReplayInterval]) -> tuple[Break, ...]:
@@ -307,17 +336,18 @@ def _loads(plan: Plan, streams: Sequence[RequestStream], trace: RateTrace) -> li
 def _loads_at_one(plan: Plan, stream: RequestStream) -> Mapping[str, float]:
     """Busy share of workers and links by one request per second of a stream."""
     loads: dict[str, float] = {}
+    alike = _alike(plan)
     for route in plan.routes:
         for name in stream.operators:
             operator, worker = plan.operator_by_name[name], plan.worker_by_name[route.workers[name]]
             busy = route.weight * operator.rate_per_s * operator.mean_request_s(worker.pool)
-            loads[worker.name] = loads.get(worker.name, 0.0) + busy / stream.rate_per_s
+            loads[worker.name] = loads.get(worker.name, 0.0) + busy / stream.rate_per_s / alike[worker.name]
     bandwidth = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in plan.links}
     for flow in flows(plan):
         limit = bandwidth.get((flow.upstream_tier, flow.downstream_tier))
         if flow.crosses and flow.downstream in stream.operators and limit:
             place = f"{flow.upstream_tier}->{flow.downstream_tier}"
-            loads[place] = loads.get(place, 0.0) + flow.bytes_per_s / limit / stream.rate_per_s
+            loads[place] = loads.get(place, 0.0) + flow.bytes_per_s / limit / stream.rate_per_s / alike[place]
     return loads
 
 

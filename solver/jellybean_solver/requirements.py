@@ -61,7 +61,7 @@ def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None =
     if exclusive is None:
         exclusive = [(pool.name,) for pool in problem.pools if pool.sharing is Sharing.EXCLUSIVE]
     sources = tuple(source.name for source in problem.sources)
-    rates = " and ".join(f"{source.name} {source.rate_per_s:g}/s" for source in problem.sources)
+    rates = " and ".join(f"{s.name} {s.rate_per_s:g}/s{problem.in_each(s.tier)}" for s in problem.sources)
     found = [Requirement(Kind.RATE, sources, 1.0, f"the rate of {rates}")]
     if slo.accuracy is not None:
         found.insert(0, Requirement(Kind.ACCURACY, (), slo.accuracy, f"the accuracy target of {slo.accuracy:g}"))
@@ -77,7 +77,7 @@ def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None =
     found += [Requirement(Kind.SHARING, names, None, f"exclusive workers in {', '.join(names)}") for names in exclusive]
     found += _of_links(problem)
     found += _of_places(problem)
-    found += _of_pools(problem.pools)
+    found += _of_pools(problem)
     return tuple(found)
 
 
@@ -85,7 +85,8 @@ def _of_links(problem: Problem) -> Iterable[Requirement]:
     for link in problem.links:
         if link.bandwidth_bytes_per_s is not None:
             ends = (link.upstream_tier, link.downstream_tier)
-            words = f"the {link.bandwidth_bytes_per_s * 8e-6:g} Mbit/s of the link {ends[0]} -> {ends[1]}"
+            link_of = "each link" if problem.sites.get(ends[0], 1) > 1 else "the link"
+            words = f"the {link.bandwidth_bytes_per_s * 8e-6:g} Mbit/s of {link_of} {ends[0]} -> {ends[1]}"
             yield Requirement(Kind.BANDWIDTH, ends, link.bandwidth_bytes_per_s, words)
 
 
@@ -100,15 +101,17 @@ def _of_places(problem: Problem) -> Iterable[Requirement]:
                 yield Requirement(Kind.RESIDENCY, (edge.upstream, edge.downstream), None, words)
 
 
-def _of_pools(pools: Sequence[Pool]) -> Iterable[Requirement]:
+def _of_pools(problem: Problem) -> Iterable[Requirement]:
     """One kind after the other."""
+    pools = problem.pools
     for pool in pools:
         if pool.memory_bytes is not None:
             words = f"the {pool.memory_bytes / 2**20:g} MiB of each worker of {pool.name}"
             yield Requirement(Kind.MEMORY, (pool.name,), pool.memory_bytes, words)
     for pool in pools:
         workers = "worker" if pool.count == 1 else "workers"
-        yield Requirement(Kind.COUNT, (pool.name,), pool.count, f"the {pool.count} {workers} of {pool.name}")
+        words = f"the {pool.count} {workers} of {pool.name}{problem.in_each(pool.tier)}"
+        yield Requirement(Kind.COUNT, (pool.name,), pool.count, words)
 
 
 def eased(problem: Problem, requirement: Requirement, value: float) -> Problem:
@@ -129,13 +132,14 @@ def without(problem: Problem, *dropped: Requirement) -> Problem:
 
 def _enough(problem: Problem, name: str) -> int:
     """No plan uses more workers of a pool: whole ones for every operator alone, with its slowest variant."""
-    rates = problem.rate_per_s
+    rates, pool = problem.rate_per_s, problem.pool_by_name[name]
+    sites = problem.sites.get(pool.tier, 1)
     most = 0
     for operator in problem.operators:
         known = (variant.service.get(name, {}) for variant in operator.variants)
         slowest_s = max((request_s(times, batch) for times in known for batch in times), default=0.0)
-        most += 1 + math.ceil(rates[operator.name] * slowest_s / problem.utilisation)
-    return max(most, problem.pool_by_name[name].count)
+        most += 1 + math.ceil(rates[operator.name] * slowest_s / problem.utilisation / sites)
+    return max(most, pool.count)
 
 
 def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:

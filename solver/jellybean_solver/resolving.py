@@ -273,7 +273,12 @@ def differences(base: Plan, other: Plan) -> tuple[str, ...]:
     counts = _counts(other)
     for worker in base.workers:
         counts[worker.pool] = counts.get(worker.pool, 0) - 1
-    moved = [f"{count:+d} {pool}" for pool, count in sorted(counts.items(), key=lambda item: -item[1]) if count]
+    each = {w.pool: f" in each {w.tier}" for plan in (base, other) for w in plan.workers if w.tier in plan.sites}
+    moved = [
+        f"{count:+d} {pool}{each.get(pool, '')}"
+        for pool, count in sorted(counts.items(), key=lambda item: -item[1])
+        if count
+    ]
     return (*found, ", ".join(moved)) if moved else tuple(found)
 
 

@@ -30,6 +30,7 @@ def restated(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str,
         slo=problem.slo,
         utilisation=problem.utilisation,
         hop_s=problem.hop_s,
+        sites={tier: count for tier, count in problem.sites.items() if count > 1},
     )
     shares: dict[str, dict[str, float]] = {}
     for route in plan.routes:
@@ -91,7 +92,8 @@ def _times(variant: Variant, pool: str, planned: PlannedOperator) -> Times:
 
 
 def _worker(problem: Problem, plan: Plan, worker: PlannedWorker, shares: Mapping[str, float]) -> PlannedWorker:
-    rates = {name: plan.operator_by_name[name].rate_per_s * share for name, share in shares.items()}
+    sites = problem.sites.get(worker.tier, 1)
+    rates = {name: plan.operator_by_name[name].rate_per_s * share / sites for name, share in shares.items()}
     pool = problem.pool_by_name.get(worker.pool)
     if pool is None:
         return replace(worker, rates_per_s=rates)

@@ -60,9 +60,9 @@ def with_one_paid(problem: Problem, pool: Pool) -> Problem:
 
 def as_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
     """The plan of `with_one_paid` in the words of the problem before: the worker's name and price, and the targets."""
-    paid, price = _paid(pool), pool.price_usd_per_h
+    paid, price = _paid(pool), problem.unit_usd_per_h(pool)
     workers = tuple(
-        replace(worker, pool=pool.name, price_usd_per_h=price) if worker.pool == paid else worker
+        replace(worker, pool=pool.name, price_usd_per_h=pool.price_usd_per_h) if worker.pool == paid else worker
         for worker in plan.workers
     )
     operators = tuple(

@@ -39,7 +39,8 @@ class _Rounding:
         paid = np.bincount(skeleton.pools_kind, point.values[skeleton.paid], len(kinds.kinds))
         self.room = kinds.counts - paid
         pools = [pool for kind in kinds.kinds for pool in kind.pools]
-        costs, most = [pool.price_usd_per_h for pool in pools], [float(pool.count) for pool in pools]
+        price = skeleton.network.usd_per_h
+        costs, most = [price[pool.name] for pool in pools], [float(pool.count) for pool in pools]
         self.held = self.program.add_rows(-math.inf, 0.0, len(kinds.kinds))
         self.program.fill(self.held[skeleton.pools_kind], self.program.add_columns(costs, most), -1.0)
         self.shared = Shared(self.program, skeleton, self.held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 from jellybean_solver.errors import SolverError
@@ -12,14 +13,16 @@ class RouteDrawer:
 
     After any number of draws each route was drawn its share of times, to within less than the number of routes, and
     as evenly spread as can be; so workers see arrivals more regular than random ones, and runs repeat.
+
+    `phase`: starts somewhere in that order, by chance: drawers side by side then do not send to one worker together.
     """
 
-    def __init__(self, weights: Sequence[float]) -> None:
+    def __init__(self, weights: Sequence[float], phase: random.Random | None = None) -> None:
         total = sum(weights)
         if not weights or min(weights) < 0 or not total > 0:
             raise SolverError(f"routes need weights of at least 0 that do not all vanish, not {list(weights)}")
         self._weights = [weight / total for weight in weights]
-        self._credits = [0.0] * len(self._weights)
+        self._credits = [phase.random() if phase is not None and weight > 0 else 0.0 for weight in self._weights]
 
     def draw(self) -> int:
         """Index of the next request's route."""

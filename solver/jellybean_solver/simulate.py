@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Protocol
 
@@ -19,7 +19,8 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.plan import Plan, PlannedWorker
 from jellybean_solver.problem import Arrivals, EdgeKind, Link
 from jellybean_solver.routing import RouteDrawer
-from jellybean_solver.simulation_result import QueueSums, RunSums, SimulationResult, Window, nearest_rank
+from jellybean_solver.simulation_result import QueueFigures, QueueSums, RunSums, SimulationResult, Window, nearest_rank
+from jellybean_solver.sites import most_sites, site_of, worker_at
 from jellybean_solver.streams import RequestStream, arrival_times, request_streams
 
 GATEWAY = ""  # the worker name under which workers address the gateway
@@ -39,12 +40,12 @@ class Worker(Protocol):
     def completed(self, run: int, outputs: Any) -> Sequence[Any]: ...
 
 
-MakeWorkers = Callable[[Plan], Mapping[str, Worker]]
+MakeWorkers = Callable[[Plan], Mapping[str, Worker]]  # by name in its site (sites.py)
 MakeTimes = Callable[[RequestStream, random.Random, float], Iterator[float]]  # stream, generator, phase -> arrivals
 
 
 class Observer(Protocol):
-    """Told what happens when it happens, in virtual time; `place` is a worker or a link ("edge->cloud")."""
+    """Told what happens when it happens, in virtual time; `place` is a worker of the plan or a link ("edge->cloud")."""
 
     def arrived(self, now: float) -> None: ...
     def answered(self, arrived_s: float, now: float) -> None: ...
@@ -65,10 +66,11 @@ class SourceMessage:
 
 @dataclass(slots=True)
 class _Station:
-    """A worker at work. `running`: the operator of the run outstanding, and its number of items."""
+    """A worker at work, in one site. `running`: the operator of the run outstanding, and its number of items."""
 
-    name: str
+    name: str  # in the plan
     tier: str
+    site: int
     worker: Worker
     queue: QueueSums
     samplers: Mapping[str, Sampler]
@@ -156,8 +158,18 @@ class _Simulation:
         self._number = count()
         self._events: list[tuple[float, int, Callable[..., None], Any, Any]] = []
         self._handled = 0
-        self._stations = {w.name: self._station(w, workers[w.name]) for w in plan.workers}
-        self._pipes = {(link.upstream_tier, link.downstream_tier): _Pipe(link) for link in plan.links}
+        self._samplers: dict[str, Mapping[str, Sampler]] = {}
+        self._stations = {
+            name: self._station(planned, site, workers[name])
+            for planned in plan.workers
+            for site in range(plan.sites.get(planned.tier, 1))
+            for name in [worker_at(plan.sites, planned.tier, planned.name, site)]
+        }
+        self._pipes = {
+            (link.upstream_tier, site, link.downstream_tier): _Pipe(link)
+            for link in plan.links
+            for site in range(plan.sites.get(link.upstream_tier, 1))
+        }
         edges = [edge for operator in plan.operators for edge in operator.inputs]
         self._bytes = {(op.name, down): size for op in plan.operators for down, size in op.message_bytes.items()}
         self._bytes |= {(s.name, e.downstream): s.message_bytes for s in plan.sources for e in edges}
@@ -174,20 +186,31 @@ class _Simulation:
         self._latencies: list[float] = []
         self._offered = self._answered_in_window = 0
 
-    def _station(self, planned: PlannedWorker, worker: Worker) -> _Station:
-        samplers = {
-            operator.name: service_sampler(operator.service[planned.pool])
-            for operator in self._plan.operators
-            if planned.pool in operator.service
-        }
-        return _Station(planned.name, planned.tier, worker, QueueSums(self._window), samplers)
+    def _station(self, planned: PlannedWorker, site: int, worker: Worker) -> _Station:
+        if planned.pool not in self._samplers:
+            self._samplers[planned.pool] = {
+                operator.name: service_sampler(operator.service[planned.pool])
+                for operator in self._plan.operators
+                if planned.pool in operator.service
+            }
+        queue = QueueSums(self._window)
+        return _Station(planned.name, planned.tier, site, worker, queue, self._samplers[planned.pool])
 
     def run(self, times: MakeTimes, drain_s: float | None) -> None:
         """Handle all events, or those until `drain_s` after the window."""
         for index, stream in enumerate(request_streams(self._plan)):
             rng = random.Random(f"{self._seed}/arrivals/{index}")
-            routes = RouteDrawer([route.weight for route in self._plan.routes])
-            self._next_arrival(_Traffic(stream, times(stream, rng, index * GOLDEN % 1.0), routes))
+            weights = [route.weight for route in self._plan.routes]
+            if stream.sites == 1:
+                arrivals = times(stream, rng, index * GOLDEN % 1.0)
+                self._next_arrival(_Traffic(stream, arrivals, RouteDrawer(weights), 0))
+                continue
+            own = replace(stream, rate_per_s=stream.rate_per_s / stream.sites, sites=1)
+            for site in range(stream.sites):  # each with arrivals and routes of its own
+                rng = random.Random(f"{self._seed}/arrivals/{index}/{site}")
+                place = site * most_sites(self._plan.sites) // stream.sites
+                arrivals = times(own, rng, rng.random())
+                self._next_arrival(_Traffic(own, arrivals, RouteDrawer(weights, rng), place))
         events, pop = self._events, heapq.heappop
         if drain_s is not None:
             self._last_s = self._window.end_s + drain_s
@@ -208,7 +231,7 @@ class _Simulation:
             self._at(time, self._arrive, traffic)
 
     def _arrive(self, traffic: _Traffic, _: None) -> None:
-        stream, route = traffic.stream, traffic.routes.draw()
+        stream, route, place = traffic.stream, traffic.routes.draw(), traffic.place
         request = str(next(self._number))
         self._open[request] = _Open(self._now, Answers(stream.sinks))
         self._offered += self._window.holds(self._now)
@@ -220,23 +243,28 @@ class _Simulation:
             if edge.kind is EdgeKind.FAN_OUT:
                 rows = child_count(edge.ratio, levels[edge.upstream])
                 paths = [((row, rows),) for row in range(rows)] or [((0, 0),)]
-            worker = self._plan.routes[route].workers[edge.downstream]
+            worker, tier = self._worker_at(route, edge.downstream, place), self._tier[edge.upstream]
             for path in paths:
-                message = SourceMessage(request, route, edge.upstream, edge.downstream, path)
-                self._send(self._tier[edge.upstream], worker, message)
+                number = place * len(self._plan.routes) + route
+                message = SourceMessage(request, number, edge.upstream, edge.downstream, path)
+                self._send(tier, site_of(self._plan.sites, tier, place), worker, message)
         self._next_arrival(traffic)
 
-    def _send(self, tier: str, worker: str, message: Any) -> None:
-        """From a process in `tier` to another one: over the link if there is one between, and one hop."""
+    def _worker_at(self, route: int, operator: str, place: int) -> str:
+        worker = self._plan.worker_by_name[self._plan.routes[route].workers[operator]]
+        return worker_at(self._plan.sites, worker.tier, worker.name, site_of(self._plan.sites, worker.tier, place))
+
+    def _send(self, tier: str, site: int, worker: str, message: Any) -> None:
+        """From a process in a site of `tier` to another one: over the link if there is one between, and one hop."""
         station = self._stations[worker]
         time = self._now
         if station.tier != tier:
-            time = self._cross(tier, station.tier, message)
+            time = self._cross(tier, site, station.tier, message)
         self._at(time + self._plan.hop_s, self._deliver, station, message)
 
-    def _cross(self, upstream: str, downstream: str, message: Any) -> float:
-        """When the message is over the link. One that only says 'no child' takes no bandwidth."""
-        pipe = self._pipes.get((upstream, downstream))
+    def _cross(self, upstream: str, site: int, downstream: str, message: Any) -> float:
+        """When the message is over the link of a site. One that only says 'no child' takes no bandwidth."""
+        pipe = self._pipes.get((upstream, site, downstream))
         if pipe is None:
             raise SolverError(f"the plan sends data from tier {upstream} to {downstream}, but there is no link")
         begin = max(self._now, pipe.free_s)
@@ -275,7 +303,7 @@ class _Simulation:
             elif instruction.worker == GATEWAY:
                 self._answer(instruction.message)
             else:
-                self._send(station.tier, instruction.worker, instruction.message)
+                self._send(station.tier, station.site, instruction.worker, instruction.message)
         after = station.worker.queued
         if started is None and after == before:
             return
@@ -329,18 +357,36 @@ class _Simulation:
             latency_p90_s=nearest_rank(latencies, 0.90),
             latency_p99_s=nearest_rank(latencies, 0.99),
             latency_max_s=nearest_rank(latencies, 1.0),
-            utilisation={s.name: s.busy_s / duration_s for s in self._stations.values()},
-            link_utilisation={f"{a}->{b}": pipe.busy_s / duration_s for (a, b), pipe in self._pipes.items()},
+            utilisation=_means((s.name, s.busy_s / duration_s) for s in self._stations.values()),
+            link_utilisation=_means((f"{a}->{b}", p.busy_s / duration_s) for (a, _, b), p in self._pipes.items()),
             operators={name: sums.figures() for name, sums in self._runs.items()},
-            queues={s.name: s.queue.figures() for s in self._stations.values()},
+            queues=self._queues(),
             events=self._handled,
         )
+
+    def _queues(self) -> Mapping[str, QueueFigures]:
+        """Per worker of the plan: mean over its sites, longest of all."""
+        found = [(station.name, station.queue.figures()) for station in self._stations.values()]
+        means = _means((name, queue.mean) for name, queue in found)
+        longest: dict[str, int] = {}
+        for name, queue in found:
+            longest[name] = max(longest.get(name, 0), queue.longest)
+        return {name: QueueFigures(mean, longest[name]) for name, mean in means.items()}
+
+
+def _means(figures: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Means of the figures of one name, such as those of one worker in all sites."""
+    found: dict[str, list[float]] = {}
+    for name, figure in figures:
+        found.setdefault(name, []).append(figure)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 @dataclass(slots=True)
 class _Traffic:
-    """A stream's requests to come."""
+    """A stream's requests to come, in one site. `place`: the first of the most numerous sites that belong to it."""
 
     stream: RequestStream
     times: Iterator[float]
     routes: RouteDrawer
+    place: int

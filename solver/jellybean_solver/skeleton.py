@@ -87,7 +87,7 @@ class Skeleton:
 
     def _paid(self) -> None:
         pools = [pool for kind in self.kinds.kinds for pool in kind.pools]
-        prices, counts = [pool.price_usd_per_h for pool in pools], [float(pool.count) for pool in pools]
+        prices, counts = [self.network.usd_per_h[pool.name] for pool in pools], [float(pool.count) for pool in pools]
         self.paid = self.program.add_columns(prices, counts)
         self.held = self.program.add_rows(-math.inf, 0.0, len(self.kinds.kinds))
         self.program.fill(self.held[self.pools_kind], self.paid, -1.0)

@@ -57,37 +57,37 @@ def solve(
     time ends before any plan was found.
     """
     limit = limited(time_limit_s, clock)
-    if p99_s is not None and is_large(Network(problem)):
-        found = _timely(problem, None, p99_s, beam_width, gap, limit)
-        if found.plan is not None:
-            return _keeping(problem, found, 1)
-        if found.late and math.isfinite(found.bound):
-            raise SolverError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
-        solution = _solve(problem, beam_width, gap, limit, explained=explained)
-        return _too_slow(solution, found, p99_s) if solution.plan is not None else solution
     solution = _solve(problem, beam_width, gap, limit, explained=explained)
     if p99_s is None or solution.plan is None:
         return solution
-    found = _timely(problem, solution.plan, p99_s, beam_width, 0.0, limit)
+    large = is_large(Network(problem))
+    found = _timely(problem, solution.plan, p99_s, beam_width, gap if large else 0.0, limit, large=large)
     if found.plan is None:
+        if large and found.late and math.isfinite(found.bound):
+            raise SolverError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
         return _too_slow(solution, found, p99_s)
     return solution if found.plan == solution.plan else _keeping(problem, found, solution.selections_tried)
 
 
-def _timely(problem: Problem, first: Plan | None, p99_s: float, beam_width: int, gap: float, limit: Clock) -> Timely:
-    """`first`: the cheapest plan that need not keep the latency; None for a large problem."""
+def _timely(
+    problem: Problem, first: Plan, p99_s: float, beam_width: int, gap: float, limit: Clock, *, large: bool
+) -> Timely:
+    """`first`: the cheapest plan that need not keep the latency."""
+    budget, target = problem.slo.budget_usd_per_h or math.inf, problem.slo.accuracy
 
-    def solved(network: Network, proposal: Proposal) -> Plan | None:
-        if first is None:
-            outcome = assigned(network, proposal, problem.slo.budget_usd_per_h or math.inf, gap / 10.0, limit)
+    def solved(network: Network, proposal: Proposal | None) -> Plan | None:
+        if proposal is None:
+            outcome = cheapest_large(network, target, fixed=first.selection, gap=gap, clock=limit, budget=budget)
+        elif large:
+            outcome = assigned(network, proposal, budget, gap / 10.0, limit)
         else:
-            outcome = cheapest(Fleet(network), problem.slo.accuracy, beam_width=beam_width, gap=gap, clock=limit)
+            outcome = cheapest(Fleet(network), target, beam_width=beam_width, gap=gap, clock=limit)
         if outcome.found is None:
             return None
         plan, evaluation = finish(network, outcome)
         return None if evaluation.complaints else plan
 
-    return cheapest_timely(problem, p99_s, gap=gap, clock=limit, solve=solved, first=first)
+    return cheapest_timely(problem, p99_s, gap=gap, clock=limit, solve=solved, first=first, large=large)
 
 
 def _keeping(problem: Problem, found: Timely, tried: int) -> Solution:

@@ -54,7 +54,7 @@ class Staff:
             if seated is None:
                 return None
             groups += seated
-        price = {pool.name: pool.price_usd_per_h for pool in self.skeleton.network.pools}
+        price = self.skeleton.network.usd_per_h
         cost += sum(price[group.pool] * group.count for group in groups)
         return Assignment(cost, -math.inf, bags, tuple(groups))
 

@@ -1,8 +1,13 @@
-"""What comes to every station of a plan by its routes: workers and links of limited bandwidth, as queues."""
+"""What comes to every station of a plan by its routes: workers and links of limited bandwidth, as queues.
+
+A station of a tier with several sites is that of one of them. What several sites send up to one station knows nothing
+of each other: it comes the more at random the more they are and the less busy it is (The Queueing Network Analyzer).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 from jellybean_solver.batching import Fed, Runs, busy, runs, service_of
@@ -42,6 +47,7 @@ class Stations:
         streams = request_streams(plan)
         self._stream = {name: number for number, stream in enumerate(streams) for name in stream.operators}
         self._per_s = [stream.rate_per_s for stream in streams]
+        self._born = [stream.sites for stream in streams]
         self._roughness = [1.0 if stream.arrivals is Arrivals.POISSON else 0.0 for stream in streams]
         self.groups: dict[Pair, float] = {}
         self.runs: dict[Pair, Runs] = {}
@@ -56,8 +62,15 @@ class Stations:
     def roughness(self, name: str, worker: PlannedWorker) -> float:
         """Squared variation of when requests come to an operator on a worker: round robin leaves it its share."""
         rate = self.plan.operator_by_name[name].rate_per_s
-        share = min(1.0, worker.rates_per_s[name] / rate) if rate > 0 else 0.0
-        return self._roughness[self._stream[name]] * share
+        sites, stream = self.plan.sites.get(worker.tier, 1), self._stream[name]
+        share = min(1.0, worker.rates_per_s[name] * sites / rate) if rate > 0 else 0.0
+        return self._roughness[stream] * share + self._mixed(stream, sites, share, worker.load)
+
+    def _mixed(self, stream: int, sites: int, share: float, load: float) -> float:
+        """What the squared variation gains where a station's requests come from several sites: all of it in the end."""
+        origins = self._born[stream] / sites
+        alone = 1.0 / (1.0 + 4.0 * (1.0 - min(1.0, load)) ** 2 * (origins - 1.0)) if origins > 1 else 1.0
+        return (1.0 - alone) * (1.0 - self._roughness[stream] * min(1.0, share))
 
     def crossed(self, route: Route, edge: Edge) -> tuple[str, str, float]:
         """The tiers that a request's data on an edge goes between, and its bytes, all children together."""
@@ -130,7 +143,10 @@ class Stations:
             for operator in self.plan.operators:
                 worker = route.workers[operator.name]
                 pieces[worker].append(self._piece(operator.name, route, *work(operator.name, worker)))
-        return {w.name: self._station(pieces[w.name], shares[w.name], w.load, self._busy(w)) for w in self.plan.workers}
+        return {
+            w.name: self._station(pieces[w.name], shares[w.name], w.load, self._busy(w), self.plan.sites.get(w.tier, 1))
+            for w in self.plan.workers
+        }
 
     def _work(self, name: str, worker: str) -> tuple[float, float, float]:
         """Mean and squared deviation of the seconds that a request's runs take, and how many requests are in a run."""
@@ -154,8 +170,19 @@ class Stations:
         per_s = self._per_s[stream] * route.weight * chance
         return Piece(stream, route.weight, per_s, seconds, variance, chance, size, regular)
 
-    def _station(self, pieces: list[Piece], share: float, load: float, used: float) -> Station:
-        return station(Traffic(pieces, share, self._roughness, self._per_s), load, used)
+    def _station(self, pieces: list[Piece], share: float, load: float, used: float, sites: int) -> Station:
+        """One of the station in each of so many sites."""
+        rates = [per_s / sites for per_s in self._per_s]
+        if self.plan.sites:
+            pieces = [
+                replace(
+                    piece,
+                    per_s=piece.per_s / sites,
+                    variance=piece.variance + self._mixed(piece.stream, sites, share, load) * piece.seconds**2,
+                )
+                for piece in pieces
+            ]
+        return station(Traffic(pieces, share, self._roughness, rates), load, used)
 
     def _links(self) -> Mapping[Pair, Station]:
         """Links take messages of all kinds as they come."""
@@ -175,6 +202,7 @@ class Stations:
                 shares[tiers] = shares.get(tiers, 0.0) + route.weight
         found = {}
         for tiers, own in pieces.items():
-            load = sum(piece.per_s * piece.seconds for piece in own)
-            found[tiers] = self._station(own, shares[tiers], load, min(MOST_BUSY, load))
+            sites = self.plan.sites.get(tiers[0], 1)
+            load = sum(piece.per_s * piece.seconds for piece in own) / sites
+            found[tiers] = self._station(own, shares[tiers], load, min(MOST_BUSY, load), sites)
         return found

@@ -14,7 +14,7 @@ from jellybean_solver.problem import Arrivals, Edge, Problem, Source
 
 @dataclass(frozen=True, slots=True)
 class RequestStream:
-    """Sources that make one request together: one message of each."""
+    """Sources that make one request together: one message of each. The rate is that of all `sites` that they are in."""
 
     sources: tuple[Source, ...]
     entries: tuple[Edge, ...]  # edges that leave the sources
@@ -22,6 +22,7 @@ class RequestStream:
     sinks: tuple[str, ...]
     rate_per_s: float
     arrivals: Arrivals
+    sites: int = 1
 
 
 def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
@@ -30,7 +31,7 @@ def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
     Otherwise one per weakly connected part of the workflow; SolverError when sources of one part differ in rate.
     """
     group = {name: name for name in [source.name for source in plan.sources] + [op.name for op in plan.operators]}
-    if len({source.rate_per_s for source in plan.sources}) == 1:
+    if len({_in_all(plan, source) for source in plan.sources}) == 1:
         return (_stream(plan, frozenset(group)),)
 
     def find(name: str) -> str:
@@ -49,10 +50,11 @@ def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
 def _stream(plan: Plan | Problem, names: frozenset[str]) -> RequestStream:
     sources = tuple(source for source in plan.sources if source.name in names)
     first = sources[0]
+    rate_per_s = _in_all(plan, first)
     for source in sources[1:]:
-        if not math.isclose(source.rate_per_s, first.rate_per_s, rel_tol=1e-9):
+        if not math.isclose(_in_all(plan, source), rate_per_s, rel_tol=1e-9):
             raise SolverError(
-                f"sources {first.name} ({first.rate_per_s:g}/s) and {source.name} ({source.rate_per_s:g}/s) feed one "
+                f"sources {first.name} ({rate_per_s:g}/s) and {source.name} ({_in_all(plan, source):g}/s) feed one "
                 "workflow, so each request needs a message of both; give them the same rate"
             )
     operators = [operator for operator in plan.operators if operator.name in names]
@@ -64,9 +66,15 @@ def _stream(plan: Plan | Problem, names: frozenset[str]) -> RequestStream:
         entries=tuple(edge for source in sources for edge in edges if edge.upstream == source.name),
         operators=tuple(operator.name for operator in operators),
         sinks=tuple(operator.name for operator in operators if operator.name not in fed),
-        rate_per_s=first.rate_per_s,
+        rate_per_s=rate_per_s,
         arrivals=Arrivals.PERIODIC if periodic else Arrivals.POISSON,
+        sites=max(plan.sites.get(source.tier, 1) for source in sources),
     )
+
+
+def _in_all(plan: Plan | Problem, source: Source) -> float:
+    """Requests per second of a source in all its sites."""
+    return source.rate_per_s * plan.sites.get(source.tier, 1)
 
 
 def arrival_times(

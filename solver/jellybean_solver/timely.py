@@ -2,19 +2,21 @@
 
 What a plan's queues add (`latency.py`) is no linear function of it. But no plan is faster than without queues, so the
 joint program under the whole deadline (`latency_rows.py`) bounds the cost of every plan that keeps it. Plans come from
-the same program under deadlines that are ever shorter, each with ever more headroom in the pools where requests wait:
-step by step where a step helps most for its price, or on large problems in the worst quarter of the pools at once. The
-cheapest whose p99 fits is the answer, and the gap to that bound is stated.
+the same program under deadlines that are ever shorter, each with ever more headroom where requests wait, in pools and
+on links that are all but full, step by step where a step helps most for its price. On large problems, where the program
+is dear, headroom around the cheapest plan comes first, in the worst quarter of the pools at once. The cheapest whose
+p99 fits is the answer, and the gap to that bound is stated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand import Crossings, EdgeKey, Network, Tiers
-from jellybean_solver.headroom import in_own_figures, with_headroom
+from jellybean_solver.flows import link_uses
+from jellybean_solver.headroom import Room, in_own_figures, with_headroom
 from jellybean_solver.joint import Proposal
 from jellybean_solver.large import accurate
 from jellybean_solver.latency import Latency, latency, queueing
@@ -28,10 +30,11 @@ DEADLINES = (1.0, 0.7, 0.45, 0.25)  # shares of the deadline that a request may 
 STARTS = (1.0, 0.8)  # shares of the cap on utilisation
 STEPS = 8  # of headroom from each start
 LONGEST, WIDER = 4, 0.85  # large problems: a quarter of the pools at once, to this share of their load
+BUSY, WIDER_LINKS = 0.9, 0.9  # a link's load from which on its queue matters, and what is then allowed of it
 POOLS = 2  # tried per step: those where requests wait longest
 LEAST_SHARE = 0.05  # of the cap on utilisation
 
-Solve = Callable[[Network, Proposal], Plan | None]
+Solve = Callable[[Network, Proposal | None], Plan | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +51,22 @@ class Timely:
 
 
 def cheapest_timely(
-    problem: Problem, deadline_s: float, *, gap: float, clock: Clock, solve: Solve, first: Plan | None
+    problem: Problem, deadline_s: float, *, gap: float, clock: Clock, solve: Solve, first: Plan, large: bool
 ) -> Timely:
-    """Search as above. `first`: the cheapest plan without the deadline; None for a large problem.
+    """Search as above. `first`: the cheapest plan without the deadline.
 
-    `solve` is given a restricted network and the proposal that it was restricted by, and returns its cheapest plan.
+    `solve` is given a restricted network and the proposal that it was restricted by, and returns its cheapest plan;
+    without a proposal (on large problems) the cheapest one of the first plan's selection.
     """
     search = _Search(problem, deadline_s, gap, clock, solve)
-    return search.run(first) if first is not None else search.run_large()
+    return search.run_large(first) if large else search.run(first)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
     plan: Plan
     latency: Latency
-    shares: Mapping[str, float]
+    room: Room
 
     @property
     def cost(self) -> float:
@@ -82,7 +86,7 @@ class _Search:
 
     def run(self, first: Plan) -> Timely:
         bound = first.certificate.bound
-        if self._looked(first, {}).latency.meets(self.deadline_s):
+        if self._looked(first, Room()).latency.meets(self.deadline_s):
             return self._answer(bound)
         for number, share in enumerate(DEADLINES):
             proposal = self._proposal(share * self.deadline_s)
@@ -97,10 +101,17 @@ class _Search:
                 self._make_room(smaller, proposal, start)
         return self._answer(bound)
 
-    def run_large(self) -> Timely:
-        """Each proposal is dear to find: only the whole deadline, and one that leaves its share to the queues."""
+    def run_large(self, first: Plan) -> Timely:
+        """Headroom around the first plan, and where that is not near enough around proposals, which are dear to find:
+
+        under the whole deadline, and under one that leaves its share to the queues.
+        """
+        bound = first.certificate.bound
+        self._widen(self._looked(first, Room()), self._again)
+        if self._late() or self._value() - bound <= self.gap * self._value():
+            return self._answer(bound)
         proposal = self._proposal(self.deadline_s)
-        bound = proposal.bound
+        bound = max(bound, min(proposal.bound, self._value()))
         if proposal.selection is not None:
             tried = self._widened(proposal)
             if tried is not None and not tried.latency.meets(self.deadline_s):
@@ -112,17 +123,39 @@ class _Search:
         return self._answer(bound)
 
     def _widened(self, proposal: Proposal) -> _Tried | None:
-        """Ever more headroom in the pools where requests wait longest; the first plan, if there is one."""
+        """The first plan of a proposal, if there is one; what follows from it is looked at too."""
         smaller = restricted(self.problem, proposal)
-        first = now = self._tried(smaller, proposal, {})
+
+        def attempt(room: Room) -> _Tried | None:
+            return self._tried(smaller, proposal, room)
+
+        first = attempt(Room())
+        self._widen(first, attempt)
+        return first
+
+    def _widen(self, now: _Tried | None, attempt: Callable[[Room], _Tried | None]) -> None:
+        """Ever more headroom where requests wait longest: links that are all but full, else the worst pools."""
         for _ in range(STEPS):
             if now is None or now.latency.meets(self.deadline_s) or now.cost >= self._value() or self._late():
                 break
+            links = self._next_links(now)
+            if links is not None and math.isinf(now.latency.p99_s):
+                now = attempt(Room(now.room.pools, links))
+                continue
             waits = queueing(now.plan)
             ranked = sorted(waits, key=lambda pool: (-waits[pool], pool))
             most = ranked[: max(1, len(ranked) // LONGEST)]
-            now = self._tried(smaller, proposal, {**now.shares, **{p: WIDER * self._share(now, p) for p in most}})
-        return first
+            pools = {**now.room.pools, **{pool: WIDER * self._share(now, pool) for pool in most}}
+            now = attempt(Room(pools, now.room.links))
+
+    def _again(self, room: Room) -> _Tried | None:
+        plan = self.solve(Network(with_headroom(self.problem, room)), None)
+        return self._looked(in_own_figures(self.problem, plan), room) if plan is not None else None
+
+    def _next_links(self, now: _Tried) -> float | None:
+        """What is next to be allowed on links; None when none is near its cap."""
+        busiest = max((use.use for use in link_uses(now.plan) if use.use is not None), default=0.0)
+        return WIDER_LINKS * min(now.room.links, busiest) if busiest > BUSY else None
 
     def _answer(self, bound: float) -> Timely:
         plan = self.best.plan if self.best is not None else None
@@ -143,14 +176,13 @@ class _Search:
 
     def _make_room(self, smaller: Problem, proposal: Proposal, start: float) -> None:
         """Headroom where it helps most for its price, until the queues fit or a better plan is no longer cheaper."""
-        now = self._tried(smaller, proposal, {pool.name: start for pool in smaller.pools if start < 1.0})
+        pools = {pool.name: start for pool in smaller.pools if start < 1.0}
+        now = self._tried(smaller, proposal, Room(pools))
         for _ in range(STEPS):
             if now is None or now.cost >= self._value() or now.latency.meets(self.deadline_s) or self._late():
                 return
             steps = [
-                tried
-                for shares in self._more_room(now)
-                if (tried := self._tried(smaller, proposal, shares)) is not None
+                tried for room in self._more_room(now) if (tried := self._tried(smaller, proposal, room)) is not None
             ]
             before = now
             now = min(steps, key=lambda tried: self._price(tried, before), default=None)
@@ -162,32 +194,36 @@ class _Search:
             return False, tried.cost
         return True, more / max(before.slowest_s - tried.slowest_s, 1e-9 * before.slowest_s)
 
-    def _more_room(self, now: _Tried) -> Iterator[Mapping[str, float]]:
+    def _more_room(self, now: _Tried) -> Iterator[Room]:
+        links = self._next_links(now)
+        if links is not None:
+            yield Room(now.room.pools, links)
         waits = queueing(now.plan)
         ranked = sorted((pool for pool in waits if waits[pool] > 0), key=lambda pool: (-waits[pool], pool))
         for pool in ranked[:POOLS]:
             share = self._next_share(now, pool)
             if share >= LEAST_SHARE:
-                yield {**now.shares, pool: share}
+                yield Room({**now.room.pools, pool: share}, now.room.links)
         if len(ranked) > 1:
-            yield {**now.shares, **{p: max(LEAST_SHARE, 0.85 * self._share(now, p)) for p in ranked}}
+            pools = {p: max(LEAST_SHARE, 0.85 * self._share(now, p)) for p in ranked}
+            yield Room({**now.room.pools, **pools}, now.room.links)
 
     def _share(self, now: _Tried, pool: str) -> float:
         loads = [worker.load for worker in now.plan.workers if worker.pool == pool]
-        return min(now.shares.get(pool, 1.0), max(loads) / self.problem.utilisation)
+        return min(now.room.pools.get(pool, 1.0), max(loads) / self.problem.utilisation)
 
     def _next_share(self, now: _Tried, pool: str) -> float:
         """What one more worker, or a tenth more, would leave of the load."""
         count = sum(worker.pool == pool for worker in now.plan.workers)
         return self._share(now, pool) * count / (count + max(1, count // 10))
 
-    def _tried(self, smaller: Problem, proposal: Proposal, shares: Mapping[str, float]) -> _Tried | None:
-        network = Network(with_headroom(smaller, shares), no_further(self.problem, proposal))
+    def _tried(self, smaller: Problem, proposal: Proposal, room: Room) -> _Tried | None:
+        network = Network(with_headroom(smaller, room), no_further(self.problem, proposal))
         plan = self.solve(network, proposal)
-        return self._looked(in_own_figures(self.problem, plan), shares) if plan is not None else None
+        return self._looked(in_own_figures(self.problem, plan), room) if plan is not None else None
 
-    def _looked(self, plan: Plan, shares: Mapping[str, float]) -> _Tried:
-        tried = _Tried(plan, latency(plan), shares)
+    def _looked(self, plan: Plan, room: Room) -> _Tried:
+        tried = _Tried(plan, latency(plan), room)
         self.fastest_s = min(self.fastest_s, tried.slowest_s)
         if tried.latency.meets(self.deadline_s) and tried.cost < self._value():
             self.best = tried

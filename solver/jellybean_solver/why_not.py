@@ -122,18 +122,22 @@ class _Place:
         for pool in pools:
             ask = _paying(pool.name, self.resolver)
             answer = ask(self.problem, self.question.text)
-            words = f"with a worker of {pool.name}"
+            words = f"with a worker of {pool.name}{self.problem.in_each(pool.tier)}"
             found.append((compared(self.plan, answer, "worker", pool.name, words), answer, ask))
         change, answer, ask = min(found, key=lambda item: _rank(item[0]))
         told = _told(self.question, change, lambda: conflict(self.problem, answer, self.resolver, ask))
         if not change.holds or change.delta_usd_per_h is None:
             return told
-        price = self.problem.pool_by_name[change.subject].price_usd_per_h
+        pool = self.problem.pool_by_name[change.subject]
+        price, worker = self.problem.unit_usd_per_h(pool), f"a worker of {pool.name}{self.problem.in_each(pool.tier)}"
         saved = price - change.delta_usd_per_h
         if saved > EQUAL * max(1.0, price):
-            costs = f"a worker of {change.subject} costs {price:.4g} USD/h and saves {saved:.3g} elsewhere"
+            costs = f"{worker} costs {price:.4g} USD/h and saves {saved:.3g} elsewhere"
             return replace(told, sentence=f"{costs}; {told.sentence}")
-        costs = f"{change.subject} would not pay: a worker of it costs {price:.4g} USD/h and saves nothing elsewhere"
+        costs = (
+            f"{change.subject} would not pay: a worker of it{self.problem.in_each(pool.tier)} costs {price:.4g} USD/h"
+        )
+        costs += " and saves nothing elsewhere"
         return replace(told, sentence=costs)
 
     def _cheapest(self, possible: list[str]) -> WhyNot:
@@ -181,7 +185,8 @@ def _within_budget(problem: Problem, pool: Pool, answer: Answer) -> Answer:
     plan, budget = answer.plan, problem.slo.budget_usd_per_h
     if plan is None or budget is None or plan.cost.total_usd_per_h <= budget * (1 + EQUAL):
         return answer
-    costs = f"{plan.cost.total_usd_per_h:.6g} USD/h, {pool.price_usd_per_h:g} of it for the worker"
+    worker = f"{problem.unit_usd_per_h(pool):g} of it for the worker{problem.in_each(pool.tier)}"
+    costs = f"{plan.cost.total_usd_per_h:.6g} USD/h, {worker}"
     if plan.certificate.bound <= budget * (1 + EQUAL):
         reason = f"whether a plan keeps the budget of {budget:g} USD/h is not known: the cheapest found costs {costs}"
         return Answer("unknown", None, reason)

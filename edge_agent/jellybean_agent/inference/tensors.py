@@ -85,7 +85,12 @@ def laid_out(dtype: str, shape: Sequence[int], values: Array) -> agent_pb2.Tenso
         low, high, limits = int(values.min()), int(values.max()), np.iinfo(wanted)
         if low < limits.min or high > limits.max:
             raise InvalidInputError(f"{low if low < limits.min else high} is no {dtype}")
-    return agent_pb2.Tensor(dtype=dtype, shape=sizes, data=values.astype(wanted).tobytes())
+    try:
+        with np.errstate(over="raise"):
+            data = values.astype(wanted).tobytes()
+    except FloatingPointError as error:
+        raise InvalidInputError(f"a value is too large for {dtype}") from error
+    return agent_pb2.Tensor(dtype=dtype, shape=sizes, data=data)
 
 
 def _raw(item: inference_pb2.ModelInferRequest.InferInputTensor, data: bytes) -> agent_pb2.Tensor:

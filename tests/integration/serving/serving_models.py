@@ -77,6 +77,7 @@ def make_plan(
     rate_per_s: float = 20.0,
     arrivals: Arrivals = Arrivals.PERIODIC,
     batch: int = 1,
+    sites: Mapping[str, int] | None = None,
 ) -> Document:
     """A plan document. Operators: name -> (inputs, sha256 of models/NAME.onnx); workers are called POOL-i, the pool is
     the tier as well. `slow_s`: of a run on the devices that are emulated."""
@@ -109,6 +110,7 @@ def make_plan(
         cost=Cost(0.1 * len(workers), 0.0),
         accuracy=None,
         certificate=Certificate(1.0, 1.0, 0.0, "optimal"),
+        sites=sites or {},
     )
     return to_document(plan)
 

@@ -135,3 +135,33 @@ def beside_our_client(url: str, inputs: Inputs) -> bool:
         ours = client.infer(inputs)
     _, theirs = infer(url, "tiny", inputs)
     return all(ours[name].tobytes() == theirs[name].tobytes() for name in ours) and set(ours) == set(theirs)
+
+
+def over_http(url: str, model: str, sent: Inputs, outputs: Sequence[str] | None = None, *, binary: bool = True) -> dict:
+    """The same by tritonclient.http: what it learns, an answer and a refusal."""
+    from tritonclient import http
+
+    inputs = []
+    for name, array in sent.items():
+        inputs.append(http.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
+        inputs[-1].set_data_from_numpy(array, binary_data=binary)
+    wanted = outputs and [http.InferRequestedOutput(name, binary_data=binary) for name in outputs]
+    client = http.InferenceServerClient(url)
+    try:
+        result = client.infer(model, inputs, outputs=wanted, request_id="7", timeout=30_000_000)
+        response = result.get_response()
+        return {
+            "ready": (client.is_server_live(), client.is_server_ready(), client.is_model_ready(model)),
+            "server": client.get_server_metadata(),
+            "metadata": client.get_model_metadata(model),
+            "config": client.get_model_config(model),
+            "index": client.get_model_repository_index(),
+            "statistics": client.get_inference_statistics(model)["model_stats"],
+            "head": {key: response[key] for key in ("id", "model_name", "model_version")},
+            "tensors": {output["name"]: result.as_numpy(output["name"]) for output in response["outputs"]},
+            "load": told(lambda: client.load_model(model)),
+            "unknown": told(lambda: client.infer("nobody", inputs)),
+            "missing": told(lambda: client.infer(model, inputs[:1])),
+        }
+    finally:
+        client.close()

@@ -107,7 +107,7 @@ def _loads(draw: st.DrawFn) -> list[Load]:
 @given(_loads(), st.lists(st.integers(1, 12), min_size=1, max_size=3), st.sampled_from((None, 2.0, 3.0)))
 def test_seats_hold_what_they_are_given(loads: list[Load], counts: list[int], memory: float | None) -> None:
     pools = [Pool(f"p{i}", "edge", count, 0.1 * i, memory_bytes=memory) for i, count in enumerate(counts)]
-    kind = Kind(tuple(pools))
+    kind = Kind(tuple(pools), pools[0].price_usd_per_h)
     least = max(1, math.ceil(sum(load.workers for load in loads) - 1e-7))
     if least > kind.count:
         return

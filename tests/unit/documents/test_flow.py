@@ -16,7 +16,7 @@ def flow(rate: float = 10.0, **inputs: list[Any]) -> Flow:
     source = {"tier": "edge", "rate": f"{rate}/s", "message": "1 B"}
     operators = {name: {"inputs": edges, "variants": ["v"]} for name, edges in inputs.items()}
     data = {"kind": "Workflow", "name": "w", "sources": {"a": source, "b": source}, "operators": operators}
-    return flow_of(WorkflowDocument.model_validate(data))
+    return flow_of(WorkflowDocument.model_validate(data), {})
 
 
 def kinds(found: Flow, operator: str) -> list[tuple[EdgeKind, float]]:

@@ -36,6 +36,20 @@ def test_every_field_arrives_in_si(folder: Path) -> None:
     assert problem.rate_per_s["read"] == 48
 
 
+def test_rates_of_sites_are_told_of_one_and_meet_in_all(folder: Path) -> None:
+    problem = build_problem(load_project(folder, ["sites.edge=500"]))
+    assert problem.sites == {"edge": 500}
+    assert problem.sources[0].rate_per_s == 12.0
+    assert problem.rate_per_s["read"] == 48 * 500
+    assert build_problem(load_project(folder, ["sites.edge=1"])) == build_problem(load_project(folder))
+
+    elsewhere = ["sites.edge=500", "sources.scale.tier=cloud"]
+    with pytest.raises(DocumentError, match=r"joins inputs whose rates differ after ratios: read 6000/s, scale 12/s"):
+        load_project(folder, elsewhere)
+    meeting = build_problem(load_project(folder, [*elsewhere, "sources.scale.rate=6000/s"]))
+    assert meeting.rate_per_s["label"] == 6000
+
+
 def test_figures_of_variants(folder: Path) -> None:
     problem = build_problem(load_project(folder))
     small, large = problem.operator_by_name["detect"].variants

@@ -148,7 +148,7 @@ def test_a_budget_that_the_plan_breaks_shows_without_a_measurement(tmp_path: Pat
 
 JSON_SHAPE = {
     "kind": "Report",
-    "version": 2,
+    "version": 3,
     "keys": [
         "accuracy", "advice", "baselines", "certificate", "comparisons", "cost_by", "cost_usd_per_h", "drift",
         "headline", "kind", "name", "placements", "plan_hash", "planned_at", "planning", "project", "runs", "selection",
@@ -160,8 +160,10 @@ JSON_SHAPE = {
     "cost_by": ["flows", "links", "operators", "tiers"],
     "comparisons": ["difference", "measured", "metric", "predicted", "ratio", "tolerance", "verdict"],
     "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
-    "placements": ["batch", "count", "load", "operator", "pool", "rate_per_s", "tier", "variant"],
-    "workers": ["expected", "load", "loads", "measured", "name", "pool", "price_usd_per_h", "simulated", "tier"],
+    "placements": ["batch", "count", "load", "operator", "pool", "rate_per_s", "sites", "tier", "variant"],
+    "workers": [
+        "expected", "load", "loads", "measured", "name", "pool", "price_usd_per_h", "simulated", "sites", "tier",
+    ],
     "runs": ["at", "figures", "kind", "machine"],
 }  # fmt: skip
 

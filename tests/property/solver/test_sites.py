@@ -1,0 +1,119 @@
+"""Alike sites: against enumeration, against the plan without sites, and every worker and link named one by one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from jellybean_solver import Problem, Slo, evaluate, solve
+from jellybean_solver.demand import Network
+from jellybean_solver.infeasible import scaled
+from jellybean_solver.large import cheapest_large
+from jellybean_solver.migration import MigrationPrices
+from jellybean_solver.plan_document import from_document, to_document
+from jellybean_solver.replan import Terms, replan
+from jellybean_solver.selection import Clock
+from jellybean_solver.solve import finish
+from tests import brute_force
+from tests.site_check import complaints
+from tests.strategies import problems, with_sites
+
+GIB = 2.0**30
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+
+placed = problems(limited=True).flatmap(with_sites)
+
+
+@settings(max_examples=1500 if NIGHTLY else 120)
+@given(placed)
+def test_cost_and_feasibility_are_those_of_enumeration(problem: Problem) -> None:
+    expected = brute_force.cheapest(problem)
+    solution = solve(problem, explained=False)
+    event(f"{sorted(problem.sites.values())} {solution.status}")
+
+    if expected.cost is None:
+        assert solution.status == "infeasible"
+        return
+    assert solution.plan is not None
+    assert solution.plan.cost.total_usd_per_h == pytest.approx(expected.cost, rel=1e-6, abs=1e-6)
+    assert evaluate(problem, solution.plan).complaints == ()
+    assert complaints(problem, solution.plan) == []
+    assert from_document(to_document(solution.plan)) == solution.plan
+
+
+@settings(max_examples=500 if NIGHTLY else 50)
+@given(placed)
+def test_fleets_are_bounded_by_enumeration(problem: Problem) -> None:
+    """The way of large problems: its bound holds, and its plan is one."""
+    expected = brute_force.cheapest(problem)
+    network = Network(problem)
+    assume(all(network.runnable.values()))
+    outcome = cheapest_large(network, problem.slo.accuracy, fixed=None, gap=0.0, clock=Clock())
+    if expected.cost is not None:
+        assert outcome.bound <= expected.cost * (1 + 1e-6) + 1e-6
+    if outcome.found is not None:
+        assert expected.cost is not None
+        plan, score = finish(network, outcome)
+        assert plan.cost.total_usd_per_h >= expected.cost * (1 - 1e-6) - 1e-6
+        assert score.violations == ()
+        assert complaints(problem, plan) == []
+
+
+@settings(max_examples=300 if NIGHTLY else 40)
+@given(problems(limited=True))
+def test_one_site_is_no_site(problem: Problem) -> None:
+    alone = solve(problem)
+    one = solve(replace(problem, sites=dict.fromkeys(problem.tiers, 1)))
+
+    assert one == alone
+    if one.plan is not None and alone.plan is not None:
+        assert to_document(one.plan) == to_document(alone.plan)
+
+
+@settings(max_examples=300 if NIGHTLY else 40)
+@given(problems(limited=True), st.integers(2, 1000))
+def test_everything_in_sites_costs_as_many_times(problem: Problem, sites: int) -> None:
+    one, many = solve(problem, explained=False), solve(replace(problem, sites=dict.fromkeys(problem.tiers, sites)))
+
+    assert (one.plan is None) == (many.plan is None)
+    if one.plan is not None and many.plan is not None:
+        assert many.plan.cost.total_usd_per_h == pytest.approx(sites * one.plan.cost.total_usd_per_h, rel=1e-6)
+
+
+@settings(max_examples=300 if NIGHTLY else 40)
+@given(problems(limited=True, max_operators=3), st.integers(2, 50), st.sampled_from((0.5, 1.0, 2.0)))
+def test_going_on_costs_as_many_times_too(problem: Problem, sites: int, scale: float) -> None:
+    """Alike sites change alike: what one loads, all load."""
+    terms = Terms(MigrationPrices(0.1, 0.2 * GIB), 4.0, 0.02)
+    everywhere = dict.fromkeys(problem.tiers, sites)
+    before = solve(scaled(problem, scale), explained=False).plan
+    assume(before is not None)
+    assert before is not None
+    many_before = solve(replace(scaled(problem, scale), sites=everywhere), explained=False).plan
+    assert many_before is not None
+    assume(many_before.routes == before.routes)  # ties may be broken in another way
+
+    one, many = replan(problem, before, terms), replan(replace(problem, sites=everywhere), many_before, terms)
+
+    assert many.verdict is one.verdict
+    event(one.verdict.value)
+    if one.best is not None and many.best is not None and one.migration is not None and many.migration is not None:
+        total = one.best.cost.total_usd_per_h * 4.0 + one.migration.total_usd
+        assert many.best.cost.total_usd_per_h * 4.0 + many.migration.total_usd == pytest.approx(sites * total, rel=1e-5)
+
+
+@settings(max_examples=200 if NIGHTLY else 30)
+@given(placed, placed.map(lambda other: other.sites))
+def test_going_on_with_other_numbers_of_sites(problem: Problem, other: dict[str, int]) -> None:
+    """The assignment's cost of moving is that of the two plans, or `finish` would refuse it."""
+    sites = {tier: other.get(tier, 1) for tier in problem.tiers}
+    before = solve(replace(problem, sites=sites, slo=Slo()), explained=False).plan
+    assume(before is not None)
+    assert before is not None
+    found = replan(problem, before, Terms(MigrationPrices(0.1, 0.2 * GIB), 4.0, 0.02))
+    if found.best is not None:
+        assert complaints(problem, found.best) == []
