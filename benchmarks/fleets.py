@@ -54,7 +54,7 @@ SMOKE = tuple(_Case(8, 200, sharing) for sharing in GAPS)
 
 @benchmark
 def fleets(smoke: bool) -> None:
-    """Every plan is checked per worker by `plan_check` or `site_check` of tests, sharing no code with the solver."""
+    """Every plan is checked per worker by `tests/plan_check.py`, which shares no code with the solver."""
     seeds = range(1 if smoke else 3)
     found = {case: [_run(case, seed) for seed in seeds] for case in (SMOKE if smoke else CASES)}
     print_table(

@@ -1,4 +1,7 @@
-"""Is a plan possible? Worker by worker and link by link, from the routes up, sharing no code with the solver."""
+"""Is a plan possible? Worker by worker and link by link, from the routes up, sharing no code with the solver.
+
+Of alike sites one is looked at; `site_check.py` names them all.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def complaints(problem: Problem, plan: Plan) -> list[str]:
 
 
 def _rates(problem: Problem) -> dict[str, float]:
-    rates = {source.name: source.rate_per_s for source in problem.sources}
+    rates = {source.name: source.rate_per_s * problem.sites.get(source.tier, 1) for source in problem.sources}
     for operator in problem.operators:
         rates[operator.name] = rates[operator.inputs[0].upstream] * operator.inputs[0].ratio
     return rates
@@ -48,6 +51,7 @@ def _workers(problem: Problem, plan: Plan) -> Iterator[str]:
             for name, weight in served_by_name.items()
             for size in [batch[name][pool.name]]
         )
+        busy /= problem.sites.get(pool.tier, 1)
         if busy > problem.utilisation * (1 + LITTLE):
             yield f"{worker} is busy {busy:.6f} of the time"
         if pool.sharing.value == "exclusive" and len(served_by_name) > 1:
@@ -76,10 +80,11 @@ def _links(problem: Problem, plan: Plan) -> Iterator[str]:
                 if here != there:
                     sent[there, here] += route.weight * messages * size
     for pair, bytes_per_s in sent.items():
+        one = bytes_per_s / problem.sites.get(pair[0], 1)
         if pair not in limits:
             yield f"data flows from {pair[0]} to {pair[1]}, where there is no link"
-        elif (limit := limits[pair]) is not None and bytes_per_s > limit * (1 + LITTLE):
-            yield f"{pair[0]} -> {pair[1]} carries {bytes_per_s:.0f} of {limit:.0f} bytes/s"
+        elif (limit := limits[pair]) is not None and one > limit * (1 + LITTLE):
+            yield f"{pair[0]} -> {pair[1]} carries {one:.0f} of {limit:.0f} bytes/s"
 
 
 def _batches(problem: Problem, plan: Plan) -> Iterator[str]:

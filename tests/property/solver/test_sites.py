@@ -18,7 +18,7 @@ from jellybean_solver.plan_document import from_document, to_document
 from jellybean_solver.replan import Terms, replan
 from jellybean_solver.selection import Clock
 from jellybean_solver.solve import finish
-from tests import brute_force
+from tests import brute_force, plan_check
 from tests.site_check import complaints
 from tests.strategies import problems, with_sites
 
@@ -42,6 +42,7 @@ def test_cost_and_feasibility_are_those_of_enumeration(problem: Problem) -> None
     assert solution.plan.cost.total_usd_per_h == pytest.approx(expected.cost, rel=1e-6, abs=1e-6)
     assert evaluate(problem, solution.plan).complaints == ()
     assert complaints(problem, solution.plan) == []
+    assert plan_check.complaints(problem, solution.plan) == []
     assert from_document(to_document(solution.plan)) == solution.plan
 
 
