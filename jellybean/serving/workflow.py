@@ -73,7 +73,7 @@ class Workflow:
     def figures(self, model: str) -> ModelFigures:
         found = self._gateway.figures
         seconds = found.answered_s, found.failed_s
-        return ModelFigures(found.answered, found.failed, found.answered, found.answered_s, *seconds, found.last_unix_s)
+        return ModelFigures(found.answered, found.failed, found.answered, None, *seconds, found.last_unix_s)
 
     async def infer(
         self, model: str, inputs: Mapping[str, agent_pb2.Tensor], timeout_s: float | None

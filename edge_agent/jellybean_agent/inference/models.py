@@ -27,12 +27,15 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """What a model has done since the process began. `busy_s`: in its runs; the others from request to answer."""
+    """What a model has done since the process began.
+
+    `busy_s`: in its runs; the other seconds from request to answer. None: not measured.
+    """
 
     answered: int
     failed: int
     runs: int
-    busy_s: float
+    busy_s: float | None
     answered_s: float | None = None
     failed_s: float | None = None
     last_unix_s: float = 0.0  # of the last request; 0: none yet, or not known

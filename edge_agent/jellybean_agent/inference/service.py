@@ -122,7 +122,8 @@ class InferenceService:
         stats = found.inference_stats
         stats.success.count, stats.success.ns = figures.answered, int((figures.answered_s or 0.0) * 1e9)
         stats.fail.count, stats.fail.ns = figures.failed, int((figures.failed_s or 0.0) * 1e9)
-        stats.compute_infer.count, stats.compute_infer.ns = figures.runs, int(figures.busy_s * 1e9)
+        if figures.busy_s is not None:
+            stats.compute_infer.count, stats.compute_infer.ns = figures.runs, int(figures.busy_s * 1e9)
         return found
 
     async def repository_index(self, request: pb.RepositoryIndexRequest, _left_s: float | None = None) -> Message:
