@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean_agent.brain import Brain, OperatorWiring
-from jellybean_agent.messages import GATEWAY, Failed, Instruction, Item, Message, Path, Run, Send
+from jellybean_agent.messages import ALONE, GATEWAY, Failed, Instruction, Item, Message, Path, Run, Send
 from jellybean_solver.answers import Answers
 from jellybean_solver.problem import Edge, EdgeKind
 from tests.property.simulator.plans import random_edges
 
 Inputs = Mapping[str, list[Edge]]
 Work = tuple[str, str, Path]  # request, operator, path
+Asked = tuple[str, str]  # request, operator: to be run by itself
 randoms = st.randoms(use_true_random=False)  # for the wiring, so that it shrinks
 orders = st.integers(0, 2**32).map(random.Random)  # for the order of events, of which there are too many to shrink
 
@@ -99,7 +100,7 @@ class Network:
         self.done: Counter[Work] = Counter()
         self.guilty: set[str] = set()
         self.running: dict[str, Run | None] = dict.fromkeys(names)
-        self.bag: list[tuple[str, Message | str]] = []  # worker, message or request to forget
+        self.bag: list[tuple[str, Message | str | Asked]] = []  # worker, message, request to forget, operator to ask
         self.answers: dict[str, list[Message]] = {}
         self.failed: set[str] = set()
 
@@ -140,17 +141,23 @@ class Network:
     def deliver(self) -> None:
         index = self.rng.randrange(len(self.bag))
         worker, thing = self.bag[index]
-        if self.rng.random() >= self.repeats:
+        if isinstance(thing, tuple) or self.rng.random() >= self.repeats:
             self.bag[index] = self.bag[-1]
             self.bag.pop()
         brain = self.brains[worker]
-        self.follow(worker, list(brain.forget(thing) if isinstance(thing, str) else brain.received(thing)))
+        if isinstance(thing, tuple):
+            self.follow(worker, list(brain.ask(*thing, [thing[0]])))
+        else:
+            self.follow(worker, list(brain.forget(thing) if isinstance(thing, str) else brain.received(thing)))
 
     def finish(self, worker: str) -> None:
         run = self.running[worker]
         assert run is not None
         self.running[worker] = None
         assert 1 <= len(run.items) <= self.batches[worker][run.operator]
+        assert len(run.items) == 1 or all(item.route != ALONE for item in run.items), (
+            "one asked for alone was not alone"
+        )
         brain, work = self.brains[worker], [(item.request, run.operator, item.path) for item in run.items]
         bad = [request for request, *where in work if random.Random(f"{request} {where}").random() < self.failures]
         if bad or (len(work) > 1 and self.rng.random() < self.failures):
@@ -212,4 +219,33 @@ def test_failed_requests_leave_nothing_and_do_not_touch_the_others(rng: random.R
         if request not in network.failed:
             check(network, request, [op for op in inputs if op not in used])
     assert network.failed == network.guilty, "a request failed by another's fault"
+    assert all(brain.queued == 0 and brain.requests_in_hand == 0 for brain in network.brains.values())
+
+
+@settings(deadline=None, max_examples=200)
+@given(randoms, orders, st.sampled_from([0.0, 0.1]))
+def test_operators_asked_for_alone_run_once_and_change_no_answer(
+    rng: random.Random, order: random.Random, failures: float
+) -> None:
+    sources, inputs = random_edges(rng)
+    network = Network(order, inputs, repeats=0.1, failures=failures)
+    requests = [f"r{i}" for i in range(order.randint(1, 4))]
+    for request in requests:
+        network.offer(request, sources)
+    asked = {f"a{i}": order.choice(sorted(inputs)) for i in range(order.randint(1, 6))}
+    given_up = {request for request in asked if order.random() < 0.3}
+    for request, operator in asked.items():
+        worker = order.choice(sorted(network.brains))
+        network.bag.append((worker, (request, operator)))
+        network.bag += [(worker, request)] * (request in given_up)
+    network.drain()
+    used = {edge.upstream for edges in inputs.values() for edge in edges}
+    for request in requests:
+        if request not in network.failed:
+            check(network, request, [op for op in inputs if op not in used])
+    for request, operator in asked.items():
+        ran = network.done[request, operator, ()]
+        assert ran == (request not in network.guilty) or (ran == 0 and request in given_up)
+    assert network.failed <= network.guilty
+    assert network.guilty - network.failed <= given_up, "nobody was told of a failure"
     assert all(brain.queued == 0 and brain.requests_in_hand == 0 for brain in network.brains.values())
