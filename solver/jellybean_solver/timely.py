@@ -108,7 +108,8 @@ class _Search:
         """
         bound = first.certificate.bound
         self._widen(self._looked(first, Room()), self._again)
-        if self._late() or self._value() - bound <= self.gap * self._value():
+        near = self.best is not None and self.best.cost - bound <= self.gap * self.best.cost
+        if near or self._late():
             return self._answer(bound)
         proposal = self._proposal(self.deadline_s)
         bound = max(bound, min(proposal.bound, self._value()))

@@ -32,3 +32,19 @@ def test_a_link_that_would_be_full_keeps_room_for_its_queue(monkeypatch: pytest.
     assert found.links == asked.links
     assert cheapest.cost.total_usd_per_h == pytest.approx(5 * 1.0 + 5 * 0.1)
     assert found.cost.total_usd_per_h <= 7 * 1.0 + 5 * 0.1 + 1e-6  # by headroom on workers alone it is dearer
+
+
+@pytest.mark.parametrize("is_large", (False, True))
+def test_where_headroom_is_no_help_faster_workers_are_found(monkeypatch: pytest.MonkeyPatch, is_large: bool) -> None:
+    if is_large:
+        monkeypatch.setattr(large, "MOST_PAIRS", 0)
+    pools = [Pool("slow", "edge", 300, 0.1), Pool("fast", "edge", 30, 20.0)]
+    step = operator("a", ["camera"], variant("v", {"slow": 1.0, "fast": 0.05}))
+    asked = problem(step, pools=pools, rate_per_s=10.0)
+    cheapest = solve(asked).plan
+    assert cheapest is not None
+    assert latency(cheapest).p99_s > 0.8
+    found = solve(asked, p99_s=0.8).plan
+    assert found is not None
+    assert latency(found).meets(0.8)
+    assert {worker.pool for worker in found.workers} == {"fast"}
