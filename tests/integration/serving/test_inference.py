@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -386,6 +389,31 @@ def test_readiness_time_limits_and_leaving(tmp_path: Path, remote: Remote, start
         assert remote("refused", url, "tiny", ones) == ("UNAVAILABLE", told)
         assert in_hand.result(20)["triple"].tolist() == [[6, 6, 6, 6]]
         assert left.result(20) == 0
+
+
+def test_a_gateway_whose_workers_are_not_there_yet_is_live_but_not_ready(tmp_path: Path, remote: Remote) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(chain(tmp_path)))
+    sockets = {"": "g", "edge-1": "1", "cloud-1": "2"}
+    (tmp_path / "peers.json").write_text(json.dumps({name: f"unix:{tmp_path}/{of}" for name, of in sockets.items()}))
+    files = [f"--{name}={tmp_path / file}" for name, file in (("plan", "plan.json"), ("peers", "peers.json"))]
+    files += [f"--links={tmp_path / 'links'}", f"--address-file={tmp_path / 'address'}"]
+    with subprocess.Popen([sys.executable, "-m", "jellybean.serving.gateway_main", *files]) as gateway:
+        try:
+            until = time.monotonic() + 20
+            while not (tmp_path / "address").exists():
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            url = (tmp_path / "address").read_text()
+            told = "still starting: waiting for edge-1, cloud-1"
+            assert remote("readiness", url, "tiny") == (True, False, False, [("UNAVAILABLE", told)])
+            assert remote("refused", url, "tiny", {"x": np.ones((1, 4), np.float32)}) == ("UNAVAILABLE", told)
+            assert remote("refusals", url, "tiny")["load"][0] == "FAILED_PRECONDITION"
+            with grpc.insecure_channel(url) as channel:
+                health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
+                assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        finally:
+            gateway.terminate()
+    assert gateway.returncode == 0
 
 
 def test_an_agent_finishes_what_was_asked_of_it_alone_before_it_leaves(tmp_path: Path, remote: Remote, start) -> None:
