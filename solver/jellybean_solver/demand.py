@@ -19,6 +19,10 @@ from jellybean_solver.flows import traffic_usd_per_h
 from jellybean_solver.packing import fits
 from jellybean_solver.problem import Edge, Problem, Variant, request_s
 
+# Of a worker. Smaller loads count as this: HiGHS' presolve loses coefficients that are not far above its tolerance, and
+# then calls a dearer answer optimal (seen: 8e-8 at a tolerance of 1e-9).
+LEAST_BUSY = 1e-6
+
 Tiers = tuple[str, str]
 EdgeKey = tuple[str, str]  # upstream, downstream
 Crossings = Mapping[EdgeKey, frozenset[Tiers]]
@@ -134,10 +138,14 @@ class Network:
     def _workers(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
         rates, utilisation = self.problem.rate_per_s, self.problem.utilisation
         sites = {pool: self.problem.sites.get(tier, 1) for pool, tier in self.tier_of.items()}
+
+        def busy(name: str, variant: Variant, pool: str) -> float:
+            load = rates[name] * self.request_s(name, variant, pool) / utilisation / sites[pool]
+            return max(LEAST_BUSY, load) if load else 0.0
+
         return {
             (operator.name, variant.name): {
-                pool: rates[operator.name] * self.request_s(operator.name, variant, pool) / utilisation / sites[pool]
-                for pool in self._memory[operator.name, variant.name]
+                pool: busy(operator.name, variant, pool) for pool in self._memory[operator.name, variant.name]
             }
             for operator in self.problem.operators
             for variant in operator.variants

@@ -9,7 +9,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, event, given, settings
 
-from jellybean_solver import Problem, Sharing, Slo, evaluate, solve
+from jellybean_solver import (
+    Edge,
+    Independent,
+    Operator,
+    Pool,
+    Problem,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+    Variant,
+    evaluate,
+    solve,
+)
 from jellybean_solver.infeasible import scaled
 from jellybean_solver.plan_document import from_document, to_document
 from tests import brute_force
@@ -141,3 +154,25 @@ def _published_costs(rate_per_s: float, sharing: Sharing) -> Sequence[tuple[floa
         (brute_force.accuracy(problem, selection) or 0.0, oracle(problem, selection))
         for selection in brute_force.selections(problem)
     ]
+
+
+@pytest.mark.parametrize("sharing", list(Sharing))
+@pytest.mark.parametrize("rate_per_s", [1e-9, 4e-6, 1e-3])
+def test_rates_next_to_nothing_are_served_by_the_cheapest_worker(sharing: Sharing, rate_per_s: float) -> None:
+    """Loads near the program solver's tolerance once hid the cheap pool from it."""
+    slow, fast = ({1: ServiceTime(time_s, time_s)} for time_s in (0.2, 0.02))
+    operator = Operator("o", (Edge("s", "o"),), (Variant("v", {"dear": slow, "cheap": fast}, {}),))
+    problem = Problem(
+        name="idle",
+        tiers=("edge",),
+        sources=(Source("s", "edge", rate_per_s, 10.0),),
+        operators=(operator,),
+        pools=(Pool("dear", "edge", 2, 2.5, sharing), Pool("cheap", "edge", 1, 0.1, sharing)),
+        links=(),
+        accuracy=Independent({"o": {"v": 99.0}}),
+    )
+    found = solve(problem)
+    assert found.plan is not None
+    assert found.plan.cost.total_usd_per_h == pytest.approx(0.1)
+    assert found.certificate is not None
+    assert found.certificate.bound == pytest.approx(0.1)
