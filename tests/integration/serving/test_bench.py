@@ -54,6 +54,26 @@ def test_counts_accuracy_cost_and_utilisation(directory: Path) -> None:
     assert record["plan"] == Target(directory, data).plan_hash
 
 
+def test_the_accuracy_is_of_all_held_out_rows(directory: Path) -> None:
+    labels = 6 * INPUTS
+    labels[:7] += 1.0  # 3 of 10 are right: no 6 rows show that
+    target = Target(directory, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, labels))
+    told: list[str] = []
+    whole = target.measure(
+        20.0,
+        duration_s=0.3,
+        warmup_s=0.0,
+        whole_round=True,
+        progress=lambda done, total, label: told.append(label),
+    )
+    assert whole.offered == 6
+    assert whole.accuracy == pytest.approx(30.0)
+    assert "the other held-out inputs, for the accuracy" in told
+    assert target.measure(20.0, duration_s=0.3, warmup_s=0.0).accuracy != pytest.approx(30.0)
+    short = target.measure(20.0, duration_s=0.1, warmup_s=0.0, whole_round=True)  # 8 rows do not fit into 0.1 s
+    assert short.accuracy in (0.0, 50.0, 100.0)
+
+
 def test_failures_are_counted_by_reason(directory: Path) -> None:
     data = HeldOut({"x": np.ones((3, 5), np.float32)}, 20.0, Arrivals.PERIODIC)
     result = Target(directory, data).measure(20.0, duration_s=1.0, warmup_s=0.0)
