@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +67,7 @@ def plan_command(
     ] = "slowest-stage",
     json: Json = False,
 ) -> None:
-    """Cut a model into pipeline stages, replicated where it pays: the fastest there is, proven."""
+    """Cut a model into pipeline stages, replicated where it pays: the fastest there is, or how far it may be off."""
     from jellybean.pipeline.figures import partition_json, partition_table
     from jellybean.pipeline.profile_file import read_profile
 
@@ -87,9 +88,12 @@ def plan_command(
 
 def _numbers(option: str, text: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")]
+        values = [float(part) for part in text.split(",")]
     except ValueError as error:
         raise typer.BadParameter(f"{option} {text!r}: write numbers, such as 4 or 4,4") from error
+    if not all(map(math.isfinite, values)):
+        raise typer.BadParameter(f"{option} {text!r}: numbers must be finite")
+    return values
 
 
 @pipeline.command(
@@ -192,6 +196,8 @@ def compare_command(
     """Compare schedules on one model: where a device holds several stages, each takes its part of the time."""
     from jellybean.pipeline.figures import comparison, to_json
 
+    if not all(map(math.isfinite, (forward, backward, transfer))):
+        raise typer.BadParameter("--forward-s, --backward-s and --transfer-s must be finite")
     timelines: list[Timeline] = []
     refused: dict[str, str] = {}
     for name in (name.strip() for name in names.split(",")):

@@ -103,3 +103,7 @@ def test_a_model_is_cut_into_stages(tmp_path: Path) -> None:
     refused = jellybean("pipeline", "plan", str(profile), "--workers", "4,4", "--bandwidth", "1e9", status=2)
     assert "one number per level" in refused.stderr
     assert "No such file" in jellybean("pipeline", "plan", "none.txt", status=1).stderr
+    for number in ("inf", "nan"):
+        assert "finite" in jellybean("pipeline", "plan", str(profile), "--workers", number, status=2).stderr
+    assert "finite" in jellybean("pipeline", "compare", "--backward-s", "inf", status=2).stderr
+    jellybean("pipeline", "compare", "--schedules", "chimera", "--forward-s", "1e-9")  # an order for any ratio

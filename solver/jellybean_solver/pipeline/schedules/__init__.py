@@ -40,6 +40,9 @@ SCHEDULES = {
 }
 
 
+MOST_SLOTS = 8.0  # of a backward, in forwards: beyond that the order hardly changes, and finding it takes longer
+
+
 def make_schedule(
     name: str, devices: int, microbatches: int, chunks: int | None = None, *, backward_ratio: float = 2.0
 ) -> Schedule:
@@ -59,5 +62,5 @@ def make_schedule(
     if chunks not in (None, recipe.chunks):
         raise SolverError(f"{name} has {recipe.chunks} stages per device, not {chunks}; leave the chunks out")
     if name == "chimera":
-        return chimera(devices, microbatches, max(1, round(backward_ratio)))
+        return chimera(devices, microbatches, round(min(max(1.0, backward_ratio), MOST_SLOTS)))
     return recipe.make(devices, microbatches)
