@@ -276,7 +276,8 @@ def _infeasible(explained: Explained) -> RenderableType:
 def _introduction(found: Conflict) -> str:
     if len(found.relaxations) == 1:
         return "This cannot be met, whatever else is given up:"
-    return f"These {len(found.relaxations)} conflict (drop any one, and the others can be met together):"
+    fewest = ", and no fewer do" if found.smallest else ""
+    return f"These {len(found.relaxations)} conflict{fewest} (drop any one, and the others can be met together):"
 
 
 def _conflict(explained: Explained, found: Conflict) -> Table:

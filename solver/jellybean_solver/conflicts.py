@@ -1,7 +1,8 @@
 """Which requirements contradict each other, and how far each would have to give way.
 
 The set is irreducible: without any one of its members there is a plan. It is found by recursive halving (QuickXplain,
-Junker, AAAI 2004) with a whole kind tried at once, so that a hundred pools that do not matter cost one solve.
+Junker, AAAI 2004) with a whole kind tried at once, so that a hundred pools that do not matter cost one solve; then a
+smaller one is sought (`smallest.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Problem
 from jellybean_solver.requirements import LEAST_RATE, Kind, Requirement, eased, requirements, without
 from jellybean_solver.resolving import EQUAL, Answer, Ask, Resolver
+from jellybean_solver.smallest import smallest
 
 Eased = tuple[float | None, Answer]  # a value in the requirement's unit, None: it must go; and what it gives
 
@@ -59,14 +61,15 @@ class Relaxation:
 class Conflict:
     """An irreducible set of requirements that no plan meets together; empty when structure alone forbids a plan.
 
-    `proven`: every solve behind it was conclusive; an empty set that is not proven says only that time ended before one
-    was found. `remaining`: when no member helps alone, what still conflicts without the first of them. `reason`: the
-    solver's own sentence on the whole problem.
+    `smallest`: no set of fewer conflicts; else that is not known. `proven`: every solve behind it was conclusive; an
+    empty set that is not proven says only that time ended before one was found. `remaining`: when no member helps
+    alone, what still conflicts without the first of them. `reason`: the solver's own sentence on the whole problem.
     """
 
     relaxations: tuple[Relaxation, ...]
     reason: str
     proven: bool
+    smallest: bool = False
     remaining: tuple[Requirement, ...] = ()
 
     @property
@@ -80,6 +83,7 @@ class Conflict:
             "requirements": [relaxation.to_dict() for relaxation in self.relaxations],
             "reason": self.reason,
             "proven": self.proven,
+            "smallest": self.smallest,
             "remaining": [requirement.to_dict() for requirement in self.remaining],
         }
 
@@ -95,12 +99,12 @@ def conflict(problem: Problem, answer: Answer, resolver: Resolver, ask: Ask | No
     if answer.status == "refused":
         return _of_refused(problem, answer, every, resolver, easing)
     search = _Search(problem, every, resolver, ask)
-    members = search.irreducible(every)
+    members, fewest = search.smallest(search.irreducible(every))
     relaxations = tuple(easing(member).least() for member in members)
     remaining: tuple[Requirement, ...] = ()
     if members and all(relaxation.helps is False for relaxation in relaxations):
         remaining = search.irreducible([requirement for requirement in every if requirement != members[0]])
-    return Conflict(relaxations, answer.reason, search.proven, remaining)
+    return Conflict(relaxations, answer.reason, search.proven, fewest, remaining)
 
 
 def _of_refused(
@@ -160,12 +164,25 @@ class _Search:
         left = self._needed(kept + right, left)
         return left + right
 
+    def smallest(self, known: tuple[Requirement, ...]) -> tuple[tuple[Requirement, ...], bool]:
+        """A smallest conflict, and whether it is known to be one, given some conflict."""
+        if not self.proven:
+            return known, False
+        return smallest(self.every, known, self._known_to_conflict)
+
     def _conflicting(self, kept: Sequence[Requirement]) -> bool:
-        dropped = [requirement for requirement in self.every if requirement not in kept]
-        label = "what conflicts" if not kept else f"what conflicts: {len(kept)} requirements"
-        answer = self.ask(without(self.problem, *dropped), label)
+        answer = self._answer(kept)
         self.proven = self.proven and answer.proven
         return not answer.holds
+
+    def _known_to_conflict(self, kept: Sequence[Requirement]) -> bool | None:
+        answer = self._answer(kept)
+        return not answer.holds if answer.proven else None
+
+    def _answer(self, kept: Sequence[Requirement]) -> Answer:
+        dropped = [requirement for requirement in self.every if requirement not in kept]
+        label = "what conflicts" if not kept else f"what conflicts: {len(kept)} requirements"
+        return self.ask(without(self.problem, *dropped), label)
 
 
 class _Easing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -104,6 +105,10 @@ def test_conflicts_are_irreducible_and_relaxations_least(problem: Problem, budge
     assert _cheapest(without(problem, *rest)) is None
     for member in found.members:
         assert _cheapest(without(problem, *rest, member)) is not None
+    assert found.smallest
+    for size in range(len(found.members)):
+        for kept in itertools.combinations(every, size):
+            assert _cheapest(without(problem, *(r for r in every if r not in kept))) is not None
     _relaxations_are_least(problem, found)
 
 
