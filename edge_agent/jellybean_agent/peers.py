@@ -17,21 +17,12 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from jellybean_agent.channels import open_channel
 from jellybean_agent.errors import AgentError, TransientError
-from jellybean_agent.tensors import MAX_MESSAGE_BYTES
 from jellybean_protos.agent.v1 import agent_pb2
 
 DELIVER = "/jellybean.agent.v1.Agent/Deliver"
 SENDER_KEY = "jellybean-sender"
-CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-)
 _RETRY_S = 0.1
 
 Lost = Callable[[str, str, Sequence[agent_pb2.Message]], None]
@@ -88,7 +79,7 @@ class Peer:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(self._address) as channel:
             deliver: Callable[..., Any] = channel.stream_stream(
                 DELIVER,
                 request_serializer=agent_pb2.Message.SerializeToString,

@@ -17,6 +17,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from jellybean_agent.channels import bind, check_address, make_server
 from jellybean_agent.driver import Driver
 from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import ModelError, PlanViewError, in_words
@@ -29,19 +30,11 @@ from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import serve_metrics
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
-from jellybean_agent.tensors import MAX_MESSAGE_BYTES, spec
+from jellybean_agent.tensors import spec
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 
 LOG = logging.getLogger("jellybean.agent")
-SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.so_reuseport", 0),  # two servers must never share a port in silence
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.http2.max_frame_size", 2**20),
-)
 DRAIN_S = 30.0
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_MAX_SOCKET_PATH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +49,6 @@ class Options:
     links: Path | None = None
     metrics_port: int = 0
     drain_s: float = DRAIN_S
-
-
-def check_address(address: str) -> str:
-    """The address, if only this machine can reach it. PlanViewError otherwise: there is no authentication yet."""
-    kind, _, rest = address.partition(":")
-    if kind == "unix":
-        if len(rest) >= _MAX_SOCKET_PATH:
-            raise PlanViewError(f"{address}: a socket path must be shorter than {_MAX_SOCKET_PATH} characters")
-        return address
-    host, _, port = address.rpartition(":")
-    if host in _LOOPBACK and port.isdecimal() and int(port) < 65536:
-        return address
-    raise PlanViewError(f"{address}: only unix:/path and 127.0.0.1:port are served, as there is no authentication yet")
 
 
 def read_peers(path: Path) -> dict[str, str]:
@@ -224,7 +204,7 @@ async def serve(options: Options) -> None:
     stop = stop_event()
     with EmulatedLinks(view.links, links_path) as links:
         service = AgentService(view, worker, addresses, links)
-        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server = make_server()
         agent_pb2_grpc.add_AgentServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         server.add_generic_rpc_handlers((InferenceService(Operators(service)).handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(service.health, server)
@@ -257,14 +237,6 @@ def reflect(server: grpc.aio.Server, own: str) -> None:
     """Let clients list the services of a server: `own`, inference and health."""
     names = (own, SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-
-
-def bind(server: grpc.aio.Server, address: str) -> int:
-    """Listen on an address; the port. PlanViewError when it is taken or not allowed."""
-    try:
-        return server.add_insecure_port(check_address(address))
-    except RuntimeError as error:
-        raise PlanViewError(f"cannot listen on {address}: it is in use or may not be used") from error
 
 
 def stop_event() -> asyncio.Event:

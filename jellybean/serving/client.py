@@ -16,8 +16,8 @@ import numpy as np
 
 from jellybean.serving.errors import RequestError
 from jellybean.serving.state import running_state
+from jellybean_agent.channels import open_blocking_channel
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.peers import CHANNEL_OPTIONS
 from jellybean_agent.tensors import Array, decode, encode
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
@@ -30,7 +30,7 @@ class Client:
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = open_blocking_channel(address)
         self._stub = gateway_pb2_grpc.GatewayStub(self._channel)  # type: ignore[no-untyped-call]
 
     @classmethod

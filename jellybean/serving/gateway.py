@@ -23,11 +23,12 @@ import grpc.aio
 from jellybean.serving.answers import SinkAnswer
 from jellybean.serving.inputs import check_inputs, children
 from jellybean.serving.places import PlaceDrawer
+from jellybean_agent.channels import open_channel
 from jellybean_agent.driver import read_path
 from jellybean_agent.errors import AgentError, InvalidInputError, TransientError, status_from_number, status_of
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
-from jellybean_agent.peers import CHANNEL_OPTIONS, Peer
+from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import PlanView
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2
@@ -343,7 +344,7 @@ class Gateway:
 
     async def _asked(self, name: str, worker: _Worker) -> agent_pb2.AgentStatus | None:
         """The worker's status, asked for a few times; None, and a reason, when it never answers."""
-        async with grpc.aio.insecure_channel(self._addresses[name], options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(self._addresses[name]) as channel:
             stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
             for attempt in range(_DESCRIBE_TRIES):
                 if attempt:

@@ -17,12 +17,13 @@ from grpc_health.v1 import health, health_pb2_grpc
 
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
 from jellybean.serving.workflow import Workflow
+from jellybean_agent.channels import bind, make_server
 from jellybean_agent.errors import AgentError
 from jellybean_agent.inboxes import Inboxes
 from jellybean_agent.inference.service import InferenceService
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.plan_view import read_plan
-from jellybean_agent.server import DRAIN_S, SERVER_OPTIONS, bind, read_peers, reflect, stop_event, tell_health
+from jellybean_agent.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 
@@ -45,7 +46,7 @@ async def serve(given: argparse.Namespace) -> None:
     view, addresses = read_plan(given.plan), read_peers(given.peers)
     stop = stop_event()
     with EmulatedLinks(view.links, given.links) as links:
-        clients, workers = grpc.aio.server(options=SERVER_OPTIONS), grpc.aio.server(options=SERVER_OPTIONS)
+        clients, workers = make_server(), make_server()
         bind(workers, addresses[""])
         port = bind(clients, f"127.0.0.1:{given.port}")
         gateway = Gateway(view, addresses, links, max_in_hand=given.max_in_hand, timeout_s=given.timeout_s)

@@ -25,7 +25,7 @@ from triton_remote import Remote, triton_process
 
 from jellybean.serving import launcher
 from jellybean.serving.client import Client
-from jellybean_agent.peers import CHANNEL_OPTIONS
+from jellybean_agent.channels import CHANNEL_OPTIONS
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_solver.problem import Link
