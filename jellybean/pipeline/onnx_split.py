@@ -1,0 +1,216 @@
+"""Cuts an ONNX model in two: the head's output is the tail's input, and what comes out is the whole model's.
+
+What crosses goes as one tensor, as one message between agents: several are flattened side by side by the head and
+taken apart by the tail, bit by bit the same. Weights that both sides read (tied ones too) are in both files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from jellybean.pipeline.onnx_graph import GraphError, Made, OnnxGraph, names_read
+from jellybean_solver.pipeline.layers import MOST_CUTS, Layer, LayerGraph, cuts, layer_graph
+
+PACKED = "jellybean_crossing"
+PACKED_OPSET = 13  # Split takes its sizes as an input since
+
+
+@dataclass(frozen=True, slots=True)
+class LegalCut:
+    """A down-set of the layers. `crossing`: what the head makes and the tail (or the caller) reads, in order.
+
+    `inputs`: the model's own inputs that both sides read. `nbytes`: of all of these, for one request.
+    """
+
+    layers: tuple[int, ...]
+    head: tuple[int, ...]  # nodes
+    tail: tuple[int, ...]
+    crossing: tuple[str, ...]
+    inputs: tuple[str, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Layered:
+    """A graph with its layers (nodes of each), what runs made, and every legal cut; `complete`: these are all."""
+
+    graph: OnnxGraph
+    made: Mapping[str, Made]
+    groups: tuple[tuple[int, ...], ...]
+    cuts: tuple[LegalCut, ...]
+    complete: bool
+
+    def name(self, layer: int) -> str:
+        """Of the layer's first node that has one."""
+        nodes = [self.graph.proto.graph.node[index] for index in self.groups[layer]]
+        return next((str(node.name) for node in nodes if node.name), str(nodes[0].op_type))
+
+
+def layered(graph: OnnxGraph, made: Mapping[str, Made], most: int = MOST_CUTS) -> Layered:
+    """The layers and all legal cuts; where there are more than `most`, those of the nodes' own order."""
+    groups = graph.groups(made)
+    if not groups:
+        raise GraphError("no node of the model depends on its inputs")
+    skeleton = _skeleton(graph, groups)
+    bits, complete = cuts(skeleton, most)
+    whole = (1 << len(groups)) - 1
+    order = [int(layer.name) for layer in skeleton.layers]
+    found = []
+    for cut in bits:
+        if cut not in (0, whole):
+            layers = sorted(order[place] for place in range(len(order)) if cut >> place & 1)
+            found.append(_legal(graph, made, groups, tuple(layers)))
+    return Layered(graph, made, groups, tuple(found), complete)
+
+
+def layer_edges(graph: OnnxGraph, groups: Sequence[Sequence[int]]) -> set[tuple[int, int]]:
+    """(upstream, downstream) layers."""
+    group = {index: number for number, nodes in enumerate(groups) for index in nodes}
+    makers = ((graph.maker.get(name), index) for index in graph.live for name in graph.reads[index])
+    pairs = ((group[maker], group[index]) for maker, index in makers if maker in group)
+    return {(up, down) for up, down in pairs if up != down}
+
+
+def _skeleton(graph: OnnxGraph, groups: Sequence[Sequence[int]]) -> LayerGraph:
+    """The layers by number, without costs."""
+    named = [(str(number), Layer(str(number), 0.0, 0.0, 0.0)) for number in range(len(groups))]
+    edges = [(str(up), str(down)) for up, down in sorted(layer_edges(graph, groups))]
+    return layer_graph(named, edges)
+
+
+def _legal(
+    graph: OnnxGraph, made: Mapping[str, Made], groups: Sequence[Sequence[int]], layers: tuple[int, ...]
+) -> LegalCut:
+    head = tuple(sorted(index for layer in layers for index in groups[layer]))
+    tail = tuple(index for index in graph.live if index not in set(head))
+    read = {name for index in tail for name in graph.reads[index]}
+    wanted = read | set(graph.outputs)
+    crossing = tuple(name for index in head for name in graph.writes[index] if name in wanted)
+    early = {name for index in head for name in graph.reads[index]}
+    both = tuple(name for name in graph.inputs if name in early and name in wanted)
+    nbytes = sum(made[name].nbytes for name in (*crossing, *both) if name in made)
+    return LegalCut(layers, head, tail, crossing, both, nbytes)
+
+
+def hindrance(graph: OnnxGraph, made: Mapping[str, Made], cut: LegalCut) -> str:
+    """Why a legal cut cannot be served as two operators with one message between; empty when it can."""
+    if cut.inputs:
+        return f"both sides read the model's input {cut.inputs[0]}"
+    if not any(name in graph.inputs for index in cut.head for name in graph.reads[index]):
+        return "its first side reads none of the model's inputs"
+    if strange := [name for name in cut.crossing if name not in made]:
+        return f"{strange[0]} is no tensor of numbers"
+    if alone := [name for name in cut.crossing if not made[name].rows]:
+        return f"{alone[0]} has no row for each request"
+    return _unpackable(graph, made, cut.crossing) if len(cut.crossing) > 1 else ""
+
+
+def _unpackable(graph: OnnxGraph, made: Mapping[str, Made], crossing: Sequence[str]) -> str:
+    """Why several tensors cannot go as one."""
+    kinds = sorted({made[name].dtype for name in crossing})
+    if len(kinds) > 1:
+        return f"tensors of several types cross ({', '.join(kinds)})"
+    if loose := [name for name in crossing if not made[name].fixed or not all(made[name].shape)]:
+        return f"{loose[0]} has no fixed size, and {len(crossing)} tensors cross"
+    old = _opset(graph) < PACKED_OPSET
+    return f"{len(crossing)} tensors cross and the model's opset is below {PACKED_OPSET}" if old else ""
+
+
+def split(layers: Layered, cut: LegalCut, order: Sequence[str] = ()) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The two models of a cut. `order`: the inputs' names, as operators' edges feed them.
+
+    GraphError for a cut with a `hindrance`.
+    """
+    graph, made = layers.graph, layers.made
+    if why := hindrance(graph, made, cut):
+        raise GraphError(f"this cut cannot be split: {why}")
+    names = [*order, *(name for name in graph.inputs if name not in order)]
+    early = {name for index in cut.head for name in graph.reads[index]}
+    late = {name for index in cut.tail for name in graph.reads[index]} | set(graph.outputs)
+    pack = _Packing(made, cut.crossing, graph.outputs)
+    head = _model(
+        graph,
+        [*_nodes(graph, cut.head), *pack.into],
+        [_input(graph, name) for name in names if name in early],
+        [pack.port],
+        pack.into_weights,
+    )
+    tail = _model(
+        graph,
+        [*pack.out, *_nodes(graph, cut.tail)],
+        [*(_input(graph, name) for name in names if name in late and name not in early), pack.port],
+        list(graph.proto.graph.output),
+        pack.out_weights,
+    )
+    return head, tail
+
+
+class _Packing:
+    """How the crossing tensors become one port, and themselves again."""
+
+    def __init__(self, made: Mapping[str, Made], crossing: Sequence[str], outputs: Sequence[str]) -> None:
+        self.into: list[onnx.NodeProto] = []
+        self.out: list[onnx.NodeProto] = []
+        self.into_weights: list[onnx.TensorProto] = []
+        self.out_weights: list[onnx.TensorProto] = []
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(made[crossing[0]].dtype))
+        if len(crossing) == 1:
+            name, shape = crossing[0], made[crossing[0]].shape
+            inner = [*shape[1:]] if made[name].fixed else [f"d{axis}" for axis in range(1, len(shape))]
+            port = name
+            if name in outputs:  # an output cannot be an input as well
+                port = PACKED
+                self.into = [helper.make_node("Identity", [name], [port])]
+                self.out = [helper.make_node("Identity", [port], [name])]
+            self.port = helper.make_tensor_value_info(port, kind, ["requests", *inner])
+            return
+        sizes = [int(np.prod(made[name].shape[1:], dtype=np.int64)) for name in crossing]
+        flat = [f"{PACKED}_{index}" for index in range(len(crossing))]
+        pairs = list(zip(crossing, flat, strict=True))
+        self.into = [helper.make_node("Flatten", [name], [one], axis=1) for name, one in pairs]
+        self.into.append(helper.make_node("Concat", flat, [PACKED], axis=1))
+        self.out_weights = [numpy_helper.from_array(np.array(sizes, np.int64), f"{PACKED}_sizes")]
+        self.out = [helper.make_node("Split", [PACKED, f"{PACKED}_sizes"], flat, axis=1)]
+        for name, one in pairs:
+            sides = np.array([-1, *made[name].shape[1:]], np.int64)
+            self.out_weights.append(numpy_helper.from_array(sides, f"{one}_shape"))
+            self.out.append(helper.make_node("Reshape", [one, f"{one}_shape"], [name]))
+        self.port = helper.make_tensor_value_info(PACKED, kind, ["requests", sum(sizes)])
+
+
+def _nodes(graph: OnnxGraph, nodes: Sequence[int]) -> list[onnx.NodeProto]:
+    return [graph.proto.graph.node[index] for index in graph.needed(nodes)]
+
+
+def _input(graph: OnnxGraph, name: str) -> onnx.ValueInfoProto:
+    return next(value for value in graph.proto.graph.input if value.name == name)
+
+
+def _model(
+    graph: OnnxGraph,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    more: Sequence[onnx.TensorProto],
+) -> onnx.ModelProto:
+    """A model of its own, with what else the whole one's file says: versions, functions, metadata."""
+    read = {name for node in nodes for name in names_read(node)} | {value.name for value in outputs}
+    weights = [tensor for name, tensor in graph.weights.items() if name in read]
+    listed = [value for value in graph.proto.graph.input if value.name in graph.weights and value.name in read]
+    whole = graph.proto
+    proto = onnx.ModelProto(ir_version=whole.ir_version, producer_name="jellybean")
+    proto.opset_import.extend(whole.opset_import)
+    proto.functions.extend(whole.functions)
+    proto.metadata_props.extend(whole.metadata_props)
+    proto.graph.CopyFrom(helper.make_graph(nodes, whole.graph.name, [*inputs, *listed], outputs, [*weights, *more]))
+    return proto
+
+
+def _opset(graph: OnnxGraph) -> int:
+    """Of the standard operators."""
+    return max((item.version for item in graph.proto.opset_import if item.domain in ("", "ai.onnx")), default=0)
