@@ -95,8 +95,13 @@ def mean_s(times: Times, size: float) -> float:
     """Mean seconds of a run of a size, between profiled ones in proportion."""
     if size in times:
         return times[int(size)].mean_s
-    above = min(known for known in times if known >= size - 1e-9)
-    below = max((known for known in times if known < size), default=above)
+    above, below = max(times), 0
+    for known in times:
+        if known < size:
+            below = max(below, known)
+        if size - 1e-9 <= known < above:
+            above = known
+    below = below or above
     part = (size - below) / (above - below) if above > below else 0.0
     return (1.0 - part) * times[below].mean_s + part * times[above].mean_s
 

@@ -13,16 +13,18 @@ route: it counts where it waits longest, once. `benchmarks/latency.py` holds all
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from jellybean_solver.batching import service_of
-from jellybean_solver.plan import Plan, PlannedWorker, Route
-from jellybean_solver.problem import Times
-from jellybean_solver.queues import Floats, Queue, service_log_mgf, uniform_log_mgf
-from jellybean_solver.stations import Stations
+from jellybean_solver.plan import Plan, PlannedWorker
+from jellybean_solver.problem import Edge, Times
+from jellybean_solver.program import Floats, Indices
+from jellybean_solver.queues import service_log_mgf, uniform_log_mgf, wait_log_mgf
+from jellybean_solver.stations import Stations, alike
 from jellybean_solver.streams import request_streams
 
 TIGHTNESS = 4.0  # fitted, as are the constants of `queues.py`, to other plans than the benchmark's
@@ -76,127 +78,164 @@ def unqueued_s(times: Times, batch: int, jobs_at_once: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Burst:
-    """A burst of requests on a route, as one variable: the longest mean wait for it, and what it adds to all runs."""
+class _Bursts:
+    """A burst of requests on each route is one variable: the longest mean wait for it, and what it adds to all runs."""
 
-    load: float = 0.0
-    wait_s: float = 0.0
-    shared_s: float = 0.0
+    load: Floats
+    wait_s: Floats
+    shared_s: Floats
 
-    def or_else(self, other: _Burst) -> _Burst:
+    def or_else(self, other: _Bursts) -> _Bursts:
         """The slower of each part."""
-        wait_s, shared_s = max(self.wait_s, other.wait_s), max(self.shared_s, other.shared_s)
-        return _Burst(max(self.load, other.load), wait_s, shared_s)
+        wait_s, shared_s = np.maximum(self.wait_s, other.wait_s), np.maximum(self.shared_s, other.shared_s)
+        return _Bursts(np.maximum(self.load, other.load), wait_s, shared_s)
 
-    @property
-    def queue(self) -> Queue:
-        return Queue(self.load, (self.wait_s + self.shared_s) / self.load) if self.load > 0 else Queue()
+    def log_mgf(self, theta: Floats) -> Floats:
+        wait_s = np.divide(self.wait_s + self.shared_s, self.load, out=np.zeros_like(self.load), where=self.load > 0)
+        return wait_log_mgf(self.load[:, None], wait_s[:, None], theta)
 
 
 class _Estimate:
+    """Arrays have a row per route, and a column per theta."""
+
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.stations = Stations(plan)
+        self.table = self.stations.table
         self.streams = request_streams(plan)
         self.beside = self._beside()
-        self.own: dict[tuple[str, str], Floats] = {}
-        self.shared_s: dict[tuple[str, str], float] = {}
+        self.own: dict[str, tuple[Floats, Floats, Indices]] = {}
         slowest = max((self._run_s(name, w) for w in plan.workers for name in w.rates_per_s), default=1.0)
         steps = np.arange(_PER_DECADE * _DECADES) / _PER_DECADE
         self.theta: Floats = 10.0 ** (steps - _DECADES + 2.0) / max(slowest, 1e-9)
-        self.waits = {name: queues.own.log_mgf(self.theta) for name, queues in self.stations.workers.items()}
+        own = [self.stations.workers[worker.name].own for worker in plan.workers]
+        loads, waits = np.array([queue.load for queue in own]), np.array([queue.wait_s for queue in own])
+        self.waits = wait_log_mgf(loads[:, None], waits[:, None], self.theta)  # per worker
 
     def latency(self) -> Latency:
         total = sum(stream.rate_per_s for stream in self.streams)
-        tails: list[tuple[float, Floats]] = []
-        for route in self.plan.routes:
-            reached = self._reached(route)
-            for stream in self.streams:
-                slowest = np.maximum.reduce([reached[name] for name in stream.sinks])
-                tails.append((route.weight * stream.rate_per_s / total, slowest))
-        return Latency(_quantile(self.theta, tails), self._unqueued_s())
+        reached = self._reached()
+        weights = [self.table.weight * stream.rate_per_s / total for stream in self.streams]
+        slowest = [np.maximum.reduce([reached[name] for name in stream.sinks]) for stream in self.streams]
+        return Latency(_quantile(self.theta, np.concatenate(weights), np.concatenate(slowest)), self._unqueued_s())
 
     def _unqueued_s(self) -> float:
         stations = self.stations
-        slowest: dict[tuple[str, str], float] = {}  # edge -> seconds on a link
-        for route in self.plan.routes:
-            for operator in self.plan.operators:
-                for edge in operator.inputs:
-                    seconds = stations.link_s(*stations.crossed(route, edge))
-                    key = (edge.upstream, edge.downstream)
-                    slowest[key] = max(slowest.get(key, 0.0), seconds)
+        pools: dict[str, dict[str, None]] = {operator.name: {} for operator in self.plan.operators}
+        for worker in self.plan.workers:
+            for name in worker.rates_per_s:
+                pools[name][worker.pool] = None
         ready = dict.fromkeys(stations.sources, self.plan.hop_s)
         for operator in self.plan.operators:
-            pools = dict.fromkeys(w.pool for w in self.plan.workers if operator.name in w.rates_per_s)
-            begins = max(ready[e.upstream] + slowest[e.upstream, e.downstream] for e in operator.inputs)
+            begins = 0.0
+            for edge in operator.inputs:
+                size, pairs = stations.sent_bytes(edge), self.table.crossings(edge)[0]
+                begins = max(begins, ready[edge.upstream] + max(stations.link_s(*pair, size) for pair in pairs))
             slowest_s = max(
-                unqueued_s(operator.service[pool], operator.batch[pool], stations.jobs(operator.name)) for pool in pools
+                unqueued_s(operator.service[pool], operator.batch[pool], stations.jobs(operator.name))
+                for pool in pools[operator.name]
             )
             ready[operator.name] = begins + slowest_s
         return max(ready.values()) + self.plan.hop_s
 
-    def _reached(self, route: Route) -> dict[str, Floats]:
+    def _reached(self) -> dict[str, Floats]:
         """Per sink the logarithm of the moment generating function of when its output is at the gateway."""
         reached: dict[str, Floats] = {}
-        bursts: dict[str, _Burst] = {}
-        hop, start = self.theta * self.plan.hop_s, np.zeros(len(self.theta))
-        met: dict[str, list[str]] = {}
-        for name, there in route.workers.items():
-            met.setdefault(there, []).append(name)
+        bursts: dict[str, _Bursts] = {}
+        hop, start = self.theta * self.plan.hop_s, np.zeros((len(self.table.weight), len(self.theta)))
         for operator in self.plan.operators:
-            name, worker = operator.name, self.plan.worker_by_name[route.workers[operator.name]]
-            begins, burst = start, self._burst(worker, met[worker.name])
+            name, at = operator.name, self.table.at[operator.name]
+            begins, burst = start, self._met(name)
             for edge in operator.inputs:
-                comes, waits = self._crossing(*self.stations.crossed(route, edge))
-                comes = comes if route.workers.get(edge.upstream) == worker.name else comes + hop
+                comes, waits = self._crossing(edge)
+                moves = np.ones(len(at), bool) if edge.upstream not in reached else self.table.at[edge.upstream] != at
+                comes = comes + np.where(moves[:, None], hop, 0.0)
                 begins = np.maximum(begins, comes + reached.get(edge.upstream, start))
                 burst = burst.or_else(waits).or_else(bursts.get(edge.upstream, waits))
             for other in self.beside[name]:
-                if route.workers[other] == worker.name:
-                    begins = begins + self._own(other, worker)
-            reached[name] = begins + self._own(name, worker) + self.waits[worker.name]
-            bursts[name] = replace(burst, shared_s=burst.shared_s + self.shared_s[name, worker.name])
+                together = self.table.at[other] == at
+                if together.any():
+                    begins = begins + np.where(together[:, None], self._own(other)[0], 0.0)
+            own, shared_s = self._own(name)
+            reached[name] = begins + own + self.waits[at]
+            bursts[name] = replace(burst, shared_s=burst.shared_s + shared_s)
         sinks = [name for stream in self.streams for name in stream.sinks]
-        return {name: reached[name] + hop + bursts[name].queue.log_mgf(self.theta) for name in sinks}
+        return {name: reached[name] + hop + bursts[name].log_mgf(self.theta) for name in sinks}
 
-    def _burst(self, worker: PlannedWorker, met: Sequence[str]) -> _Burst:
-        """The wait for bursts of a request that meets these operators on a worker, less its turns.
+    def _met(self, name: str) -> _Bursts:
+        """The wait for bursts at an operator's worker of a request that meets others there too, less its turns.
 
         Who comes back waits less each time: in all as long as under processor sharing at most, twice as for once.
         """
-        queue = self.stations.workers[worker.name].bursts
-        wait_s = queue.mean_s * 2.0 * len(met) / (1.0 + len(met))
-        turns_s = sum(self.stations.runs[name, worker.name].turn_s for name in met)
-        return _Burst(queue.load, max(0.0, wait_s - turns_s))
+        at, count, turns_s = self.table.at[name], np.zeros(len(self.table.weight)), np.zeros(len(self.table.weight))
+        for other, there in self.table.at.items():
+            together = there == at
+            count += together
+            turns_s += np.where(together, self._turns_s[other][at], 0.0)
+        load, mean_s = self._queues
+        wait_s = mean_s[at] * 2.0 * count / (1.0 + count)
+        return _Bursts(load[at], np.maximum(0.0, wait_s - turns_s), np.zeros(len(at)))
 
-    def _crossing(self, upstream_tier: str, downstream_tier: str, size: float) -> tuple[Floats, _Burst]:
+    @cached_property
+    def _queues(self) -> tuple[Floats, Floats]:
+        """Load and mean wait of the bursts' queue at each worker."""
+        queues = [self.stations.workers[worker.name].bursts for worker in self.plan.workers]
+        return np.array([queue.load for queue in queues]), np.array([queue.mean_s for queue in queues])
+
+    @cached_property
+    def _turns_s(self) -> Mapping[str, Floats]:
+        """Per operator and worker, the seconds until its next run."""
+        found = {name: np.zeros(len(self.plan.workers)) for name in self.table.at}
+        for number, worker in enumerate(self.plan.workers):
+            for name in worker.rates_per_s:
+                found[name][number] = self.stations.runs[name, worker.name].turn_s
+        return found
+
+    def _crossing(self, edge: Edge) -> tuple[Floats, _Bursts]:
         """Time on a link, and the wait for bursts apart."""
-        time = self.theta * self.stations.link_s(upstream_tier, downstream_tier, size)
-        queues = self.stations.links.get((upstream_tier, downstream_tier))
-        if queues is None:
-            return time, _Burst()
-        return time + queues.own.log_mgf(self.theta), _Burst(queues.bursts.load, queues.bursts.mean_s)
+        size = self.stations.sent_bytes(edge)
+        pairs, each = self.table.crossings(edge)
+        times = np.array([self.theta * self.stations.link_s(*pair, size) for pair in pairs])
+        load, mean_s = np.zeros(len(pairs)), np.zeros(len(pairs))
+        for number, pair in enumerate(pairs):
+            queues = self.stations.links.get(pair)
+            if queues is not None:
+                times[number] += queues.own.log_mgf(self.theta)
+                load[number], mean_s[number] = queues.bursts.load, queues.bursts.mean_s
+        return times[each], _Bursts(load[each], mean_s[each], np.zeros(len(each)))
 
-    def _own(self, name: str, worker: PlannedWorker) -> Floats:
-        """A request's own runs on a worker, and those of requests that come with it.
+    def _own(self, name: str) -> tuple[Floats, Floats]:
+        """A request's own runs on the workers of an operator, and those of requests that come with it.
 
-        What they take longer because of a burst is put down in `shared_s`, mean seconds: the burst is the same on all
-        of a route.
+        What they take longer because of a burst is put down apart, in mean seconds: the burst is the same on all of a
+        route.
         """
-        key = name, worker.name
-        if key not in self.own:
-            found, alike = self.stations.runs[key], 1.0 - self.stations.roughness(name, worker)
-            times = self.plan.operator_by_name[name].service[worker.pool]
-            needed = self.stations.jobs(name)
-            least = min(needed, found.seen)
-            service = service_of(times, least + (found.seen - least) * alike)
-            more_s = service_of(times, found.seen).mean_s - service_of(times, least).mean_s
-            mates = max(0.0, self.stations.groups[key] - max(found.seen, needed)) / 2.0
-            count = max(1.0, needed / found.seen) + mates / found.seen
-            turn = uniform_log_mgf(found.turn_s, self.theta)
-            self.own[key] = service_log_mgf(service, self.theta * count) + turn
-            self.shared_s[key] = (1.0 - alike) * more_s
-        return self.own[key]
+        if name not in self.own:
+            known: dict[object, tuple[Floats, float]] = {}
+            found: list[tuple[Floats, float]] = []
+            workers, each = np.unique(self.table.at[name], return_inverse=True)
+            for worker in (self.plan.workers[number] for number in workers.tolist()):
+                runs, roughness = self.stations.runs[name, worker.name], self.stations.roughness(name, worker)
+                group = self.stations.groups[name, worker.name]
+                key = worker.pool, alike([(runs.mean, runs.seen, runs.turn_s, roughness, group)])
+                if key not in known:
+                    known[key] = self._own_at(name, worker, 1.0 - roughness)
+                found.append(known[key])
+            logs, shared_s = np.array([log for log, _ in found]), np.array([more for _, more in found])
+            self.own[name] = logs, shared_s, each
+        logs, shared_s, each = self.own[name]
+        return logs[each], shared_s[each]
+
+    def _own_at(self, name: str, worker: PlannedWorker, regular: float) -> tuple[Floats, float]:
+        runs, needed = self.stations.runs[name, worker.name], self.stations.jobs(name)
+        times = self.plan.operator_by_name[name].service[worker.pool]
+        least = min(needed, runs.seen)
+        service = service_of(times, least + (runs.seen - least) * regular)
+        more_s = service_of(times, runs.seen).mean_s - service_of(times, least).mean_s
+        mates = max(0.0, self.stations.groups[name, worker.name] - max(runs.seen, needed)) / 2.0
+        count = max(1.0, needed / runs.seen) + mates / runs.seen
+        turn = uniform_log_mgf(runs.turn_s, self.theta)
+        return service_log_mgf(service, self.theta * count) + turn, (1.0 - regular) * more_s
 
     def _run_s(self, name: str, worker: PlannedWorker) -> float:
         """Mean seconds of all of one request's runs."""
@@ -216,10 +255,8 @@ class _Estimate:
         return found
 
 
-def _quantile(theta: Floats, tails: Sequence[tuple[float, Floats]]) -> float:
+def _quantile(theta: Floats, weights: Floats, logs: Floats) -> float:
     """The time that a share 1 - QUANTILE of the requests exceeds, by bisection over the sum of the routes' tails."""
-    weights = np.array([weight for weight, _ in tails])
-    logs = np.array([log for _, log in tails])
     allowed = 1.0 - QUANTILE
 
     def beyond(time: float) -> float:

@@ -48,24 +48,28 @@ class Queue:
 
     def log_mgf(self, theta: Floats) -> Floats:
         """Of waits cut off where longer ones are as rare as `RARE`: a queue that hardly anyone meets must not count."""
-        if self.wait_s <= 0.0 or self.load <= RARE:
-            return np.zeros_like(theta)
-        if math.isinf(self.wait_s):
-            return np.full_like(theta, np.inf)
-        longest = math.log(self.load / RARE)  # in mean waits
-        power = longest * (theta * self.wait_s - 1.0)
-        waits = math.log(self.load * longest) + _log_mean_growth(power)
-        some = np.logaddexp(waits, math.log(RARE) + theta * self.wait_s * longest)
-        total: Floats = np.logaddexp(math.log1p(-self.load), some) if self.load < 1.0 else some
-        return total
+        return wait_log_mgf(np.array(self.load), np.array(self.wait_s), theta)
+
+
+def wait_log_mgf(load: Floats, wait_s: Floats, theta: Floats) -> Floats:
+    """The same of many queues that shapes broadcast together."""
+    meets = (wait_s > 0.0) & (load > RARE)
+    ends = meets & np.isfinite(wait_s)
+    some, mean_s = np.where(ends, load, 0.5), np.where(ends, wait_s, 0.0)
+    longest = np.log(some / RARE)  # in mean waits
+    waits = np.log(some * longest) + _log_mean_growth(longest * (theta * mean_s - 1.0))
+    waits = np.logaddexp(waits, math.log(RARE) + theta * mean_s * longest)
+    with np.errstate(divide="ignore"):
+        total = np.logaddexp(np.log1p(-np.minimum(some, 1.0)), waits)
+    return np.where(ends, total, np.where(meets, np.inf, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Work that a route's requests bring to a station at once: jobs per second, and one's mean and squared deviation.
+    """Work that routes' requests bring to a station at once: jobs per second, and one's mean and squared deviation.
 
     `stream`: of which requests; `weight`: their share; `chance`: share of those that bring any; `size`: jobs in a run;
-    `regular`: comes straight from a source.
+    `regular`: comes straight from a source; `squares`: of the routes' weights, together (default: it is one route).
     """
 
     stream: int
@@ -76,6 +80,7 @@ class Piece:
     chance: float = 1.0
     size: float = 1.0
     regular: bool = False
+    squares: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,8 @@ class Traffic:
     def irregular_s(self) -> float:
         from_sources = sum(p.per_s * p.seconds for p in self.pieces if p.regular) / self.work
         squares = sum(p.per_s * p.seconds**2 * p.size for p in self.pieces) / self.work
-        kinds = sum(p.weight for p in self.pieces) ** 2 / sum(p.weight**2 for p in self.pieces)
+        squared = sum(p.weight**2 if p.squares is None else p.squares for p in self.pieces)
+        kinds = sum(p.weight for p in self.pieces) ** 2 / squared
         share = min(1.0, self.share)
         alone, mixed = 1.0 - share**ALL, (1.0 - 1.0 / kinds) * (1.0 - (share * from_sources) ** ALL)
         return squares * (ALONE * alone + MIXED * mixed)

@@ -6,14 +6,18 @@ of each other: it comes the more at random the more they are and the less busy i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
+
 from jellybean_solver.batching import Fed, Runs, busy, runs, service_of
-from jellybean_solver.plan import Plan, PlannedWorker, Route
+from jellybean_solver.plan import Plan, PlannedWorker
 from jellybean_solver.problem import Arrivals, Edge
+from jellybean_solver.program import Floats
 from jellybean_solver.queues import Piece, Station, Traffic, service_variance, station
+from jellybean_solver.route_table import Mask, RouteTable
 from jellybean_solver.streams import request_streams
 
 MOST_BUSY = 0.999
@@ -29,6 +33,11 @@ def visits(plan: Plan) -> Mapping[str, float]:
             rate = plan.operator_by_name[name].rate_per_s
             found[name] = rate / stream.rate_per_s if stream.rate_per_s > 0 else 1.0
     return found
+
+
+def alike(figures: Sequence[Sequence[float]]) -> str:
+    """The same for figures that differ by rounding: most workers of a fleet are alike, so one answer does for all."""
+    return repr([[float(f"{figure:.5g}") for figure in row] for row in figures])
 
 
 def jobs(visits_per_request: float) -> float:
@@ -49,6 +58,7 @@ class Stations:
         self._per_s = [stream.rate_per_s for stream in streams]
         self._born = [stream.sites for stream in streams]
         self._roughness = [1.0 if stream.arrivals is Arrivals.POISSON else 0.0 for stream in streams]
+        self.table = RouteTable(plan)
         self.groups: dict[Pair, float] = {}
         self.runs: dict[Pair, Runs] = {}
         self._fill_runs()
@@ -72,15 +82,12 @@ class Stations:
         alone = 1.0 / (1.0 + 4.0 * (1.0 - min(1.0, load)) ** 2 * (origins - 1.0)) if origins > 1 else 1.0
         return (1.0 - alone) * (1.0 - self._roughness[stream] * min(1.0, share))
 
-    def crossed(self, route: Route, edge: Edge) -> tuple[str, str, float]:
-        """The tiers that a request's data on an edge goes between, and its bytes, all children together."""
-        downstream = self.plan.worker_by_name[route.workers[edge.downstream]].tier
+    def sent_bytes(self, edge: Edge) -> float:
+        """A request's data on an edge, all children together."""
         source = self.sources.get(edge.upstream)
         if source is not None:
-            return source.tier, downstream, source.message_bytes * self.jobs(edge.downstream)
-        upstream = self.plan.worker_by_name[route.workers[edge.upstream]].tier
-        sent = self.plan.operator_by_name[edge.upstream].message_bytes[edge.downstream]
-        return upstream, downstream, sent * self.jobs(edge.downstream)
+            return source.message_bytes * self.jobs(edge.downstream)
+        return self.plan.operator_by_name[edge.upstream].message_bytes[edge.downstream] * self.jobs(edge.downstream)
 
     def link_s(self, upstream_tier: str, downstream_tier: str, size: float) -> float:
         """Seconds over a link that is free; 0 inside a tier."""
@@ -96,8 +103,14 @@ class Stations:
         batched = any(size > 1 for operator in self.plan.operators for size in operator.batch.values())
         for _ in range(2 if batched else 1):
             self.groups = self._groups()
+            known: dict[object, list[Runs]] = {}
             for worker in self.plan.workers:
-                found = runs([self._fed(name, worker) for name in worker.rates_per_s])
+                fed = [self._fed(name, worker) for name in worker.rates_per_s]
+                figures = tuple((one.per_s, one.group, one.roughness) for one in fed)
+                key = worker.pool, tuple(worker.rates_per_s), alike(figures)
+                if key not in known:
+                    known[key] = runs(fed)
+                found = known[key]
                 self.runs |= {(name, worker.name): one for name, one in zip(worker.rates_per_s, found, strict=True)}
 
     def _fed(self, name: str, worker: PlannedWorker) -> Fed:
@@ -109,43 +122,47 @@ class Stations:
     def _groups(self) -> dict[Pair, float]:
         """Requests that come to an operator on a worker at once, children one by one."""
         found = {pair: self.jobs(pair[0]) for pair in self.runs}
+        names = [worker.name for worker in self.plan.workers]
         for operator in self.plan.operators:
             for edge in operator.inputs:
                 if edge.upstream not in self.sources:
-                    for worker, together in self._together(edge).items():
-                        pair = operator.name, worker
-                        found[pair] = max(found.get(pair, 1.0), self.jobs(operator.name) * together)
+                    together = self._together(edge)
+                    for worker in np.flatnonzero(np.isfinite(together)).tolist():
+                        pair = operator.name, names[worker]
+                        found[pair] = max(found.get(pair, 1.0), self.jobs(operator.name) * float(together[worker]))
         return found
 
-    def _together(self, edge: Edge) -> Mapping[str, float]:
-        """Per worker downstream, requests of one run upstream that routes lead there, but one at least."""
-        leave: dict[str, float] = {}
-        go: dict[Pair, float] = {}
-        for route in self.plan.routes:
-            there, here = route.workers[edge.upstream], route.workers[edge.downstream]
-            leave[there] = leave.get(there, 0.0) + route.weight
-            go[there, here] = go.get((there, here), 0.0) + route.weight
-        mates: dict[str, float] = {}
-        come: dict[str, float] = {}
-        for (there, here), weight in go.items():
-            ran = self.runs[edge.upstream, there].mean / self.jobs(edge.upstream)
-            mates[here] = mates.get(here, 0.0) + weight * max(1.0, ran * weight / leave[there] if weight > 0 else 0.0)
-            come[here] = come.get(here, 0.0) + weight
-        return {here: mates[here] / come[here] if come[here] > 0 else 1.0 for here in come}
+    def _together(self, edge: Edge) -> Floats:
+        """Per worker downstream, requests of one run upstream that routes lead there, but one at least; else NaN."""
+        table, workers = self.table, self.plan.workers
+        leave = table.summed(table.at[edge.upstream], table.weight)
+        pairs, each = np.unique(table.at[edge.upstream] * len(workers) + table.at[edge.downstream], return_inverse=True)
+        go: Floats = np.bincount(each, table.weight).astype(float)
+        there, here = np.divmod(pairs, len(workers))
+        sizes = [self.runs[edge.upstream, workers[worker].name].mean for worker in there.tolist()]
+        ran = np.array(sizes) / self.jobs(edge.upstream)
+        part = np.divide(go, leave[there], out=np.zeros_like(go), where=go > 0)
+        mates, come = table.summed(here, go * np.maximum(1.0, ran * part)), table.summed(here, go)
+        found: Floats = np.full(len(workers), np.nan)
+        found[here] = 1.0
+        np.divide(mates, come, out=found, where=come > 0)
+        return found
 
     def _workers(self) -> Mapping[str, Station]:
         pieces: dict[str, list[Piece]] = {worker.name: [] for worker in self.plan.workers}
-        shares = dict.fromkeys(pieces, 0.0)
+        names = list(pieces)
         work = cache(self._work)
-        for route in self.plan.routes:
-            for name in set(route.workers.values()):
-                shares[name] += route.weight
-            for operator in self.plan.operators:
-                worker = route.workers[operator.name]
-                pieces[worker].append(self._piece(operator.name, route, *work(operator.name, worker)))
+        for operator in self.plan.operators:
+            at = self.table.at[operator.name]
+            weights, squares = (self.table.summed(at, self.table.weight**power) for power in (1, 2))
+            for worker in np.unique(at).tolist():
+                weight, squared = float(weights[worker]), float(squares[worker])
+                done = work(operator.name, names[worker])
+                pieces[names[worker]].append(self._piece(operator.name, weight, squared, *done))
+        shares, sites = self.table.share.tolist(), self.plan.sites
         return {
-            w.name: self._station(pieces[w.name], shares[w.name], w.load, self._busy(w), self.plan.sites.get(w.tier, 1))
-            for w in self.plan.workers
+            w.name: self._station(pieces[w.name], share, w.load, self._busy(w), sites.get(w.tier, 1))
+            for w, share in zip(self.plan.workers, shares, strict=True)
         }
 
     def _work(self, name: str, worker: str) -> tuple[float, float, float]:
@@ -164,11 +181,12 @@ class Stations:
             full += per_s * operator.mean_request_s(worker.pool)
         return min(MOST_BUSY, worker.load + max(0.0, used - full))
 
-    def _piece(self, name: str, route: Route, seconds: float, variance: float, size: float) -> Piece:
+    def _piece(self, name: str, weight: float, squares: float, seconds: float, variance: float, size: float) -> Piece:
+        """What all routes bring of an operator, whose weights and squared weights sum to these."""
         stream, chance = self._stream[name], min(1.0, self.visits[name])
         regular = all(edge.upstream in self.sources for edge in self.plan.operator_by_name[name].inputs)
-        per_s = self._per_s[stream] * route.weight * chance
-        return Piece(stream, route.weight, per_s, seconds, variance, chance, size, regular)
+        per_s = self._per_s[stream] * weight * chance
+        return Piece(stream, weight, per_s, seconds, variance, chance, size, regular, squares)
 
     def _station(self, pieces: list[Piece], share: float, load: float, used: float, sites: int) -> Station:
         """One of the station in each of so many sites."""
@@ -187,22 +205,24 @@ class Stations:
     def _links(self) -> Mapping[Pair, Station]:
         """Links take messages of all kinds as they come."""
         pieces: dict[Pair, list[Piece]] = {}
-        shares: dict[Pair, float] = {}
-        for route in self.plan.routes:
-            used: set[Pair] = set()
-            for operator in self.plan.operators:
-                for edge in operator.inputs:
-                    upstream, downstream, size = self.crossed(route, edge)
+        come_by: dict[Pair, Mask] = {}
+        for operator in self.plan.operators:
+            for edge in operator.inputs:
+                size = self.sent_bytes(edge)
+                pairs, each = self.table.crossings(edge)
+                for number, (upstream, downstream) in enumerate(pairs):
                     link = self._link[upstream, downstream] if upstream != downstream else None
                     if link is not None and link.bandwidth_bytes_per_s:
-                        piece = self._piece(operator.name, route, size / link.bandwidth_bytes_per_s, 0.0, 1.0)
+                        weights = self.table.weight[each == number]
+                        total, squares = float(weights.sum()), float(weights @ weights)
+                        seconds = size / link.bandwidth_bytes_per_s
+                        piece = self._piece(operator.name, total, squares, seconds, 0.0, 1.0)
                         pieces.setdefault((upstream, downstream), []).append(piece)
-                        used.add((upstream, downstream))
-            for tiers in used:
-                shares[tiers] = shares.get(tiers, 0.0) + route.weight
+                        come_by[upstream, downstream] = come_by.get((upstream, downstream), False) | (each == number)
         found = {}
         for tiers, own in pieces.items():
             sites = self.plan.sites.get(tiers[0], 1)
             load = sum(piece.per_s * piece.seconds for piece in own) / sites
-            found[tiers] = self._station(own, shares[tiers], load, min(MOST_BUSY, load), sites)
+            share = float(self.table.weight[come_by[tiers]].sum())
+            found[tiers] = self._station(own, share, load, min(MOST_BUSY, load), sites)
         return found
