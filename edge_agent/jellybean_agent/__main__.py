@@ -11,13 +11,14 @@ from pathlib import Path
 
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, in_words
 from jellybean_agent.server import DRAIN_S, Options, serve
+from jellybean_agent.transport import RENEW_S
 
 _EXAMPLE = """example:
   jellybean-agent --plan run/plan.json --worker edge-1 --root digits --listen unix:/tmp/run/edge-1.sock \\
                   --peers run/peers.json
 
 peers.json names every process of the run; the gateway has the empty name:
-  {"": "unix:/tmp/run/gateway.sock", "edge-1": "unix:/tmp/run/edge-1.sock", "cloud-1": "127.0.0.1:7001"}
+  {"": "unix:/tmp/run/gateway.sock", "edge-1": "unix:/tmp/run/edge-1.sock", "cloud-1": "cloud.example:7001"}
 """
 
 
@@ -32,10 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--plan", type=Path, required=True, help="the plan document (JSON)")
     parser.add_argument("--worker", required=True, help="the name of this worker in the plan")
     parser.add_argument("--root", type=Path, default=Path(), help="the folder that model paths start from")
-    parser.add_argument("--listen", required=True, help="unix:/path or 127.0.0.1:port")
+    parser.add_argument("--listen", required=True, help="unix:/path (in a private folder) or HOST:PORT")
     parser.add_argument("--peers", type=Path, required=True, help="JSON: worker name -> address")
     parser.add_argument("--links", type=Path, help="state of the emulated links (default: beside the peers file)")
-    parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1 (0: off)")
+    parser.add_argument("--tls", type=Path, help="folder with tls.crt, tls.key and ca.crt, for TCP; read again on change")
+    parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
+    parser.add_argument("--renew-s", type=float, default=RENEW_S, help="seconds after which connections are made anew")
+    parser.add_argument("--metrics-host", default="127.0.0.1", help="where Prometheus metrics are served")
+    parser.add_argument("--metrics-port", type=int, default=0, help="port of Prometheus metrics (0: off)")
     parser.add_argument("--drain-s", type=float, default=DRAIN_S, help="seconds that a drain may take")
     given = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from jellybean_agent.errors import AgentError, status_of
-from jellybean_agent.peers import SENDER_KEY
+from jellybean_agent.identity import SENDER_KEY
 from jellybean_protos.agent.v1 import agent_pb2
 
 INITIAL_CREDIT = 64

@@ -1,4 +1,4 @@
-"""Prometheus metrics of an agent, on loopback. Read from the driver's figures at scrape time: serving pays nothing."""
+"""Prometheus metrics of an agent, on the loopback unless told otherwise. Read from the driver's figures at scrape time: serving pays nothing."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ class AgentCollector(Collector):
 
 
 def serve_metrics(
-    port: int, view: PlanView, worker: WorkerView, driver: Callable[[], Driver | None]
+    at: tuple[str, int], view: PlanView, worker: WorkerView, driver: Callable[[], Driver | None]
 ) -> Callable[[], None] | None:
-    """Serve /metrics on 127.0.0.1:`port`; a function that stops it. None, and nothing served, for port 0."""
+    """Serve /metrics `at` host and port; a function that stops it. None, and nothing served, for port 0."""
+    host, port = at
     if port == 0:
         return None
     registry = CollectorRegistry()
     registry.register(AgentCollector(view, worker, driver))
-    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+    server, thread = start_http_server(port, addr=host, registry=registry)
 
     def stop() -> None:
         server.shutdown()

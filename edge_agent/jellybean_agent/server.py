@@ -22,6 +22,7 @@ from jellybean_agent.driver import Driver
 from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import ModelError, PlanViewError, in_words
 from jellybean_agent.executor import Executor
+from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes
 from jellybean_agent.inference.operators import Operators
 from jellybean_agent.inference.service import SERVICE, InferenceService
@@ -31,6 +32,7 @@ from jellybean_agent.metrics import serve_metrics
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
 from jellybean_agent.tensors import spec
+from jellybean_agent.transport import RENEW_S, Transport, make_transport
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 
 LOG = logging.getLogger("jellybean.agent")
@@ -47,19 +49,23 @@ class Options:
     listen: str
     peers: Path
     links: Path | None = None
+    metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     drain_s: float = DRAIN_S
+    tls: Path | None = None
+    insecure: bool = False
+    renew_s: float = RENEW_S
 
 
-def read_peers(path: Path) -> dict[str, str]:
-    """Worker name -> address; the gateway's is under the empty name."""
+def read_peers(path: Path, transport: Transport) -> dict[str, str]:
+    """Worker name -> address, each one that may be dialled; the gateway's is under the empty name."""
     try:
         peers = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise PlanViewError(f"{path}: {in_words(error)}") from error
     if not isinstance(peers, dict) or not all(isinstance(address, str) for address in peers.values()):
         raise PlanViewError(f"{path}: not a map of worker names to addresses")
-    return {str(name): check_address(address) for name, address in peers.items()}
+    return {str(name): transport.check(address) for name, address in peers.items()}
 
 
 def load_executors(view: PlanView, worker: WorkerView, root: Path) -> dict[str, Executor]:
@@ -96,8 +102,16 @@ def _check_outputs(operator: OperatorView, executor: Executor) -> None:
 class AgentService:
     """The Agent service of one worker. `load` first, then it is ready."""
 
-    def __init__(self, view: PlanView, worker: WorkerView, addresses: Mapping[str, str], links: EmulatedLinks) -> None:
+    def __init__(
+        self,
+        view: PlanView,
+        worker: WorkerView,
+        addresses: Mapping[str, str],
+        links: EmulatedLinks,
+        transport: Transport,
+    ) -> None:
         self.view, self.worker, self._addresses, self._links = view, worker, addresses, links
+        self._transport = transport
         self.state = "loading"
         self.driver: Driver | None = None
         self.executors: Mapping[str, Executor] = {}
@@ -112,7 +126,8 @@ class AgentService:
         self.executors = await asyncio.to_thread(load_executors, self.view, self.worker, root)
         for name, address in self._addresses.items():
             if name != self.worker.name:
-                self._peers[name] = Peer(name, address, sender=self.worker.name, on_lost=self._lost)
+                me = self.worker.name
+                self._peers[name] = Peer(name, address, sender=me, on_lost=self._lost, transport=self._transport)
         self.driver = Driver(self.view, self.worker.name, self.executors, self._peers, self._links)
         self._inboxes = Inboxes(self.driver.receive, lambda: self.driver is not None and self.driver.is_full)
         self.driver.on_room = self._inboxes.release
@@ -199,22 +214,25 @@ async def serve(options: Options) -> None:
     if worker is None or not worker.operators:
         serving = ", ".join(w.name for w in view.serving)
         raise PlanViewError(f"the plan gives worker {options.worker!r} nothing to do; its workers: {serving}")
-    addresses = read_peers(options.peers)
+    me = (Role.AGENT, worker.name)
+    transport = make_transport(view.name, me, options.tls, insecure=options.insecure, renew_s=options.renew_s)
+    addresses = read_peers(options.peers, transport)
     links_path = options.links or options.peers.with_name("links")
     stop = stop_event()
     with EmulatedLinks(view.links, links_path) as links:
-        service = AgentService(view, worker, addresses, links)
-        server = make_server()
+        service = AgentService(view, worker, addresses, links, transport)
+        server = transport.server(Policy(view.name, view.workers))
         agent_pb2_grpc.add_AgentServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         server.add_generic_rpc_handlers((InferenceService(Operators(service)).handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(service.health, server)
         reflect(server, "jellybean.agent.v1.Agent")
-        bind(server, options.listen)
+        transport.bind(server, options.listen)
         await server.start()
         metrics = None
         try:
             await service.load(options.root)
-            metrics = serve_metrics(options.metrics_port, view, worker, lambda: service.driver)
+            at = (options.metrics_host, options.metrics_port)
+            metrics = serve_metrics(at, view, worker, lambda: service.driver)
             LOG.info("%s ready: %s", worker.name, ", ".join(worker.operators))
             await stop.wait()
             left = await service.drain(options.drain_s)

@@ -14,11 +14,12 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
-from jellybean.serving.errors import RequestError
+from jellybean.serving.errors import RequestError, ServingError
 from jellybean.serving.state import running_state
-from jellybean_agent.channels import open_blocking_channel
-from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.certificates import CertificateFolder
+from jellybean_agent.errors import AgentError, InvalidInputError
 from jellybean_agent.tensors import Array, decode, encode
+from jellybean_agent.transport import Transport
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -26,12 +27,26 @@ TIMEOUT_S = 60.0
 
 
 class Client:
-    """Talks to a gateway; safe for several threads. Close it, or use it as a context manager."""
+    """Talks to a gateway; safe for several threads. Close it, or use it as a context manager.
 
-    def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._timeout_s = timeout_s
-        self._channel = open_blocking_channel(address)
+    `tls`: the folder of a client's certificate, without which only this machine is talked to. A certificate that is
+    replaced there is used from then on.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S, tls: Path | str | None = None) -> None:
+        self._address, self._timeout_s = address, timeout_s
+        try:
+            folder = None if tls is None else CertificateFolder(Path(tls))
+            self._transport = Transport(certificate=folder, insecure=folder is None)
+            self._open()
+        except AgentError as error:
+            raise ServingError(str(error)) from error
+
+    def _open(self) -> None:
+        self._channel = self._transport.blocking_channel(self._address)
         self._stub = gateway_pb2_grpc.GatewayStub(self._channel)  # type: ignore[no-untyped-call]
+        folder = self._transport.certificate
+        self._shown = None if folder is None else folder.current()
 
     @classmethod
     def of(cls, directory: Path | str, *, timeout_s: float = TIMEOUT_S) -> Self:
@@ -43,12 +58,12 @@ class Client:
     ) -> dict[str, Array]:
         """One request: a tensor per source in, a tensor per sink out. RequestError when it is refused or fails."""
         request = request_of(inputs, request_id)
-        response = self._call(self._stub.Infer, request, timeout_s)
+        response = self._call("Infer", request, timeout_s)
         return {name: decode(tensor) for name, tensor in response.outputs.items()}
 
     def status(self) -> gateway_pb2.StatusResponse:
         """State of the gateway and of every worker."""
-        status: gateway_pb2.StatusResponse = self._call(self._stub.Status, gateway_pb2.StatusRequest(), None)
+        status: gateway_pb2.StatusResponse = self._call("Status", gateway_pb2.StatusRequest(), None)
         return status
 
     def drain(self, timeout_s: float) -> int:
@@ -58,7 +73,7 @@ class Client:
         """
         timeout_s = max(timeout_s, 0.0)
         request = agent_pb2.DrainRequest(timeout_s=timeout_s)
-        return int(self._call(self._stub.Drain, request, timeout_s + 5.0).left)
+        return int(self._call("Drain", request, timeout_s + 5.0).left)
 
     def close(self) -> None:
         self._channel.close()
@@ -71,9 +86,12 @@ class Client:
     ) -> None:
         self.close()
 
-    def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+    def _call(self, method: str, request: Any, timeout_s: float | None) -> Any:
+        folder = self._transport.certificate
+        if folder is not None and folder.current() is not self._shown:
+            self._open()  # calls under way end on the channel before it
         try:
-            return method(request, timeout=timeout_s or self._timeout_s)
+            return getattr(self._stub, method)(request, timeout=timeout_s or self._timeout_s)
         except grpc.RpcError as error:
             raise RequestError(error.code().name, error.details() or "no details") from error
 

@@ -30,6 +30,7 @@ from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import PlanView
+from jellybean_agent.transport import Transport
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2
 
@@ -94,11 +95,12 @@ class Gateway:
         view: PlanView,
         addresses: Mapping[str, str],
         links: EmulatedLinks,
+        transport: Transport,
         *,
         max_in_hand: int = MAX_IN_HAND,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self.view, self._addresses, self._links = view, addresses, links
+        self.view, self._addresses, self._links, self._transport = view, addresses, links, transport
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._run = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
@@ -113,7 +115,15 @@ class Gateway:
         self.changed = asyncio.Event()  # set whenever `refusing` may be another
         self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
         self._peers = {
-            name: Peer(name, addresses[name], sender=GATEWAY, on_lost=self._lost, on_credit=self._credit, eager=True)
+            name: Peer(
+                name,
+                addresses[name],
+                sender=GATEWAY,
+                on_lost=self._lost,
+                transport=transport,
+                on_credit=self._credit,
+                eager=True,
+            )
             for name in self._workers
         }
 
@@ -344,7 +354,7 @@ class Gateway:
 
     async def _asked(self, name: str, worker: _Worker) -> agent_pb2.AgentStatus | None:
         """The worker's status, asked for a few times; None, and a reason, when it never answers."""
-        async with open_channel(self._addresses[name]) as channel:
+        async with self._transport.channel(self._addresses[name], name) as channel:
             stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
             for attempt in range(_DESCRIBE_TRIES):
                 if attempt:

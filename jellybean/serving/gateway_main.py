@@ -17,48 +17,54 @@ from grpc_health.v1 import health, health_pb2_grpc
 
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
 from jellybean.serving.workflow import Workflow
-from jellybean_agent.channels import bind, make_server
-from jellybean_agent.errors import AgentError
+from jellybean_agent.errors import AgentError, PlanViewError
+from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes
 from jellybean_agent.inference.service import InferenceService
 from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.messages import GATEWAY
 from jellybean_agent.plan_view import read_plan
 from jellybean_agent.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
+from jellybean_agent.transport import RENEW_S, make_transport
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 
 LOG = logging.getLogger("jellybean.gateway")
 
 
-class _ForClients:
-    """The gateway as any process of this machine may use it; who owns the run alone may drain it."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self.Infer, self.Status = gateway.Infer, gateway.Status
-
-    async def Drain(self, _request: agent_pb2.DrainRequest, context: Any) -> None:
-        reason = "drain it with `jellybean down`: only the run's private socket takes this"
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
-
-
 async def serve(given: argparse.Namespace) -> None:
-    """Serve clients on loopback, workers' answers and the launcher on a unix socket until SIGTERM, then drain."""
-    view, addresses = read_plan(given.plan), read_peers(given.peers)
+    """Serve workers and whoever owns the run at the gateway's own address, clients at a port where one is asked for.
+
+    Until SIGTERM, then drain. Who calls without TLS on the clients' port is a client and no more.
+    """
+    view = read_plan(given.plan)
+    me = (Role.GATEWAY, GATEWAY)
+    transport = make_transport(view.name, me, given.tls, insecure=given.insecure, renew_s=given.renew_s)
+    addresses = read_peers(given.peers, transport)
+    if given.http_port and not given.insecure:
+        raise PlanViewError("HTTP has no TLS: --insecure serves it, on the loopback only")
     stop = stop_event()
     with EmulatedLinks(view.links, given.links) as links:
-        clients, workers = make_server(), make_server()
-        bind(workers, addresses[""])
-        port = bind(clients, f"127.0.0.1:{given.port}")
-        gateway = Gateway(view, addresses, links, max_in_hand=given.max_in_hand, timeout_s=given.timeout_s)
+        workers = transport.server(Policy(view.name, view.workers))
+        clients = transport.server(Policy(view.name, view.workers, plain=Role.CLIENT))
+        transport.bind(workers, given.listen or addresses[GATEWAY])
+        address = addresses[GATEWAY]
+        if given.port is not None:
+            address = f"{given.host}:{transport.bind(clients, f'{given.host}:{given.port}')}"
+        limits = {"max_in_hand": given.max_in_hand, "timeout_s": given.timeout_s}
+        gateway = Gateway(view, addresses, links, transport, **limits)
         inference = InferenceService(Workflow(gateway))
-        _add_worker_services(workers, gateway)
-        healthy = _add_client_services(clients, gateway, inference)
+        healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        _add_deliver(workers, gateway)
+        for server in (workers, clients):
+            _add_client_services(server, gateway, inference, healthy)
         async with _http(inference, given.http_port):
             await tell_health(healthy, serving=False)
             following = asyncio.create_task(_follow(gateway, healthy))
             await workers.start()
             await clients.start()
-            _announce(given.address_file, f"127.0.0.1:{port}")
+            if given.address_file is not None:
+                _announce(given.address_file, address)
             try:
                 await stop.wait()
                 left = await gateway.drain(given.drain_s)
@@ -70,7 +76,7 @@ async def serve(given: argparse.Namespace) -> None:
                 await workers.stop(0.1)
 
 
-def _add_worker_services(server: grpc.aio.Server, gateway: Gateway) -> None:
+def _add_deliver(server: grpc.aio.Server, gateway: Gateway) -> None:
     inboxes = Inboxes(gateway.receive, lambda: False)
     deliver = grpc.stream_stream_rpc_method_handler(
         inboxes.deliver,
@@ -79,17 +85,14 @@ def _add_worker_services(server: grpc.aio.Server, gateway: Gateway) -> None:
     )
     handler = grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver})
     server.add_generic_rpc_handlers((handler,))
+
+
+def _add_client_services(server: grpc.aio.Server, gateway: Gateway, inference: InferenceService, healthy: Any) -> None:
+    """All that clients may use, and Drain, which the policy keeps for others."""
     gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, server)  # type: ignore[no-untyped-call]
-
-
-def _add_client_services(server: grpc.aio.Server, gateway: Gateway, inference: InferenceService) -> Any:
-    """All that clients may use; the health service, to be kept true."""
-    gateway_pb2_grpc.add_GatewayServicer_to_server(_ForClients(gateway), server)  # type: ignore[no-untyped-call]
     server.add_generic_rpc_handlers((inference.handler(),))
-    healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     reflect(server, "jellybean.gateway.v1.Gateway")
-    return healthy
 
 
 def _http(inference: InferenceService, port: int) -> contextlib.AbstractAsyncContextManager[None]:
@@ -119,9 +122,15 @@ def _announce(path: Path, address: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the gateway. 0 after a drain, 2 when the plan or an address is at fault."""
     parser = argparse.ArgumentParser(prog="jellybean-gateway", description="The gateway of a plan that is up.")
-    for name in ("--plan", "--peers", "--links", "--address-file"):
+    for name in ("--plan", "--peers", "--links"):
         parser.add_argument(name, type=Path, required=True)
-    parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; 0: any free one")
+    parser.add_argument("--address-file", type=Path, help="where to write the address that clients use")
+    parser.add_argument("--listen", help="instead of the gateway's address in the peers file, e.g. 0.0.0.0:7000")
+    parser.add_argument("--tls", type=Path, help="folder with tls.crt, tls.key and ca.crt, for TCP; read again on change")
+    parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
+    parser.add_argument("--renew-s", type=float, default=RENEW_S, help="seconds after which connections are made anew")
+    parser.add_argument("--host", default="127.0.0.1", help="of --port")
+    parser.add_argument("--port", type=int, help="for clients, besides the gateway's own address; 0: any free one")
     parser.add_argument("--http-port", type=int, default=0, help="on 127.0.0.1; 0: no HTTP")
     parser.add_argument("--max-in-hand", type=int, default=MAX_IN_HAND)
     parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S)

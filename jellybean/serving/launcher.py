@@ -134,8 +134,10 @@ def up(
     directory: Path,
     document: Mapping[str, Any],
     *,
-    port: int = 0,
+    port: int | None = None,
     http_port: int = 0,
+    tls: Path | None = None,
+    insecure: bool = False,
     detach: bool = False,
     progress: Progress = lambda done, total, label: None,
     start_timeout_s: float = START_S,
@@ -145,8 +147,13 @@ def up(
     """Start every process of the plan and return once all are ready.
 
     LaunchError names the process that did not come up; AlreadyRunningError when the project is up. `detach`: the caller
-    will go away and somebody else will call `down`. `http_port`: the inference protocol over HTTP too; 0: no HTTP.
+    will go away and somebody else will call `down`. Without ports only this user's processes reach the gateway, over
+    its Unix socket. `port`: a TCP port for clients (0: a free one), with the gateway's certificate in `tls`, or
+    `insecure`: for anybody on this machine. `http_port`: the inference protocol over HTTP (0: none), `insecure` only.
     """
+    if (port is not None and tls is None and not insecure) or (http_port and not insecure):
+        how = "--tls FOLDER (made by `jellybean certs`)" if not http_port else "HTTP has no TLS"
+        raise LaunchError(f"a port is open to every user of this machine: {how}, or --insecure where that is meant")
     if http_port and importlib.util.find_spec("aiohttp") is None:
         raise LaunchError("HTTP needs aiohttp: pip install 'jellybean-serving[http]', or leave HTTP out")
     directory = directory.resolve()
@@ -158,7 +165,8 @@ def up(
         signals.enter_context(_terminated_as_interrupt())
         with _lock(directory):
             _refuse_second(directory)
-            launch = _Launch(directory, view, (port, http_port), max_in_hand, request_timeout_s)
+            face = _Face(port, http_port, tls, insecure)
+            launch = _Launch(directory, view, face, max_in_hand, request_timeout_s)
             try:
                 launch.spawn(document)
                 launch.await_ready(progress, time.monotonic() + start_timeout_s)
@@ -203,13 +211,28 @@ def _drain(address: str, timeout_s: float) -> int | None:
     return left
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Face:
+    """What of the gateway others than this user reach."""
+
+    port: int | None
+    http_port: int
+    tls: Path | None
+    insecure: bool
+
+    def arguments(self) -> list[str]:
+        found = [f"--http-port={self.http_port}", *(["--insecure"] if self.insecure else [])]
+        found += [] if self.port is None else [f"--port={self.port}"]
+        return found + ([] if self.tls is None else [f"--tls={self.tls.resolve()}"])
+
+
 class _Launch:
     """A run while it starts. The state file is written after every spawn, so that nothing can be lost."""
 
     def __init__(
-        self, directory: Path, view: PlanView, ports: tuple[int, int], max_in_hand: int, timeout_s: float
+        self, directory: Path, view: PlanView, face: _Face, max_in_hand: int, timeout_s: float
     ) -> None:
-        self._directory, self._view, (self._port, self._http_port) = directory, view, ports
+        self._directory, self._view, self._face = directory, view, face
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._folder = _run_folder()
         self._logs = state_folder(directory) / "logs"
@@ -227,7 +250,7 @@ class _Launch:
         for worker in self._view.serving:
             own = [f"--worker={worker.name}", f"--listen={addresses[worker.name]}", f"--root={self._directory}"]
             self._start(worker.name, "jellybean_agent", [*common, *own], addresses[worker.name])
-        own = [f"--address-file={self._address_file}", f"--port={self._port}", f"--http-port={self._http_port}"]
+        own = [f"--address-file={self._address_file}", *self._face.arguments()]
         own += [f"--max-in-hand={self._max_in_hand}", f"--timeout-s={self._timeout_s}"]
         self._start(GATEWAY_NAME, "jellybean.serving.gateway_main", [*common, *own], addresses[GATEWAY])
 
@@ -257,7 +280,8 @@ class _Launch:
             self._check(until, "the gateway")
             progress(0, total, "starting the gateway")
             time.sleep(_POLL_S / 2)
-        address = self._address_file.read_text(encoding="utf-8")
+        clients = self._address_file.read_text(encoding="utf-8")
+        address = f"unix:{self._folder}/g.sock" if self._face.tls else clients
         with Client(address, timeout_s=_STATUS_S) as client:
             while True:
                 try:
@@ -272,7 +296,7 @@ class _Launch:
                     break
                 self._check(until, ", ".join(f"{name} ({status.reasons.get(name, 'no answer')})" for name in waiting))
                 time.sleep(_POLL_S / 2)
-        self.state = dataclasses.replace(self.state, gateway_address=address)
+        self.state = dataclasses.replace(self.state, gateway_address=address, clients_address=clients)
         write_state(self._directory, self.state)
 
     def _check(self, until: float, waiting: str) -> None:

@@ -16,7 +16,7 @@ import grpc.aio
 import numpy as np
 
 from jellybean.serving.errors import ServingError
-from jellybean_agent.channels import open_channel
+from jellybean_agent.transport import Transport
 from jellybean_solver.problem import Arrivals
 
 INFER = "/jellybean.gateway.v1.Gateway/Infer"
@@ -72,7 +72,7 @@ async def offer(
     Lasts at least `end_s`. `tick(elapsed_s)` is awaited about every quarter second, and once more after `end_s`.
     """
     samples: list[Sample] = []
-    async with open_channel(address) as channel:
+    async with Transport(insecure=True).channel(address) as channel:
         infer: Any = channel.unary_unary(INFER, request_serializer=None, response_deserializer=None)
         await _connected(channel, address)
         began = time.monotonic()

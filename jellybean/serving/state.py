@@ -49,7 +49,8 @@ class RunState:
     plan: str
     workflow: str
     folder: str
-    gateway_address: str = ""  # empty while it starts
+    gateway_address: str = ""  # that this user's processes take; empty while it starts
+    clients_address: str = ""  # for others: the TCP port, where there is one
     stopping: bool = False
     processes: tuple[ProcessState, ...] = ()
 

@@ -14,6 +14,7 @@ from jellybean.serving.state import GATEWAY_NAME, RunState
 from jellybean_agent.channels import open_channel
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.plan_view import PlanView
+from jellybean_agent.transport import Transport
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import GIB
@@ -43,7 +44,7 @@ class Meters:
         for process in self.state.processes:
             if process.name == GATEWAY_NAME:
                 continue
-            async with open_channel(process.address) as channel:
+            async with Transport().channel(process.address, process.name) as channel:
                 stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
                 try:
                     status = await stub.Describe(agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S)

@@ -21,12 +21,12 @@ Start = Callable[..., launcher.Running]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """`up` whose runs end with the test."""
+    """`up` whose runs end with the test; the gateway takes clients on a free loopback port, as clients' tests need."""
     folders: list[Path] = []
 
     def up(directory: Path, document: Document, **more: Any) -> launcher.Running:
         folders.append(directory)
-        return launcher.up(directory, document, **more)
+        return launcher.up(directory, document, **{"port": 0, "insecure": True} | more)
 
     yield up
     for folder in folders:

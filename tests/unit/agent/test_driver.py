@@ -27,6 +27,7 @@ from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import PlanView, plan_view
 from jellybean_agent.stacking import Input
 from jellybean_agent.tensors import Array, decode, encode
+from jellybean_agent.transport import Transport
 from jellybean_protos.agent.v1 import agent_pb2
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integration/serving"))
@@ -62,7 +63,7 @@ def answered(
         )
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        gateway = Peer(GATEWAY, f"127.0.0.1:{port}", sender="edge-1", on_lost=lambda *_: None)
+        gateway = Peer(GATEWAY, f"127.0.0.1:{port}", sender="edge-1", on_lost=lambda *_: None, transport=Transport(insecure=True))
         with EmulatedLinks(view.links, root / "links") as links:
             driver = Driver(view, "edge-1", {"double": executor}, {GATEWAY: gateway}, links)
             for request, tensor in enumerate(requests):
