@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from jellybean_agent.channels import RENEW_S
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, in_words
 from jellybean_agent.server import DRAIN_S, Options, serve
-from jellybean_agent.transport import RENEW_S
 
 _EXAMPLE = """example:
   jellybean-agent --plan run/plan.json --worker edge-1 --root digits --listen unix:/tmp/run/edge-1.sock \\
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--listen", required=True, help="unix:/path (in a private folder) or HOST:PORT")
     parser.add_argument("--peers", type=Path, required=True, help="JSON: worker name -> address")
     parser.add_argument("--links", type=Path, help="state of the emulated links (default: beside the peers file)")
-    parser.add_argument("--tls", type=Path, help="folder with tls.crt, tls.key and ca.crt, for TCP; read again on change")
+    parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
     parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
     parser.add_argument("--renew-s", type=float, default=RENEW_S, help="seconds after which connections are made anew")
     parser.add_argument("--metrics-host", default="127.0.0.1", help="where Prometheus metrics are served")

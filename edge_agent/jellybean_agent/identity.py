@@ -47,7 +47,7 @@ class Identity:
 
     @property
     def tls_name(self) -> str:
-        """The DNS name in its certificate: any workflow and worker may have it, whatever characters their names hold."""
+        """The DNS name in its certificate, whatever characters the names of workflow and worker hold."""
         return f"{hashlib.sha256(self.uri.encode()).hexdigest()[:32]}.jellybean.internal"
 
     def __str__(self) -> str:

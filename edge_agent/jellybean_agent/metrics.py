@@ -1,4 +1,7 @@
-"""Prometheus metrics of an agent, on the loopback unless told otherwise. Read from the driver's figures at scrape time: serving pays nothing."""
+"""Prometheus metrics of an agent, on the loopback unless told otherwise.
+
+They are read from the driver's figures at scrape time: serving pays nothing.
+"""
 
 from __future__ import annotations
 

@@ -20,10 +20,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from jellybean_agent.channels import open_channel
+from jellybean_agent.channels import Transport
 from jellybean_agent.errors import AgentError, TransientError
 from jellybean_agent.identity import SENDER_KEY
-from jellybean_agent.transport import Transport
 from jellybean_protos.agent.v1 import agent_pb2
 
 DELIVER = "/jellybean.agent.v1.Agent/Deliver"
@@ -48,7 +47,7 @@ class _Stream:
         self.reader.cancel()
         self.call.cancel()
         await asyncio.gather(self.reader, return_exceptions=True)
-        await self.channel.close()
+        await self.channel.close(None)
 
 
 class Peer:

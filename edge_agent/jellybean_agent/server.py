@@ -17,7 +17,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from jellybean_agent.channels import bind, check_address, make_server
+from jellybean_agent.channels import RENEW_S, Transport, make_transport
 from jellybean_agent.driver import Driver
 from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import ModelError, PlanViewError, in_words
@@ -32,7 +32,6 @@ from jellybean_agent.metrics import serve_metrics
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
 from jellybean_agent.tensors import spec
-from jellybean_agent.transport import RENEW_S, Transport, make_transport
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 
 LOG = logging.getLogger("jellybean.agent")

@@ -30,17 +30,34 @@ def up(
     directory: Directory,
     overrides: Overrides = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when ready; stop it with `jellybean down`.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Loopback port of the gateway; 0 takes a free one.")] = 0,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Loopback port of the gateway for other clients; 0: a free one."),
+    ] = None,
     http_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Loopback port for HTTP (the inference protocol); 0 for none.")
     ] = 0,
+    tls: Annotated[
+        Path | None, typer.Option(help="For --port: the gateway's certificate, DIR/.jellybean/certs/gateway.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="For ports: no TLS, so that any user of this machine may ask.")
+    ] = False,
 ) -> None:
     """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
     project = load_project(directory, overrides or ())
-    start(project, detach=detach, port=port, http_port=http_port)
+    start(project, detach=detach, port=port, http_port=http_port, tls=tls, insecure=insecure)
 
 
-def start(project: Project, *, detach: bool, port: int = 0, http_port: int = 0) -> None:
+def start(
+    project: Project,
+    *,
+    detach: bool,
+    port: int | None = None,
+    http_port: int = 0,
+    tls: Path | None = None,
+    insecure: bool = False,
+) -> None:
     """Start the plan's processes; stays in front unless detached."""
     from jellybean.serving import launcher
 
@@ -67,10 +84,18 @@ def start(project: Project, *, detach: bool, port: int = 0, http_port: int = 0) 
         warn(warning)
     with progress("up") as advance:
         running = launcher.up(
-            project.directory, to_document(plan), port=port, http_port=http_port, detach=detach, progress=advance
+            project.directory,
+            to_document(plan),
+            port=port,
+            http_port=http_port,
+            tls=tls,
+            insecure=insecure,
+            detach=detach,
+            progress=advance,
         )
     http = f" and http://127.0.0.1:{http_port}" if http_port else ""
-    serving = f"serving {plan.name} on {running.gateway_address}{http} with {workers} workers"
+    at = f" on {running.state.clients_address}" if port is not None else ""
+    serving = f"serving {plan.name}{at}{http} with {workers} workers"
     if detach:
         out.print(serving, style="green")
         out.print(f"stop it with: jellybean down {project.directory}", style="bold")

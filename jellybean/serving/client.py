@@ -17,9 +17,9 @@ import numpy as np
 from jellybean.serving.errors import RequestError, ServingError
 from jellybean.serving.state import running_state
 from jellybean_agent.certificates import CertificateFolder
+from jellybean_agent.channels import Transport
 from jellybean_agent.errors import AgentError, InvalidInputError
 from jellybean_agent.tensors import Array, decode, encode
-from jellybean_agent.transport import Transport
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 

@@ -23,14 +23,13 @@ import grpc.aio
 from jellybean.serving.answers import SinkAnswer
 from jellybean.serving.inputs import check_inputs, children
 from jellybean.serving.places import PlaceDrawer
-from jellybean_agent.channels import open_channel
+from jellybean_agent.channels import Transport
 from jellybean_agent.driver import read_path
 from jellybean_agent.errors import AgentError, InvalidInputError, TransientError, status_from_number, status_of
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import PlanView
-from jellybean_agent.transport import Transport
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2
 

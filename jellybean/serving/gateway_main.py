@@ -17,6 +17,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
 from jellybean.serving.workflow import Workflow
+from jellybean_agent.channels import RENEW_S, make_transport
 from jellybean_agent.errors import AgentError, PlanViewError
 from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes
@@ -25,7 +26,6 @@ from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.plan_view import read_plan
 from jellybean_agent.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
-from jellybean_agent.transport import RENEW_S, make_transport
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--address-file", type=Path, help="where to write the address that clients use")
     parser.add_argument("--listen", help="instead of the gateway's address in the peers file, e.g. 0.0.0.0:7000")
-    parser.add_argument("--tls", type=Path, help="folder with tls.crt, tls.key and ca.crt, for TCP; read again on change")
+    parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
     parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
     parser.add_argument("--renew-s", type=float, default=RENEW_S, help="seconds after which connections are made anew")
     parser.add_argument("--host", default="127.0.0.1", help="of --port")

@@ -229,9 +229,7 @@ class _Face:
 class _Launch:
     """A run while it starts. The state file is written after every spawn, so that nothing can be lost."""
 
-    def __init__(
-        self, directory: Path, view: PlanView, face: _Face, max_in_hand: int, timeout_s: float
-    ) -> None:
+    def __init__(self, directory: Path, view: PlanView, face: _Face, max_in_hand: int, timeout_s: float) -> None:
         self._directory, self._view, self._face = directory, view, face
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._folder = _run_folder()

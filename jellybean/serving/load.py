@@ -16,7 +16,7 @@ import grpc.aio
 import numpy as np
 
 from jellybean.serving.errors import ServingError
-from jellybean_agent.transport import Transport
+from jellybean_agent.channels import Transport
 from jellybean_solver.problem import Arrivals
 
 INFER = "/jellybean.gateway.v1.Gateway/Infer"

@@ -11,10 +11,9 @@ from typing import NamedTuple
 import grpc.aio
 
 from jellybean.serving.state import GATEWAY_NAME, RunState
-from jellybean_agent.channels import open_channel
+from jellybean_agent.channels import Transport
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.plan_view import PlanView
-from jellybean_agent.transport import Transport
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import GIB

@@ -39,8 +39,9 @@ def test_help_shows_an_example() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"listen": "0.0.0.0:7000"}, "only unix:/path and 127.0.0.1:port are served"),
-        ({"listen": "127.0.0.1:99999"}, "only unix:/path"),
+        ({"listen": "0.0.0.0:7000"}, "TCP needs a certificate (--tls FOLDER"),
+        ({"listen": "127.0.0.1:7000"}, "TCP needs a certificate (--tls FOLDER"),
+        ({"listen": "127.0.0.1:99999"}, "not an address; write unix:/path or HOST:PORT"),
         ({"listen": "unix:/" + "x" * 120}, "shorter than 100"),
         ({"worker": "moon-1"}, "gives worker 'moon-1' nothing to do; its workers: edge-1, cloud-1"),
         ({"plan": "/nowhere/plan.json"}, "/nowhere/plan.json: there is no such file or folder"),

@@ -45,7 +45,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[launcher.
         root, operators, [(1.0, dict.fromkeys(operators, "edge-1"))], sources={"x": "edge", "y": "edge"}
     )
     port = free_port()
-    running = launcher.up(root, document, http_port=port)
+    running = launcher.up(root, document, port=0, http_port=port, insecure=True)
     yield running, port
     running.down()
 

@@ -16,6 +16,7 @@ import pytest
 from onnx import helper
 from prometheus_client import CollectorRegistry, generate_latest
 
+from jellybean_agent.channels import Transport
 from jellybean_agent.driver import MAX_ASKED, Driver, Figures
 from jellybean_agent.errors import StatusError
 from jellybean_agent.executor import Executor, RunResult
@@ -27,7 +28,6 @@ from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import PlanView, plan_view
 from jellybean_agent.stacking import Input
 from jellybean_agent.tensors import Array, decode, encode
-from jellybean_agent.transport import Transport
 from jellybean_protos.agent.v1 import agent_pb2
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integration/serving"))
@@ -63,7 +63,9 @@ def answered(
         )
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        gateway = Peer(GATEWAY, f"127.0.0.1:{port}", sender="edge-1", on_lost=lambda *_: None, transport=Transport(insecure=True))
+        gateway = Peer(
+            GATEWAY, f"127.0.0.1:{port}", sender="edge-1", on_lost=lambda *_: None, transport=Transport(insecure=True)
+        )
         with EmulatedLinks(view.links, root / "links") as links:
             driver = Driver(view, "edge-1", {"double": executor}, {GATEWAY: gateway}, links)
             for request, tensor in enumerate(requests):

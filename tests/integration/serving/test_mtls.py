@@ -1,0 +1,230 @@
+"""Mutual TLS between real processes: who is refused, who may call what, and certificates renewed under load."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+from cryptography import x509
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from serving_models import chain
+from tls_run import WORKFLOW, TlsRun, tls_run
+
+from jellybean.serving.authority import open_authority
+from jellybean.serving.client import Client, request_of
+from jellybean.serving.errors import RequestError, ServingError
+from jellybean_agent.certificates import CA, CHAIN, KEY, CertificateFolder
+from jellybean_agent.channels import CHANNEL_OPTIONS, Transport
+from jellybean_agent.identity import SENDER_KEY, Identity, Role, allowed
+from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from jellybean_protos.gateway.v1 import gateway_pb2_grpc
+from jellybean_protos.inference.v2 import inference_pb2, inference_pb2_grpc
+
+pytestmark = pytest.mark.alone
+
+ONES = {"x": np.ones((1, 4), np.float32)}
+REFUSED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsRun]:
+    root = tmp_path_factory.mktemp("mtls")
+    with tls_run(root, chain(root), ("edge-1", "cloud-1"), renew_s=1.0) as found:
+        yield found
+
+
+def secure(run: TlsRun, address: str, folder: Path | None, peer: Identity) -> grpc.Channel:
+    """A channel with the certificate in a folder, or none."""
+    options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", peer.tls_name)]
+    ca = (run.root / "ca" / CA).read_bytes()
+    pair = (None, None) if folder is None else ((folder / KEY).read_bytes(), (folder / CHAIN).read_bytes())
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, *pair), options)
+
+
+def healthy(channel: grpc.Channel) -> grpc.StatusCode:
+    """What the call that everybody with a certificate may make ends with."""
+    with channel:
+        try:
+            stub = health_pb2_grpc.HealthStub(channel)
+            stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+
+def test_requests_flow_over_tls(run: TlsRun) -> None:
+    with run.client() as client:
+        assert client.infer(ONES)["triple"].tolist() == [[6, 6, 6, 6]]
+
+
+@pytest.mark.parametrize("target", ["", "edge-1"])
+@pytest.mark.parametrize("kind", ["plaintext", "none", "rogue", "expired", "other workflow", "no identity", "right"])
+def test_the_matrix(run: TlsRun, tmp_path: Path, target: str, kind: str) -> None:
+    """Against the gateway and an agent: only a certificate of this workflow, still good, of this authority."""
+    address, peer = run.addresses[target], Identity(WORKFLOW, Role.AGENT if target else Role.GATEWAY, target)
+    me = Identity(WORKFLOW, Role.ADMIN, "mallory")
+    folder: Path | None = tmp_path / "mine"
+    if kind == "plaintext":
+        assert healthy(grpc.insecure_channel(address, CHANNEL_OPTIONS)) is grpc.StatusCode.UNAVAILABLE
+        return
+    if kind == "none":
+        folder = None
+    elif kind == "rogue":
+        open_authority(tmp_path / "rogue").equip(tmp_path / "mine", me)
+    elif kind == "expired":
+        run.authority.equip(tmp_path / "mine", me, life_s=-1.0)
+    elif kind == "other workflow":
+        run.authority.equip(tmp_path / "mine", dataclasses.replace(me, workflow="other"))
+    elif kind == "no identity":
+        run.authority.equip(tmp_path / "mine", Identity("", Role.ADMIN, "mallory"))
+    else:
+        run.authority.equip(tmp_path / "mine", me)
+    status = healthy(secure(run, address, folder, peer))
+    if kind == "right":
+        assert status is grpc.StatusCode.OK
+    elif kind == "other workflow":
+        assert status is grpc.StatusCode.PERMISSION_DENIED
+    elif kind == "no identity":
+        assert status is grpc.StatusCode.UNAUTHENTICATED
+    else:
+        assert status is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_server_with_another_workers_certificate_is_not_talked_to(run: TlsRun) -> None:
+    """Who dials cloud-1 and reaches edge-1 has reached nobody."""
+    folder = CertificateFolder(run.certificate(Role.ADMIN, "root"))
+
+    async def describe(worker: str) -> agent_pb2.AgentStatus:
+        async with Transport(WORKFLOW, folder).channel(run.addresses["edge-1"], worker) as channel:
+            stub = agent_pb2_grpc.AgentStub(channel)
+            return await stub.Describe(agent_pb2.DescribeRequest(), timeout=10)
+
+    assert asyncio.run(describe("edge-1")).worker == "edge-1"
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        asyncio.run(describe("cloud-1"))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def agent(channel: grpc.Channel) -> agent_pb2_grpc.AgentStub:
+    return agent_pb2_grpc.AgentStub(channel)
+
+
+def deliver(channel: grpc.Channel, *metadata: tuple[str, str]) -> agent_pb2.Credit:
+    return next(agent(channel).Deliver(iter(()), metadata=metadata, timeout=10), agent_pb2.Credit())
+
+
+CALLS: dict[str, tuple[str, Any]] = {
+    "/jellybean.agent.v1.Agent/Deliver": ("edge-1", deliver),
+    "/jellybean.agent.v1.Agent/Describe": ("edge-1", lambda c: agent(c).Describe(agent_pb2.DescribeRequest())),
+    "/jellybean.agent.v1.Agent/Drain": ("edge-1", lambda c: agent(c).Drain(agent_pb2.DrainRequest())),
+    "/jellybean.gateway.v1.Gateway/Infer": (
+        "",
+        lambda c: gateway_pb2_grpc.GatewayStub(c).Infer(request_of(ONES), timeout=10),
+    ),
+    "/jellybean.gateway.v1.Gateway/Drain": (
+        "",
+        lambda c: gateway_pb2_grpc.GatewayStub(c).Drain(agent_pb2.DrainRequest(), timeout=10),
+    ),
+    "/inference.GRPCInferenceService/ServerReady": (
+        "edge-1",
+        lambda c: inference_pb2_grpc.GRPCInferenceServiceStub(c).ServerReady(inference_pb2.ServerReadyRequest()),
+    ),
+}
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_who_may_call_what(run: TlsRun, role: Role) -> None:
+    """Every method of the table by every role; those that would end the run only by who may not."""
+    folder = run.certificate(role, {Role.AGENT: "cloud-1", Role.GATEWAY: ""}.get(role, "carol"))
+    for method, (target, call) in CALLS.items():
+        peer = Identity(WORKFLOW, Role.AGENT if target else Role.GATEWAY, target)
+        may = role in allowed(method)
+        if may and method.endswith("/Drain"):
+            continue
+        with secure(run, run.addresses[target], folder, peer) as channel:
+            if may:
+                call(channel)
+                continue
+            with pytest.raises(grpc.RpcError) as caught:
+                call(channel)
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED, method
+            assert "may not call" in caught.value.details()
+
+
+def test_an_agent_speaks_for_itself_only(run: TlsRun) -> None:
+    peer = Identity(WORKFLOW, Role.AGENT, "edge-1")
+    for name, said, told in (("cloud-1", "", "says that it is"), ("moon-1", "moon-1", "no worker of the plan")):
+        folder = run.certificate(Role.AGENT, name)
+        channel = secure(run, run.addresses["edge-1"], folder, peer)
+        with channel, pytest.raises(grpc.RpcError, match=told):
+            deliver(channel, (SENDER_KEY, said))
+
+
+def test_a_client_may_not_drain_and_needs_a_certificate(run: TlsRun) -> None:
+    with run.client() as client, pytest.raises(RequestError, match="client alice may not call"):
+        client.drain(0.0)
+    with pytest.raises(ServingError, match="no such file"):
+        Client(run.gateway, tls=run.root / "nothing")
+    with pytest.raises(ServingError, match="--insecure serves and dials only"):
+        Client("gateway.example:7000")
+
+
+def test_rotation_keeps_serving(run: TlsRun) -> None:
+    """Certificates and the authority are replaced under load: no request fails, and the old ones are gone after it."""
+    failures: list[str] = []
+    answered = 0
+    over = threading.Event()
+
+    def load() -> None:
+        nonlocal answered
+        with run.client() as client:
+            while not over.is_set():
+                try:
+                    assert client.infer(ONES)["triple"].tolist() == [[6, 6, 6, 6]]
+                    answered += 1
+                except RequestError as error:
+                    failures.append(str(error))
+                time.sleep(0.005)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    before = serial(run, "edge-1")
+    try:
+        for new in (True, False):  # first everybody believes the new authority, then it signs
+            run.authority = open_authority(run.root / "ca", renew=new)
+            run.renew()
+            run.certificate(Role.CLIENT, "alice")
+            time.sleep(2.0)
+    finally:
+        over.set()
+        thread.join()
+    assert not failures
+    assert answered > 100
+    assert serial(run, "edge-1") != before
+    with contextlib.closing(run.client()) as client:
+        assert client.status().state == "ready"
+
+
+def serial(run: TlsRun, worker: str) -> str:
+    """What certificate a worker shows in a handshake."""
+    host, port = run.addresses[worker].split(":")
+    folder = run.certificate(Role.ADMIN, "observer")
+    context = ssl.create_default_context(cafile=str(folder / CA))
+    context.load_cert_chain(folder / CHAIN, folder / KEY)
+    name = Identity(WORKFLOW, Role.AGENT, worker).tls_name
+    raw = socket.create_connection((host, int(port)), 10)
+    with raw, context.wrap_socket(raw, server_hostname=name) as wrapped:
+        shown = wrapped.getpeercert(binary_form=True)
+    return f"{x509.load_der_x509_certificate(shown).serial_number:x}"
