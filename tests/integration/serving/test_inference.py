@@ -422,6 +422,9 @@ def test_an_agent_finishes_what_was_asked_of_it_alone_before_it_leaves(tmp_path:
     ones = {"x": np.ones((1, 4), np.float32)}
     status, reason = remote("refused", url, "double", ones, timeout=100_000)
     assert (status, reason) == ("DEADLINE_EXCEEDED", "no answer of double within 0.1 s: 0 requests wait")
+    until = time.monotonic() + 10
+    while described(url).requests_in_hand:  # the run of the one that was given up
+        assert time.monotonic() < until
     request = pb.ModelInferRequest(model_name="double", raw_input_contents=[ones["x"].tobytes()])
     request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
     with grpc.insecure_channel(url) as channel:
