@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import numpy as np
+import psutil
 import pytest
 from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -24,7 +25,7 @@ from tls_run import WORKFLOW, TlsRun, tls_run
 
 from jellybean.serving.authority import open_authority
 from jellybean.serving.client import Client, request_of
-from jellybean.serving.errors import RequestError, ServingError
+from jellybean.serving.errors import LaunchError, RequestError, ServingError
 from jellybean_agent.certificates import CA, CHAIN, KEY, CertificateFolder
 from jellybean_agent.channels import CHANNEL_OPTIONS, Transport
 from jellybean_agent.identity import SENDER_KEY, Identity, Role, allowed
@@ -228,3 +229,22 @@ def serial(run: TlsRun, worker: str) -> str:
     with raw, context.wrap_socket(raw, server_hostname=name) as wrapped:
         shown = wrapped.getpeercert(binary_form=True)
     return f"{x509.load_der_x509_certificate(shown).serial_number:x}"
+
+
+def test_up_opens_no_port_that_was_not_asked_for_and_none_without_tls_or_a_word(tmp_path: Path, start) -> None:
+    document = chain(tmp_path)
+    with pytest.raises(LaunchError, match=r"--tls FOLDER .* or --insecure"):
+        start(tmp_path, document, port=0, insecure=False)
+    open_authority(tmp_path / "ca").equip(tmp_path / "gateway", Identity(WORKFLOW, Role.GATEWAY))
+    open_authority(tmp_path / "ca").equip(tmp_path / "alice", Identity(WORKFLOW, Role.CLIENT, "alice"))
+    running = start(tmp_path, document, port=0, insecure=False, tls=tmp_path / "gateway")
+    with Client(running.state.clients_address, tls=tmp_path / "alice") as client, Client.of(tmp_path) as owner:
+        assert client.infer(ONES)["triple"].tolist() == owner.infer(ONES)["triple"].tolist() == [[6, 6, 6, 6]]
+    with pytest.raises(RequestError) as caught, Client(running.state.clients_address) as client:
+        client.infer(ONES, timeout_s=5.0)
+    assert caught.value.status == "UNAVAILABLE"
+    assert running.down() == 0
+    running = start(tmp_path, document, port=None, insecure=False)
+    assert running.gateway_address.startswith("unix:")
+    ports = [c for p in running.state.processes for c in psutil.Process(p.pid).net_connections("inet")]
+    assert not ports

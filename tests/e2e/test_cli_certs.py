@@ -1,0 +1,36 @@
+"""`jellybean certs`: what it makes, for whom, and that a second time renews."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+from jellybean_agent.certificates import CA, CHAIN, KEY, read_credentials
+from jellybean_agent.identity import parse_identity
+from tests.e2e.test_cli_plan import jellybean
+
+
+def test_certificates_for_every_part_and_renewed(tmp_path: Path) -> None:
+    project = tmp_path / "vqa"
+    jellybean("init", "vqa", str(project))
+    made = json.loads(jellybean("certs", str(project), "--client", "alice", "--json").stdout)
+    folder = Path(made["folder"])
+    assert folder == project / ".jellybean/certs"
+    assert {"gateway", "client/alice", "admin/admin"} < set(made["identities"])
+    workers = [path for path in made["identities"] if path.startswith("agent/")]
+    assert len(workers) == 5
+    for path, uri in made["identities"].items():
+        found = read_credentials(folder / path)
+        assert found.identity == parse_identity(uri)
+        assert stat.S_IMODE((folder / path / KEY).stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "ca" / KEY).stat().st_mode) == 0o600
+    before = {name: (folder / "gateway" / name).read_bytes() for name in (CA, CHAIN, KEY)}
+    jellybean("certs", str(project), "--new-ca")  # believed, and the old one signs once more
+    after = {name: (folder / "gateway" / name).read_bytes() for name in (CA, CHAIN, KEY)}
+    assert after[CA].endswith(before[CA])
+    assert after[CHAIN] != before[CHAIN]
+    assert after[KEY] != before[KEY]
+    (folder / "ca" / KEY).write_text("no key")
+    done = jellybean("certs", str(project), status=1)
+    assert "remove it, it is made anew" in done.stderr
