@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jellybean_solver import (
     Edge,
@@ -21,8 +21,14 @@ from jellybean_solver import (
 
 TIERS = ("edge", "hub", "cloud")
 GIB = 2.0**30
-MESSAGE_BYTES = 36e3  # of an operator, in the middle; a source's are many times larger
+MESSAGE_BYTES = 36e3  # of an operator, in the middle
+SOURCE_BYTES, SITE_SOURCE_BYTES = (2e5, 1e6), (1e5, 4e5)
 UTILISATION = 0.8
+TYPES = 6  # of device in each tier
+MEMORY_GIB = {"edge": 2.0, "hub": 8.0, "cloud": 24.0}  # half of it, and double
+SITE_MEMORY_GIB = {"edge": 2.0, "hub": 4.0, "cloud": 6.0}  # of fleets with sites
+SITE_PRICE, DEARER = 0.6, 0.25  # of a site's boxes; of a memory that is as many times larger, as a power
+NEAR, LEAN = 3, 3  # operators that a site's uplinks are sized by, and their variants
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,8 @@ class Size:
     workers: int = 10_000
     sharing: Sharing = Sharing.SHARED
     batches: tuple[int, ...] = (1,)  # sizes that are profiled
-    sites: int = 1  # alike ones at the edge, each with the edge pools and the source; all else as many times larger
+    sites: int = 1  # alike ones at the edge, each with `site_workers`; hub and cloud have all other workers and pools
+    site_workers: tuple[int, ...] = (1, 1, 1, 2)  # of each pool of a site, where there are several
 
 
 @dataclass(frozen=True)
@@ -54,47 +61,62 @@ def fleet(seed: int, size: Size = Size()) -> Problem:
 
     Edge devices are cheap and small, so large variants do not fit; links carry the messages of an operator or two.
     """
-    told = f"{replace(size, batches=(1,), sites=1)!r}".replace(", batches=(1,)", "").replace(", sites=1", "")
-    rng = random.Random(f"fleet/{seed}/{told}")
+    rng = random.Random(f"fleet/{seed}/{_told(size)}")
     pools = _pools(rng, size)
     work = {f"o{index}": rng.lognormvariate(-4.0, 0.7) for index in range(size.operators)}
     operators = _operators(rng, size, pools, work)
-    power = sum(pool.count * kind.speed for pool, kind in pools)
+    sites = {"edge": size.sites} if size.sites > 1 else {}
+    power = sum(pool.count * sites.get(pool.tier, 1) * kind.speed for pool, kind in pools)
     rate = 0.35 * UTILISATION * power / (2.5 * sum(work.values()))
-    message = rng.uniform(2e5, 1e6)
+    message = rng.uniform(*(SOURCE_BYTES if size.sites == 1 else SITE_SOURCE_BYTES))
     accuracy = Independent({operator.name: _percents(rng, size.variants) for operator in operators})
     best = accuracy.upper_bound({}) or 100.0
     worst = accuracy.value(dict.fromkeys(accuracy.table, "v0")) or 0.0
-    carried = rate * MESSAGE_BYTES
     links = tuple(
-        Link(low, high, rng.uniform(0.01, 0.12) / 10, carried * rng.uniform(0.5, 2.0), rng.uniform(0.002, 0.05))
-        for low, high in (("edge", "hub"), ("edge", "cloud"), ("hub", "cloud"))
+        Link(low, high, rng.uniform(0.01, 0.12) / 10, carried * rate * rng.uniform(0.5, 2.0), rng.uniform(0.002, 0.05))
+        for (low, high), carried in _carried(operators, size).items()
     )
-    problem = Problem(
+    return Problem(
         name=f"fleet-{seed}",
         tiers=TIERS,
-        sources=(Source("camera", "edge", rate, message),),
+        sources=(Source("camera", "edge", rate / sites.get("edge", 1), message),),
         operators=operators,
         pools=tuple(pool for pool, _ in pools),
         links=links,
         accuracy=accuracy,
         slo=Slo(accuracy=worst + rng.uniform(0.3, 0.7) * (best - worst)),
         utilisation=UTILISATION,
+        sites=sites,
     )
-    return _in_sites(problem, size.sites) if size.sites > 1 else problem
 
 
-def _in_sites(problem: Problem, sites: int) -> Problem:
-    """As many times the edge of the problem, and a hub and cloud that are as many times as large."""
-    shared = {pool.name: pool.count * sites for pool in problem.pools if pool.tier != "edge"}
-    pools = tuple(replace(pool, count=shared.get(pool.name, pool.count)) for pool in problem.pools)
-    links = tuple(
-        replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * sites)
-        if link.upstream_tier != "edge" and link.bandwidth_bytes_per_s is not None
-        else link
-        for link in problem.links
+def _told(size: Size) -> str:
+    """What a seed's figures hang on: batch sizes are drawn apart, and a single site needs no telling."""
+    told = f"Size(operators={size.operators}, variants={size.variants}, pools={size.pools}, workers={size.workers}, "
+    told += f"sharing={size.sharing!r}"
+    return told + (f", sites={size.sites}, site_workers={size.site_workers})" if size.sites > 1 else ")")
+
+
+def _carried(operators: tuple[Operator, ...], size: Size) -> dict[tuple[str, str], float]:
+    """Bytes of a request that each link has room for, give or take a factor of 2.
+
+    A site's uplinks: what leaves the first operators, whichever of their messages are least; too little for the rest.
+    """
+    if size.sites == 1:
+        return dict.fromkeys((("edge", "hub"), ("edge", "cloud"), ("hub", "cloud")), MESSAGE_BYTES)
+    waist = min(_leaving(operators, first) for first in range(1, NEAR + 1))
+    return {("edge", "hub"): waist / size.sites, ("edge", "cloud"): waist / size.sites, ("hub", "cloud"): MESSAGE_BYTES}
+
+
+def _leaving(operators: tuple[Operator, ...], first: int) -> float:
+    """Bytes of a request that the first operators send to others, in their lean variants."""
+    near = {operator.name: operator for operator in operators[:first]}
+    return sum(
+        min(variant.message_bytes[edge.downstream] for variant in near[edge.upstream].variants[:LEAN])
+        for operator in operators[first:]
+        for edge in operator.inputs
+        if edge.upstream in near
     )
-    return replace(problem, pools=pools, links=links, sites={"edge": sites})
 
 
 def _percents(rng: random.Random, variants: int) -> dict[str, float]:
@@ -102,19 +124,31 @@ def _percents(rng: random.Random, variants: int) -> dict[str, float]:
     return {f"v{index}": 100.0 - loss * 0.55**index for index in range(variants)}
 
 
-def _pools(rng: random.Random, size: Size) -> list[tuple[Pool, _Type]]:
+def _types(rng: random.Random, size: Size) -> list[_Type]:
+    """Small memories are cheaper where there are sites, and the boxes in them are cheap: neither is there for all."""
     types = []
-    for tier, speed, memory in (("edge", 1.0, 2.0), ("hub", 4.0, 8.0), ("cloud", 12.0, 24.0)):
-        for number in range(6):
+    gib = MEMORY_GIB if size.sites == 1 else SITE_MEMORY_GIB
+    for tier, speed in (("edge", 1.0), ("hub", 4.0), ("cloud", 12.0)):
+        for number in range(TYPES):
             own = speed * rng.lognormvariate(0.0, 0.4)
             price = 0.05 * own**0.9 * rng.uniform(0.8, 1.25)
-            types.append(_Type(f"{tier}-{number}", tier, own, price, memory * GIB * rng.choice((0.5, 1.0, 2.0))))
-    weights = [rng.uniform(0.2, 1.0) for _ in range(size.pools)]
-    scale = size.workers / sum(weights)
+            share = rng.choice((0.5, 1.0, 2.0))
+            if size.sites > 1:
+                price *= share**DEARER * (SITE_PRICE if tier == "edge" else 1.0)
+            types.append(_Type(f"{tier}-{number}", tier, own, price, gib[tier] * GIB * share))
+    return types
+
+
+def _pools(rng: random.Random, size: Size) -> list[tuple[Pool, _Type]]:
+    types = _types(rng, size)
+    stores = size.site_workers if size.sites > 1 else ()
+    near, above = types[: len(stores)], types if size.sites == 1 else types[TYPES:]
+    weights = [rng.uniform(0.2, 1.0) for _ in range(size.pools - len(stores))]
+    scale = (size.workers - size.sites * sum(stores)) / sum(weights)
+    counts = [*stores, *(max(1, round(weight * scale)) for weight in weights)]
+    kinds = [*near, *(above[index % len(above)] for index in range(len(weights)))]
     found = []
-    for index, weight in enumerate(weights):
-        kind = types[index % len(types)]
-        count = max(1, round(weight * scale))
+    for index, (count, kind) in enumerate(zip(counts, kinds, strict=True)):
         price = round(kind.price_usd_per_h * rng.uniform(0.9, 1.1), 4)
         pool = Pool(f"p{index}", kind.tier, count, price, size.sharing, kind.memory_bytes)
         found.append((pool, kind))

@@ -27,7 +27,7 @@ seed, operators, workers, sharing, gap, limit_s, share, limits, sites = sys.argv
 size = Size(
     operators=int(operators),
     workers=int(workers),
-    pools=min(100, int(workers) // 10) if sites == "1" else 36,
+    pools=min(100, int(workers) // 10),
     sharing=Sharing(sharing),
     batches=BATCHES,
     sites=int(sites),

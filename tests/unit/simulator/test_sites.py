@@ -91,7 +91,7 @@ def test_a_trace_is_of_each_site() -> None:
 @pytest.mark.parametrize("arrivals", Arrivals)
 def test_the_closed_form_is_near_the_simulator(seed: int, arrivals: Arrivals) -> None:
     sharing = (Sharing.SHARED, Sharing.EXCLUSIVE)[seed % 2]
-    problem = fleet(seed, Size(operators=3, variants=2, pools=18, workers=36, sharing=sharing, sites=20))
+    problem = fleet(seed, Size(operators=3, variants=2, pools=16, workers=140, sharing=sharing, sites=20))
     sources = tuple(replace(source, arrivals=arrivals) for source in problem.sources)
     wide = tuple(replace(link, bandwidth_bytes_per_s=None) for link in problem.links)
     found = solve(replace(problem, sources=sources, links=wide, slo=Slo()), explained=False).plan
