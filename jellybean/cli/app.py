@@ -23,7 +23,7 @@ app = typer.Typer(
 
 ORDER = (
     *("init", "validate", "profile", "plan", "explain", "frontier", "simulate"),
-    *("up", "infer", "bench", "report", "down", "certs", "diff", "schema", "demo"),
+    *("up", "infer", "bench", "report", "down", "certs", "render", "diff", "schema", "demo"),
 )
 
 
@@ -89,6 +89,6 @@ def example(*lines: str) -> str:
     return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
 
 
-from jellybean.cli import certs, diff, documents, explain, frontier, measure, pipeline, plan, serve  # noqa: E402, F401  (each adds its commands)
+from jellybean.cli import certs, diff, documents, explain, frontier, kubernetes, measure, pipeline, plan, serve  # noqa: E402, F401  (each adds its commands)
 
 app.registered_commands.sort(key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", "")))

@@ -1,0 +1,91 @@
+"""Runs in a pod before its agent or gateway, on the standard library alone: certificate and model files.
+
+Each argument is SHA256:PATH. With --url a file that is not there yet is fetched from URL/PATH; without, files must be
+there. Ends with 1, naming the file, unless every file has its hash. The certificate NAME.crt, NAME.key and ca.crt of a
+mounted secret is linked to as tls.crt, tls.key and ca.crt, so that one that is renewed is seen.
+"""
+
+import argparse
+import hashlib
+import os
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+_CHUNK = 2**20
+_TIMEOUT_S = 60.0
+
+
+def main() -> int:
+    """0 when every file is there with its hash."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tls-from", type=Path, required=True)
+    parser.add_argument("--tls-name", required=True)
+    parser.add_argument("--tls-to", type=Path, required=True)
+    parser.add_argument("--root", type=Path, default=Path())
+    parser.add_argument("--url")
+    parser.add_argument("files", nargs="*", metavar="SHA256:PATH")
+    given = parser.parse_args()
+    try:
+        link(given.tls_from, given.tls_name, given.tls_to)
+    except OSError as error:
+        print(f"certificate {given.tls_name}: {error}", file=sys.stderr)
+        return 1
+    for entry in given.files:
+        wanted, _, path = entry.partition(":")
+        try:
+            bring(given.root / path, path, wanted, given.url)
+        except (OSError, ValueError) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 1
+        print(f"{path}: {wanted[:12]} verified")
+    return 0
+
+
+def link(secret: Path, name: str, folder: Path) -> None:
+    """Links to a certificate's files; OSError when the secret has no such certificate."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for source, target in ((f"{name}.crt", "tls.crt"), (f"{name}.key", "tls.key"), ("ca.crt", "ca.crt")):
+        (secret / source).stat()
+        (folder / target).unlink(missing_ok=True)
+        (folder / target).symlink_to(secret / source)
+
+
+def bring(file: Path, path: str, wanted: str, url: str | None) -> None:
+    """Fetch the file unless it is there; ValueError when its content is not what the plan names."""
+    if url is not None and not (file.exists() and digest(file) == wanted):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fetch(f"{url.rstrip('/')}/{urllib.parse.quote(path)}", file)
+    found = digest(file)
+    if found != wanted:
+        raise ValueError(f"has sha256 {found}, the plan names {wanted}: it is another file, or was cut short")
+
+
+def digest(file: Path) -> str:
+    """sha256 (hex) of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fetch(url: str, file: Path) -> None:
+    """Write what the URL gives, whole or not at all."""
+    headers = {"Authorization": os.environ["AUTHORIZATION"]} if os.environ.get("AUTHORIZATION") else {}
+    part = file.with_name(f"{file.name}.part")
+    try:
+        with (
+            urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as answer,
+            part.open("wb") as stream,
+        ):
+            while chunk := answer.read(_CHUNK):
+                stream.write(chunk)
+    except urllib.error.HTTPError as error:
+        raise OSError(f"{url} answers {error.code} {error.reason}") from error
+    except urllib.error.URLError as error:
+        raise OSError(f"{url} cannot be fetched: {error.reason}") from error
+    part.replace(file)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Plans and settings for deployments: the examples' plans with models, and random ones with sites and odd names."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import random
+import re
+
+from jellybean_k8s.settings import Models, PoolSettings, Settings
+from jellybean_solver.plan import Plan, PlannedWorker, Route
+from jellybean_solver.problem import ModelRef
+from tests.property.simulator.plans import random_plan
+
+SETTINGS = Settings("registry.example/agent:1", "registry.example/gateway:1", Models(url="https://models.example/x"))
+_ODD = ("Camera_Box", "x" * 60, "_pool.1", "9-lives", "a", "t4-gpu", "Pool-1.b")
+
+
+def with_models(plan: Plan) -> Plan:
+    """The plan with a model file for every operator that names none."""
+    operators = [
+        dataclasses.replace(operator, model=operator.model or model_of(operator.name)) for operator in plan.operators
+    ]
+    return dataclasses.replace(plan, operators=tuple(operators))
+
+
+def model_of(operator: str) -> ModelRef:
+    """A file that only its hash is known of."""
+    return ModelRef(f"models/{operator}.onnx", hashlib.sha256(operator.encode()).hexdigest(), 1e6)
+
+
+def random_deployment(rng: random.Random) -> tuple[Plan, Settings]:
+    """A random plan with pools, workers and tiers renamed, holes in the workers' numbers, sites; random settings."""
+    plan = with_models(random_plan(rng))
+    pools = {worker.pool for worker in plan.workers}
+    names = dict(zip(sorted(pools), rng.sample(_ODD, len(pools)), strict=True))
+    offset = rng.choice((0, 0, 1, 7))
+    renamed = {w.name: f"{names[w.pool]}-{int(w.name.rsplit('-')[1]) + offset}" for w in plan.workers}
+    plan = _renamed(plan, names, renamed)
+    if rng.random() < 0.3:
+        plan = dataclasses.replace(plan, sites={plan.tiers[0]: rng.randint(2, 12)})
+    models = rng.choice(
+        (Models(url="https://models.example/x", secret="token"), Models(image="m:1", folder="/a/b"), Models(claim="c"))
+    )
+    chosen = {
+        name: PoolSettings(
+            cpu=rng.choice((0.25, 1.0, 3.0)),
+            memory_bytes=rng.choice((None, 3e9)),
+            gpu=rng.choice((None, "nvidia", "amd", "vendor.example/gpu")),
+            gpus=rng.randint(1, 4),
+            node_labels=rng.choice(({}, {"example.com/kind": "box"})),
+            one_per_node=rng.choice((None, True, False)),
+        )
+        for name in names.values()
+        if rng.random() < 0.7
+    }
+    settings = dataclasses.replace(
+        SETTINGS,
+        models=models,
+        pools=chosen,
+        name=rng.choice((None, "Some Name", "shop")),
+        http=rng.random() < 0.5,
+        gateway_tier=rng.choice((None, *plan.tiers)),
+        edge_tiers=rng.choice((None, (), plan.tiers[:2])),
+        drain_s=rng.choice((30.0, 0.5)),
+        image_pull_secrets=rng.choice(((), ("pull",))),
+    )
+    return plan, settings
+
+
+def wide(plan: Plan, pool: str, count: int) -> Plan:
+    """The plan with the pool's first worker `count` times, each on an equal share of its routes."""
+    first = next(worker for worker in plan.workers if worker.pool == pool)
+    stem = re.sub(r"[0-9]+$", "", first.name)
+    copies = [dataclasses.replace(first, name=f"{stem}{i + 1}") for i in range(count)]
+    others = [worker for worker in plan.workers if worker.pool != pool]
+    routes = [
+        Route(
+            route.weight / count,
+            {operator: copy.name if worker.startswith(stem) else worker for operator, worker in route.workers.items()},
+        )
+        for route in plan.routes
+        for copy in copies
+    ]
+    return dataclasses.replace(plan, workers=(*others, *copies), routes=tuple(routes))
+
+
+def _renamed(plan: Plan, pools: dict[str, str], workers: dict[str, str]) -> Plan:
+    def worker(old: PlannedWorker) -> PlannedWorker:
+        return dataclasses.replace(old, name=workers[old.name], pool=pools[old.pool])
+
+    return dataclasses.replace(
+        plan,
+        operators=tuple(
+            dataclasses.replace(
+                o,
+                batch={pools[pool]: size for pool, size in o.batch.items()},
+                service={pools[pool]: times for pool, times in o.service.items()},
+                memory_bytes={pools[pool]: 1e8 for pool in o.service},
+            )
+            for o in plan.operators
+        ),
+        workers=tuple(map(worker, plan.workers)),
+        routes=tuple(Route(r.weight, {op: workers[name] for op, name in r.workers.items()}) for r in plan.routes),
+    )

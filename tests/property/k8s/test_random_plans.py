@@ -1,0 +1,49 @@
+"""Rendered objects are sound for random plans: schema of three Kubernetes versions, and rules beyond schemas."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+import yaml
+
+from jellybean_k8s import DeployError, render
+from jellybean_k8s.yaml_text import documents
+from tests.k8s_check import complaints, new_shapes, schema_complaints
+from tests.k8s_plans import random_deployment
+
+PLANS = 100
+
+
+def test_objects_of_random_plans_are_sound() -> None:
+    pools = sites = gpus = 0
+    seen: set[str] = set()
+    for seed in range(PLANS):
+        plan, settings = random_deployment(random.Random(seed))
+        objects = render(plan, settings, service_monitor=seed % 2 == 0)
+        assert complaints(objects) == [], seed
+        assert schema_complaints(new_shapes(objects, seen)) == [], seed
+        assert render(plan, settings, service_monitor=seed % 2 == 0) == objects
+        assert list(yaml.load_all(documents(objects), yaml.CSafeLoader)) == list(objects), seed
+        sets = [item for item in objects if item["kind"] == "StatefulSet"]
+        pools += len({worker.pool for worker in plan.workers}) < len(sets)
+        sites += bool(plan.sites)
+        gpus += "gpu" in str(sets)
+    assert len(seen) > 30
+    assert min(pools, sites, gpus) > 10  # the plans are as varied as they are meant to be
+
+
+@pytest.mark.nightly
+def test_objects_of_many_random_plans_are_sound_in_all_versions() -> None:
+    for seed in range(PLANS, 3 * PLANS):
+        plan, settings = random_deployment(random.Random(seed))
+        objects = render(plan, settings)
+        assert schema_complaints(objects) == [] == complaints(objects), seed
+
+
+def test_a_plan_without_models_is_refused_by_name() -> None:
+    plan, settings = random_deployment(random.Random(0))
+    bare = dataclasses.replace(plan, operators=tuple(dataclasses.replace(o, model=None) for o in plan.operators))
+    with pytest.raises(DeployError, match=r"no model file for o0/v"):
+        render(bare, settings)

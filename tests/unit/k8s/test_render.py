@@ -1,0 +1,252 @@
+"""Rendering by hand-made cases: golden files, what settings change, what is refused, and that the checks can fail."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jellybean.documents import load_project
+from jellybean.planning import plan_project
+from jellybean_k8s import DeployError, Models, PoolSettings, Settings, render
+from jellybean_k8s.kustomize import kustomize_base
+from jellybean_k8s.names import dns_name, label_value
+from jellybean_k8s.render import Object
+from jellybean_k8s.yaml_text import documents, to_yaml
+from jellybean_solver.plan import Plan
+from tests import report_plans
+from tests.k8s_check import complaints, schema_complaints
+from tests.k8s_plans import SETTINGS, wide, with_models
+
+GOLDEN = Path(__file__).parent / "golden"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return with_models(report_plans.digits())
+
+
+def find(objects: tuple[Object, ...], kind: str, part: str = "") -> Any:
+    return next(item for item in objects if item["kind"] == kind and part in item["metadata"]["name"])
+
+
+def pod(objects: tuple[Object, ...], part: str) -> Any:
+    return find(objects, "StatefulSet", part)["spec"]["template"]["spec"]
+
+
+def golden(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("JELLYBEAN_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    hint = "JELLYBEAN_UPDATE_GOLDEN=1 pytest tests/unit/k8s writes it anew; look at the difference"
+    assert path.read_text() == text, hint
+
+
+def test_the_objects_of_a_plan_are_the_golden_ones(plan: Plan) -> None:
+    objects = render(plan, SETTINGS)
+    golden("digits.yaml", documents(objects))
+    assert complaints(objects) == schema_complaints(objects) == []
+
+
+def test_gpus_volumes_and_a_service_monitor_are_the_golden_ones(plan: Plan) -> None:
+    pools = {"cloud": PoolSettings(cpu=4, memory_bytes=8 * 2**30, gpu="nvidia", node_labels={"gpu.example/kind": "t4"})}
+    settings = dataclasses.replace(SETTINGS, pools=pools, models=Models(image="registry.example/models:1"), http=True)
+    objects = render(plan, settings, service_monitor=True)
+    golden("digits-gpu.yaml", documents(objects))
+    assert complaints(objects) == schema_complaints(objects) == []
+
+
+@pytest.mark.parametrize("example", ["digits", "vqa"])
+def test_plans_of_the_examples_are_sound(example: str) -> None:
+    found = plan_project(load_project(EXAMPLES / example), compare=False).plan
+    assert found is not None
+    objects = render(with_models(found), SETTINGS)
+    assert complaints(objects) == schema_complaints(objects) == []
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kustomize_takes_the_base_and_lays_a_namespace_over_it(plan: Plan, tmp_path: Path) -> None:
+    objects = render(plan, SETTINGS)
+    (tmp_path / "base").mkdir()
+    for name, text in kustomize_base(objects).items():
+        (tmp_path / "base" / name).write_text(text)
+    (tmp_path / "kustomization.yaml").write_text("namespace: shop\nresources: [base]\n")
+    done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    built = list(yaml.safe_load_all(done.stdout))
+    assert {item["metadata"].pop("namespace") for item in built} == {"shop"}
+    key = lambda item: (item["kind"], item["metadata"]["name"])  # noqa: E731
+    assert sorted(built, key=key) == sorted(yaml.safe_load_all(documents(objects)), key=key)
+
+
+def test_what_is_served_here_for_real_is_not_emulated(plan: Plan) -> None:
+    slow = dataclasses.replace(plan, workers=tuple(dataclasses.replace(w, speed=0.1) for w in plan.workers))
+    data = yaml.safe_load(find(render(slow, SETTINGS), "ConfigMap")["data"]["plan.json"])
+    assert {worker["speed"] for worker in data["workers"]} == {1.0}
+    assert {(link["bandwidth_bytes_per_s"], link["latency_s"]) for link in data["links"]} == {(None, 0.0)}
+
+
+def test_pools_may_be_autoscaled_where_the_routes_leave_room(plan: Plan) -> None:
+    many = wide(plan, "cloud", 4)
+    settings = dataclasses.replace(SETTINGS, pools={"cloud": PoolSettings(autoscale=True)})
+    objects = render(many, settings)
+    assert complaints(objects) == schema_complaints(objects) == []
+    scaler = find(objects, "HorizontalPodAutoscaler")["spec"]
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (1, 4)
+    assert "replicas" not in find(objects, "StatefulSet", "cloud")["spec"]
+    with pytest.raises(DeployError, match="the plan leaves no room in cloud"):
+        render(plan, settings)
+    with pytest.raises(DeployError, match="works on GPUs"):
+        gpu = PoolSettings(autoscale=True, gpu="amd")
+        render(many, dataclasses.replace(settings, pools={"cloud": gpu}))
+
+
+def test_a_pool_whose_workers_feed_different_ones_has_no_room(plan: Plan) -> None:
+    """Taking cloud-2 away would send its requests over edge-box-1, which is planned for its own alone."""
+    first, second = "edge-box-1", "edge-box-2"
+    route = plan.routes[0]
+
+    def via(edge: str, cloud: str) -> dict[str, str]:
+        return {o: cloud if i else edge for i, o in enumerate(route.workers)}
+
+    worker = plan.worker_by_name["cloud-1"]
+    routes = (
+        dataclasses.replace(route, weight=0.8, workers=via(first, "cloud-2")),
+        dataclasses.replace(route, weight=0.2, workers=via(second, "cloud-1")),
+    )
+    others = tuple(w for w in plan.workers if w.pool != "cloud")
+    cloud = tuple(dataclasses.replace(worker, name=f"cloud-{i}") for i in (1, 2))
+    found = dataclasses.replace(plan, routes=routes, workers=(*others, *cloud))
+    with pytest.raises(DeployError, match="would make others busier than planned"):
+        render(found, dataclasses.replace(SETTINGS, pools={"cloud": PoolSettings(autoscale=True)}))
+
+
+def test_edge_pods_wait_for_their_node_and_stand_alone_on_it(plan: Plan) -> None:
+    objects = render(plan, SETTINGS)
+    edge, cloud = pod(objects, "edge-box"), pod(objects, "cloud")
+    waits = {t["key"]: t["tolerationSeconds"] for t in edge["tolerations"] if "tolerationSeconds" in t}
+    assert waits == {"node.kubernetes.io/unreachable": 604800, "node.kubernetes.io/not-ready": 604800}
+    assert "podAntiAffinity" in edge["affinity"]
+    assert "podAntiAffinity" not in cloud["affinity"]
+    assert not any("tolerationSeconds" in t for t in cloud["tolerations"])
+
+
+def test_a_gpu_of_another_vendor_leaves_nothing_of_the_old_one(plan: Plan) -> None:
+    for vendor, resource in (("nvidia", "nvidia.com/gpu"), ("amd", "amd.com/gpu"), ("x.example/npu", "x.example/npu")):
+        settings = dataclasses.replace(SETTINGS, pools={"cloud": PoolSettings(gpu=vendor, gpus=2)})
+        limits = pod(render(plan, settings), "cloud")["containers"][0]["resources"]["limits"]
+        assert limits == {"memory": limits["memory"], resource: "2"}
+
+
+def test_what_a_pod_reads_changes_its_template(plan: Plan) -> None:
+    """Another image changes the template, another plan the names: two plans can stand side by side."""
+    before = find(render(plan, SETTINGS), "StatefulSet")
+    image = find(render(plan, dataclasses.replace(SETTINGS, agent_image="other:2")), "StatefulSet")
+    assert image["metadata"]["name"] == before["metadata"]["name"]
+    assert image["spec"]["selector"] == before["spec"]["selector"]
+    assert image["spec"]["template"] != before["spec"]["template"]
+    other = find(render(dataclasses.replace(plan, hop_s=plan.hop_s + 1), SETTINGS), "StatefulSet")
+    assert other["metadata"]["name"] != before["metadata"]["name"]
+
+
+def test_a_plan_too_large_for_a_config_map_is_refused_with_its_size(plan: Plan) -> None:
+    many = dataclasses.replace(plan, sites={plan.tiers[0]: 20_000})
+    with pytest.raises(DeployError, match=r"40,001 workers take [0-9,]+ bytes, a ConfigMap holds 1,000,000"):
+        render(many, SETTINGS)
+
+
+def test_models_come_from_one_place() -> None:
+    with pytest.raises(DeployError, match="given: none"):
+        Models()
+    with pytest.raises(DeployError, match="given: url and claim"):
+        Models(url="https://x", claim="y")
+
+
+def test_unknown_tiers_are_refused(plan: Plan) -> None:
+    with pytest.raises(DeployError, match="gateway tier hub: the tiers of digits are edge, cloud"):
+        render(plan, dataclasses.replace(SETTINGS, gateway_tier="hub"))
+
+
+def test_names_are_kept_where_they_fit_and_never_become_one() -> None:
+    assert dns_name("camera-box") == "camera-box"
+    assert len({dns_name(text, 20) for text in ("a_b", "a-b", "A-B", "a.b", "a" * 30, "a" * 31, "9", "w9")}) == 8
+    for text in ("_", "...", "Ä", "9lives", "x" * 80, "-a-"):
+        assert re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", dns_name(text))
+    assert label_value("T4.large_1") == "T4.large_1"
+    assert label_value("_pool") != "_pool"
+
+
+def test_yaml_reads_back_as_it_was() -> None:
+    odd = ["no", "1", "1.5", "", " x", "x ", "a: b", "# c", "- d", "é", "\x7f\u2028", "a\nb\n", "a\n\nb\n", "\n", "~"]
+    odd += ["null", "0x1f", "1e3", "2026-01-01", "=", "<<", "a\n  b\n", "%", "@x", "`", "'\"\\", "😀", "a\n", "k:"]
+    value: dict[str, Any] = {text: [text, {text: text, "n": [1, 1.5, None, True]}] for text in odd if text}
+    value |= {"empty": {}, "none": [], "deep": {"a": {"b": [{"c": [{"d": "x\ny\n"}]}]}}}
+    assert yaml.safe_load(to_yaml(value)) == value
+
+
+def _set(*path: str | int, to: Any) -> Callable[[Any], None]:
+    def change(item: Any) -> None:
+        for key in path[:-1]:
+            item = item[key]
+        item[path[-1]] = to
+
+    return change
+
+
+BROKEN = {
+    "does not select its own pods": ("StatefulSet", _set("spec", "selector", "matchLabels", "x", to="y")),
+    "is no quantity": (
+        "StatefulSet",
+        _set("spec", "template", "spec", "containers", 0, "resources", "requests", "cpu", to="1 core"),
+    ),
+    "is no DNS label": ("PodDisruptionBudget", _set("metadata", "name", to="Digits_1")),
+    "no label instance": ("ServiceAccount", _set("metadata", "labels", to={})),
+    "pod security context": (
+        "Deployment",
+        _set("spec", "template", "spec", "securityContext", "runAsNonRoot", to=False),
+    ),
+    "gets a token": ("Deployment", _set("spec", "template", "spec", "automountServiceAccountToken", to=True)),
+    "which nobody opens": (
+        "StatefulSet",
+        _set("spec", "template", "spec", "containers", 0, "readinessProbe", "grpc", "port", to=1),
+    ),
+    "of grace cut short": ("StatefulSet", _set("spec", "template", "spec", "terminationGracePeriodSeconds", to=30)),
+    "selects nothing": ("PodDisruptionBudget", _set("spec", "selector", "matchLabels", "x", to="y")),
+    "no DNS": ("NetworkPolicy", _set("spec", "egress", to=[])),
+    "refers to": ("StatefulSet", _set("spec", "template", "spec", "serviceAccountName", to="other")),
+    "pods [": ("StatefulSet", _set("spec", "replicas", to=1)),
+}
+
+
+@pytest.mark.parametrize("complaint", BROKEN)
+def test_the_checks_find_what_is_broken(plan: Plan, complaint: str) -> None:
+    objects = copy.deepcopy(render(plan, SETTINGS))
+    kind, change = BROKEN[complaint]
+    change(find(objects, kind))
+    assert any(complaint in text for text in complaints(objects))
+
+
+def test_the_schema_finds_a_stray_and_a_missing_field(plan: Plan) -> None:
+    objects = copy.deepcopy(render(plan, SETTINGS))
+    find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["imagge"] = "x"
+    del find(objects, "StatefulSet")["spec"]["selector"]
+    assert len(schema_complaints(objects, ("1.37.0",))) == 2
+
+
+def test_settings_have_defaults_that_render(plan: Plan) -> None:
+    objects = render(plan, Settings("a", "b", Models(claim="models")))
+    assert pod(objects, "cloud")["volumes"][-1] == {
+        "name": "models",
+        "persistentVolumeClaim": {"claimName": "models", "readOnly": True},
+    }
