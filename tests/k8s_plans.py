@@ -59,7 +59,6 @@ def random_deployment(rng: random.Random) -> tuple[Plan, Settings]:
         models=models,
         pools=chosen,
         name=rng.choice((None, "Some Name", "shop")),
-        http=rng.random() < 0.5,
         gateway_tier=rng.choice((None, *plan.tiers)),
         edge_tiers=rng.choice((None, (), plan.tiers[:2])),
         drain_s=rng.choice((30.0, 0.5)),

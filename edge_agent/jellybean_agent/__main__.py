@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--renew-s", type=float, default=RENEW_S, help="seconds after which connections are made anew")
     parser.add_argument("--metrics-host", default="127.0.0.1", help="where Prometheus metrics are served")
     parser.add_argument("--metrics-port", type=int, default=0, help="port of Prometheus metrics (0: off)")
+    parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes (0: off)")
     parser.add_argument("--drain-s", type=float, default=DRAIN_S, help="seconds that a drain may take")
     given = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

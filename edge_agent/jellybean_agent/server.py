@@ -22,6 +22,7 @@ from jellybean_agent.driver import Driver
 from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import ModelError, PlanViewError, in_words
 from jellybean_agent.executor import Executor
+from jellybean_agent.health_port import serve_health
 from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes
 from jellybean_agent.inference.operators import Operators
@@ -50,6 +51,7 @@ class Options:
     links: Path | None = None
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
+    health_port: int = 0
     drain_s: float = DRAIN_S
     tls: Path | None = None
     insecure: bool = False
@@ -227,6 +229,7 @@ async def serve(options: Options) -> None:
         reflect(server, "jellybean.agent.v1.Agent")
         transport.bind(server, options.listen)
         await server.start()
+        no_health = await serve_health(options.health_port, service.health)
         metrics = None
         try:
             await service.load(options.root)
@@ -240,6 +243,7 @@ async def serve(options: Options) -> None:
             if metrics is not None:
                 metrics()
             await service.close()
+            await no_health()
             await server.stop(0.5)
 
 

@@ -106,7 +106,6 @@ class GatewaySpec(Strict):
     tier: Name | None = Field(default=None, description="Where it runs; the first source's tier unless given.")
     cpu: Cores = 1.0
     memory_bytes: Size = Field(default=512.0 * MIB, alias="memory")
-    http: bool = Field(default=False, description="The inference protocol over HTTP too.")
 
 
 class KubernetesDocument(Strict):
@@ -162,7 +161,6 @@ def _settings(document: KubernetesDocument) -> Settings:
         gateway_tier=gateway.tier,
         gateway_cpu=gateway.cpu,
         gateway_memory_bytes=gateway.memory_bytes,
-        http=gateway.http,
         image_pull_secrets=document.images.pull_secrets,
         drain_s=document.drain_s,
         start_s=document.start_s,

@@ -19,6 +19,7 @@ from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
 from jellybean.serving.workflow import Workflow
 from jellybean_agent.channels import RENEW_S, make_transport
 from jellybean_agent.errors import AgentError, PlanViewError
+from jellybean_agent.health_port import serve_health
 from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes
 from jellybean_agent.inference.service import InferenceService
@@ -60,6 +61,7 @@ async def serve(given: argparse.Namespace) -> None:
             _add_client_services(server, gateway, inference, healthy)
         async with _http(inference, given.http_port):
             await tell_health(healthy, serving=False)
+            no_health = await serve_health(given.health_port, healthy)
             following = asyncio.create_task(_follow(gateway, healthy))
             await workers.start()
             await clients.start()
@@ -72,6 +74,7 @@ async def serve(given: argparse.Namespace) -> None:
             finally:
                 following.cancel()
                 await gateway.close()
+                await no_health()
                 await clients.stop(1.0)
                 await workers.stop(0.1)
 
@@ -132,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="of --port")
     parser.add_argument("--port", type=int, help="for clients, besides the gateway's own address; 0: any free one")
     parser.add_argument("--http-port", type=int, default=0, help="on 127.0.0.1; 0: no HTTP")
+    parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes; 0: off")
     parser.add_argument("--max-in-hand", type=int, default=MAX_IN_HAND)
     parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S)
     parser.add_argument("--drain-s", type=float, default=DRAIN_S)

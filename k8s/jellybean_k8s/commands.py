@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jellybean_k8s.names import MOST_LABEL, dns_name
-from jellybean_k8s.served import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, HTTP_PORT, METRICS_PORT, Deployed
+from jellybean_k8s.served import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, Deployed
 from jellybean_k8s.workers import Group
 
 FILES, MODELS, RUN, SECRETS = "/etc/jellybean", "/models", "/run/jellybean", "/etc/jellybean-tls"
@@ -24,19 +24,18 @@ def agent(deployed: Deployed, group: Group) -> Command:
         f"--worker={own}",
         f"--root={_root(deployed)}",
         f"--listen={_EVERYWHERE}:{AGENT_PORT}",
+        f"--metrics-host={_EVERYWHERE}",
         f"--metrics-port={METRICS_PORT}",
     )
 
 
 def gateway(deployed: Deployed) -> Command:
     """Of the gateway."""
-    http = (f"--http-port={HTTP_PORT}",) if deployed.settings.http else ()
     return ("python", "-P", "-m", "jellybean.serving.gateway_main"), (
         *_common(deployed),
-        f"--address-file={RUN}/address",
         f"--listen={_EVERYWHERE}:{AGENT_PORT}",
+        f"--host={_EVERYWHERE}",
         f"--port={CLIENT_PORT}",
-        *http,
     )
 
 

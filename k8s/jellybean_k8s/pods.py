@@ -8,7 +8,7 @@ from typing import Any
 
 from jellybean_k8s import commands
 from jellybean_k8s.names import APP, MANAGER, OWN, label_value
-from jellybean_k8s.served import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, HTTP_PORT, METRICS_PORT, Deployed
+from jellybean_k8s.served import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, LIVE, METRICS_PORT, Deployed
 from jellybean_k8s.settings import MIB
 from jellybean_k8s.workers import Group
 
@@ -58,7 +58,7 @@ def agent_template(deployed: Deployed, group: Group) -> Object:
         resources["limits"][pool.gpu_resource] = str(pool.gpus)  # a GPU's request is its limit
     ports = {"agent": AGENT_PORT, "health": HEALTH_PORT, "metrics": METRICS_PORT}
     agent = _container("agent", settings.agent_image, commands.agent(deployed, group), ports, resources)
-    agent |= {"env": _numbered(group), "volumeMounts": _mounts("models"), **_probes(settings.start_s)}
+    agent |= {"env": _numbered(group), "volumeMounts": _mounts("models"), **_probes(settings.start_s, loads=True)}
     agent["lifecycle"] = _pre_stop(settings.pre_stop_s)
     prepare = _prepare(deployed, commands.prepare(deployed, group))
     prepare |= {"env": [*_numbered(group), *_authorization(deployed)]}
@@ -77,13 +77,9 @@ def gateway_template(deployed: Deployed) -> Object:
     settings, tier = deployed.settings, deployed.gateway_tier
     memory = math.ceil(settings.gateway_memory_bytes)
     ports = {"grpc": CLIENT_PORT, "agents": AGENT_PORT, "health": HEALTH_PORT}
-    ports |= {"http": HTTP_PORT} if settings.http else {}
     resources = _resources(settings.gateway_cpu, memory, memory)
     gateway = _container("gateway", settings.gateway_image, commands.gateway(deployed), ports, resources)
-    gateway |= {"volumeMounts": _mounts(), **_probes(settings.start_s)}
-    # it lives as long as it answers at all: not to be ready says that workers are away, which no restart mends
-    gateway["startupProbe"] = _probe({"tcpSocket": {"port": "grpc"}}, _STARTING_EVERY_S, _misses(settings.start_s))
-    gateway["livenessProbe"] = _probe({"tcpSocket": {"port": "grpc"}}, _LIVENESS_EVERY_S, _LIVENESS_MISSES)
+    gateway |= {"volumeMounts": _mounts(), **_probes(settings.start_s, loads=False)}
     gateway["lifecycle"] = _pre_stop(settings.pre_stop_s)
     prepare = _prepare(deployed, commands.prepare(deployed, None)) | {"volumeMounts": _mounts()}
     spec = _pod(deployed, [prepare], [gateway], tier)
@@ -184,16 +180,15 @@ def _probe(how: Object, every_s: int, misses: int) -> Object:
     return {**how, "periodSeconds": every_s, "timeoutSeconds": min(every_s, 5), "failureThreshold": misses}
 
 
-def _misses(start_s: float) -> int:
-    return max(1, math.ceil(start_s / _STARTING_EVERY_S))
-
-
-def _probes(start_s: float) -> Object:
-    health = {"grpc": {"port": HEALTH_PORT}}
+def _probes(start_s: float, *, loads: bool) -> Object:
+    """A pod lives as long as its process answers: it may not be ready for others are away, which no restart mends."""
+    ready, live = ({"grpc": {"port": HEALTH_PORT, "service": name}} for name in ("", LIVE))
     return {
-        "startupProbe": _probe(health, _STARTING_EVERY_S, _misses(start_s)),
-        "readinessProbe": _probe(health, _EVERY_S, 2),
-        "livenessProbe": _probe(health, _LIVENESS_EVERY_S, _LIVENESS_MISSES),
+        "startupProbe": _probe(
+            ready if loads else live, _STARTING_EVERY_S, max(1, math.ceil(start_s / _STARTING_EVERY_S))
+        ),
+        "readinessProbe": _probe(ready, _EVERY_S, 2),
+        "livenessProbe": _probe(live, _LIVENESS_EVERY_S, _LIVENESS_MISSES),
     }
 
 

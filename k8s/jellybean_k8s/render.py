@@ -13,7 +13,7 @@ from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import APP, MANAGER, OWN, label_value
 from jellybean_k8s.pods import agent_template, gateway_template, labels, selector
 from jellybean_k8s.room import least_workers
-from jellybean_k8s.served import AGENT_PORT, CLIENT_PORT, HTTP_PORT, METRICS_PORT, Deployed
+from jellybean_k8s.served import AGENT_PORT, CLIENT_PORT, METRICS_PORT, Deployed
 from jellybean_k8s.settings import Settings
 from jellybean_k8s.workers import Group
 from jellybean_solver.plan import Plan
@@ -164,11 +164,10 @@ def _headless(deployed: Deployed, component: str) -> Object:
 
 
 def _clients(deployed: Deployed) -> Object:
-    http = [_port("http", HTTP_PORT)] if deployed.settings.http else []
     spec = {
         "type": "ClusterIP",
         "selector": selector(deployed, "gateway"),
-        "ports": [_port("grpc", CLIENT_PORT), *http],
+        "ports": [_port("grpc", CLIENT_PORT)],
     }
     return _object("v1", "Service", deployed.app, labels(deployed, "gateway"), spec=spec)
 
@@ -180,7 +179,7 @@ def _network_policies(deployed: Deployed) -> Iterator[Object]:
     to_own = {"to": [own], "ports": [_allowed(AGENT_PORT)]}
     from_own = {"from": [own], "ports": [_allowed(AGENT_PORT)]}
     to_models = [{"ports": [_allowed(port)]} for port in (443, 80)] if deployed.settings.models.url else []
-    anyone = {"ports": [_allowed(CLIENT_PORT), *([_allowed(HTTP_PORT)] if deployed.settings.http else [])]}
+    anyone = {"ports": [_allowed(CLIENT_PORT)]}
     rules = {
         "agent": ([from_own, {"ports": [_allowed(METRICS_PORT)]}], [to_own, dns, *to_models]),
         "gateway": ([from_own, anyone], [to_own, dns]),

@@ -21,9 +21,9 @@ from jellybean_solver.plan_document import to_document
 
 AGENT_PORT = 7001
 CLIENT_PORT = 8001
-HTTP_PORT = 8000
 METRICS_PORT = 9090
 HEALTH_PORT = 7002  # plaintext, as the kubelet's probes know no TLS; says nothing but whether requests are taken
+LIVE = "live"  # the service there that is up as long as the process answers
 MOST_CONFIG_BYTES = 1_000_000  # of a ConfigMap: etcd takes 1.5 MiB, the API server 1 MiB of data
 _ID_DIGITS = 8
 _MOST_APP = 24

@@ -81,7 +81,6 @@ class Settings:
     gateway_tier: str | None = None
     gateway_cpu: float = 1.0
     gateway_memory_bytes: float = 512 * MIB
-    http: bool = False
     image_pull_secrets: tuple[str, ...] = ()
     drain_s: float = 30.0
     pre_stop_s: int = 5

@@ -61,7 +61,7 @@ def test_the_objects_of_a_plan_are_the_golden_ones(plan: Plan) -> None:
 
 def test_gpus_volumes_and_a_service_monitor_are_the_golden_ones(plan: Plan) -> None:
     pools = {"cloud": PoolSettings(cpu=4, memory_bytes=8 * 2**30, gpu="nvidia", node_labels={"gpu.example/kind": "t4"})}
-    settings = dataclasses.replace(SETTINGS, pools=pools, models=Models(image="registry.example/models:1"), http=True)
+    settings = dataclasses.replace(SETTINGS, pools=pools, models=Models(image="registry.example/models:1"))
     objects = render(plan, settings, service_monitor=True)
     golden("digits-gpu.yaml", documents(objects))
     assert complaints(objects) == schema_complaints(objects) == []

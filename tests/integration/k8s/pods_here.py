@@ -1,0 +1,144 @@
+"""Rendered pods as processes of this machine: their containers' own commands, with paths and addresses put in place.
+
+What a kubelet would do is done here: mount volumes, number pods, run init containers, ask probes, send SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from jellybean.serving.authority import Authority, open_authority
+from jellybean_agent.identity import Identity, Role
+
+_PORTS = {"--listen": 7001, "--port": 8001, "--health-port": 7002, "--metrics-port": 9090}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@dataclass
+class Pod:
+    """One pod: `name` as in the cluster, container commands, and the ports here that stand for its own."""
+
+    name: str
+    folder: Path
+    spec: Any
+    number: str
+    ports: dict[int, int]
+    process: subprocess.Popen[bytes] | None = None
+
+    def command(self, container: Any) -> list[str]:
+        """The container's command line, as it runs here."""
+        names = {"python": [sys.executable], "jellybean-agent": [sys.executable, "-P", "-m", "jellybean_agent"]}
+        head, *rest = container["command"]
+        return [*names[head], *(self._here(text) for text in [*rest, *container["args"]])]
+
+    def _here(self, text: str) -> str:
+        text = text.replace("$(WORKER_NUMBER)", self.number).replace("0.0.0.0", "127.0.0.1")
+        option, _, value = text.partition("=")
+        if option in _PORTS:
+            return f"{option}={value.replace(str(_PORTS[option]), str(self.ports[_PORTS[option]]))}"
+        for mount in ("/etc/jellybean-tls", "/etc/jellybean", "/run/jellybean", "/models"):
+            if mount in text and "://" not in text:
+                return text.replace(mount, str(self.folder / mount.strip("/").replace("/", "-")), 1)
+        return text
+
+    def probe(self, kind: str) -> bool:
+        """What the kubelet would find."""
+        asked = self.spec["containers"][0][kind]["grpc"]
+        with grpc.insecure_channel(f"127.0.0.1:{self.ports[asked['port']]}") as channel:
+            stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                request = health_pb2.HealthCheckRequest(service=asked["service"])
+                return bool(stub.Check(request, timeout=2).status == health_pb2.HealthCheckResponse.SERVING)
+            except grpc.RpcError:
+                return False
+
+
+@dataclass
+class Cluster:
+    """The pods of rendered objects, here."""
+
+    root: Path
+    workflow: str
+    objects: Sequence[Any]
+    pods: list[Pod] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.authority: Authority = open_authority(self.root / "ca")
+        for item in self.objects:
+            if item["kind"] == "StatefulSet":
+                start = item["spec"].get("ordinals", {}).get("start", 0)
+                for number in range(start, start + item["spec"]["replicas"]):
+                    self._add(f"{item['metadata']['name']}-{number}", item, str(number))
+            elif item["kind"] == "Deployment":
+                self._add(item["metadata"]["name"], item, "")
+        self._mount()
+
+    def _add(self, name: str, item: Any, number: str) -> None:
+        ports = {port: free_port() for port in _PORTS.values()}
+        self.pods.append(Pod(name, self.root / name, item["spec"]["template"]["spec"], number, ports))
+
+    def _mount(self) -> None:
+        data = next(item["data"] for item in self.objects if item["kind"] == "ConfigMap")
+        ports = {pod.name: pod.ports[7001] for pod in self.pods}
+        book = json.loads(data["peers.json"])
+        files = data | {
+            "peers.json": json.dumps({w: f"127.0.0.1:{ports[a.split('.')[0].split(':')[0]]}" for w, a in book.items()})
+        }
+        names = {address.split(".")[0]: worker for worker, address in book.items() if worker}
+        for pod in self.pods:
+            for mount in ("etc-jellybean", "etc-jellybean-tls", "run-jellybean", "models"):
+                (pod.folder / mount).mkdir(parents=True)
+            for name, text in files.items():
+                (pod.folder / "etc-jellybean" / name).write_text(text)
+            worker = names.get(pod.name)
+            own = (Role.GATEWAY, "") if worker is None else (Role.AGENT, worker)
+            self._certificate(pod.folder / "etc-jellybean-tls", pod.number or "tls", Identity(self.workflow, *own))
+
+    def _certificate(self, secret: Path, name: str, identity: Identity) -> None:
+        made = self.root / "made" / secret.parent.name
+        self.authority.equip(made, identity)
+        for source, target in (("ca.crt", "ca.crt"), ("tls.crt", f"{name}.crt"), ("tls.key", f"{name}.key")):
+            (secret / target).write_bytes((made / source).read_bytes())
+            (secret / target).chmod(0o440)  # as a kubelet mounts it, for the pod's group
+
+    def client_certificate(self) -> Path:
+        self.authority.equip(self.root / "client", Identity(self.workflow, Role.CLIENT, "alice"))
+        return self.root / "client"
+
+    def start(self, pod: Pod) -> None:
+        """Init containers to their end, then the container."""
+        log = (pod.folder / "log").open("ab")
+        with log:
+            for init in pod.spec["initContainers"]:
+                subprocess.run(pod.command(init), stdout=log, stderr=log, check=True, timeout=30)
+            pod.process = subprocess.Popen(pod.command(pod.spec["containers"][0]), stdout=log, stderr=log)
+
+
+@contextlib.contextmanager
+def cluster_here(root: Path, workflow: str, objects: Sequence[Any]) -> Iterator[Cluster]:
+    """Pods that end with the test."""
+    cluster = Cluster(root, workflow, objects)
+    try:
+        yield cluster
+    finally:
+        started = [pod.process for pod in cluster.pods if pod.process is not None]
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()

@@ -1,0 +1,61 @@
+"""Rendered pods, run as processes here, fetch models, find each other, answer probes and clients, and leave well."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serving_models import chain
+
+from jellybean.serving.client import Client
+from jellybean_k8s import Models, Settings, render
+from jellybean_solver.plan_document import from_document
+from tests.integration.k8s.pods_here import cluster_here
+
+pytestmark = pytest.mark.alone
+
+
+def until(met: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    plan = from_document(chain(store))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(store))
+    handler.func.log_message = lambda *_: None  # type: ignore[attr-defined]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        settings = Settings("agent", "gateway", Models(url=f"http://127.0.0.1:{server.server_port}"), drain_s=5)
+        with cluster_here(tmp_path / "pods", plan.name, render(plan, settings)) as cluster:
+            gateway = next(pod for pod in cluster.pods if pod.name.endswith("-gateway"))
+            agents = [pod for pod in cluster.pods if pod is not gateway]
+            cluster.start(gateway)
+            until(lambda: gateway.probe("livenessProbe"))
+            assert gateway.probe("startupProbe")
+            assert not gateway.probe("readinessProbe")  # its workers are not there
+            for pod in agents:
+                cluster.start(pod)
+            until(lambda: all(pod.probe("readinessProbe") for pod in cluster.pods))
+            assert all(pod.probe(kind) for pod in cluster.pods for kind in ("startupProbe", "livenessProbe"))
+            with Client(f"127.0.0.1:{gateway.ports[8001]}", tls=cluster.client_certificate()) as client:
+                answer = client.infer({"x": np.array([[1, 2, 3, 4]], np.float32)})
+            assert answer["triple"].tolist() == [[6, 12, 18, 24]]
+            metrics = urllib.request.urlopen(f"http://127.0.0.1:{agents[0].ports[9090]}/metrics", timeout=5).read()
+            assert b"jellybean_requests_total" in metrics
+            for pod in cluster.pods:
+                assert pod.process is not None
+                pod.process.terminate()
+            grace = gateway.spec["terminationGracePeriodSeconds"]
+            assert [pod.process.wait(grace) for pod in cluster.pods if pod.process] == [0, 0, 0]
+        server.shutdown()
