@@ -1,7 +1,8 @@
 """The planning problem solved by enumeration: an oracle that shares no code with the solver.
 
 Every selection, every vector of integer worker counts (of workers by what they hold), and for each a linear program
-(SciPy) over the fractions of requests per fully enumerated assignment of all operators to tiers.
+(SciPy) over the fractions of requests per fully enumerated assignment of all operators to tiers. Where the vectors are
+many, they are integer variables of that program instead.
 
 Sites are alike: counts and fractions are those of one site, workers and traffic are paid for in all, and what all
 sites send up comes together in a tier without sites.
@@ -10,6 +11,7 @@ sites send up comes together in a tier without sites.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,8 +20,10 @@ from scipy.optimize import LinearConstraint, linprog, milp
 
 from jellybean_solver.accuracy import EndToEnd, Independent, PerOperator
 from jellybean_solver.problem import Link, Pool, Problem, ServiceTime
+from tests import brute_rates
 
 GIB = 1024.0**3
+MOST_VECTORS = 60  # of worker counts, to go through one by one
 Selection = dict[str, str]
 Hosted = frozenset[str]  # the operators whose models a worker holds
 Counts = dict[tuple[Hosted, str], int]  # (what they hold, pool) -> workers
@@ -40,7 +44,8 @@ def cheapest(problem: Problem) -> Best:
         value = accuracy(problem, selection)
         if problem.slo.accuracy is not None and (value is None or value < problem.slo.accuracy - 1e-9):
             continue
-        cost = cheapest_of(problem, selection, best)
+        few = _vectors(Program(problem, selection)) <= MOST_VECTORS
+        cost = cheapest_of(problem, selection, best) if few else cheapest_of_larger(problem, selection)
         if cost is not None and cost < best:
             best, chosen = cost, selection
     return Best(None if chosen is None else best, chosen)
@@ -148,7 +153,14 @@ def cheapest_of_larger(problem: Problem, selection: Selection, paid: str | None 
         integrality=np.array([0] * width + [1] * len(keys)),
         options={"mip_rel_gap": 0.0},
     )
+    assert result.status in (0, 2), result.message  # optimal or infeasible
     return float(result.fun) if result.status == 0 else None
+
+
+def _vectors(program: Program) -> int:
+    """How many `_counts` there are."""
+    sizes = ((pool.count, len(program.sets[pool.name])) for pool in program.problem.pools)
+    return math.prod(math.comb(count + sets, sets) for count, sets in sizes)
 
 
 def _counts(program: Program, *, largest: bool) -> Iterator[Counts]:
@@ -189,9 +201,8 @@ class Program:
     def __init__(self, problem: Problem, selection: Selection, *, largest: bool = True) -> None:
         self.problem = problem
         names = [operator.name for operator in problem.operators]
-        rates: dict[str, float] = {s.name: s.rate_per_s * problem.sites.get(s.tier, 1) for s in problem.sources}
-        for operator in problem.operators:
-            rates[operator.name] = rates[operator.inputs[0].upstream] * operator.inputs[0].ratio
+        self.selection = selection
+        rates = brute_rates.rates(problem, selection)
         variant = {o.name: next(v for v in o.variants if v.name == selection[o.name]) for o in problem.operators}
         born = {source.name: source for source in problem.sources}
         links = {(link.upstream_tier, link.downstream_tier): link for link in problem.links}
@@ -251,7 +262,7 @@ class Program:
                     continue
                 if order[pair[0]] > order[pair[1]] or pair not in links:
                     return None
-                messages = rates[edge.upstream] * (edge.ratio if edge.kind.value == "fan_out" else 1.0)
+                messages = rates[edge.upstream] * brute_rates.rows(self.problem, edge, self.selection)
                 size = (
                     born[edge.upstream].message_bytes
                     if edge.upstream in born

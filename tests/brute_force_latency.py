@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from jellybean_solver.problem import Edge, Pool, Problem, Variant
-from tests import brute_force
+from tests import brute_force, brute_rates
 
 GIB = 1024.0**3
 Worker = tuple[Pool, int]
@@ -49,7 +49,10 @@ def choices(problem: Problem) -> Iterator[Choice]:
         for places in _places(problem, chosen):
             traffic = _traffic_usd_per_h(problem, chosen, places)
             if traffic is not None:
-                workers = {(pool.name, index): pool.price_usd_per_h for pool, index in places.values()}
+                workers = {
+                    (pool.name, index): pool.price_usd_per_h * problem.sites.get(pool.tier, 1)
+                    for pool, index in places.values()
+                }
                 packed = {name: (pool, 0) for name, (pool, _) in places.items()}
                 fast_s, slow_s = _takes_s(problem, chosen, places, min), _takes_s(problem, chosen, packed, max)
                 yield Choice(traffic + sum(workers.values()), fast_s, slow_s)
@@ -93,11 +96,14 @@ def _ways(problem: Problem, places: Places) -> Iterator[tuple[Edge, str, str]]:
             yield edge, upstream, places[edge.downstream][0].tier
 
 
-def _visits(problem: Problem) -> dict[str, float]:
-    found = {source.name: 1.0 for source in problem.sources}
-    for operator in problem.operators:
-        found[operator.name] = found[operator.inputs[0].upstream] * operator.inputs[0].ratio
-    return found
+def _visits(problem: Problem, chosen: Mapping[str, Variant]) -> dict[str, float]:
+    """Per request of the first source; all are of one rate."""
+    found = brute_rates.rates(problem, _names(chosen))
+    return {name: rate / found[problem.sources[0].name] for name, rate in found.items()}
+
+
+def _names(chosen: Mapping[str, Variant]) -> dict[str, str]:
+    return {name: variant.name for name, variant in chosen.items()}
 
 
 def _bytes(problem: Problem, chosen: Mapping[str, Variant], edge: Edge) -> float:
@@ -108,15 +114,15 @@ def _bytes(problem: Problem, chosen: Mapping[str, Variant], edge: Edge) -> float
 def _traffic_usd_per_h(problem: Problem, chosen: Mapping[str, Variant], places: Places) -> float | None:
     """None where data would go where it must not, or where there is no link."""
     links = {(link.upstream_tier, link.downstream_tier): link for link in problem.links}
-    visits, cost = _visits(problem), 0.0
+    rates, cost = brute_rates.rates(problem, _names(chosen)), 0.0
     for edge, upstream, downstream in _ways(problem, places):
         if edge.tiers is not None and not {upstream, downstream} <= set(edge.tiers):
             return None
         if upstream != downstream:
             if (upstream, downstream) not in links:
                 return None
-            times = visits[edge.upstream] * (edge.ratio if edge.kind.value == "fan_out" else 1.0)
-            sent = problem.sources[0].rate_per_s * times * _bytes(problem, chosen, edge)
+            rows = brute_rates.rows(problem, edge, _names(chosen))
+            sent = rates[edge.upstream] * rows * _bytes(problem, chosen, edge)
             cost += sent * 3600.0 / GIB * links[upstream, downstream].price_usd_per_gib
     return cost
 
@@ -126,7 +132,7 @@ def _takes_s(
 ) -> float:
     """The longest way; the children of a request come one after the other, and so do its runs on one worker."""
     links = {(link.upstream_tier, link.downstream_tier): link for link in problem.links}
-    visits = _visits(problem)
+    visits = _visits(problem, chosen)
     begins = dict.fromkeys((operator.name for operator in problem.operators), 0.0)
     ready = {source.name: 0.0 for source in problem.sources}
     above: dict[str, set[str]] = {}

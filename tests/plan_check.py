@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Problem
+from tests import brute_rates
 
 LITTLE = 1e-6
 
@@ -19,15 +20,8 @@ def complaints(problem: Problem, plan: Plan) -> list[str]:
     return [*_workers(problem, plan), *_links(problem, plan), *_counts(problem, plan), *_batches(problem, plan)]
 
 
-def _rates(problem: Problem) -> dict[str, float]:
-    rates = {source.name: source.rate_per_s * problem.sites.get(source.tier, 1) for source in problem.sources}
-    for operator in problem.operators:
-        rates[operator.name] = rates[operator.inputs[0].upstream] * operator.inputs[0].ratio
-    return rates
-
-
 def _workers(problem: Problem, plan: Plan) -> Iterator[str]:
-    rates = _rates(problem)
+    rates = brute_rates.rates(problem, plan.selection)
     pools = {pool.name: pool for pool in problem.pools}
     pool_of = {worker.name: pools[worker.pool] for worker in plan.workers}
     chosen = {o.name: o.variant for o in plan.operators}
@@ -59,7 +53,7 @@ def _workers(problem: Problem, plan: Plan) -> Iterator[str]:
 
 
 def _links(problem: Problem, plan: Plan) -> Iterator[str]:
-    rates = _rates(problem)
+    rates = brute_rates.rates(problem, plan.selection)
     tier = {worker.name: worker.tier for worker in plan.workers}
     chosen = {o.name: o.variant for o in plan.operators}
     sources = {source.name: source for source in problem.sources}
@@ -73,7 +67,7 @@ def _links(problem: Problem, plan: Plan) -> Iterator[str]:
             else:
                 of = next(o for o in problem.operators if o.name == edge.upstream)
                 size = next(v for v in of.variants if v.name == chosen[edge.upstream]).message_bytes[operator.name]
-            messages = rates[edge.upstream] * (edge.ratio if edge.kind.value == "fan_out" else 1.0)
+            messages = rates[edge.upstream] * brute_rates.rows(problem, edge, plan.selection)
             for route in plan.routes:
                 here = tier[route.workers[operator.name]]
                 there = upstream.tier if upstream is not None else tier[route.workers[edge.upstream]]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from jellybean_agent.sites import SiteRoutes, Sites
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Edge, Problem, Variant
+from tests import brute_rates
 
 LITTLE = 1e-6
 
@@ -27,9 +28,7 @@ class _Fleet:
         self.variants: Mapping[str, Variant] = {
             o.name: next(v for v in o.variants if v.name == plan.selection[o.name]) for o in problem.operators
         }
-        self.rates = {s.name: s.rate_per_s * self.sites[s.tier] for s in problem.sources}
-        for operator in problem.operators:
-            self.rates[operator.name] = self.rates[operator.inputs[0].upstream] * operator.inputs[0].ratio
+        self.rates = brute_rates.rates(problem, plan.selection)
         self.busy: dict[str, float] = defaultdict(float)
         self.held: dict[str, set[str]] = defaultdict(set)
         self.sent: dict[tuple[str, str, str], float] = defaultdict(float)  # site, its tier, the tier above
@@ -66,7 +65,7 @@ class _Fleet:
     def _bytes_per_s(self, edge: Edge) -> float:
         source = next((s for s in self.problem.sources if s.name == edge.upstream), None)
         size = source.message_bytes if source else self.variants[edge.upstream].message_bytes[edge.downstream]
-        return self.rates[edge.upstream] * (edge.ratio if edge.kind.value == "fan_out" else 1.0) * size
+        return self.rates[edge.upstream] * brute_rates.rows(self.problem, edge, self.plan.selection) * size
 
     def workers(self) -> Iterator[str]:
         """Load, memory and sharing of each."""

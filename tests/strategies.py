@@ -41,28 +41,32 @@ MODEL_BYTES = (0.0, 1.0, 1.0, 1.0, 2.0)
 LINK_BYTES_PER_S = (None, 2e4, 3e5, 1e6, 3e6)
 BATCHES = ((), (), (2,), (4,), (2, 4))  # sizes beyond 1
 BATCH_PARTS = (1.25, 1.0, 0.99, 0.75, 0.5, 0.3)  # of the time that a request takes alone
+RATIOS = (0.25, 2.0, 4.0)
 SELECTIONS = 8  # at most, so that brute force ends
 
 Levels = dict[str, tuple[float, ...]]  # node -> ratios of its open fan-outs
 
 
 @st.composite
-def problems(draw: st.DrawFn, *, max_operators: int = 4, strained: bool = False, limited: bool = False) -> Problem:
+def problems(
+    draw: st.DrawFn, *, max_operators: int = 4, strained: bool = False, limited: bool = False, fanned: bool = False
+) -> Problem:
     """A workflow of joins, diamonds, fan-outs and gathers, on pools in one to three tiers, with or without a target.
 
     `strained`: every variant runs everywhere, all links exist and data is born in the lowest tier, but rates are
     often too high, so that what is infeasible is so for capacity or accuracy. `limited`: workers' memory and links'
-    bandwidth are, and some operators and edges may be in some tiers only.
+    bandwidth are, and some operators and edges may be in some tiers only. `fanned`: an operator of two variants at
+    least fans out.
     """
     tiers = TIERS[: draw(st.integers(1, 3))]
     pools = draw(_pools(tiers))
     sources = draw(_sources(tiers[:1] if strained or limited else tiers, 4.0 if strained else 1.0))
-    wiring = draw(_wiring(sources, draw(st.integers(1, max_operators))))
+    wiring = draw(_wiring(sources, draw(st.integers(2 if fanned else 1, max_operators)), fanned))
     operators: list[Operator] = []
     room = SELECTIONS
     for name, inputs in wiring.items():
         downstream = [other for other, edges in wiring.items() if any(edge.upstream == name for edge in edges)]
-        count = draw(st.integers(1, min(3, room)))
+        count = draw(st.integers(2 if fanned and not operators else 1, min(3, room)))
         room //= count
         operators.append(
             Operator(
@@ -158,6 +162,51 @@ def with_sites(draw: st.DrawFn, problem: Problem) -> Problem:
     return replace(problem, sites=sites, sources=sources)
 
 
+@st.composite
+def with_ratios(draw: st.DrawFn, problem: Problem) -> Problem:
+    """Fan-outs of some operators have a ratio for each variant, where no join would then get inputs of unlike rates."""
+    varying: list[str] = []
+    for operator in problem.operators:
+        fans_out = any(e.kind is EdgeKind.FAN_OUT and e.upstream == operator.name for e in problem.edges)
+        wanted = fans_out and len(operator.variants) > 1 and draw(st.integers(0, 3)) > 0
+        if wanted and _joins_agree(problem, {*varying, operator.name}):
+            varying.append(operator.name)
+
+    def varied(operator: Operator) -> Operator:
+        if operator.name not in varying:
+            return operator
+        to = [e.downstream for e in problem.edges if e.kind is EdgeKind.FAN_OUT and e.upstream == operator.name]
+        ratios = [draw(st.sampled_from(RATIOS)) for _ in operator.variants]
+        variants = zip(operator.variants, ratios, strict=True)
+        return replace(operator, variants=tuple(replace(v, ratios=dict.fromkeys(to, own)) for v, own in variants))
+
+    return replace(problem, operators=tuple(varied(operator) for operator in problem.operators))
+
+
+@st.composite
+def mixed_problems(draw: st.DrawFn) -> Problem:
+    """Everything at once: batches, memory, sharing, caps of links, residency, sites, ratios, accuracy, budget."""
+    problem = draw(with_ratios(draw(with_sites(draw(problems(limited=True, fanned=True))))))
+    budget = draw(st.sampled_from((None, None, 0.5, 1.0, 2.0, 5.0)))
+    return replace(problem, slo=replace(problem.slo, budget_usd_per_h=budget))
+
+
+def _joins_agree(problem: Problem, varying: set[str]) -> bool:
+    """Whether every join's inputs come from the same fan-outs, as far as their ratios may vary."""
+    levels: dict[str, tuple[str | float, ...]] = {source.name: () for source in problem.sources}
+    for operator in problem.operators:
+        after = set()
+        for edge in operator.inputs:
+            level = levels[edge.upstream]
+            if edge.kind is EdgeKind.FAN_OUT:
+                level = (*level, edge.upstream if edge.upstream in varying else edge.ratio)
+            after.add(level[:-1] if edge.kind is EdgeKind.GATHER else level)
+        if len(after) > 1:
+            return False
+        levels[operator.name] = after.pop()
+    return True
+
+
 def more_workers(problem: Problem) -> Problem:
     """The same problem with one worker more in every pool."""
     return replace(problem, pools=tuple(replace(pool, count=pool.count + 1) for pool in problem.pools))
@@ -200,18 +249,22 @@ def _links(draw: st.DrawFn, tiers: tuple[str, ...], *, everywhere: bool) -> tupl
 
 
 @st.composite
-def _wiring(draw: st.DrawFn, sources: tuple[Source, ...], count: int) -> dict[str, tuple[Edge, ...]]:
-    """Operators with inputs whose rates agree: joins take inputs of one level, or gather those one level deeper."""
+def _wiring(draw: st.DrawFn, sources: tuple[Source, ...], count: int, fanned: bool) -> dict[str, tuple[Edge, ...]]:
+    """Operators with inputs whose rates agree: joins take inputs of one level, or gather those one level deeper.
+
+    `fanned`: the first fans out into the second.
+    """
     levels: Levels = {source.name: () for source in sources}
     wiring: dict[str, tuple[Edge, ...]] = {}
     for index in range(count):
         name = f"o{index}"
-        first = draw(st.sampled_from(sorted(levels)))
+        chosen = fanned and index == 1
+        first = "o0" if chosen else draw(st.sampled_from(sorted(levels)))
         level = levels[first]
         kinds = [EdgeKind.EACH, EdgeKind.EACH, EdgeKind.FAN_OUT] + ([EdgeKind.GATHER] if level else [])
-        kind = draw(st.sampled_from(kinds))
+        kind = EdgeKind.FAN_OUT if chosen else draw(st.sampled_from(kinds))
         if kind is EdgeKind.FAN_OUT:
-            ratio = draw(st.sampled_from((0.25, 2.0, 4.0)))
+            ratio = draw(st.sampled_from(RATIOS))
             edges, level = [Edge(first, name, kind, ratio)], (*level, ratio)
         elif kind is EdgeKind.GATHER:
             edges, level = [Edge(first, name, kind, 1 / level[-1])], level[:-1]

@@ -45,6 +45,7 @@ def build_plan(
     network: Network, selection: Mapping[str, str], assignment: Assignment, certificate: Certificate
 ) -> Plan:
     """The plan of an assignment; its cost and accuracy are left for `evaluate` to fill in."""
+    network = network.settled(selection)
     problem = network.problem
     pieces = _tier_pieces(network, assignment)
     seats = _seats(network, network.demand(selection), assignment, _marginals(pieces))

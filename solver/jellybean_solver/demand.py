@@ -4,7 +4,7 @@ Notation. For operator o, pool p, tier t: `workers[o][p]` is the number of p's w
 keep busy up to the cap on utilisation (rate x request_s / utilisation / sites of p's tier: a worker stands for one in
 every site); `traffic[e][(t, u)]` the USD per hour if all of edge e's messages went from t to u, left out where data
 cannot flow or, by the workflow's own word, may not be. A partial selection takes the least over the open operators'
-variants, figure by figure, so that whatever is computed from it bounds every completion.
+variants, figure by figure, and the least of their ratios, so that whatever is computed from it bounds every completion.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jellybean_solver.bags import Bag, tree_of_bags
 from jellybean_solver.flows import traffic_usd_per_h
 from jellybean_solver.packing import fits
 from jellybean_solver.problem import Edge, Problem, Variant, request_s
+from jellybean_solver.ratios import settled
 
 # Of a worker. Smaller loads count as this: HiGHS' presolve loses coefficients that are not far above its tolerance, and
 # then calls a dearer answer optimal (seen: 8e-8 at a tolerance of 1e-9).
@@ -72,6 +73,7 @@ class Network:
                 inner[key] = (*inner.get(key, ()), edge)
         self.inner: Mapping[EdgeKey, tuple[Edge, ...]] = inner
         self._leasts: dict[tuple[str, int], Mapping[str, float]] = {}
+        self._settled: dict[tuple[str | None, ...], Network] = {}
         self.bandwidth: Mapping[Tiers, float] = {
             (link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s
             * problem.sites.get(link.upstream_tier, 1)
@@ -104,8 +106,20 @@ class Network:
             for operator in self.problem.operators
         }
 
+    def settled(self, partial: Mapping[str, str]) -> Network:
+        """The network at the ratios of the variants chosen: itself where they do not depend on them."""
+        key = tuple(partial.get(name) for name in self.problem.varying)
+        if not any(key):
+            return self
+        if key not in self._settled:
+            self._settled[key] = Network(settled(self.problem, partial), self.crossings)
+        return self._settled[key]
+
     def demand(self, partial: Mapping[str, str]) -> Demand:
         """The figures of a selection; open operators at their least."""
+        return self.settled(partial)._demand(partial)
+
+    def _demand(self, partial: Mapping[str, str]) -> Demand:
         workers: dict[str, Mapping[str, float]] = {}
         memory: dict[str, Mapping[str, float]] = {}
         for name in self.names:

@@ -13,6 +13,7 @@ from functools import cached_property
 from jellybean_solver.flows import Weights, edge_weights, traffic_usd_per_h
 from jellybean_solver.plan import Cost, Plan, PlannedWorker, Route
 from jellybean_solver.problem import Problem, Sharing, request_s
+from jellybean_solver.ratios import settled
 
 RELATIVE = 1e-6  # a figure breaks a limit only when it exceeds it by more than this share of it
 
@@ -50,7 +51,8 @@ class Evaluation:
 
 
 def evaluate(problem: Problem, plan: Plan) -> Evaluation:
-    """Score `plan` as an answer to `problem`."""
+    """Score `plan` as an answer to `problem`, at the ratios of its variants."""
+    problem = settled(problem, plan.selection)
     scorer = _Scorer(problem, plan)
     compute = sum(worker.price_usd_per_h * problem.sites.get(worker.tier, 1) for worker in plan.workers)
     network = sum(crossing.cost_usd_per_h for crossing in scorer.crossings)

@@ -18,6 +18,8 @@ from jellybean_solver.fleet_search import FleetSearch
 from jellybean_solver.joint import Proposal, propose
 from jellybean_solver.moves import Running
 from jellybean_solver.problem import Problem
+from jellybean_solver.ratio_search import over_ratios
+from jellybean_solver.ratios import settled
 from jellybean_solver.selection import RELATIVE, Clock, Outcome
 
 MOST_SELECTIONS = 5_000
@@ -45,6 +47,14 @@ def cheapest_large(
     running: Running | None = None,
 ) -> Outcome[Assignment]:
     """The cheapest plan to a relative gap, within a budget; from a `running` plan, with the way there."""
+    if network.problem.varying:
+
+        def ask(problem: Problem, true: bool) -> Outcome[Assignment]:
+            own = Network(problem, network.crossings)
+            started = Running(own, running.plan, running.prices, running.horizon_h) if running is not None else None
+            return cheapest_large(own, target, fixed=fixed, gap=gap, clock=clock, budget=budget, running=started)
+
+        return over_ratios(settled(network.problem, fixed or {}), ask, gap, clock)
     if running is None:
         return FleetSearch(network, target, fixed or {}, gap, clock, budget).run()
     proposal = accurate(network, target, fixed, budget, gap, clock, running)
@@ -130,7 +140,7 @@ def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
         changes.insert(0, (f"without the accuracy target of {target:g}", problem, None))
     alone = []
     for name, changed, asked in changes:
-        found = FleetSearch(Network(changed), asked, {}, ANY, clock, math.inf).run()
+        found = cheapest_large(Network(changed), asked, fixed=None, gap=ANY, clock=clock)
         if found.found is not None:
             alone.append(name)
     wanted = "" if target is None else f"the accuracy target of {target:g}, "

@@ -6,13 +6,14 @@ Everything is frozen: a problem is a value that solver, simulator and report sha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from graphlib import TopologicalSorter
 
 from jellybean_solver.accuracy import AccuracyModel
+from jellybean_solver.errors import SolverError
 
 GIB = 2**30
 WORTH = 0.02  # share of a request's time that a larger batch must save: less is noise, and batches wait for each other
@@ -56,8 +57,9 @@ class Edge:
     """Data flow from a source or operator to an operator.
 
     `ratio` is the mean number of downstream requests per upstream request: 1 for EACH, the mean number of children for
-    FAN_OUT (0.3 thins, 4 multiplies), and 1 / that mean for GATHER. `tiers`: where its data may be, both ends; None:
-    anywhere.
+    FAN_OUT (0.3 thins, 4 multiplies), and 1 / that mean for GATHER. Where the upstream's variants have ratios of their
+    own it is the least of them in a problem, and the chosen variant's in a plan. `tiers`: where its data may be, both
+    ends; None: anywhere.
     """
 
     upstream: str
@@ -114,6 +116,7 @@ class Variant:
     memory_bytes: Mapping[str, float] = field(default_factory=dict)  # pool -> bytes while loaded, in its batches
     model: ModelRef | None = None
     children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
+    ratios: Mapping[str, float] = field(default_factory=dict)  # downstream -> this variant's own ratio of that fan-out
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,9 @@ class Problem:
 
     `sites`: tier -> how many of it there are, alike and planned alike (sites.py); 1 unless given. Sources, pools and
     links say what one site has; rates of operators and edges are of all sites together.
+
+    Where variants have ratios of their own, rates depend on the selection (ratios.py); those of the problem are the
+    least that its variants leave, so that what is computed from them bounds every selection.
     """
 
     name: str
@@ -185,6 +191,10 @@ class Problem:
     utilisation: float = 0.8
     hop_s: float = 0.0  # time one message spends between two processes, links aside
     sites: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if any(variant.ratios for operator in self.operators for variant in operator.variants):
+            object.__setattr__(self, "operators", with_ratios(self.operators, min))
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
@@ -219,6 +229,11 @@ class Problem:
             edge = operator.inputs[0]
             rates[operator.name] = rates[edge.upstream] * edge.ratio
         return rates
+
+    @cached_property
+    def varying(self) -> tuple[str, ...]:
+        """Operators on whose variant the ratios, and so the rates after them, depend."""
+        return tuple(o.name for o in self.operators if any(v.ratios != o.variants[0].ratios for v in o.variants))
 
     @cached_property
     def unbatched(self) -> frozenset[str]:
@@ -273,6 +288,38 @@ def unbatched(edges: Sequence[Edge]) -> frozenset[str]:
     """Nodes whose runs take one request: a gather's rows are one request's, rows fanned out could not be told apart."""
     gathering = {edge.downstream for edge in edges if edge.kind is EdgeKind.GATHER}
     return frozenset(gathering | {edge.upstream for edge in edges if edge.kind is EdgeKind.FAN_OUT})
+
+
+def with_ratios(operators: Sequence[Operator], pick: Callable[..., float]) -> tuple[Operator, ...]:
+    """Operators, in topological order, whose edges have the least (or most) of the variants' own ratios.
+
+    A gather has the inverse of the fan-out that it closes.
+    """
+    known = {operator.name: operator for operator in operators}
+    levels: dict[str, tuple[float | None, ...]] = {}  # node -> ratios of its open fan-outs; None: the edges' own
+
+    def followed(edge: Edge) -> tuple[Edge, tuple[float | None, ...]]:
+        level = levels.get(edge.upstream, ())
+        if edge.kind is EdgeKind.GATHER:
+            closes = level[-1] if level else None
+            return (edge if closes is None else replace(edge, ratio=1.0 / closes)), level[:-1]
+        upstream = known.get(edge.upstream)
+        if edge.kind is EdgeKind.EACH or upstream is None:
+            return edge, level if edge.kind is EdgeKind.EACH else (*level, None)
+        own = [v.ratios[edge.downstream] for v in upstream.variants if edge.downstream in v.ratios]
+        if not own:
+            return edge, (*level, None)
+        if len(own) < len(upstream.variants):
+            raise SolverError(f"only some variants of {upstream.name} have a ratio to {edge.downstream}")
+        ratio = pick(own)
+        return replace(edge, ratio=ratio), (*level, ratio)
+
+    found: list[Operator] = []
+    for operator in operators:
+        inputs = [followed(edge) for edge in operator.inputs]
+        levels[operator.name] = inputs[0][1]
+        found.append(replace(operator, inputs=tuple(edge for edge, _ in inputs)))
+    return tuple(found)
 
 
 def topological(operators: Mapping[str, Operator]) -> tuple[Operator, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from jellybean_solver.infeasible import scaled
 from jellybean_solver.problem import Operator, Pool, Problem, Sharing, request_s
+from jellybean_solver.ratios import plain
 
 LEAST_RATE = 1e-6  # share of the rates that stands for none: a rate of 0 asks for no plan at all
 
@@ -132,7 +133,7 @@ def without(problem: Problem, *dropped: Requirement) -> Problem:
 
 def _enough(problem: Problem, name: str) -> int:
     """No plan uses more workers of a pool: whole ones for every operator alone, with its slowest variant."""
-    rates, pool = problem.rate_per_s, problem.pool_by_name[name]
+    rates, pool = plain(problem, max).rate_per_s, problem.pool_by_name[name]
     sites = problem.sites.get(pool.tier, 1)
     most = 0
     for operator in problem.operators:

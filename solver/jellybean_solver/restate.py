@@ -8,6 +8,7 @@ from dataclasses import replace
 from jellybean_solver.evaluate import Evaluation, evaluate
 from jellybean_solver.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.problem import Problem, Times, Variant
+from jellybean_solver.ratios import settled
 
 
 def restated(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, ...]]:
@@ -19,6 +20,7 @@ def restated(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str,
     if not _is_known(problem, plan):
         score = evaluate(problem, plan)
         return plan, score, score.complaints
+    problem = settled(problem, plan.selection)
     wrong = tuple(_other_models(problem, plan))
     operators = tuple(_with_figures(problem, plan, operator) for operator in plan.operators)
     found = replace(

@@ -14,10 +14,12 @@ from jellybean_solver.evaluate import Evaluation, evaluate
 from jellybean_solver.infeasible import Effort, Infeasibility, explain, explain_breaches
 from jellybean_solver.joint import Proposal
 from jellybean_solver.large import GAP, assigned, cheapest_large, is_large
+from jellybean_solver.latency import latency
 from jellybean_solver.moves import Running
 from jellybean_solver.objectives import Cheapest, Fleet
 from jellybean_solver.plan import Certificate, Plan
 from jellybean_solver.problem import Problem
+from jellybean_solver.ratio_search import over_ratios
 from jellybean_solver.selection import BEAM_WIDTH, RELATIVE, BeamSearch, Clock, Outcome, Selection
 from jellybean_solver.timely import Timely, cheapest_timely
 
@@ -61,7 +63,8 @@ def solve(
     if p99_s is None or solution.plan is None:
         return solution
     large = is_large(Network(problem))
-    found = _timely(problem, solution.plan, p99_s, beam_width, gap if large else 0.0, limit, large=large)
+    search = _timely_over_ratios if problem.varying else _timely
+    found = search(problem, solution.plan, p99_s, beam_width, gap if large else 0.0, limit, large=large)
     if found.plan is None:
         if large and found.late and math.isfinite(found.bound):
             raise SolverError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
@@ -88,6 +91,39 @@ def _timely(
         return None if evaluation.complaints else plan
 
     return cheapest_timely(problem, p99_s, gap=gap, clock=limit, solve=solved, first=first, large=large)
+
+
+def _timely_over_ratios(
+    problem: Problem, first: Plan, p99_s: float, beam_width: int, gap: float, limit: Clock, *, large: bool
+) -> Timely:
+    """One search for each choice of ratios, as far as its cheapest plan without the deadline is cheap enough."""
+    if latency(first).meets(p99_s):
+        return Timely(first, first.certificate.bound)
+    fastest_s, late = math.inf, False
+
+    def ask(plain: Problem, true: bool) -> Outcome[Plan]:
+        nonlocal fastest_s, late
+        unknown: Outcome[Plan] = Outcome(math.inf, None, None, -math.inf, False, 1, "time_limit")
+        try:
+            cheap = _solve(plain, beam_width, gap, limit, explained=False)
+        except OutOfTimeError:
+            late = True
+            return unknown
+        if cheap.plan is None:
+            bound = cheap.certificate.bound if cheap.certificate is not None else math.inf
+            budget = plain.slo.budget_usd_per_h
+            return replace(unknown, bound=math.inf if budget is not None and bound > budget else bound)
+        if not true:
+            return replace(unknown, bound=cheap.plan.certificate.bound)
+        found = _timely(plain, cheap.plan, p99_s, beam_width, gap, limit, large=large)
+        fastest_s, late = min(fastest_s, found.fastest_s), late or found.late
+        if found.plan is None:
+            return replace(unknown, bound=found.bound)
+        value = found.plan.cost.total_usd_per_h
+        return Outcome(value, found.plan, found.plan.selection, found.bound, False, 1, "gap")
+
+    best = over_ratios(problem, ask, gap, limit)
+    return Timely(best.found, best.bound, fastest_s, late)
 
 
 def _keeping(problem: Problem, found: Timely, tried: int) -> Solution:
