@@ -31,7 +31,7 @@ MOST_CHOICES = 20_000  # of places and variants, so that enumeration ends
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=1000 if NIGHTLY else 30)
+@settings(max_examples=1000 if NIGHTLY else 20)
 @given(mixed_problems(), st.sampled_from((0.6, 0.9, 1.001)), st.sampled_from((0.5, 0.9, 1.2)))
 def test_everything_at_once_equals_enumeration(problem: Problem, share: float, idle_share: float) -> None:
     expected = _within_budget(problem, brute_force.cheapest(problem).cost)
