@@ -11,8 +11,10 @@ import typer
 
 from jellybean.cli.app import Json, app, example, page, picture
 from jellybean.cli.console import out, print_json, say, warn
+from jellybean.errors import InfeasibleError
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partition import OBJECTIVES, Level, partition
+from jellybean_solver.pipeline.device_limit import LIMITED, DeviceLimit
+from jellybean_solver.pipeline.partition import OBJECTIVES, Level, NothingFitsError, partition
 from jellybean_solver.pipeline.schedule import Schedule
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 from jellybean_solver.pipeline.simulate import Costs, Seconds, Timeline, at, simulate
@@ -54,6 +56,7 @@ Overlap = Annotated[bool, typer.Option("--overlap/--no-overlap", help="Devices c
         "jellybean pipeline plan resnet50.txt --workers 4 --bandwidth 1e9",
         "jellybean pipeline plan resnet50.txt --workers 4,4 --bandwidth 4e9,2.7e9 --json",
         "jellybean pipeline plan vgg16.txt --workers 16 --bandwidth 1e9 --objective pipedream-paper",
+        "jellybean pipeline plan vgg16.txt --workers 4 --memory 4e9 --schedule pipedream-2bw --states 2",
     ),
 )
 def plan_command(
@@ -65,6 +68,18 @@ def plan_command(
     objective: Annotated[
         str, typer.Option(metavar="NAME", help=f"What is minimised: {' or '.join(OBJECTIVES)}.")
     ] = "slowest-stage",
+    memory: Annotated[
+        float | None, typer.Option(metavar="BYTES", help="What a device holds; no limit by default.")
+    ] = None,
+    schedule: Annotated[
+        str, typer.Option(metavar="NAME", help=f"Says what is kept in memory: {', '.join(LIMITED)}.")
+    ] = "1f1b",
+    microbatches: Annotated[
+        int | None, typer.Option(min=1, help="Micro-batches of an iteration, for --memory; without end by default.")
+    ] = None,
+    states: Annotated[
+        float, typer.Option(min=0, help="Optimizer's bytes per byte of parameters, for --memory: momentum 1, Adam 2.")
+    ] = 0.0,
     json: Json = False,
 ) -> None:
     """Cut a model into pipeline stages, replicated where it pays: the fastest there is, or how far it may be off."""
@@ -77,7 +92,10 @@ def plan_command(
     levels = [Level(int(count), speed) for count, speed in zip(counts, bandwidths, strict=True)]
     graph = read_profile(profile)
     try:
-        found = partition(graph, levels, objective=objective)
+        limit = DeviceLimit(memory, schedule, microbatches, states) if memory is not None else None
+        found = partition(graph, levels, objective=objective, limit=limit)
+    except NothingFitsError as error:
+        raise InfeasibleError((str(error),)) from error
     except SolverError as error:
         raise typer.BadParameter(str(error)) from error
     if json:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.layers import Layer, LayerGraph
 from jellybean_solver.pipeline.partition import Level, Stage, partition
 
@@ -33,7 +38,23 @@ def stage_s(seconds: float, parameters: float, replicas: int, bandwidth: float, 
     return (seconds + 4 * (replicas - 1) * parameters / (bandwidth * replicas)) / replicas
 
 
-def enumerated(graph: LayerGraph, levels: Sequence[Level], objective: str) -> float:
+def flying(limit: DeviceLimit, behind: Fraction, replicas: int) -> int:
+    """Micro-batches kept: one for the replica, one for each worker behind, per replica; no more than there are."""
+    share = math.inf if limit.microbatches is None else math.ceil(Fraction(limit.microbatches, replicas))
+    if limit.schedule == "gpipe":
+        return int(share)
+    return int(min(share if limit.schedule == "1f1b" else math.inf, 1 + math.ceil(behind)))
+
+
+def held(layers: Sequence[Layer], behind: Fraction, copies: int, limit: DeviceLimit) -> bool:
+    """Whether a worker that stands so can hold the layers."""
+    kept = flying(limit, behind, copies)
+    weights = {"pipedream": kept, "pipedream-2bw": 2}.get(limit.schedule, 1) + 1 + limit.states
+    taken = sum(weights * layer.parameter_bytes + kept * layer.activation_bytes for layer in layers)
+    return taken <= limit.limit_bytes * (1 + 1e-12)
+
+
+def enumerated(graph: LayerGraph, levels: Sequence[Level], objective: str, limit: DeviceLimit | None = None) -> float:
     """Every chain of down-sets with every number of replicas, level by level, straight from the definition."""
     names = range(len(graph.layers))
     downs = [
@@ -47,30 +68,37 @@ def enumerated(graph: LayerGraph, levels: Sequence[Level], objective: str) -> fl
         return sum(graph.layers[i].activation_bytes for i in senders)
 
     @cache
-    def best(start: frozenset[int], end: frozenset[int], level: int) -> float:
-        """Of the layers between two cuts on one whole group of a level; -1 is a single worker."""
+    def best(start: frozenset[int], end: frozenset[int], level: int, behind: Fraction, copies: int) -> float:
+        """Of the layers between two cuts on one whole group of a level; -1 is a single worker.
+
+        `behind`: workers behind the group, for each of its `copies`.
+        """
         if level < 0:
-            return sum(graph.layers[i].both_s for i in end - start)
+            fit = limit is None or held([graph.layers[i] for i in end - start], behind, copies, limit)
+            return sum(graph.layers[i].both_s for i in end - start) if fit else math.inf
         own, inner = levels[level], math.prod(one.count for one in levels[:level])
 
         @cache
         def go_on(at: frozenset[int], left: int) -> float:
+            """With exactly so many groups for what is left."""
             if at == end:
-                return 0.0
+                return 0.0 if not left else math.inf
             found = math.inf
             for cut in downs:
                 if not (at < cut <= end):
                     continue
                 parameters = sum(graph.layers[i].parameter_bytes for i in cut - at) / inner
                 for replicas in range(1, left + 1):
-                    cost = stage_s(best(at, cut, level - 1), parameters, replicas, own.bandwidth, objective)
+                    each = (inner * (left - replicas) + behind) / replicas
+                    seconds = best(at, cut, level - 1, each, copies * replicas)
+                    cost = stage_s(seconds, parameters, replicas, own.bandwidth, objective)
                     sent = 0.0 if at == start else 2 * crossing(at) / (own.bandwidth * replicas)
                     found = min(found, max(cost, sent, go_on(cut, left - replicas)))
             return found
 
-        return go_on(start, own.count)
+        return min(go_on(start, left) for left in range(1, own.count + 1))
 
-    return best(frozenset(), frozenset(names), len(levels) - 1)
+    return best(frozenset(), frozenset(names), len(levels) - 1, Fraction(0), 1)
 
 
 def layers_of(stages: Sequence[Stage]) -> list[int]:
@@ -92,6 +120,34 @@ def test_the_partition_is_the_best_of_all(graph: LayerGraph, levels: list[Level]
     assert max(stage.time_s for stage in found.stages) <= found.objective_s * (1 + 1e-9)
     for stage in found.stages:
         assert len(levels) == 1 or sorted(layers_of(stage.inside)) == sorted(stage.layers)
+
+
+@settings(max_examples=120)
+@given(
+    graphs(),
+    st.lists(st.builds(Level, st.integers(1, 3), st.sampled_from([2.0, 50.0])), min_size=1, max_size=2),
+    st.builds(
+        DeviceLimit,
+        st.sampled_from([4.0, 10.0, 25.0, 60.0, 120.0]),
+        st.sampled_from(["gpipe", "1f1b", "pipedream", "pipedream-2bw"]),
+        st.integers(1, 8),
+        st.sampled_from([0.0, 2.0]),
+    ),
+)
+def test_the_partition_is_the_best_that_fits_into_memory(
+    graph: LayerGraph, levels: list[Level], limit: DeviceLimit
+) -> None:
+    expected = enumerated(graph, tuple(levels), "slowest-stage", limit)
+    event("fits" if math.isfinite(expected) else "does not fit")
+    if math.isfinite(expected):
+        assert partition(graph, levels, limit=limit).objective_s == pytest.approx(expected)
+        return
+    with pytest.raises(SolverError, match="no partition fits") as told:
+        partition(graph, levels, limit=limit)
+    enough = float(re.search(r"([\d,]+) would do", str(told.value))[1].replace(",", ""))  # type: ignore[index]
+    assert math.isfinite(partition(graph, levels, limit=replace(limit, limit_bytes=enough + 0.5)).objective_s)
+    with pytest.raises(SolverError):
+        partition(graph, levels, limit=replace(limit, limit_bytes=max(0.1, enough - 1.0)))
 
 
 @settings(max_examples=60)

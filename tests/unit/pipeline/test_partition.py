@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.profile_file import read_profile
 from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.layers import Layer, LayerGraph
-from jellybean_solver.pipeline.partition import Level, partition
+from jellybean_solver.pipeline.partition import Level, NothingFitsError, partition
 
 PROFILES = Path(__file__).parents[4] / "shared" / "data" / "pipedream_profiles"
 published = pytest.mark.skipif(not PROFILES.exists(), reason="the published profiles are not here")
@@ -88,3 +91,36 @@ def test_files_that_are_no_profile(tmp_path: Path, text: str, told: str) -> None
         partition(read_profile(path), [Level(2, 1.0)])
     with pytest.raises(JellyBeanError, match="No such file"):
         read_profile(tmp_path / "none.txt")
+
+
+def test_memory_is_kept_as_the_schedule_needs_it() -> None:
+    """Three equal layers on three workers: a stage keeps what is in flight, the first the most."""
+    graph = LayerGraph(tuple(Layer(name, 1, 2, 10, 100) for name in "abc"), ((0, 1), (1, 2)))
+    needed = {
+        DeviceLimit(1, "naive"): 2 * 100 + 10,
+        DeviceLimit(1, "1f1b"): 2 * 100 + 3 * 10,
+        DeviceLimit(1, "1f1b", 2): 2 * 100 + 2 * 10,
+        DeviceLimit(1, "gpipe", 8): 2 * 100 + 8 * 10,
+        DeviceLimit(1, "pipedream"): 4 * 100 + 3 * 10,
+        DeviceLimit(1, "pipedream-2bw"): 3 * 100 + 3 * 10,
+        DeviceLimit(1, "1f1b", None, 2.0): 4 * 100 + 3 * 10,
+    }
+    for limit, taken in needed.items():
+        fits = partition(graph, [Level(3, 1e9)], limit=replace(limit, limit_bytes=taken))
+        assert [stage.replicas for stage in fits.stages] == [1, 1, 1]
+        with pytest.raises(NothingFitsError, match="would do"):
+            partition(graph, [Level(3, 1e9)], limit=replace(limit, limit_bytes=taken - 11))
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ({"limit_bytes": 1, "schedule": "chimera"}, "not known here; it is for naive, gpipe"),
+        ({"limit_bytes": 1, "schedule": "gpipe"}, "say how many"),
+        ({"limit_bytes": 0}, "above 0 bytes"),
+        ({"limit_bytes": 1, "states": -1}, "not below 0"),
+    ],
+)
+def test_limits_that_cannot_be(limit: dict[str, Any], told: str) -> None:
+    with pytest.raises(SolverError, match=told):
+        DeviceLimit(**limit)
