@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from jellybean_agent.channels import RENEW_S
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, in_words
+from jellybean_agent.hosts import RUN_LIMIT_S, Nursery
 from jellybean_agent.server import DRAIN_S, Options, serve
 
 _EXAMPLE = """example:
@@ -42,11 +44,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--metrics-host", default="127.0.0.1", help="where Prometheus metrics are served")
     parser.add_argument("--metrics-port", type=int, default=0, help="port of Prometheus metrics (0: off)")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes (0: off)")
+    parser.add_argument("--in-process", action="store_true", help="run models here: one that crashes ends the agent")
+    parser.add_argument("--max-run-s", type=float, default=RUN_LIMIT_S, help="a run that takes longer is ended")
+    parser.add_argument("--model-memory-mib", type=int, help="most that models may take (default: half of all)")
     parser.add_argument("--drain-s", type=float, default=DRAIN_S, help="seconds that a drain may take")
     given = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        asyncio.run(serve(Options(**vars(given))))
+        with contextlib.ExitStack() as stack:
+            nursery: Nursery | None = None
+            if not given.in_process:  # before anything of gRPC is used: later no process may be forked
+                nursery = stack.enter_context(Nursery((given.model_memory_mib or 0) * 2**20 or None))
+            asyncio.run(serve(Options(**vars(given)), nursery))
     except AgentError as error:
         print(f"{given.worker}: {error}", file=sys.stderr)
         return 2 if isinstance(error, PlanViewError | ModelError) else 1

@@ -27,6 +27,10 @@ class ModelError(PermanentError):
     """A model file is missing, altered, or not one that this agent runs."""
 
 
+class CrashError(PermanentError):
+    """The process that a model ran in has died of it, or was ended because it took too long."""
+
+
 class PlanViewError(PermanentError):
     """The plan document is damaged, of another version, or does not name this worker."""
 

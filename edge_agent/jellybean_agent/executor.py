@@ -7,18 +7,23 @@ busy after the run for as long as its profile says.
 from __future__ import annotations
 
 import hashlib
+import math
+import operator
+import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from jellybean_agent.emulation import EmulatedDevice
-from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, in_words
-from jellybean_agent.onnx_wire import has_external_data
+from jellybean_agent.errors import CrashError, InvalidInputError, ModelError, PermanentError, in_words
+from jellybean_agent.onnx_wire import DOMAINS, look_into
 from jellybean_agent.stacking import Input
 from jellybean_agent.tensors import MAX_TENSOR_BYTES, Array, mismatch
 
@@ -36,6 +41,7 @@ _DTYPES = {
 }
 _ACCELERATORS = ("CUDAExecutionProvider", "ROCMExecutionProvider")
 _WARM_UP_RUNS = 3
+MAX_MODEL_BYTES = 2**31  # protobuf's own limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +65,45 @@ class RunResult:
     late_s: float = 0.0
 
 
+class Session(Protocol):
+    """A model that is loaded. `run`: all outputs for the inputs by name; PermanentError when it fails."""
+
+    @property
+    def inputs(self) -> tuple[Port, ...]: ...
+    @property
+    def outputs(self) -> tuple[Port, ...]: ...
+    def run(self, feed: Mapping[str, Array]) -> Sequence[Array]: ...
+
+
+class OpenSession(Protocol):
+    """Loads a model file after its content was verified."""
+
+    def __call__(self, path: Path, sha256: str, *, accelerated: bool) -> Session: ...
+
+
+class LocalSession:
+    """A model in this process."""
+
+    def __init__(self, path: Path, sha256: str, *, accelerated: bool) -> None:
+        self._session = _load(path, sha256, accelerated=accelerated)
+        self.inputs = tuple(_port(item, str(path)) for item in self._session.get_inputs())
+        self.outputs = tuple(_port(item, str(path)) for item in self._session.get_outputs())
+        self._names = [port.name for port in self.outputs]
+
+    def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
+        try:
+            found: Sequence[Array] = self._session.run(self._names, feed)
+        except ORT_ERRORS as error:
+            raise PermanentError(f"onnxruntime: {in_words(error)[:300]}") from error
+        return found
+
+
 class Executor:
     """One model, loaded after its content was verified, with its inputs wired to upstream names.
 
     An edge feeds the model input named like its upstream, else the input at the edge's position. `batch`: the most
     requests that a run will be given, stacked along the leading dimension. `device`: emulated, without accelerators.
+    `open_session`: where the model is loaded, by default into this process.
     Not safe for several threads: a worker runs one thing at a time.
     """
 
@@ -76,12 +116,12 @@ class Executor:
         batch: int = 1,
         device: EmulatedDevice | None = None,
         accelerated: bool = True,
+        open_session: OpenSession = LocalSession,
     ) -> None:
-        self._session = _load(model_path, sha256, accelerated=accelerated and device is None)
+        self._session = open_session(model_path, sha256, accelerated=accelerated and device is None)
         self._device = device
-        ports = [_port(item, str(model_path)) for item in self._session.get_inputs()]
-        self.outputs = tuple(_port(item, str(model_path)) for item in self._session.get_outputs())
-        self.inputs = _wire(ports, input_order, str(model_path))
+        self.outputs = self._session.outputs
+        self.inputs = _wire(self._session.inputs, input_order, str(model_path))
         self._upstreams = tuple(input_order)
         self._output_names = [port.name for port in self.outputs]
         fixed = [port for port in self.inputs if batch > 1 and port.shape[:1] != (-1,)]
@@ -100,10 +140,7 @@ class Executor:
         """
         began = time.perf_counter()
         feed = self._feed(inputs)
-        try:
-            found = self._session.run(self._output_names, feed)
-        except ORT_ERRORS as error:
-            raise PermanentError(f"onnxruntime: {str(error).splitlines()[0][:300]}") from error
+        found = self._session.run(feed)
         late_s = 0.0
         if self._device is not None:
             left_s = self._device.run_s(requests) - (time.perf_counter() - began)
@@ -125,15 +162,19 @@ class Executor:
         return feed
 
     def _warm_up(self, batch: int) -> None:
-        """First runs allocate arenas. Open sizes are made up here, so a failure proves nothing."""
+        """First runs allocate arenas. Open sizes are made up here, so a failure proves nothing; a crash does."""
         for size in sorted({1, batch, *(2**power for power in range(batch.bit_length()))}):
-            feed = {port.name: np.zeros(_sizes(port, size), port.dtype) for port in self.inputs}
-            if sum(array.nbytes for array in feed.values()) > MAX_TENSOR_BYTES:
+            shapes = [_sizes(port, size) for port in self.inputs]
+            itemsizes = [np.dtype(port.dtype).itemsize for port in self.inputs]
+            if sum(map(operator.mul, map(math.prod, shapes), itemsizes)) > MAX_TENSOR_BYTES:
                 return
+            feed = {port.name: np.zeros(shape, port.dtype) for port, shape in zip(self.inputs, shapes, strict=True)}
             for _ in range(_WARM_UP_RUNS):
                 try:
-                    self._session.run(self._output_names, feed)
-                except ORT_ERRORS:
+                    self._session.run(feed)
+                except CrashError as error:
+                    raise ModelError(f"its first run: {error}") from error
+                except PermanentError:
                     return
 
 
@@ -143,17 +184,35 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _load(path: Path, sha256: str, *, accelerated: bool) -> ort.InferenceSession:
-    """The bytes that were hashed are the bytes that are loaded: the file is read once."""
+def read_model(path: Path, sha256: str) -> bytes:
+    """A model file whose content is the one that was planned. ModelError otherwise, and for what is not loaded here.
+
+    The bytes that were hashed are the bytes that are loaded: the file is read once.
+    """
     try:
-        model = path.read_bytes()
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ModelError(f"model {path}: not a file")
+            if status.st_size > MAX_MODEL_BYTES:
+                raise ModelError(f"model {path}: {status.st_size} bytes; a model has at most {MAX_MODEL_BYTES}")
+            model = file.read()
     except OSError as error:
         raise ModelError(f"model {path}: {in_words(error)}") from error
     found = hashlib.sha256(model).hexdigest()
     if found != sha256:
         raise ModelError(f"model {path} has sha256 {found[:12]}..., the plan says {sha256[:12]}...: it was altered")
-    if has_external_data(model):
+    looked = look_into(model)
+    if looked.has_external_data:
         raise ModelError(f"model {path} keeps tensors in other files, which the plan's sha256 does not cover")
+    if looked.foreign:
+        known = ", ".join(name or "ai.onnx" for name in DOMAINS)
+        raise ModelError(f"model {path}: operator {looked.foreign} is not of {known}: others are not run")
+    return model
+
+
+def _load(path: Path, sha256: str, *, accelerated: bool) -> ort.InferenceSession:
+    model = read_model(path, sha256)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
@@ -165,7 +224,7 @@ def _load(path: Path, sha256: str, *, accelerated: bool) -> ort.InferenceSession
     try:
         return ort.InferenceSession(model, options, providers=providers)
     except ORT_ERRORS as error:
-        raise ModelError(f"model {path}: {str(error).splitlines()[0][:300]}") from error
+        raise ModelError(f"model {path}: {in_words(error)[:300]}") from error
 
 
 def _port(item: ort.NodeArg, model: str) -> Port:

@@ -21,8 +21,9 @@ from jellybean_agent.channels import RENEW_S, Transport, make_transport
 from jellybean_agent.driver import Driver
 from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import ModelError, PlanViewError, in_words
-from jellybean_agent.executor import Executor
+from jellybean_agent.executor import Executor, LocalSession, OpenSession
 from jellybean_agent.health_port import serve_health
+from jellybean_agent.hosts import RUN_LIMIT_S, Host, Nursery
 from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes
 from jellybean_agent.inference.operators import Operators
@@ -56,6 +57,9 @@ class Options:
     tls: Path | None = None
     insecure: bool = False
     renew_s: float = RENEW_S
+    in_process: bool = False
+    max_run_s: float = RUN_LIMIT_S
+    model_memory_mib: int | None = None
 
 
 def read_peers(path: Path, transport: Transport) -> dict[str, str]:
@@ -69,7 +73,9 @@ def read_peers(path: Path, transport: Transport) -> dict[str, str]:
     return {str(name): transport.check(address) for name, address in peers.items()}
 
 
-def load_executors(view: PlanView, worker: WorkerView, root: Path) -> dict[str, Executor]:
+def load_executors(
+    view: PlanView, worker: WorkerView, root: Path, open_session: OpenSession = LocalSession
+) -> dict[str, Executor]:
     """The worker's models, each verified before it is loaded. ModelError names the operator."""
     found: dict[str, Executor] = {}
     for operator in (view.operators[name] for name in worker.operators):
@@ -77,7 +83,9 @@ def load_executors(view: PlanView, worker: WorkerView, root: Path) -> dict[str, 
             upstreams = [upstream for upstream, _ in operator.wiring.inputs]
             batch = worker.batches[operator.name]
             device = None if worker.device_s is None else EmulatedDevice(worker.device_s[operator.name])
-            found[operator.name] = Executor(*_model(operator, root), upstreams, batch=batch, device=device)
+            found[operator.name] = Executor(
+                *_model(operator, root), upstreams, batch=batch, device=device, open_session=open_session
+            )
             _check_outputs(operator, found[operator.name])
         except ModelError as error:
             raise ModelError(f"{operator.name}/{operator.variant}: {error}") from error
@@ -110,7 +118,9 @@ class AgentService:
         addresses: Mapping[str, str],
         links: EmulatedLinks,
         transport: Transport,
+        host: Host | None = None,
     ) -> None:
+        self._host = host
         self.view, self.worker, self._addresses, self._links = view, worker, addresses, links
         self._transport = transport
         self.state = "loading"
@@ -124,7 +134,8 @@ class AgentService:
     async def load(self, root: Path) -> None:
         """Load and warm up the models off the event loop, so that Describe answers meanwhile."""
         await tell_health(self.health, serving=False)
-        self.executors = await asyncio.to_thread(load_executors, self.view, self.worker, root)
+        open_session: OpenSession = LocalSession if self._host is None else self._host.open
+        self.executors = await asyncio.to_thread(load_executors, self.view, self.worker, root, open_session)
         for name, address in self._addresses.items():
             if name != self.worker.name:
                 me = self.worker.name
@@ -204,12 +215,14 @@ class AgentService:
             peer.end()
         if self.driver is not None:
             await asyncio.to_thread(self.driver.stop)
+        if self._host is not None:
+            self._host.close()
         for peer in self._peers.values():
             await peer.close()
 
 
-async def serve(options: Options) -> None:
-    """Run one agent until SIGTERM or SIGINT, then drain it."""
+async def serve(options: Options, nursery: Nursery | None = None) -> None:
+    """Run one agent until SIGTERM or SIGINT, then drain it. Models run in a process of the nursery, or in this one."""
     view = read_plan(options.plan)
     worker = view.workers.get(options.worker)
     if worker is None or not worker.operators:
@@ -221,7 +234,8 @@ async def serve(options: Options) -> None:
     links_path = options.links or options.peers.with_name("links")
     stop = stop_event()
     with EmulatedLinks(view.links, links_path) as links:
-        service = AgentService(view, worker, addresses, links, transport)
+        host = None if nursery is None else Host(nursery, run_limit_s=options.max_run_s)
+        service = AgentService(view, worker, addresses, links, transport, host)
         server = transport.server(Policy(view.name, view.workers))
         agent_pb2_grpc.add_AgentServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         server.add_generic_rpc_handlers((InferenceService(Operators(service)).handler(),))
