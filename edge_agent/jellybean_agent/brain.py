@@ -5,12 +5,16 @@ one thing at a time. When it is free it takes the first that waits and with it, 
 else waits for the same operator; it never waits for more. A batch that fails runs again one by one, so that only the
 requests that are to blame fail. The agent drives it with gRPC and onnxruntime; the simulator drives it in virtual time.
 
+Time comes in with events: a request whose time is up by `now` is dropped before it takes a run; without deadlines `now`
+changes nothing.
+
 Messages may come in any order and more than once. Request ids are never used twice: what is remembered of requests
 that are over (to ignore late and repeated messages) is bounded, so a worker's memory is too.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +23,7 @@ from typing import Literal
 from jellybean_agent.messages import (
     ALONE,
     GATEWAY,
+    Expired,
     Failed,
     Instruction,
     Item,
@@ -58,8 +63,9 @@ class _Pending:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """What is in hand of one request. Dropped from the brain as soon as there is nothing."""
+    """What is in hand of one request. Dropped as soon as there is nothing, or it is too late."""
 
+    until: float
     pending: dict[Key, _Pending] = field(default_factory=dict)
     queued: set[tuple[str, int]] = field(default_factory=set)  # operator and number of its items that wait
 
@@ -110,7 +116,7 @@ class Brain:
         running = {item.request for item in self._running.run.items} if self._running is not None else set()
         return len(self._requests.keys() | running)
 
-    def received(self, message: Message) -> Sequence[Instruction]:
+    def received(self, message: Message, now: float = 0.0) -> Sequence[Instruction]:
         """A message for one of this worker's operators has come."""
         out: list[Instruction] = []
         refusal = self._refusal(message)
@@ -119,23 +125,23 @@ class Brain:
             self._settle(message.request)
         elif message.request not in self._forgotten:
             self._fail(message.request, message.downstream, refusal, out)
-        self._start(out)
+        self._start(out, now)
         return out
 
-    def ask(self, request: str, operator: str, inputs: Sequence[Payload]) -> Sequence[Instruction]:
+    def ask(self, request: str, operator: str, inputs: Sequence[Payload], now: float = 0.0) -> Sequence[Instruction]:
         """Run one operator by itself, in its turn: nothing is sent on, whoever asked takes the run's outputs.
 
         It shares no run with requests of the pipeline. `inputs`: one per input edge; `request` is new.
         """
         out: list[Instruction] = []
-        state = self._requests[request] = _Request()
+        state = self._requests[request] = _Request(math.inf)
         number, self._next_item = self._next_item, self._next_item + 1
         self._enqueue(operator, Item(number, request, ALONE, (), tuple(inputs)), state)
         self._alone.add(number)
-        self._start(out)
+        self._start(out, now)
         return out
 
-    def completed(self, run: int, outputs: Sequence[Outputs]) -> Sequence[Instruction]:
+    def completed(self, run: int, outputs: Sequence[Outputs], now: float = 0.0) -> Sequence[Instruction]:
         """The outstanding run is done: send its items' outputs on, in their order; start the next.
 
         When `outputs` raise (an output without a leading dimension, say) nothing has changed: report `failed`.
@@ -147,17 +153,18 @@ class Brain:
         messages = [
             message
             for item, state, of in zip(done.run.items, done.states, outputs, strict=True)
-            for message in (self._outgoing(done.run.operator, item, of) if self._in_hand(item, state) else ())
+            if self._in_hand(item, state)
+            for message in self._outgoing(done.run.operator, item, state.until, of)
         ]
         self._running = None
         for message in messages:
             self._hand_on(message, out)
         for item in done.run.items:
             self._settle(item.request)
-        self._start(out)
+        self._start(out, now)
         return out
 
-    def failed(self, run: int, reason: str) -> Sequence[Instruction]:
+    def failed(self, run: int, reason: str, now: float = 0.0) -> Sequence[Instruction]:
         """The outstanding run failed: with one item its whole request does, several run again one by one."""
         if self._running is None or self._running.run.run != run:
             return ()
@@ -171,13 +178,20 @@ class Brain:
                     self._enqueue(operator, item, state, again=True)
                 else:
                     self._fail(item.request, operator, reason, out)
-        self._start(out)
+        self._start(out, now)
         return out
 
     def forget(self, request: str) -> Sequence[Instruction]:
         """The gateway has given the request up: free what waits for it. A run under way ends and leads nowhere."""
         self._drop(request)
         return ()
+
+    def expire(self, now: float) -> Sequence[Instruction]:
+        """Drop every request that is too late, whatever it waits for: nobody may be left to say so."""
+        late = [request for request, state in self._requests.items() if state.until <= now]
+        for request in late:
+            self._drop(request)
+        return [Expired(request, "") for request in late]
 
     def _drop(self, request: str) -> None:
         self._forgotten.add(request)
@@ -202,10 +216,11 @@ class Brain:
         if self._running is None or not any(running is state for running in self._running.states):
             del self._requests[request]
 
-    def _start(self, out: list[Instruction]) -> None:
+    def _start(self, out: list[Instruction], now: float) -> None:
         """When free: the item that became ready first, and others of its operator in their order, up to a batch."""
         if self._running is not None:
             return
+        self._drop_late(out, now)
         waiting = [(next(iter(queue)), operator) for operator, queue in self._queues.items() if queue]
         if not waiting:
             return
@@ -215,12 +230,21 @@ class Brain:
         most = 1 if first in self._alone else self._batches.get(operator, 1)
         while queue and len(items) < most and (not items or next(iter(queue)) not in self._alone):
             items.append(queue.popitem(last=False)[1])
+            self._drop_late(out, now, operator)
         for item in items:
             self._requests[item.request].queued.remove((operator, item.number))
         self._alone.discard(first)
         run, self._next_run = Run(self._next_run, operator, tuple(items)), self._next_run + 1
         self._running = _Running(run, tuple(self._requests[item.request] for item in items))
         out.append(run)
+
+    def _drop_late(self, out: list[Instruction], now: float, *operators: str) -> None:
+        """Until the first item of each queue (of `operators`, or all) is in time."""
+        for operator in operators or self._queues:
+            queue = self._queues[operator]
+            while queue and self._requests[(request := next(iter(queue.values())).request)].until <= now:
+                self._drop(request)
+                out.append(Expired(request, operator))
 
     def _enqueue(self, operator: str, item: Item, state: _Request, *, again: bool = False) -> None:
         """Last in its operator's queue; `again`: first, and alone."""
@@ -243,7 +267,7 @@ class Brain:
             return f"the message from {edge[0]!r} to {edge[1]!r} is of a child that cannot be: {message.path}"
         return None
 
-    def _outgoing(self, operator: str, item: Item, outputs: Outputs) -> list[Message]:
+    def _outgoing(self, operator: str, item: Item, until: float, outputs: Outputs) -> list[Message]:
         """The messages of a finished item, children in order."""
         if item.route == ALONE:
             return []
@@ -257,7 +281,7 @@ class Brain:
             else:
                 parts = [((*item.path, (0, 0)), None)]
             messages += [
-                Message(item.request, item.route, operator, downstream, path, payload) for path, payload in parts
+                Message(item.request, item.route, operator, downstream, path, payload, until) for path, payload in parts
             ]
         return messages
 
@@ -280,7 +304,8 @@ class Brain:
             return
         state = self._requests.get(request)
         if state is None:
-            state = self._requests[request] = _Request()
+            state = self._requests[request] = _Request(message.until)
+        state.until = max(state.until, message.until)
         pending = state.pending.get(key)
         if pending is None:
             pending = state.pending[key] = _Pending(path)
@@ -307,7 +332,7 @@ class Brain:
         if any(count == 0 for _, count in pending.path):
             for downstream, kind in wires.outputs or ((GATEWAY, "each"),):
                 below = (*pending.path, (0, 0)) if kind == "fan_out" else pending.path
-                self._hand_on(Message(last.request, last.route, operator, downstream, below), out)
+                self._hand_on(Message(last.request, last.route, operator, downstream, below, until=state.until), out)
             return
         inputs = tuple(
             tuple(payload for _, payload in sorted(pending.arrived[upstream].items(), key=_index))

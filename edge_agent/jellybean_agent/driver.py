@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import queue
 import threading
 import time
@@ -30,7 +31,19 @@ from jellybean_agent.errors import (
 )
 from jellybean_agent.executor import Executor
 from jellybean_agent.links import EmulatedLinks
-from jellybean_agent.messages import ALONE, GATEWAY, Failed, Instruction, Item, Message, Path, Payload, Run, Send
+from jellybean_agent.messages import (
+    ALONE,
+    GATEWAY,
+    Expired,
+    Failed,
+    Instruction,
+    Item,
+    Message,
+    Path,
+    Payload,
+    Run,
+    Send,
+)
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView
 from jellybean_agent.stacking import split, stacked
@@ -40,6 +53,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 LOG = logging.getLogger("jellybean.agent")
 MAX_CHILDREN = 65536  # of one fan-out
 _FULL = 64  # items waiting where credit stops, or two batches if that is more; at half of it, it comes back
+_SWEEP_S = 1.0  # how often what is too late is dropped, whatever it waits for
 MAX_ASKED = _FULL // 2  # requests for one operator alone, so that they cannot fill the queue
 
 
@@ -72,6 +86,7 @@ class Figures:
 
     `broken`: batches that failed and ran again one by one. `late_s`: seconds that runs took longer than on the device
     that is emulated. `asked`, `asked_failed`: requests for the operator alone; the seconds are of these too.
+    `expired`: requests that were too late and took no run; under the empty name those that waited for inputs.
     """
 
     def __init__(self, operators: Iterable[str]) -> None:
@@ -84,6 +99,7 @@ class Figures:
         self.runs = {name: Counter[int]() for name in names}
         self.asked = dict.fromkeys(names, 0)
         self.asked_failed = dict.fromkeys(names, 0)
+        self.expired = dict.fromkeys((*names, ""), 0)
 
     def done(self, run: Run, done: _Done) -> None:
         self.busy_s[run.operator] += done.busy_s
@@ -122,6 +138,7 @@ class Driver:
         self.on_room: Callable[[], None] = _nothing  # called while the queue is short
         self._thread = threading.Thread(target=self._execute, name=f"executor of {worker}", daemon=True)
         self._thread.start()  # last: it uses all of the above
+        self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
 
     @property
     def is_full(self) -> bool:
@@ -164,7 +181,7 @@ class Driver:
         self._asked[request] = answer
         try:
             with self._lock:
-                instructions = self._brain.ask(request, operator, inputs)
+                instructions = self._brain.ask(request, operator, inputs, time.monotonic())
             self._act(instructions)
             async with asyncio.timeout(timeout_s):
                 return await answer
@@ -185,6 +202,7 @@ class Driver:
 
     def stop(self) -> None:
         """End the executor thread after the run under way."""
+        self._sweeping.cancel()
         self._stopping = True
         self._runs.put(None)
         self._thread.join()
@@ -205,7 +223,7 @@ class Driver:
                 self._forget(wire.request_id)
             else:
                 with self._lock:
-                    instructions = self._brain.received(message)
+                    instructions = self._brain.received(message, time.monotonic())
                 self._act(instructions)
 
     def _execute(self) -> None:
@@ -234,12 +252,12 @@ class Driver:
             if isinstance(done, AgentError):
                 status = status_of(done)
                 self._count_failure(run, done)
-                instructions = self._brain.failed(run.run, str(done))
+                instructions = self._brain.failed(run.run, str(done), time.monotonic())
             else:
                 self.figures.done(run, done)
                 if _is_asked(run):
                     answers = {run.items[0].request: done.outputs[0].by_downstream}
-                instructions = self._brain.completed(run.run, done.outputs)
+                instructions = self._brain.completed(run.run, done.outputs, time.monotonic())
         following = [instruction for instruction in instructions if isinstance(instruction, Run)]
         others = [instruction for instruction in instructions if not isinstance(instruction, Run)]
         try:
@@ -279,6 +297,8 @@ class Driver:
                 self._send(instruction.worker, instruction.message)
             elif isinstance(instruction, Failed):
                 self._fail(instruction.request, instruction.operator, instruction.reason, status)
+            elif isinstance(instruction, Expired):
+                self.figures.expired[instruction.operator] += 1
 
     def _send(self, worker: str, message: Message) -> None:
         try:
@@ -290,13 +310,26 @@ class Driver:
         due_s = 0.0
         if worker != GATEWAY and (tier := self._view.workers[worker].tier) != self._worker.tier:
             due_s = self._links.reserve(self._worker.tier, tier, len(wire.tensor.data))
-        self._peers[worker].put(wire, due_s)
+        self._peers[worker].put(wire, due_s, message.until)
+
+    def _sweep(self) -> None:
+        """Drop what is too late: a gateway that died tells nobody that it has given its requests up."""
+        now_s = time.monotonic()
+        with self._lock:
+            instructions = self._brain.expire(now_s)
+        self._act(instructions)
+        for peer in self._peers.values():
+            peer.expire(now_s)
+        self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    @property
+    def unsent_expired(self) -> int:
+        """Messages that were too late before they could leave."""
+        return sum(peer.expired for peer in self._peers.values())
 
     def lost(self, peer: str, reason: str, undelivered: Sequence[agent_pb2.Message]) -> None:
-        """Messages that could not be handed over fail their requests, by the name of who is gone."""
-        if peer == GATEWAY:
-            return
-        for message in undelivered:
+        """Requests whose messages may not have arrived fail by the name of who is gone; the gateway tries again."""
+        for message in {message.request_id: message for message in undelivered}.values():
             text = f"worker {peer} cannot be reached: {reason}"
             self._fail(message.request_id, message.downstream, text, grpc.StatusCode.UNAVAILABLE, peer)
             self._forget(message.request_id)
@@ -317,6 +350,9 @@ class Driver:
         with self._lock:
             instructions = self._brain.forget(request)
         self._act(instructions)
+        for name, peer in self._peers.items():
+            if name != GATEWAY:
+                peer.forget(request)
 
 
 def _nothing() -> None:
@@ -337,7 +373,8 @@ def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Messa
         raise InvalidInputError(f"{wire.downstream} has no input from {wire.upstream[:60]!r}")
     path = read_path(wire, view.path_length(wire.upstream, wire.downstream))
     payload = None if any(count == 0 for _, count in path) else decode(wire.tensor)
-    return Message(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload)
+    until_s = time.monotonic() + wire.left_s if wire.left_s > 0 else math.inf
+    return Message(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload, until_s)
 
 
 def read_path(wire: agent_pb2.Message, length: int) -> Path:

@@ -1,6 +1,7 @@
 """The receiving end of Deliver streams: hands messages over and credit back.
 
-Credit is withheld while the receiver says that it is full. Work itself never waits for credit of others, so a cycle of
+Credit also says what arrived, and every half second at least that this process lives. It is withheld while the receiver
+says that it is full. Work itself never waits for credit of others, so a cycle of
 full workers cannot stop; memory is bounded by the gateway's requests in hand.
 """
 
@@ -19,6 +20,7 @@ from jellybean_agent.identity import SENDER_KEY
 from jellybean_protos.agent.v1 import agent_pb2
 
 INITIAL_CREDIT = 64
+HEARTBEAT_S = 0.5
 _EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
 _GRANT = 16  # credit goes back in lots of this many
 
@@ -76,7 +78,11 @@ class Inboxes:
 
     async def _grant(self, inbox: _Inbox, context: Any) -> None:
         while True:
-            await inbox.wake.wait()
+            due = True
+            try:
+                await asyncio.wait_for(inbox.wake.wait(), HEARTBEAT_S)
+            except TimeoutError:
+                due = not self._is_full()
             inbox.wake.clear()
-            owed, inbox.owed = inbox.owed, 0
+            owed, inbox.owed = (inbox.owed, 0) if due else (0, inbox.owed)
             await context.write(agent_pb2.Credit(messages=owed, draining=self._draining))

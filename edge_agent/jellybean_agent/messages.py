@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -15,7 +16,7 @@ GATEWAY = ""  # the downstream of a sink, and the worker name under which the ga
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One output on its way to one operator."""
+    """One output on its way to one operator. `until`: when its request is too late, by the clock of who holds it."""
 
     request: str
     route: int
@@ -23,6 +24,7 @@ class Message:
     downstream: str
     path: Path = ()
     payload: Payload = None
+    until: float = math.inf
 
     @property
     def is_marker(self) -> bool:
@@ -74,7 +76,16 @@ class Failed:
     kind: Literal["failed"] = "failed"
 
 
-Instruction = Send | Run | Failed
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A request was dropped because it is too late. Whoever asked knows: nobody needs to be told."""
+
+    request: str
+    operator: str  # for which it waited; empty: for inputs
+    kind: Literal["expired"] = "expired"
+
+
+Instruction = Send | Run | Failed | Expired
 
 
 class Outputs(Protocol):
@@ -92,9 +103,10 @@ class Outputs(Protocol):
 class Worker(Protocol):
     """The interface of a worker's brain, as the agent's driver and the simulator use it."""
 
-    def received(self, message: Message) -> Sequence[Instruction]: ...
-    def completed(self, run: int, outputs: Sequence[Outputs]) -> Sequence[Instruction]: ...
-    def failed(self, run: int, reason: str) -> Sequence[Instruction]: ...
+    def received(self, message: Message, now: float = 0.0) -> Sequence[Instruction]: ...
+    def completed(self, run: int, outputs: Sequence[Outputs], now: float = 0.0) -> Sequence[Instruction]: ...
+    def failed(self, run: int, reason: str, now: float = 0.0) -> Sequence[Instruction]: ...
+    def expire(self, now: float) -> Sequence[Instruction]: ...
     def forget(self, request: str) -> Sequence[Instruction]: ...
 
 

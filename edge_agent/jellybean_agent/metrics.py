@@ -32,6 +32,7 @@ class AgentCollector(Collector):
         asked = CounterMetricFamily("jellybean_asked", "Requests for one operator alone.", labels=(*_LABELS, "outcome"))
         busy = CounterMetricFamily("jellybean_busy_seconds", "Time spent on runs.", labels=_LABELS)
         late = CounterMetricFamily("jellybean_late_seconds", "Longer than the emulated device takes.", labels=_LABELS)
+        expired = CounterMetricFamily("jellybean_expired", "Dropped as too late.", labels=("operator", "worker"))
         queue = GaugeMetricFamily("jellybean_queue", "Requests that wait.", labels=("worker",))
         if driver is not None:
             for name in self._worker.operators:
@@ -46,19 +47,19 @@ class AgentCollector(Collector):
                 busy.add_metric(labels, driver.figures.busy_s[name])
                 if self._worker.device_s is not None:
                     late.add_metric(labels, driver.figures.late_s[name])
+            for name, count in driver.figures.expired.items():
+                expired.add_metric((name, self._worker.name), count)
             queue.add_metric((self._worker.name,), driver.queued)
-        yield from (requests, runs, failures, broken, asked, busy, late, queue)
+        yield from (requests, runs, failures, broken, asked, busy, late, expired, queue)
 
 
-def serve_metrics(
-    at: tuple[str, int], view: PlanView, worker: WorkerView, driver: Callable[[], Driver | None]
-) -> Callable[[], None] | None:
+def serve_metrics(at: tuple[str, int], collector: Collector) -> Callable[[], None] | None:
     """Serve /metrics `at` host and port; a function that stops it. None, and nothing served, for port 0."""
     host, port = at
     if port == 0:
         return None
     registry = CollectorRegistry()
-    registry.register(AgentCollector(view, worker, driver))
+    registry.register(collector)
     server, thread = start_http_server(port, addr=host, registry=registry)
 
     def stop() -> None:

@@ -30,7 +30,7 @@ from jellybean_agent.inference.operators import Operators
 from jellybean_agent.inference.service import SERVICE, InferenceService
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
-from jellybean_agent.metrics import serve_metrics
+from jellybean_agent.metrics import AgentCollector, serve_metrics
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
 from jellybean_agent.tensors import spec
@@ -139,7 +139,9 @@ class AgentService:
         for name, address in self._addresses.items():
             if name != self.worker.name:
                 me = self.worker.name
-                self._peers[name] = Peer(name, address, sender=me, on_lost=self._lost, transport=self._transport)
+                self._peers[name] = Peer(
+                    name, address, sender=me, on_lost=self._lost, transport=self._transport, keeps=name == GATEWAY
+                )
         self.driver = Driver(self.view, self.worker.name, self.executors, self._peers, self._links)
         self._inboxes = Inboxes(self.driver.receive, lambda: self.driver is not None and self.driver.is_full)
         self.driver.on_room = self._inboxes.release
@@ -171,6 +173,7 @@ class AgentService:
             status.runs.update({name: sizes.total() for name, sizes in self.driver.figures.runs.items()})
             status.busy_s.update(self.driver.busy_s())
             status.late_s.update(self.driver.figures.late_s)
+            status.expired = sum(self.driver.figures.expired.values()) + self.driver.unsent_expired
         return status
 
     def _signature(self, name: str, executor: Executor) -> agent_pb2.Signature:
@@ -248,7 +251,7 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
         try:
             await service.load(options.root)
             at = (options.metrics_host, options.metrics_port)
-            metrics = serve_metrics(at, view, worker, lambda: service.driver)
+            metrics = serve_metrics(at, AgentCollector(view, worker, lambda: service.driver))
             LOG.info("%s ready: %s", worker.name, ", ".join(worker.operators))
             await stop.wait()
             left = await service.drain(options.drain_s)

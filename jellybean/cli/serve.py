@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -43,22 +43,24 @@ def up(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="For ports: no TLS, so that any user of this machine may ask.")
     ] = False,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Loopback port for the gateway's Prometheus metrics; 0 for none.")
+    ] = 0,
 ) -> None:
     """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
     project = load_project(directory, overrides or ())
-    start(project, detach=detach, port=port, http_port=http_port, tls=tls, insecure=insecure)
+    face: dict[str, Any] = {
+        "port": port,
+        "http_port": http_port,
+        "tls": tls,
+        "insecure": insecure,
+        "metrics_port": metrics_port,
+    }
+    start(project, detach=detach, **face)
 
 
-def start(
-    project: Project,
-    *,
-    detach: bool,
-    port: int | None = None,
-    http_port: int = 0,
-    tls: Path | None = None,
-    insecure: bool = False,
-) -> None:
-    """Start the plan's processes; stays in front unless detached."""
+def start(project: Project, *, detach: bool, port: int | None = None, http_port: int = 0, **face: Any) -> None:
+    """Start the plan's processes; stays in front unless detached. `face`: more of what `launcher.up` takes."""
     from jellybean.serving import launcher
 
     plan = plan_of(project)
@@ -88,10 +90,9 @@ def start(
             to_document(plan),
             port=port,
             http_port=http_port,
-            tls=tls,
-            insecure=insecure,
             detach=detach,
             progress=advance,
+            **face,
         )
     http = f" and http://127.0.0.1:{http_port}" if http_port else ""
     at = f" on {running.state.clients_address}" if port is not None else ""

@@ -34,7 +34,7 @@ class Client:
     """
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S, tls: Path | str | None = None) -> None:
-        self._address, self._timeout_s = address, timeout_s
+        self.address, self._timeout_s = address, timeout_s
         try:
             folder = None if tls is None else CertificateFolder(Path(tls))
             self._transport = Transport(certificate=folder, insecure=folder is None)
@@ -43,7 +43,7 @@ class Client:
             raise ServingError(str(error)) from error
 
     def _open(self) -> None:
-        self._channel = self._transport.blocking_channel(self._address)
+        self._channel = self._transport.blocking_channel(self.address)
         self._stub = gateway_pb2_grpc.GatewayStub(self._channel)  # type: ignore[no-untyped-call]
         folder = self._transport.certificate
         self._shown = None if folder is None else folder.current()

@@ -1,19 +1,19 @@
 """The gateway: takes requests, draws a route for each, sends the sources' data, collects the sinks' answers.
 
-It keeps a stream open to every worker of the plan; when one breaks, the worker is gone and the requests on their way
-through it fail by its name; new ones go round it where a route does. A worker that wants to leave gets no new requests
-and its stream ends with the last one.
+It keeps a request until it is answered or its time is up, and is the one place where a request is tried again: what a
+lost worker had in hand goes another route under a key of its own, so that an answer counts once whoever gives it. A
+request that finds no route open waits for one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,23 +21,25 @@ import grpc
 import grpc.aio
 
 from jellybean.serving.answers import SinkAnswer
-from jellybean.serving.inputs import check_inputs, children
-from jellybean.serving.places import PlaceDrawer
+from jellybean.serving.fleet import Fleet
+from jellybean.serving.inputs import check_inputs
+from jellybean.serving.retries import RetryBudget
 from jellybean_agent.channels import Transport
 from jellybean_agent.driver import read_path
-from jellybean_agent.errors import AgentError, InvalidInputError, TransientError, status_from_number, status_of
+from jellybean_agent.errors import AgentError, InvalidInputError, status_from_number, status_of
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
-from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import PlanView
-from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
-LOG = logging.getLogger("jellybean.gateway")
 MAX_IN_HAND = 1024
+MAX_BYTES_IN_HAND = 2**30  # of inputs, which are kept for another try
 TIMEOUT_S = 60.0
-_DESCRIBE_S = 10.0
-_DESCRIBE_TRIES, _DESCRIBE_AGAIN_S = 5, 0.5
+MAX_TRIES = 8  # of one request
+RETRY_SHARE = 0.2  # of the requests, in the long run
+_TELL_S = 0.05  # before a client's deadline, at most: or he never learns why there was no answer
+ANSWERED_IDS = 65_536  # of clients, that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +51,27 @@ class Outcome:
 
 
 @dataclass(eq=False, slots=True)
-class _Request:
-    """A request in hand. Its `key` is never used twice, whatever ids clients choose."""
+class _Attempt:
+    """One way of a request through a fleet. Its `key` is never used twice, whatever ids clients choose."""
 
     key: str
+    request: _Request
+    fleet: Fleet
     route: int
-    done: asyncio.Future[Outcome | None]
     answers: dict[str, SinkAnswer]
     missing: set[str]
 
 
-@dataclass(slots=True)
-class _Worker:
-    state: str = "starting"  # starting, ready, draining, gone
-    reason: str = ""
-    signatures: Mapping[str, agent_pb2.Signature] = field(default_factory=dict)
+@dataclass(eq=False, slots=True)
+class _Request:
+    """A request in hand. Invariant: it is under way by `attempts`, or waits for a route, until it is `done`."""
+
+    inputs: Mapping[str, agent_pb2.Tensor]
+    until_s: float
+    done: asyncio.Future[Outcome | _Attempt]
+    attempts: dict[str, _Attempt] = field(default_factory=dict)
+    tries: int = 0
+    lost: str = ""  # why the last attempt was
 
 
 @dataclass(slots=True)
@@ -72,18 +80,22 @@ class Figures:
 
     answered: int = 0
     failed: int = 0  # or refused
+    refused: int = 0  # because too many were in hand
+    expired: int = 0  # their time was up
+    retried: int = 0  # attempts after the first
     answered_s: float = 0.0
     failed_s: float = 0.0
     last_unix_s: float = 0.0  # 0: none yet
 
-    def count(self, answered: bool, took_s: float) -> None:
+    def count(self, outcome: Outcome | None, took_s: float) -> None:
         self.last_unix_s = time.time()
-        if answered:
+        if outcome is None:
             self.answered += 1
             self.answered_s += took_s
         else:
             self.failed += 1
             self.failed_s += took_s
+            self.expired += outcome.status is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class Gateway:
@@ -99,38 +111,36 @@ class Gateway:
         max_in_hand: int = MAX_IN_HAND,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self.view, self._addresses, self._links, self._transport = view, addresses, links, transport
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._run = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
-        self._in_hand: dict[str, _Request] = {}
+        self._requests: dict[_Request, None] = {}
+        self._attempts: dict[str, _Attempt] = {}  # under way, by key
+        self._waiting: dict[_Request, None] = {}  # for a route
+        self._bytes = 0  # of the inputs in hand
         self._ids: set[str] = set()  # of clients, in hand
-        self._workers = {worker.name: _Worker() for worker in view.serving}
-        places = len(view.routes) // len(view.weights)
-        self._drawer = PlaceDrawer(view.weights, places, periodic=view.periodic)
+        self._answered_ids: OrderedDict[str, None] = OrderedDict()
+        self._budget = RetryBudget(max_in_hand, RETRY_SHARE)
         self._draining = False
         self._drain_until = math.inf
         self.figures = Figures()
         self.changed = asyncio.Event()  # set whenever `refusing` may be another
-        self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
-        self._peers = {
-            name: Peer(
-                name,
-                addresses[name],
-                sender=GATEWAY,
-                on_lost=self._lost,
-                transport=transport,
-                on_credit=self._credit,
-                eager=True,
-            )
-            for name in self._workers
-        }
+        self._fleet = Fleet(view, addresses, links, transport, on_change=self._changed, on_gone=self._gone)
+
+    @property
+    def view(self) -> PlanView:
+        """The plan that new requests are served by."""
+        return self._fleet.view
+
+    def signature(self, operator: str) -> agent_pb2.Signature | None:
+        """What an operator's model takes and gives; any worker that runs it knows."""
+        return self._fleet.signature(operator)
 
     # -- what clients ask ---------------------------------------------------------------------------------------------
 
     async def Infer(self, request: gateway_pb2.InferRequest, context: Any) -> gateway_pb2.InferResponse:
         response = gateway_pb2.InferResponse(request_id=request.request_id or uuid.uuid4().hex)
-        outcome, outputs = await self.infer(request.inputs, context.time_remaining(), response.request_id)
+        outcome, outputs = await self.infer(request.inputs, context.time_remaining(), request.request_id)
         if outcome is not None:
             await context.abort(outcome.status, outcome.reason)
         for sink, tensor in outputs.items():
@@ -138,32 +148,47 @@ class Gateway:
         return response
 
     async def infer(
-        self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, request_id: str
+        self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, request_id: str = ""
     ) -> tuple[Outcome | None, Mapping[str, agent_pb2.Tensor]]:
-        """Answer one request within the seconds left for it, or say why not."""
+        """Answer one request within the seconds left for it, or say why not. No id: the client has none."""
         began = time.monotonic()
         outputs: Mapping[str, agent_pb2.Tensor] = {}
+        size = sum(len(tensor.data) for tensor in inputs.values())
         try:
-            outcome = self._refusal(request_id)
+            outcome = self._refusal(request_id, size)
             if outcome is None:
                 check_inputs(self.view, self.signature, inputs)
         except AgentError as error:
             outcome = Outcome(status_of(error), str(error))
         if outcome is None:
-            outcome, outputs = await self._serve(inputs, left_s, request_id)
-        self.figures.count(outcome is None, time.monotonic() - began)
+            self._bytes += size
+            try:
+                outcome, outputs = await self._serve(inputs, left_s, request_id)
+            finally:
+                self._bytes -= size
+        self.figures.count(outcome, time.monotonic() - began)
         return outcome, outputs
 
     async def Status(self, _request: gateway_pb2.StatusRequest, _context: Any) -> gateway_pb2.StatusResponse:
+        return self.status()
+
+    def status(self) -> gateway_pb2.StatusResponse:
+        """What is up, and what became of the requests since the start."""
+        workers, figures = self._fleet.workers, self.figures
         return gateway_pb2.StatusResponse(
             workflow=self.view.name,
             plan=self.view.hash,
             state=self.state,
-            workers={name: worker.state for name, worker in self._workers.items()},
-            reasons={name: worker.reason for name, worker in self._workers.items() if worker.reason},
-            requests_in_hand=len(self._in_hand),
-            answered=self.figures.answered,
-            failed=self.figures.failed,
+            workers={name: worker.state for name, worker in workers.items()},
+            reasons={name: worker.reason for name, worker in workers.items() if worker.reason},
+            requests_in_hand=len(self._requests),
+            answered=figures.answered,
+            failed=figures.failed,
+            refused=figures.refused,
+            expired=figures.expired,
+            retried=figures.retried,
+            waiting=len(self._waiting),
+            left_out=self._fleet.left_out,
         )
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
@@ -172,232 +197,193 @@ class Gateway:
     @property
     def state(self) -> str:
         """starting, ready, degraded (some worker is not there), or draining."""
-        states = {worker.state for worker in self._workers.values()}
-        if self._draining:
-            return "draining"
-        if "starting" in states:
-            return "starting"
-        return "ready" if states == {"ready"} else "degraded"
+        return "draining" if self._draining else self._fleet.state
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse new requests, finish those in hand; how many were left when the time was up."""
         self._draining = True
         self.changed.set()
         self._drain_until = min(self._drain_until, time.monotonic() + timeout_s)  # asked twice: the sooner counts
-        while self._in_hand and time.monotonic() < self._drain_until:
+        while self._requests and time.monotonic() < self._drain_until:
             await asyncio.sleep(0.01)
-        return len(self._in_hand)
+        return len(self._requests)
 
     async def close(self) -> None:
         """Fail what is still in hand and end all streams."""
-        for request in list(self._in_hand.values()):
-            self._finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down"))
-        for task in self._describing.values():
-            task.cancel()
-        for peer in self._peers.values():
-            await peer.close()
+        for request in list(self._requests):
+            _finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down"))
+        await self._fleet.close()
 
     # -- one request --------------------------------------------------------------------------------------------------
 
     @property
     def refusing(self) -> str:
-        """Why any request would be refused now; empty when they are taken."""
+        """Why a request would not get on its way now; empty when it would."""
         state = self.state
         if state == "draining":
             return "the gateway is draining: it takes no new requests"
         if state == "starting":
-            waiting = ", ".join(name for name, worker in self._workers.items() if worker.state == "starting")
-            return f"still starting: waiting for {waiting}"
-        away = {name: worker for name, worker in self._workers.items() if worker.state in ("draining", "gone")}
-        if all(away.keys() & set(route.values()) for route in self.view.routes):
-            return "no route is left: " + ", ".join(
-                f"worker {name} is {w.state} ({w.reason})" for name, w in away.items()
-            )
-        return ""
+            return f"still starting: waiting for {self._fleet.waiting_for}"
+        return self._fleet.closed
 
-    def _refusal(self, request_id: str) -> Outcome | None:
+    def _refusal(self, request_id: str, size: int) -> Outcome | None:
         if self.state in ("draining", "starting"):
             return Outcome(grpc.StatusCode.UNAVAILABLE, self.refusing)
-        if len(self._in_hand) >= self._max_in_hand:
-            reason = f"overloaded: {len(self._in_hand)} requests in hand are the most this gateway takes"
-            return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         if request_id in self._ids:
             return Outcome(grpc.StatusCode.ALREADY_EXISTS, f"request {request_id[:60]!r} is in hand already")
-        return None
+        if request_id in self._answered_ids:
+            return Outcome(grpc.StatusCode.ALREADY_EXISTS, f"request {request_id[:60]!r} was answered already")
+        full = ""
+        if len(self._requests) >= self._max_in_hand:
+            full = f"{len(self._requests)} requests in hand are the most this gateway takes"
+        elif self._requests and self._bytes + size > MAX_BYTES_IN_HAND:
+            full = f"{self._bytes} bytes of inputs in hand: with {size} more they would be above {MAX_BYTES_IN_HAND}"
+        self.figures.refused += bool(full)
+        return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, f"overloaded: {full}") if full else None
 
     async def _serve(
         self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, request_id: str
     ) -> tuple[Outcome | None, Mapping[str, agent_pb2.Tensor]]:
-        outputs: dict[str, agent_pb2.Tensor] = {}
-        route = self._drawer.draw()
-        for name in self.view.routes[route].values():
-            worker = self._workers[name]
-            if worker.state in ("gone", "draining"):
-                reason = f"worker {name} is {worker.state}: {worker.reason}"
-                return Outcome(grpc.StatusCode.UNAVAILABLE, reason), outputs
-        sinks = self.view.sinks
-        done: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
-        key = f"{self._run}-{next(self._numbers)}"
-        request = _Request(key, route, done, {sink: SinkAnswer() for sink in sinks}, set(sinks))
-        self._in_hand[key] = request
-        self._ids.add(request_id)
         timeout_s = min(self._timeout_s, left_s if left_s is not None else self._timeout_s)
-        outcome: Outcome | None = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
+        within_s = timeout_s - min(_TELL_S, 0.1 * timeout_s)
+        request = _Request(inputs, time.monotonic() + within_s, asyncio.get_running_loop().create_future())
+        self._requests[request] = None
+        if request_id:
+            self._ids.add(request_id)
+        found: Outcome | _Attempt = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
         try:
-            self._send_sources(request, inputs)
-            async with asyncio.timeout(timeout_s):
-                outcome = await done
-            if outcome is None:
-                for sink, answer in request.answers.items():
-                    signature = self.signature(sink)
-                    spec = signature.outputs[GATEWAY] if signature else agent_pb2.TensorSpec()
-                    outputs[sink] = answer.tensor(spec)
+            self._budget.earn()
+            self._try(request)
+            async with asyncio.timeout(within_s):
+                found = await request.done
+            if isinstance(found, Outcome):
+                return found, {}
+            outputs = dict(_outputs(found))
+            if request_id:
+                self._remember(request_id)
+            return None, outputs
         except TimeoutError:
-            waiting = ", ".join(sorted(request.missing))
-            outcome = Outcome(
-                grpc.StatusCode.DEADLINE_EXCEEDED,
-                f"no answer of {waiting} within {timeout_s:.3g} s: overloaded or stuck",
-            )
+            found = Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, self._late(request, timeout_s))
+            return found, {}
         except AgentError as error:
-            outcome = Outcome(status_of(error), str(error))
+            found = Outcome(status_of(error), str(error))
+            return found, {}
         finally:
             self._ids.discard(request_id)
-            self._release(request, outcome)
-        return outcome, outputs
+            del self._requests[request]
+            self._waiting.pop(request, None)
+            for attempt in list(request.attempts.values()):
+                self._end(attempt, found if isinstance(found, Outcome) else None)
 
-    def signature(self, operator: str) -> agent_pb2.Signature | None:
-        """What an operator's model takes and gives; any worker that runs it knows."""
-        return next((w.signatures[operator] for w in self._workers.values() if operator in w.signatures), None)
+    def _late(self, request: _Request, timeout_s: float) -> str:
+        within = f"within {timeout_s:.3g} s"
+        if request in self._waiting:
+            return f"no route was open {within}: {request.lost or self._fleet.closed}"
+        waiting = ", ".join(sorted({sink for attempt in request.attempts.values() for sink in attempt.missing}))
+        return f"no answer of {waiting} {within}: overloaded or stuck"
 
-    def _send_sources(self, request: _Request, inputs: Mapping[str, agent_pb2.Tensor]) -> None:
-        for source, outputs in self.view.source_outputs.items():
-            for operator, kind in outputs:
-                for position, tensor in children(inputs[source], kind):
-                    message = agent_pb2.Message(
-                        request_id=request.key,
-                        route=request.route,
-                        upstream=source,
-                        downstream=operator,
-                        path=position,
-                        tensor=tensor,
-                        plan=self.view.hash,
-                    )
-                    worker = self.view.routes[request.route][operator]
-                    tiers = (self.view.tier_of(source, request.route), self.view.workers[worker].tier)
-                    due_s = self._links.reserve(*tiers, len(message.tensor.data)) if tiers[0] != tiers[1] else 0.0
-                    self._peers[worker].put(message, due_s)
+    def _remember(self, request_id: str) -> None:
+        """What was answered once is not answered again, as far back as is remembered."""
+        self._answered_ids[request_id] = None
+        if len(self._answered_ids) > ANSWERED_IDS:
+            self._answered_ids.popitem(last=False)
 
-    def _finish(self, request: _Request, outcome: Outcome | None) -> None:
-        if not request.done.done():
-            request.done.set_result(outcome)
+    # -- attempts -----------------------------------------------------------------------------------------------------
 
-    def _release(self, request: _Request, outcome: Outcome | None) -> None:
-        """The request is over: after a failure, workers on its route forget it; draining workers may be free to go."""
-        del self._in_hand[request.key]
+    def _try(self, request: _Request) -> None:
+        """Send a request on its way by a route that is open, or have it wait for one."""
+        fleet = self._fleet
+        route = fleet.draw()
+        if route is None:
+            self._waiting[request] = None
+            return
+        self._waiting.pop(request, None)
+        request.tries += 1
+        sinks = fleet.view.sinks
+        key = f"{self._run}-{next(self._numbers)}"
+        attempt = _Attempt(key, request, fleet, route, {sink: SinkAnswer() for sink in sinks}, set(sinks))
+        request.attempts[key] = self._attempts[key] = attempt
+        fleet.send(key, route, request.inputs, request.until_s)
+
+    def _end(self, attempt: _Attempt, outcome: Outcome | None) -> None:
+        """An attempt leads nowhere any more; `outcome`: why, unless it was answered."""
+        del self._attempts[attempt.key]
+        del attempt.request.attempts[attempt.key]
+        failure = None
         if outcome is not None:
-            given_up = agent_pb2.Failure(reason=outcome.reason, status=int(outcome.status.value[0]))
-            message = agent_pb2.Message(request_id=request.key, failure=given_up, plan=self.view.hash)
-            for name in set(self.view.routes[request.route].values()):
-                if self._workers[name].state == "ready":
-                    self._peers[name].put(message)
-        self._let_go()
+            failure = agent_pb2.Failure(reason=outcome.reason, status=int(outcome.status.value[0]))
+        attempt.fleet.over(attempt.key, attempt.route, failure)
 
-    # -- what workers say ---------------------------------------------------------------------------------------------
+    def _lost(self, attempt: _Attempt, reason: str) -> None:
+        """An attempt was lost with a worker or a hop: its request goes another way, as far as the budget allows."""
+        request = attempt.request
+        self._end(attempt, Outcome(grpc.StatusCode.UNAVAILABLE, reason))
+        if request.done.done():
+            return
+        request.lost = reason
+        if request.tries >= MAX_TRIES:
+            reason += f" (tried {request.tries} times)"
+        elif not self._budget.take():
+            reason += " (not tried again: too much is being lost for it)"
+        else:
+            self.figures.retried += 1
+            self._waiting[request] = None
+            self._try_in_time(request)
+            return
+        _finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, reason))
+
+    def _try_in_time(self, request: _Request) -> None:
+        try:
+            self._try(request)
+        except AgentError as error:
+            _finish(request, Outcome(status_of(error), str(error)))
+
+    def _changed(self) -> None:
+        """Another route may be open: those that wait try theirs, in the order in which they came."""
+        self.changed.set()
+        for request in list(self._waiting):
+            if not request.done.done():
+                self._try_in_time(request)
+
+    def _gone(self, fleet: Fleet, worker: str, reason: str) -> None:
+        for attempt in list(self._attempts.values()):
+            if attempt.fleet is fleet and worker in fleet.view.routes[attempt.route].values():
+                self._lost(attempt, f"worker {worker} is gone: {reason}")
 
     def receive(self, message: agent_pb2.Message) -> None:
-        """An answer or a failure from a worker; what comes for a request that is over is dropped."""
-        request = self._in_hand.get(message.request_id)
-        if request is None:
+        """An answer or a failure from a worker; what comes of an attempt that is over is dropped."""
+        attempt = self._attempts.get(message.request_id)
+        if attempt is None:
             return
         if message.HasField("failure"):
             failure = message.failure
             reason = f"worker {failure.worker}, operator {failure.operator}: {failure.reason}"
-            self._finish(request, Outcome(status_from_number(failure.status), reason))
-        elif message.upstream in request.answers:
+            status = status_from_number(failure.status)
+            if status is grpc.StatusCode.UNAVAILABLE:
+                attempt.fleet.bar(attempt.route)
+                self._lost(attempt, reason)
+            else:
+                _finish(attempt.request, Outcome(status, reason))
+        elif message.upstream in attempt.answers:
             try:
-                path = read_path(message, self.view.operators[message.upstream].depth)
+                path = read_path(message, attempt.fleet.view.operators[message.upstream].depth)
             except InvalidInputError as error:
-                self._finish(request, Outcome(grpc.StatusCode.INTERNAL, f"answer of {message.upstream}: {error}"))
+                reason = f"answer of {message.upstream}: {error}"
+                _finish(attempt.request, Outcome(grpc.StatusCode.INTERNAL, reason))
                 return
-            if request.answers[message.upstream].add(path, message.tensor):
-                request.missing.discard(message.upstream)
-            if not request.missing:
-                self._finish(request, None)
+            if attempt.answers[message.upstream].add(path, message.tensor):
+                attempt.missing.discard(message.upstream)
+            if not attempt.missing:
+                _finish(attempt.request, attempt)
 
-    def _credit(self, name: str, credit: agent_pb2.Credit) -> None:
-        worker = self._workers[name]
-        if credit.draining:
-            if worker.state != "draining":
-                LOG.info("%s is draining", name)
-            worker.state, worker.reason = "draining", "it was asked to leave"
-            self._redraw()
-            self._let_go()
-        elif worker.state in ("starting", "gone") and credit.messages:
-            running = self._describing.get(name)
-            if running is None or running.done():
-                self._describing[name] = asyncio.create_task(self._describe(name))
 
-    async def _describe(self, name: str) -> None:
-        """Learn what the worker's models take and give; then it is ready. A loss of the worker cancels this."""
-        worker = self._workers[name]
-        status = await self._asked(name, worker)
-        if status is None or worker.state not in ("starting", "gone"):
-            return
-        if status.plan != self.view.hash or status.worker != name:
-            worker.reason = f"{status.worker} of plan {status.plan[:12]} answers at its address"
-            return
-        worker.signatures = dict(status.signatures)
-        worker.state, worker.reason = "ready", ""
-        self._redraw()
-        LOG.info("%s is ready", name)
+def _finish(request: _Request, found: Outcome | _Attempt) -> None:
+    if not request.done.done():
+        request.done.set_result(found)
 
-    async def _asked(self, name: str, worker: _Worker) -> agent_pb2.AgentStatus | None:
-        """The worker's status, asked for a few times; None, and a reason, when it never answers."""
-        async with self._transport.channel(self._addresses[name], name) as channel:
-            stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
-            for attempt in range(_DESCRIBE_TRIES):
-                if attempt:
-                    await asyncio.sleep(_DESCRIBE_AGAIN_S)
-                try:
-                    status: agent_pb2.AgentStatus = await stub.Describe(
-                        agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S
-                    )
-                    return status
-                except grpc.aio.AioRpcError as error:
-                    worker.reason = f"it does not describe itself: {error.details() or error.code().name}"
-                    LOG.warning("%s: %s", name, worker.reason)
-        return None
 
-    def _lost(self, name: str, reason: str, _undelivered: Sequence[agent_pb2.Message]) -> None:
-        worker = self._workers[name]
-        if (describing := self._describing.pop(name, None)) is not None:
-            describing.cancel()  # the next connection asks anew
-        if worker.state == "starting":
-            worker.reason = reason
-            return
-        if worker.state != "gone":
-            LOG.warning("%s is gone: %s", name, reason)
-        worker.state, worker.reason = "gone", reason
-        self._redraw()
-        error = TransientError(f"worker {name} is gone: {reason}")
-        for request in list(self._in_hand.values()):
-            if name in self.view.routes[request.route].values():
-                self._finish(request, Outcome(status_of(error), str(error)))
-
-    def _redraw(self) -> None:
-        """New requests go round workers that drain or are gone, if any route does."""
-        self.changed.set()
-        leaving = {name for name, worker in self._workers.items() if worker.state in ("draining", "gone")}
-        weights = [
-            0.0 if leaving & set(route.values()) else weight
-            for weight, route in zip(itertools.cycle(self.view.weights), self.view.routes, strict=False)
-        ]
-        self._drawer.redraw(weights)
-
-    def _let_go(self) -> None:
-        """End the stream to each draining worker that no request in hand can reach any more."""
-        for name, worker in self._workers.items():
-            if worker.state == "draining" and not any(
-                name in self.view.routes[request.route].values() for request in self._in_hand.values()
-            ):
-                self._peers[name].end()
+def _outputs(attempt: _Attempt) -> Iterator[tuple[str, agent_pb2.Tensor]]:
+    """Sink -> answer."""
+    for sink, answer in attempt.answers.items():
+        signature = attempt.fleet.signature(sink)
+        yield sink, answer.tensor(signature.outputs[GATEWAY] if signature else agent_pb2.TensorSpec())

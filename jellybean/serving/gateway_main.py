@@ -16,6 +16,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
+from jellybean.serving.gateway_metrics import GatewayCollector
 from jellybean.serving.workflow import Workflow
 from jellybean_agent.channels import RENEW_S, make_transport
 from jellybean_agent.errors import AgentError, PlanViewError
@@ -25,6 +26,7 @@ from jellybean_agent.inboxes import Inboxes
 from jellybean_agent.inference.service import InferenceService
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
+from jellybean_agent.metrics import serve_metrics
 from jellybean_agent.plan_view import read_plan
 from jellybean_agent.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
 from jellybean_protos.agent.v1 import agent_pb2
@@ -63,6 +65,7 @@ async def serve(given: argparse.Namespace) -> None:
             await tell_health(healthy, serving=False)
             no_health = await serve_health(given.health_port, healthy)
             following = asyncio.create_task(_follow(gateway, healthy))
+            metrics = serve_metrics(("127.0.0.1", given.metrics_port), GatewayCollector(gateway))
             await workers.start()
             await clients.start()
             if given.address_file is not None:
@@ -73,6 +76,8 @@ async def serve(given: argparse.Namespace) -> None:
                 LOG.info("drained, %d requests left", left)
             finally:
                 following.cancel()
+                if metrics is not None:
+                    metrics()
                 await gateway.close()
                 await no_health()
                 await clients.stop(1.0)
@@ -136,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, help="for clients, besides the gateway's own address; 0: any free one")
     parser.add_argument("--http-port", type=int, default=0, help="on 127.0.0.1; 0: no HTTP")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes; 0: off")
+    parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1; 0: off")
     parser.add_argument("--max-in-hand", type=int, default=MAX_IN_HAND)
     parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S)
     parser.add_argument("--drain-s", type=float, default=DRAIN_S)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from jellybean.folders import state_folder
 from jellybean.serving.client import Client
 from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S
-from jellybean.serving.state import GATEWAY_NAME, ProcessState, RunState, clear_state, read_state, write_state
+from jellybean.serving.processes import Child, describe, spawn, stop, told
+from jellybean.serving.state import GATEWAY_NAME, RunState, clear_state, locked, read_state, write_state
 from jellybean_agent.errors import AgentError
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.plan_view import PlanView, plan_view
@@ -39,17 +40,11 @@ DRAIN_S = 30.0
 _STOP_S = 10.0  # from SIGTERM to SIGKILL, once the gateway has been drained
 _STATUS_S = 5.0
 _POLL_S = 0.1
-_LOG_LINES = 8
+KEEPER_NAME = "keeper"
+_PYTHON = [sys.executable, "-P", "-m"]  # -P: the project's folder must not shadow what is imported
 _MAX_SOCKET_PATH = 100
 
 Progress = Callable[[float, float, str], None]
-
-
-class _Child(subprocess.Popen[bytes]):
-    """A process that may outlive its launcher."""
-
-    def __del__(self) -> None:
-        """Says nothing: Popen would warn of a child that still runs, which is what `--detach` asks for."""
 
 
 class Running:
@@ -59,7 +54,7 @@ class Running:
     """
 
     def __init__(
-        self, directory: Path, state: RunState, children: Mapping[str, _Child], signals: contextlib.ExitStack
+        self, directory: Path, state: RunState, children: Mapping[str, Child], signals: contextlib.ExitStack
     ) -> None:
         self.directory = directory
         self.state = state
@@ -84,30 +79,36 @@ class Running:
             atexit.unregister(self._leave)
 
     def wait(self, report: Callable[[str], None] | None = None) -> str | None:
-        """Watch the processes until Ctrl-C, SIGTERM (both drain), a `down` from elsewhere, or the gateway's death.
+        """Watch the processes until Ctrl-C, SIGTERM (both drain), a `down` from elsewhere, or the keeper's death.
 
-        Each death is reported by name as it happens. Returns what died, None when nothing did.
+        Each death is reported by name as it happens; the keeper starts again what died. Returns how the keeper died,
+        None unless it did.
         """
         say = report or (lambda text: print(text, file=sys.stderr, flush=True))
-        deaths: list[str] = []
+        restarts: dict[str, int] = {}
         try:
-            while self._children:
-                for name in self._dead():
-                    if self._was_stopped():
-                        self._reap()
-                        return "; ".join(deaths) or None
-                    deaths.append(_death(name, self._children.pop(name).returncode, self._log(name)))
-                    say(deaths[-1])
-                    if name == GATEWAY_NAME:
-                        self.down()
-                        return "; ".join(deaths)
+            while self._children and not self._was_stopped():
+                for name in [name for name, child in self._children.items() if child.poll() is not None]:
+                    if name != KEEPER_NAME and not self._was_stopped():
+                        code = self._children.pop(name).returncode  # of those that the keeper started, it knows
+                        say(f"{told(name, code, self._log(name))}\n{name} is started again")
+                for process in self._state_now().processes:
+                    if process.restarts > restarts.get(process.name, 1):
+                        restarts[process.name] = process.restarts
+                        say(f"{process.death}\n{process.name} is started again")
+                if (code := self._children[KEEPER_NAME].poll()) is not None and not self._was_stopped():
+                    died = told(KEEPER_NAME, code, self._log(KEEPER_NAME))
+                    say(died)
+                    self.down()
+                    return died
                 time.sleep(_POLL_S)
         except KeyboardInterrupt:
             self.down()
-        return "; ".join(deaths) or None
+        self._reap()
+        return None
 
-    def _dead(self) -> list[str]:
-        return [name for name, child in self._children.items() if child.poll() is not None]
+    def _state_now(self) -> RunState:
+        return read_state(self.directory) or self.state
 
     def _was_stopped(self) -> bool:
         state = read_state(self.directory)
@@ -122,7 +123,7 @@ class Running:
             print(error, file=sys.stderr, flush=True)
 
     def _log(self, name: str) -> Path:
-        return next(Path(process.log) for process in self.state.processes if process.name == name)
+        return state_folder(self.directory) / "logs" / f"{name}.log"
 
     def _reap(self) -> None:
         for child in self._children.values():
@@ -138,6 +139,7 @@ def up(
     http_port: int = 0,
     tls: Path | None = None,
     insecure: bool = False,
+    metrics_port: int = 0,
     detach: bool = False,
     progress: Progress = lambda done, total, label: None,
     start_timeout_s: float = START_S,
@@ -150,6 +152,7 @@ def up(
     will go away and somebody else will call `down`. Without ports only this user's processes reach the gateway, over
     its Unix socket. `port`: a TCP port for clients (0: a free one), with the gateway's certificate in `tls`, or
     `insecure`: for anybody on this machine. `http_port`: the inference protocol over HTTP (0: none), `insecure` only.
+    `metrics_port`: the gateway's metrics, on the loopback (0: none).
     """
     if (port is not None and tls is None and not insecure) or (http_port and not insecure):
         how = "--tls FOLDER (made by `jellybean certs`)" if not http_port else "HTTP has no TLS"
@@ -165,11 +168,12 @@ def up(
         signals.enter_context(_terminated_as_interrupt())
         with _lock(directory):
             _refuse_second(directory)
-            face = _Face(port, http_port, tls, insecure)
+            face = _Face(port, http_port, tls, insecure, metrics_port)
             launch = _Launch(directory, view, face, max_in_hand, request_timeout_s)
             try:
                 launch.spawn(document)
                 launch.await_ready(progress, time.monotonic() + start_timeout_s)
+                launch.keep()
             except BaseException:
                 launch.abandon()
                 raise
@@ -189,13 +193,15 @@ def down(directory: Path, *, timeout_s: float = DRAIN_S) -> int:
     if state is None:
         raise NotRunningError(f"nothing is up for {directory}")
     left: int | None = 0
-    alive = state.alive()
-    if alive:
+    with locked(directory):  # from here on the keeper starts nothing
+        state = read_state(directory) or state
         write_state(directory, dataclasses.replace(state, stopping=True))
-        gateway = next((process for process, _ in alive if process.name == GATEWAY_NAME), None)
-        if state.gateway_address and gateway is not None:
-            left = _drain(gateway.address, timeout_s)
-    _stop([process for _, process in state.alive()], _STOP_S)
+    if state.keeper is not None and (keeper := state.keeper.process()) is not None:
+        stop([keeper], _STOP_S)
+    gateway = next((process for process, _ in state.alive() if process.name == GATEWAY_NAME), None)
+    if state.gateway_address and gateway is not None:
+        left = _drain(gateway.address, timeout_s)
+    stop([process for _, process in state.alive()], _STOP_S)
     clear_state(directory, state)
     if left is None:
         raise ServingError(f"{directory} is down, but its gateway did not say how many requests were left in hand")
@@ -219,9 +225,11 @@ class _Face:
     http_port: int
     tls: Path | None
     insecure: bool
+    metrics_port: int
 
     def arguments(self) -> list[str]:
-        found = [f"--http-port={self.http_port}", *(["--insecure"] if self.insecure else [])]
+        found = [f"--http-port={self.http_port}", f"--metrics-port={self.metrics_port}"]
+        found += ["--insecure"] if self.insecure else []
         found += [] if self.port is None else [f"--port={self.port}"]
         return found + ([] if self.tls is None else [f"--tls={self.tls.resolve()}"])
 
@@ -233,42 +241,44 @@ class _Launch:
         self._directory, self._view, self._face = directory, view, face
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._folder = _run_folder()
+        self._plan_folder = self._folder / "1"
         self._logs = state_folder(directory) / "logs"
-        self.state = RunState(view.hash, view.name, str(self._folder))
-        self.children: dict[str, _Child] = {}
+        self.state = RunState(view.hash, view.name, str(self._folder), str(self._plan_folder))
+        self.children: dict[str, Child] = {}
 
     def spawn(self, document: Mapping[str, Any]) -> None:
         """Write what the processes read and start them all."""
-        self._logs.mkdir(exist_ok=True)
-        addresses = {GATEWAY: f"unix:{self._folder}/g.sock"}
-        addresses |= {w.name: f"unix:{self._folder}/{i}.sock" for i, w in enumerate(self._view.serving)}
-        (self._folder / "plan.json").write_text(json.dumps(document), encoding="utf-8")
-        (self._folder / "peers.json").write_text(json.dumps(addresses), encoding="utf-8")
-        common = [f"--{name}={self._folder / file}" for name, file in _FILES.items()]
+        own_gateway = f"unix:{self._folder}/g.sock"
+        addresses = write_plan(self._plan_folder, self._view, document, own_gateway)
         for worker in self._view.serving:
-            own = [f"--worker={worker.name}", f"--listen={addresses[worker.name]}", f"--root={self._directory}"]
-            self._start(worker.name, "jellybean_agent", [*common, *own], addresses[worker.name])
+            command = agent_command(self._directory, self._plan_folder, worker.name, addresses[worker.name])
+            self._start(worker.name, command, addresses[worker.name])
         own = [f"--address-file={self._address_file}", *self._face.arguments()]
         own += [f"--max-in-hand={self._max_in_hand}", f"--timeout-s={self._timeout_s}"]
-        self._start(GATEWAY_NAME, "jellybean.serving.gateway_main", [*common, *own], addresses[GATEWAY])
+        self._start(GATEWAY_NAME, gateway_command(self._plan_folder, own), own_gateway)
 
     @property
     def _address_file(self) -> Path:
         return self._folder / "gateway.address"
 
-    def _start(self, name: str, module: str, arguments: list[str], address: str) -> None:
+    def _start(self, name: str, command: Sequence[str], address: str) -> None:
         log = self._logs / f"{name}.log"
-        log.parent.mkdir(exist_ok=True)  # of its site
-        with log.open("wb") as file:
-            # -P: the project's folder must not shadow what is imported
-            command = [sys.executable, "-P", "-m", module, *arguments]
-            child = _Child(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, cwd=self._directory
-            )
-        self.children[name] = child
+        self.children[name] = child = spawn(command, self._directory, log)
         with contextlib.suppress(psutil.Error):  # it has ended already: await_ready will say so
-            found = ProcessState(name, child.pid, psutil.Process(child.pid).create_time(), address, str(log))
+            found = describe(name, child, command, address, log)
             self.state = dataclasses.replace(self.state, processes=(*self.state.processes, found))
+            write_state(self._directory, self.state)
+
+    def keep(self) -> None:
+        """Have what dies from now on started again."""
+        log = self._logs / f"{KEEPER_NAME}.log"
+        command = [*_PYTHON, "jellybean.serving.keeper", str(self._directory), str(self._folder)]
+        self.children[KEEPER_NAME] = child = spawn(command, self._directory, log)
+        with locked(self._directory):
+            try:
+                self.state = dataclasses.replace(self.state, keeper=describe(KEEPER_NAME, child, command, "", log))
+            except psutil.Error as error:
+                raise LaunchError(told(KEEPER_NAME, child.poll(), log)) from error
             write_state(self._directory, self.state)
 
     def await_ready(self, progress: Progress, until: float) -> None:
@@ -294,13 +304,24 @@ class _Launch:
                     break
                 self._check(until, ", ".join(f"{name} ({status.reasons.get(name, 'no answer')})" for name in waiting))
                 time.sleep(_POLL_S / 2)
-        self.state = dataclasses.replace(self.state, gateway_address=address, clients_address=clients)
+        processes = self.state.processes
+        if self._face.port is not None:  # it keeps its port when it is started again
+            port = f"--port={clients.rpartition(':')[2]}"
+            processes = tuple(
+                dataclasses.replace(process, command=(*process.command, port))
+                if process.name == GATEWAY_NAME
+                else process
+                for process in processes
+            )
+        self.state = dataclasses.replace(
+            self.state, gateway_address=address, clients_address=clients, processes=processes
+        )
         write_state(self._directory, self.state)
 
     def _check(self, until: float, waiting: str) -> None:
         dead = [name for name, child in self.children.items() if child.poll() is not None]
         if dead:
-            texts = [_death(name, self.children[name].returncode, self._logs / f"{name}.log") for name in dead]
+            texts = [told(name, self.children[name].returncode, self._logs / f"{name}.log") for name in dead]
             raise LaunchError("\n".join(texts))
         if time.monotonic() > until:
             raise LaunchError(f"not ready in time: {waiting}; see the logs in {self._logs}")
@@ -309,7 +330,7 @@ class _Launch:
         """Stop what was started; nothing is left."""
         for child in self.children.values():
             child.terminate()
-        _stop([process for _, process in self.state.alive()], graceful_s=2.0)
+        stop([process for _, process in self.state.alive()], graceful_s=2.0)
         for child in self.children.values():
             if child.poll() is None:
                 child.kill()
@@ -317,13 +338,36 @@ class _Launch:
         clear_state(self._directory, self.state)
 
 
-_FILES = {"plan": "plan.json", "peers": "peers.json", "links": "links"}
+def write_plan(folder: Path, view: PlanView, document: Mapping[str, Any], gateway: str) -> dict[str, str]:
+    """Write what the processes of a plan read into a folder; their addresses by name."""
+    folder.mkdir(mode=0o700)
+    addresses = {GATEWAY: gateway}
+    addresses |= {worker.name: f"unix:{folder}/{i}.sock" for i, worker in enumerate(view.serving)}
+    (folder / "plan.json").write_text(json.dumps(document), encoding="utf-8")
+    (folder / "peers.json").write_text(json.dumps(addresses), encoding="utf-8")
+    return addresses
+
+
+def agent_command(directory: Path, folder: Path, worker: str, address: str) -> list[str]:
+    """How the agent of one worker is started."""
+    own = [f"--worker={worker}", f"--listen={address}", f"--root={directory}"]
+    return [*_PYTHON, "jellybean_agent", *_files(folder), *own]
+
+
+def gateway_command(folder: Path, own: Sequence[str]) -> list[str]:
+    """How the gateway is started, with the plan of a folder."""
+    return [*_PYTHON, "jellybean.serving.gateway_main", *_files(folder), *own]
+
+
+def _files(folder: Path) -> list[str]:
+    files = {"plan": "plan.json", "peers": "peers.json", "links": "links"}
+    return [f"--{name}={folder / file}" for name, file in files.items()]
 
 
 def _run_folder() -> Path:
     """A private folder (mode 0700) whose sockets have short enough paths."""
     folder = Path(tempfile.mkdtemp(prefix="jellybean-"))
-    if len(str(folder)) + len("/9999.sock") >= _MAX_SOCKET_PATH:
+    if len(str(folder)) + len("/99/9999.sock") >= _MAX_SOCKET_PATH:
         folder.rmdir()
         folder = Path(tempfile.mkdtemp(prefix="jellybean-", dir="/tmp"))
     return folder
@@ -351,39 +395,6 @@ def _refuse_second(directory: Path) -> None:
         how = f"stop it with `jellybean down {directory}`"
         raise AlreadyRunningError(f"{directory} is up already{where} ({names}); {how}")
     clear_state(directory, state)
-
-
-def _stop(processes: list[psutil.Process], graceful_s: float) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-    until = time.monotonic() + graceful_s
-    while any(_lives(process) for process in processes) and time.monotonic() < until:
-        time.sleep(0.02)
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    until = time.monotonic() + graceful_s
-    while any(_lives(process) for process in processes) and time.monotonic() < until:
-        time.sleep(0.02)
-
-
-def _lives(process: psutil.Process) -> bool:
-    """Whether it still runs; one that only waits to be reaped by its parent does not."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _death(name: str, code: int, log: Path) -> str:
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
-    except OSError:
-        lines = []
-    told = "".join(f"\n    {line}" for line in lines)
-    return f"{name} {how}; the end of {log}:{told}" if told else f"{name} {how}; its log is empty"
 
 
 @contextlib.contextmanager

@@ -5,19 +5,22 @@ A process is known by its id and start time: an id that was given to somebody el
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from jellybean.folders import STATE_FOLDER
+from jellybean.folders import STATE_FOLDER, state_folder
 from jellybean.serving.errors import NotRunningError
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 GATEWAY_NAME = "gateway"
 _SAME_START_S = 2.0  # psutil derives start times from the boot time, which is read with some play
 
@@ -31,6 +34,9 @@ class ProcessState:
     started: float
     address: str
     log: str
+    command: tuple[str, ...] = ()
+    restarts: int = 0
+    death: str = ""  # how the one before it ended
 
     def process(self) -> psutil.Process | None:
         """The living process, or None when it has ended."""
@@ -44,27 +50,32 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A run: its plan, its processes and its private folder (sockets, plan, links)."""
+    """A run: its plan, its processes and its private folder, in which each plan has one (sockets, plan, links).
+
+    `keeper` starts what died again; it is none of the plan's processes.
+    """
 
     plan: str
     workflow: str
     folder: str
+    plan_folder: str
     gateway_address: str = ""  # that this user's processes take; empty while it starts
     clients_address: str = ""  # for others: the TCP port, where there is one
     stopping: bool = False
     processes: tuple[ProcessState, ...] = ()
+    keeper: ProcessState | None = None
 
     @property
     def plan_path(self) -> Path:
-        return Path(self.folder) / "plan.json"
+        return Path(self.plan_folder) / "plan.json"
 
     @property
     def links_path(self) -> Path:
-        return Path(self.folder) / "links"
+        return Path(self.plan_folder) / "links"
 
     def alive(self) -> list[tuple[ProcessState, psutil.Process]]:
-        """The processes that live."""
-        found = ((state, state.process()) for state in self.processes)
+        """The processes that live, the keeper last."""
+        found = ((state, state.process()) for state in (*self.processes, self.keeper) if state is not None)
         return [(state, process) for state, process in found if process is not None]
 
 
@@ -79,10 +90,23 @@ def read_state(directory: Path) -> RunState | None:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
         if found.pop("version") != STATE_VERSION:
             return None
-        processes = tuple(ProcessState(**item) for item in found.pop("processes"))
-        return RunState(**found, processes=processes)
+        processes = tuple(_process(item) for item in found.pop("processes"))
+        keeper = found.pop("keeper")
+        return RunState(**found, processes=processes, keeper=keeper and _process(keeper))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _process(item: dict[str, Any]) -> ProcessState:
+    return ProcessState(**{**item, "command": tuple(item["command"])})
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Nobody else changes what is written down of a run meanwhile."""
+    with (state_folder(directory) / "run.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def write_state(directory: Path, state: RunState) -> None:

@@ -5,7 +5,6 @@ Its version is the start of the plan's hash: another plan is another version.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 
 from jellybean.serving.gateway import Gateway
@@ -79,7 +78,7 @@ class Workflow:
         self, model: str, inputs: Mapping[str, agent_pb2.Tensor], timeout_s: float | None
     ) -> Mapping[str, agent_pb2.Tensor]:
         """As any other request; clients' ids are not ours, so two requests of one id may be in hand."""
-        outcome, outputs = await self._gateway.infer(inputs, timeout_s, uuid.uuid4().hex)
+        outcome, outputs = await self._gateway.infer(inputs, timeout_s)
         if outcome is not None:
             raise StatusError(outcome.status, outcome.reason)
         return outputs

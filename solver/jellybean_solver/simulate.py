@@ -7,6 +7,7 @@ is around it: arrivals, routes, links, the time a run takes with as many request
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ class SourceMessage:
     downstream: str
     path: Path = ()
     payload: None = None
+    until: float = math.inf  # no deadline
 
 
 @dataclass(slots=True)

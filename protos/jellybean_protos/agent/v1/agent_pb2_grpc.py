@@ -58,7 +58,8 @@ class AgentServicer:
 
     def Deliver(self, request_iterator, context):
         """The sender may have as many messages in flight as it holds credit; the receiver answers each message it has taken
-        out of its inbox with fresh credit. The first reply on a stream grants the initial credit.
+        out of its inbox with fresh credit, in order, so that who sent it knows what arrived. The first reply on a stream
+        grants the initial credit; a reply of none says every half second that the receiver lives.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,97 @@
+"""Keeps a run whole: starts again what died, with growing pauses, until the run is told to stop.
+
+A process of its own, so that it is there whether `up` stays in front or not. It knows only what the run's state file
+says, and changes that file only under its lock: a run that is stopping gets no new process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from jellybean.serving.processes import Child, describe, spawn, told
+from jellybean.serving.state import ProcessState, RunState, locked, read_state, state_path, write_state
+
+LOG = logging.getLogger("jellybean.keeper")
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
+_STEADY_S = 20.0  # a process that lived this long was no failure to start
+_LOOK_S = 0.1
+
+
+class Keeper:
+    """Looks after one run."""
+
+    def __init__(self, directory: Path, folder: str) -> None:
+        self._directory, self._folder = directory, folder
+        self._children: dict[str, Child] = {}  # those that this process has started
+        self._pause_s: dict[str, float] = {}
+        self._due_s: dict[str, float] = {}  # name of a process that died -> when it is started again
+        self._state: RunState | None = None
+        self._read_ns = 0
+
+    def run(self) -> None:
+        """Until the run stops, or another has taken its place."""
+        while (state := self._look()) is not None:
+            for process in state.processes:
+                if process.process() is None and self._is_due(process):
+                    self._again(process.name)
+            time.sleep(_LOOK_S)
+
+    def _look(self) -> RunState | None:
+        """The run's state, read when it has changed; None when it is over."""
+        try:
+            changed_ns = state_path(self._directory).stat().st_mtime_ns
+        except OSError:
+            return None
+        if changed_ns != self._read_ns:
+            self._state, self._read_ns = read_state(self._directory), changed_ns
+        state = self._state
+        return None if state is None or state.stopping or state.folder != self._folder else state
+
+    def _is_due(self, process: ProcessState) -> bool:
+        """Whether a process that died is to be started now; the first look decides when."""
+        now_s = time.monotonic()
+        if process.name not in self._due_s:
+            steady = time.time() - process.started > _STEADY_S
+            pause_s = FIRST_PAUSE_S if steady else self._pause_s.get(process.name, FIRST_PAUSE_S)
+            self._pause_s[process.name] = min(2 * pause_s, MOST_PAUSE_S)
+            self._due_s[process.name] = now_s + pause_s
+        return self._due_s[process.name] <= now_s
+
+    def _again(self, name: str) -> None:
+        """Start a process again, if the run still wants it."""
+        with locked(self._directory):
+            state = read_state(self._directory)
+            if state is None or state.stopping or state.folder != self._folder:
+                return
+            dead = next((process for process in state.processes if process.name == name), None)
+            if dead is None or dead.process() is not None:  # another plan took over
+                return
+            child = self._children.pop(name, None)
+            how = told(name, None if child is None or child.pid != dead.pid else child.poll(), Path(dead.log))
+            child = spawn(dead.command, self._directory, Path(dead.log), again=True)
+            try:
+                found = describe(name, child, dead.command, dead.address, Path(dead.log))
+            except psutil.Error:  # it died at once: the next look sees it
+                found = dataclasses.replace(dead, pid=child.pid)
+            found = dataclasses.replace(found, restarts=dead.restarts + 1, death=how)
+            processes = tuple(found if process.name == name else process for process in state.processes)
+            write_state(self._directory, dataclasses.replace(state, processes=processes))
+        self._children[name] = child
+        del self._due_s[name]
+        LOG.warning("%s is started again, for the %d. time", how, found.restarts)
+
+
+def main() -> None:
+    """`python -m jellybean.serving.keeper DIR RUN`."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    Keeper(Path(sys.argv[1]), sys.argv[2]).run()
+
+
+if __name__ == "__main__":
+    main()

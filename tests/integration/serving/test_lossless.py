@@ -1,0 +1,169 @@
+"""Nothing lost, nothing answered twice: three replicas under steady load, with real processes and real signals.
+
+The counts are small here and whole under `nightly`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serving_models import make_plan, scale
+from steady_load import SteadyLoad
+
+from jellybean.serving import launcher
+from jellybean.serving.client import Client
+from jellybean.serving.errors import NotRunningError, RequestError
+from jellybean.serving.state import read_state
+
+pytestmark = pytest.mark.alone
+
+REPLICAS = ("cloud-1", "cloud-2", "cloud-3")
+RATE_PER_S = 40.0
+ONES = {"x": np.ones((1, 4), np.float32)}
+few_and_many = pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.nightly)])
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project whose plan is up: three workers that do the same, on devices that take 20 ms."""
+    root = tmp_path_factory.mktemp("replicas")
+    operators = {"double": (["x"], scale(root / "models/double.onnx", 2.0))}
+    routes = [(1 / 3, {"double": name}) for name in REPLICAS]
+    launcher.up(root, make_plan(root, operators, routes, sources={"x": "edge"}, slow_s=0.02), port=0, insecure=True)
+    yield root
+    launcher.down(root, timeout_s=1.0)
+    with pytest.raises(NotRunningError):
+        Client.of(root)
+
+
+def pid(directory: Path, name: str) -> int:
+    """Of the process that plays a worker now."""
+    state = read_state(directory)
+    assert state is not None
+    return next(process.pid for process in state.processes if process.name == name)
+
+
+def all_ready(client: Client) -> bool:
+    return client.status().state == "ready"
+
+
+@few_and_many
+def test_killed_replicas_lose_nothing_and_come_back(directory: Path, times: int) -> None:
+    with Client.of(directory) as client:
+        until(lambda: all_ready(client))
+        before = client.status()
+        with SteadyLoad(client.address, RATE_PER_S) as load:
+            for number in range(times):
+                name = REPLICAS[number % 3]
+                killed = pid(directory, name)
+                until(lambda: client.status().requests_in_hand >= 1)
+                os.kill(killed, signal.SIGKILL)
+                until(lambda name=name: client.status().workers[name] == "gone")
+                until(lambda: all_ready(client))
+                assert pid(directory, name) != killed
+        load.check()
+        after = client.status()
+        assert after.answered - before.answered == load.sent
+        assert after.failed == before.failed
+        assert after.left_out - before.left_out == times
+
+
+@pytest.mark.parametrize("times", [3, pytest.param(40, marks=pytest.mark.nightly)])
+def test_replicas_told_to_leave_lose_nothing_and_come_back(directory: Path, times: int) -> None:
+    with Client.of(directory) as client:
+        until(lambda: all_ready(client))
+        before = client.status()
+        with SteadyLoad(client.address, RATE_PER_S) as load:
+            for number in range(times):
+                name = REPLICAS[number % 3]
+                told = pid(directory, name)
+                os.kill(told, signal.SIGTERM)
+                until(lambda name=name: client.status().workers[name] != "ready")
+                until(lambda name=name, told=told: pid(directory, name) != told)
+                until(lambda: all_ready(client))
+        load.check()
+        after = client.status()
+        assert (after.failed, after.retried) == (before.failed, before.retried)  # nobody even had to try again
+
+
+def test_requests_move_away_from_a_frozen_replica_within_three_seconds(directory: Path) -> None:
+    with Client.of(directory) as client:
+        until(lambda: all_ready(client))
+        frozen = pid(directory, "cloud-2")
+        with SteadyLoad(client.address, RATE_PER_S) as load:
+            until(lambda: load.sent > 20)
+            began_s = time.monotonic()
+            os.kill(frozen, signal.SIGSTOP)
+            try:
+                until(lambda: client.status().workers["cloud-2"] == "gone", 10.0)
+                left_out_s = time.monotonic() - began_s
+                assert "nothing was heard" in client.status().reasons["cloud-2"]
+                time.sleep(1.0)
+            finally:
+                os.kill(frozen, signal.SIGCONT)
+            until(lambda: all_ready(client))
+        load.check()
+        assert pid(directory, "cloud-2") == frozen  # the same process serves again
+        slowest_s = max(took_s for sent_s, took_s in load.latencies_s)
+        assert left_out_s < 3.0
+        assert slowest_s < 3.5
+
+
+def test_a_request_id_is_answered_once(directory: Path) -> None:
+    with Client.of(directory) as client:
+        client.infer(ONES, request_id="once")
+        with pytest.raises(RequestError, match="'once' was answered already") as caught:
+            client.infer(ONES, request_id="once")
+        assert caught.value.status == "ALREADY_EXISTS"
+
+
+def test_a_gateway_that_dies_is_there_again_on_its_port(directory: Path) -> None:
+    with Client.of(directory) as client:
+        until(lambda: all_ready(client))
+        killed = pid(directory, "gateway")
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: pid(directory, "gateway") != killed)
+
+        def answers() -> bool:
+            try:
+                return client.infer(ONES, timeout_s=2.0)["double"].tolist() == [[2, 2, 2, 2]]
+            except RequestError:
+                return False
+
+        until(answers)
+
+
+def test_the_gateways_metrics(tmp_path: Path, start: Callable[..., launcher.Running]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
+    document = make_plan(tmp_path, operators, [(1.0, {"double": "cloud-1"})], sources={"x": "edge"})
+    running = start(tmp_path, document, metrics_port=port, max_in_hand=1)
+    with Client(running.gateway_address) as client:
+        client.infer(ONES)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+            found = response.read().decode()
+    for line in (
+        "answered_total 1.0",
+        "refused_total 0.0",
+        "retries_total 0.0",
+        "in_hand 0.0",
+        'workers{state="ready"} 1.0',
+    ):
+        assert f"\njellybean_gateway_{line}\n" in found

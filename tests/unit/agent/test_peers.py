@@ -1,0 +1,168 @@
+"""The sending end of a stream, whose receiver breaks off or says nothing: what is told, what is sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from jellybean_agent import peers
+from jellybean_agent.channels import Transport
+from jellybean_agent.peers import Lost, Peer
+from jellybean_protos.agent.v1 import agent_pb2
+
+PLAIN = Transport(insecure=True)
+_EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
+
+
+class Receiver:
+    """Takes `takes` messages per stream, gives credit back for `credits` of them, then does as `then` says."""
+
+    def __init__(self, takes: int, credits: int, then: str) -> None:
+        self.takes, self.credits, self.then = takes, credits, then
+        self.got: list[agent_pb2.Message] = []
+        self.streams = 0
+
+    async def deliver(self, _requests: Any, context: Any) -> None:
+        self.streams += 1
+        await context.write(agent_pb2.Credit(messages=64))
+        for taken in range(self.takes):
+            message = await context.read()
+            if message is _EOF:
+                return
+            self.got.append(message)
+            if taken < self.credits:
+                await context.write(agent_pb2.Credit(messages=1))
+        if self.then == "break":
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "broken off")
+        await asyncio.sleep(60)
+
+
+def with_receiver(receiver: Receiver, test: Callable[[str], Awaitable[None]]) -> None:
+    async def run() -> None:
+        server = grpc.aio.server()
+        deliver = grpc.stream_stream_rpc_method_handler(
+            receiver.deliver, agent_pb2.Message.FromString, agent_pb2.Credit.SerializeToString
+        )
+        handler = grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver})
+        server.add_generic_rpc_handlers((handler,))
+        port = PLAIN.bind(server, "127.0.0.1:0")
+        await server.start()
+        try:
+            await test(f"127.0.0.1:{port}")
+        finally:
+            await server.stop(0)
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def message(number: int) -> agent_pb2.Message:
+    tensor = agent_pb2.Tensor(dtype="uint8", shape=[1], data=bytes([number]))
+    return agent_pb2.Message(request_id=str(number), downstream="double", tensor=tensor)
+
+
+def names(messages: Sequence[agent_pb2.Message]) -> list[str]:
+    return [found.request_id for found in messages]
+
+
+def noting(lost: list[tuple[str, list[str]]]) -> Lost:
+    return lambda _name, why, messages: lost.append((why, names(messages)))
+
+
+def test_what_may_not_have_arrived_is_told_when_the_stream_breaks() -> None:
+    receiver = Receiver(takes=4, credits=2, then="break")
+    lost: list[tuple[str, list[str]]] = []
+
+    async def test(address: str) -> None:
+        peer = Peer(
+            "b-1",
+            address,
+            sender="a-1",
+            transport=PLAIN,
+            on_lost=lambda _name, why, what: lost.append((why, names(what))),
+        )
+        for number in range(4):
+            peer.put(message(number))
+        await until(lambda: bool(lost))
+        assert lost == [("broken off", ["2", "3"])]
+        assert (peer.queued, names(receiver.got)) == (0, ["0", "1", "2", "3"])
+        await peer.close()
+
+    with_receiver(receiver, test)
+
+
+def test_one_that_keeps_sends_again_what_may_not_have_arrived_whole() -> None:
+    receiver = Receiver(takes=4, credits=2, then="break")
+
+    async def test(address: str) -> None:
+        peer = Peer("", address, sender="a-1", transport=PLAIN, on_lost=lambda *_: None, keeps=True)
+        for number in range(4):
+            peer.put(message(number))
+        await until(lambda: receiver.streams == 2 and len(receiver.got) == 6)
+        assert names(receiver.got) == ["0", "1", "2", "3", "2", "3"]
+        assert [found.tensor.data for found in receiver.got[4:]] == [b"\2", b"\3"]
+        await until(lambda: peer.queued == 0)
+        await peer.close()
+
+    with_receiver(receiver, test)
+
+
+def test_a_receiver_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "SILENT_S", 0.5)
+    receiver = Receiver(takes=0, credits=0, then="sleep")
+    lost: list[tuple[str, list[str]]] = []
+
+    async def test(address: str) -> None:
+        peer = Peer(
+            "b-1",
+            address,
+            sender="a-1",
+            transport=PLAIN,
+            on_lost=lambda _name, why, what: lost.append((why, names(what))),
+        )
+        began_s = time.monotonic()
+        peer.put(message(7))
+        await until(lambda: bool(lost))
+        assert time.monotonic() - began_s >= 0.5
+        assert lost[0][0].startswith("nothing was heard from it for 0.")
+        assert lost[0][1] == ["7"]
+        await peer.close()
+
+    with_receiver(receiver, test)
+
+
+def test_what_is_too_late_or_forgotten_does_not_leave_and_the_rest_says_what_time_is_left() -> None:
+    receiver = Receiver(takes=9, credits=9, then="sleep")
+
+    async def test(address: str) -> None:
+        peer = Peer("b-1", address, sender="a-1", transport=PLAIN, on_lost=lambda *_: None)
+        now_s = time.monotonic()
+        peer.put(message(0), until_s=now_s - 1.0)
+        peer.put(message(1), now_s + 0.2, now_s + 5.0)
+        peer.put(message(2), now_s + 0.1)
+        peer.put(message(3), now_s + 60.0, now_s + 9.0)  # it crosses its link too late
+        peer.put(message(4), now_s + 0.1)
+        peer.forget("4")
+        await until(lambda: len(receiver.got) == 2)
+        assert names(receiver.got) == ["2", "1"]
+        assert receiver.got[0].left_s == 0.0  # no deadline
+        assert 0.0 < receiver.got[1].left_s <= 4.8
+        assert (peer.expired, peer.queued) == (1, 1)
+        peer.expire(now_s + 9.0)
+        assert (peer.expired, peer.queued) == (2, 0)
+        peer.expire(math.inf)
+        await peer.close()
+
+    with_receiver(receiver, test)
