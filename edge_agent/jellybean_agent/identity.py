@@ -73,6 +73,7 @@ RULES: Mapping[str, frozenset[Role]] = {
     f"{_GATEWAY}Infer": _CLIENTS,
     f"{_GATEWAY}Status": _CLIENTS,
     f"{_GATEWAY}Drain": frozenset({Role.ADMIN}),
+    f"{_GATEWAY}Replace": frozenset({Role.ADMIN}),
     "/inference.GRPCInferenceService/": _CLIENTS,  # all of a service
     "/grpc.health.v1.Health/": _ANYONE,
     "/grpc.reflection.v1alpha.ServerReflection/": _ANYONE,

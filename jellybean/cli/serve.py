@@ -18,6 +18,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.planning import unproven
 from jellybean.tensor_files import Array, read_npy, read_npz
 from jellybean_agent.errors import in_words
+from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import to_document
 from jellybean_solver.streams import request_streams
 
@@ -59,10 +60,8 @@ def up(
     start(project, detach=detach, **face)
 
 
-def start(project: Project, *, detach: bool, port: int | None = None, http_port: int = 0, **face: Any) -> None:
-    """Start the plan's processes; stays in front unless detached. `face`: more of what `launcher.up` takes."""
-    from jellybean.serving import launcher
-
+def servable(project: Project) -> tuple[Plan, int]:
+    """The project's plan, if it can be served here, and its number of workers. JellyBeanError otherwise."""
     plan = plan_of(project)
     if len(request_streams(plan)) > 1:
         raise JellyBeanError(
@@ -84,6 +83,14 @@ def start(project: Project, *, detach: bool, port: int | None = None, http_port:
         )
     if (warning := unproven(plan)) is not None:
         warn(warning)
+    return plan, workers
+
+
+def start(project: Project, *, detach: bool, port: int | None = None, http_port: int = 0, **face: Any) -> None:
+    """Start the plan's processes; stays in front unless detached. `face`: more of what `launcher.up` takes."""
+    from jellybean.serving import launcher
+
+    plan, workers = servable(project)
     with progress("up") as advance:
         running = launcher.up(
             project.directory,
@@ -110,6 +117,21 @@ def start(project: Project, *, detach: bool, port: int | None = None, http_port:
         return
     if died:
         raise typer.Exit(EXIT_FAILURE)
+
+
+@app.command(epilog=example("jellybean plan my-digits --set slo.accuracy=80 && jellybean apply my-digits"))
+def apply(directory: Directory, overrides: Overrides = None) -> None:
+    """Have what is up serve the current plan: new workers beside the old ones, a switch, no request lost."""
+    from jellybean.serving import replacing
+
+    project = load_project(directory, overrides or ())
+    plan, workers = servable(project)
+    with progress("apply") as advance:
+        changed = replacing.apply(project.directory, to_document(plan), progress=advance)
+    if changed:
+        out.print(f"serving the new plan of {plan.name} with {workers} workers", style="green")
+    else:
+        out.print(f"{plan.name} is served by this plan already")
 
 
 @app.command(epilog=example("jellybean down my-digits"))

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import math
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -26,10 +28,10 @@ from jellybean.serving.inputs import check_inputs
 from jellybean.serving.retries import RetryBudget
 from jellybean_agent.channels import Transport
 from jellybean_agent.driver import read_path
-from jellybean_agent.errors import AgentError, InvalidInputError, status_from_number, status_of
+from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_from_number, status_of
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
-from jellybean_agent.plan_view import PlanView
+from jellybean_agent.plan_view import PlanView, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
@@ -38,6 +40,7 @@ MAX_BYTES_IN_HAND = 2**30  # of inputs, which are kept for another try
 TIMEOUT_S = 60.0
 MAX_TRIES = 8  # of one request
 RETRY_SHARE = 0.2  # of the requests, in the long run
+_POLL_S = 0.02
 _TELL_S = 0.05  # before a client's deadline, at most: or he never learns why there was no answer
 ANSWERED_IDS = 65_536  # of clients, that are remembered
 
@@ -110,7 +113,10 @@ class Gateway:
         *,
         max_in_hand: int = MAX_IN_HAND,
         timeout_s: float = TIMEOUT_S,
+        known: set[str] | None = None,
     ) -> None:
+        """`known`: the workers that may talk to this process; those of a plan that takes over are added."""
+        self._transport, self._known = transport, known if known is not None else set()
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._run = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
@@ -125,6 +131,8 @@ class Gateway:
         self._drain_until = math.inf
         self.figures = Figures()
         self.changed = asyncio.Event()  # set whenever `refusing` may be another
+        self._retiring: dict[Fleet, asyncio.Task[None]] = {}  # of plans that another took over from
+        self._replacing = False
         self._fleet = Fleet(view, addresses, links, transport, on_change=self._changed, on_gone=self._gone)
 
     @property
@@ -212,7 +220,68 @@ class Gateway:
         """Fail what is still in hand and end all streams."""
         for request in list(self._requests):
             _finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down"))
+        for fleet, task in self._retiring.items():
+            task.cancel()
+            await fleet.close()
         await self._fleet.close()
+
+    # -- plans --------------------------------------------------------------------------------------------------------
+
+    async def Replace(self, request: gateway_pb2.ReplaceRequest, context: Any) -> gateway_pb2.ReplaceResponse:
+        before = self.view.hash
+        try:
+            view = plan_view(json.loads(request.plan))
+            addresses = {name: self._transport.check(address) for name, address in request.peers.items()}
+            await self.replace(view, addresses, Path(request.links), request.timeout_s)
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
+        except (ValueError, RecursionError) as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the plan is not JSON: {error}")
+        return gateway_pb2.ReplaceResponse(before=before)
+
+    async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path, timeout_s: float) -> None:
+        """Serve new requests by another plan once its workers are ready; those in hand finish by the old one.
+
+        StatusError when they do not become ready in time, or it is another workflow's: the old plan then goes on.
+        """
+        if self._draining or self._replacing:
+            what = "draining" if self._draining else "replacing its plan already"
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"the gateway is {what}")
+        missing = [worker.name for worker in view.serving if worker.name not in addresses]
+        if view.name != self.view.name or missing:
+            why = (
+                f"no address of {missing[0]}" if missing else f"it serves {self.view.name}, the plan is of {view.name}"
+            )
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, why)
+        self._replacing = True
+        self._known.update(worker.name for worker in view.serving)
+        emulated = EmulatedLinks(view.links, links)
+        fleet = Fleet(view, addresses, emulated, self._transport, on_change=self._changed, on_gone=self._gone)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while fleet.state != "ready":
+                    await asyncio.sleep(_POLL_S)
+        except BaseException as error:
+            await fleet.close()
+            emulated.close()
+            if isinstance(error, TimeoutError):
+                reasons = (f"{name} ({worker.reason})" for name, worker in fleet.workers.items() if worker.reason)
+                late = f"not ready within {timeout_s:g} s: {', '.join(reasons) or fleet.waiting_for}"
+                raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, late) from error
+            raise
+        finally:
+            self._replacing = False
+        old, self._fleet = self._fleet, fleet
+        self._retiring[old] = asyncio.create_task(self._retire(old))
+        self._changed()
+
+    async def _retire(self, fleet: Fleet) -> None:
+        """Let the workers of the plan before go once nothing of it is under way."""
+        while fleet.attempts:
+            await asyncio.sleep(_POLL_S)
+        await fleet.close()
+        fleet.links.close()
+        del self._retiring[fleet]
 
     # -- one request --------------------------------------------------------------------------------------------------
 
@@ -293,6 +362,8 @@ class Gateway:
     def _try(self, request: _Request) -> None:
         """Send a request on its way by a route that is open, or have it wait for one."""
         fleet = self._fleet
+        if request.inputs.keys() != fleet.view.source_outputs.keys():
+            raise InvalidInputError("the plan that has taken over has other sources")
         route = fleet.draw()
         if route is None:
             self._waiting[request] = None

@@ -48,14 +48,15 @@ async def serve(given: argparse.Namespace) -> None:
         raise PlanViewError("HTTP has no TLS: --insecure serves it, on the loopback only")
     stop = stop_event()
     with EmulatedLinks(view.links, given.links) as links:
-        workers = transport.server(Policy(view.name, view.workers))
-        clients = transport.server(Policy(view.name, view.workers, plain=Role.CLIENT))
+        known = set(view.workers)
+        workers = transport.server(Policy(view.name, known))
+        clients = transport.server(Policy(view.name, known, plain=Role.CLIENT))
         transport.bind(workers, given.listen or addresses[GATEWAY])
         address = addresses[GATEWAY]
         if given.port is not None:
             address = f"{given.host}:{transport.bind(clients, f'{given.host}:{given.port}')}"
         limits = {"max_in_hand": given.max_in_hand, "timeout_s": given.timeout_s}
-        gateway = Gateway(view, addresses, links, transport, **limits)
+        gateway = Gateway(view, addresses, links, transport, known=known, **limits)
         inference = InferenceService(Workflow(gateway))
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         _add_deliver(workers, gateway)

@@ -90,6 +90,9 @@ class Running:
             while self._children and not self._was_stopped():
                 for name in [name for name, child in self._children.items() if child.poll() is not None]:
                     if name != KEEPER_NAME and not self._was_stopped():
+                        if self._state_now().plan_folder != self.state.plan_folder:  # it left with its plan
+                            del self._children[name]
+                            continue
                         code = self._children.pop(name).returncode  # of those that the keeper started, it knows
                         say(f"{told(name, code, self._log(name))}\n{name} is started again")
                 for process in self._state_now().processes:
@@ -166,7 +169,7 @@ def up(
         raise LaunchError(str(error)) from error
     with contextlib.ExitStack() as signals:
         signals.enter_context(_terminated_as_interrupt())
-        with _lock(directory):
+        with lock(directory):
             _refuse_second(directory)
             face = _Face(port, http_port, tls, insecure, metrics_port)
             launch = _Launch(directory, view, face, max_in_hand, request_timeout_s)
@@ -374,7 +377,7 @@ def _run_folder() -> Path:
 
 
 @contextlib.contextmanager
-def _lock(directory: Path) -> Iterator[None]:
+def lock(directory: Path) -> Iterator[None]:
     """One launcher at a time per project."""
     with (state_folder(directory) / "up.lock").open("w") as file:
         try:
@@ -392,7 +395,7 @@ def _refuse_second(directory: Path) -> None:
     if alive:
         names = ", ".join(process.name for process, _ in alive)
         where = f" on {state.gateway_address}" if state.gateway_address else ""
-        how = f"stop it with `jellybean down {directory}`"
+        how = f"`jellybean apply {directory}` has it serve another plan, `jellybean down {directory}` stops it"
         raise AlreadyRunningError(f"{directory} is up already{where} ({names}); {how}")
     clear_state(directory, state)
 

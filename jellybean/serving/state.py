@@ -63,6 +63,7 @@ class RunState:
     clients_address: str = ""  # for others: the TCP port, where there is one
     stopping: bool = False
     processes: tuple[ProcessState, ...] = ()
+    others: tuple[ProcessState, ...] = ()  # of a plan that is to take over, or did from theirs
     keeper: ProcessState | None = None
 
     @property
@@ -75,7 +76,9 @@ class RunState:
 
     def alive(self) -> list[tuple[ProcessState, psutil.Process]]:
         """The processes that live, the keeper last."""
-        found = ((state, state.process()) for state in (*self.processes, self.keeper) if state is not None)
+        found = (
+            (state, state.process()) for state in (*self.processes, *self.others, self.keeper) if state is not None
+        )
         return [(state, process) for state, process in found if process is not None]
 
 
@@ -91,8 +94,9 @@ def read_state(directory: Path) -> RunState | None:
         if found.pop("version") != STATE_VERSION:
             return None
         processes = tuple(_process(item) for item in found.pop("processes"))
+        others = tuple(_process(item) for item in found.pop("others"))
         keeper = found.pop("keeper")
-        return RunState(**found, processes=processes, keeper=keeper and _process(keeper))
+        return RunState(**found, processes=processes, others=others, keeper=keeper and _process(keeper))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

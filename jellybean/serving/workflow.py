@@ -25,7 +25,7 @@ class Workflow:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._ports: tuple[tuple[Port, ...], tuple[Port, ...]] | None = None  # once workers have told
+        self._ports: tuple[str, tuple[Port, ...], tuple[Port, ...]] | None = None  # of a plan, once workers have told
 
     @property
     def is_ready(self) -> bool:
@@ -33,18 +33,19 @@ class Workflow:
 
     def models(self) -> Mapping[str, Model]:
         view, reason = self._gateway.view, self._gateway.refusing
-        self._ports = self._ports or self._described()
-        inputs, outputs = self._ports or (None, None)
+        if self._ports is None or self._ports[0] != view.hash:
+            self._ports = self._described()
+        _, inputs, outputs = self._ports or ("", None, None)
         return {view.name: Model(view.name, view.hash[:VERSION_DIGITS], PLATFORM, reason, inputs, outputs)}
 
-    def _described(self) -> tuple[tuple[Port, ...], tuple[Port, ...]] | None:
-        """Inputs and outputs; None while a model of theirs is not known."""
+    def _described(self) -> tuple[str, tuple[Port, ...], tuple[Port, ...]] | None:
+        """The plan's hash, inputs and outputs; None while a model of theirs is not known."""
         view = self._gateway.view
         inputs = [self._source(name) for name in view.source_outputs]
         outputs = [self._sink(name) for name in view.sinks]
         if None in inputs or None in outputs:
             return None
-        return tuple(port for port in inputs if port), tuple(port for port in outputs if port)
+        return view.hash, tuple(port for port in inputs if port), tuple(port for port in outputs if port)
 
     def _source(self, name: str) -> Port | None:
         """What fits every model that takes the source's data; None while one of them is not known."""

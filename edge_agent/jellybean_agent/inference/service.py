@@ -143,9 +143,7 @@ class InferenceService:
         """Load and unload: what is loaded where is the plan's decision, and everything of it is loaded already."""
         _refuse_repository(request.repository_name)
         model = find(self._served, request.model_name, "")
-        reason = (
-            f"the plan decides what is loaded, {model.name} too: plan again, then `jellybean down` and `jellybean up`"
-        )
+        reason = f"the plan decides what is loaded, {model.name} too: plan again, then `jellybean apply`"
         raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
 
     # -- requests -----------------------------------------------------------------------------------------------------

@@ -212,6 +212,7 @@ def test_a_stale_state_file_is_recognised(tmp_path: Path, start) -> None:
         "folder": str(tmp_path / "gone"),
         "plan_folder": str(tmp_path / "gone/1"),
         "keeper": None,
+        "others": [],
         "gateway_address": "127.0.0.1:1",
         "stopping": False,
         "processes": [

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,11 @@ import pytest
 from serving_models import make_plan, scale
 from steady_load import SteadyLoad
 
-from jellybean.serving import launcher
+from jellybean.serving import launcher, replacing
 from jellybean.serving.client import Client
-from jellybean.serving.errors import NotRunningError, RequestError
+from jellybean.serving.errors import LaunchError, NotRunningError, RequestError
 from jellybean.serving.state import read_state
+from jellybean_solver.plan_document import Document
 
 pytestmark = pytest.mark.alone
 
@@ -38,13 +39,18 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+def plan(root: Path, workers: Sequence[str], sha256: str | None = None) -> Document:
+    """Workers that all do the same, on devices that take 20 ms."""
+    operators = {"double": (["x"], sha256 or scale(root / "models/double.onnx", 2.0))}
+    routes = [(1 / len(workers), {"double": name}) for name in workers]
+    return make_plan(root, operators, routes, sources={"x": "edge"}, slow_s=0.02)
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project whose plan is up: three workers that do the same, on devices that take 20 ms."""
+    """A project whose plan is up: three workers that do the same."""
     root = tmp_path_factory.mktemp("replicas")
-    operators = {"double": (["x"], scale(root / "models/double.onnx", 2.0))}
-    routes = [(1 / 3, {"double": name}) for name in REPLICAS]
-    launcher.up(root, make_plan(root, operators, routes, sources={"x": "edge"}, slow_s=0.02), port=0, insecure=True)
+    launcher.up(root, plan(root, REPLICAS), port=0, insecure=True)
     yield root
     launcher.down(root, timeout_s=1.0)
     with pytest.raises(NotRunningError):
@@ -122,6 +128,41 @@ def test_requests_move_away_from_a_frozen_replica_within_three_seconds(directory
         slowest_s = max(took_s for sent_s, took_s in load.latencies_s)
         assert left_out_s < 3.0
         assert slowest_s < 3.5
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.nightly)])
+def test_a_plan_is_replaced_under_load(directory: Path, times: int) -> None:
+    with Client.of(directory) as client:
+        until(lambda: all_ready(client))
+        before = client.status()
+        plans = [plan(directory, ("edge-1", "cloud-1")), plan(directory, REPLICAS)]  # the last is as it was
+        with SteadyLoad(client.address, RATE_PER_S) as load:
+            for number in range(times):
+                document = plans[number % 2]
+                folder = read_state(directory).plan_folder
+                assert replacing.apply(directory, document)
+                status, state = client.status(), read_state(directory)
+                assert status.plan == state.plan == document["hash"]
+                assert set(status.workers) == {process.name for process in state.processes} - {"gateway"}
+                assert not state.others
+                assert not Path(folder).exists()
+        load.check()
+        assert not replacing.apply(directory, plans[1])
+        after = client.status()
+        assert after.answered - before.answered == load.sent
+        assert (after.failed, after.retried) == (before.failed, before.retried)
+
+
+def test_a_plan_that_does_not_come_up_leaves_the_old_one_serving(directory: Path) -> None:
+    with Client.of(directory) as client:
+        before = client.status().plan
+        altered = plan(directory, ("edge-1", "cloud-1"), sha256="0" * 64)
+        for _ in range(2):  # the first leaves nothing behind that would keep the second from trying
+            with pytest.raises(LaunchError, match=r"(?s)ended with status 2.*sha256.*altered"):
+                replacing.apply(directory, altered)
+        assert client.status().plan == before
+        assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
+        assert not read_state(directory).others
 
 
 def test_a_request_id_is_answered_once(directory: Path) -> None:

@@ -37,6 +37,31 @@ class InferResponse(_message.Message):
     outputs: _containers.MessageMap[str, _agent_pb2.Tensor]
     def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ...) -> None: ...
 
+class ReplaceRequest(_message.Message):
+    __slots__ = ("plan", "peers", "links", "timeout_s")
+    class PeersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    plan: bytes
+    peers: _containers.ScalarMap[str, str]
+    links: str
+    timeout_s: float
+    def __init__(self, plan: _Optional[bytes] = ..., peers: _Optional[_Mapping[str, str]] = ..., links: _Optional[str] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class ReplaceResponse(_message.Message):
+    __slots__ = ("before",)
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    before: str
+    def __init__(self, before: _Optional[str] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

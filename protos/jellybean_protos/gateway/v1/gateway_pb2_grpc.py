@@ -45,6 +45,11 @@ class GatewayStub:
                 request_serializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusRequest.SerializeToString,
                 response_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.Replace = channel.unary_unary(
+                '/jellybean.gateway.v1.Gateway/Replace',
+                request_serializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.ReplaceRequest.SerializeToString,
+                response_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.ReplaceResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/jellybean.gateway.v1.Gateway/Drain',
                 request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainRequest.SerializeToString,
@@ -67,6 +72,13 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Replace(self, request, context):
+        """Wait until the workers of another plan are ready, then serve new requests by it; those in hand finish by the old one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Drain(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -85,6 +97,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusRequest.FromString,
                     response_serializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusResponse.SerializeToString,
+            ),
+            'Replace': grpc.unary_unary_rpc_method_handler(
+                    servicer.Replace,
+                    request_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.ReplaceRequest.FromString,
+                    response_serializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.ReplaceResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -146,6 +163,33 @@ class Gateway:
             '/jellybean.gateway.v1.Gateway/Status',
             jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusRequest.SerializeToString,
             jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Replace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jellybean.gateway.v1.Gateway/Replace',
+            jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.ReplaceRequest.SerializeToString,
+            jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.ReplaceResponse.FromString,
             options,
             channel_credentials,
             insecure,
