@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from jellybean.documents.explain import Checked
 from jellybean.documents.flow import RATES_DIFFER, Flow, flow_of, rate_in_all
-from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
+from jellybean.documents.models import InfrastructureDocument, InputSpec, WorkflowDocument
 from jellybean.documents.reader import DocPath
 from jellybean.documents.units import close, nearest
 
@@ -76,7 +76,28 @@ def _edges(workflow: Workflow, document: WorkflowDocument, sources: Names, opera
             elif edge.upstream in document.sources and edge.output is not None:
                 message = f"{edge.upstream} is a source: it has no model outputs"
                 workflow.tree.add(_edge_path(workflow, name, index, "output"), message, "leave output out")
+            _ratios(workflow, document, edge, ("operators", name, "inputs", index, "ratio"))
     return read
+
+
+def _ratios(workflow: Workflow, document: WorkflowDocument, edge: InputSpec, path: DocPath) -> None:
+    """A ratio by variant has one for each variant of the upstream, and no other."""
+    if edge.upstream in document.sources and (edge.by_variant or edge.measured):
+        message = f"{edge.upstream} is a source: its ratio depends on no variant"
+        workflow.tree.add(path, message, "write one number: ratio: 4")
+        return
+    if not edge.by_variant or edge.upstream not in document.operators or workflow.unknown("operators", edge.upstream):
+        return
+    known = document.operators[edge.upstream].variants
+    chosen = workflow.tree.place(("operators", edge.upstream, "variants")).line is None  # by an override, from those
+    strangers = [variant for variant in edge.by_variant if variant not in known]
+    for variant in () if chosen else strangers:
+        hint = close(variant, known) or f"variants: {', '.join(known)}"
+        workflow.tree.add((*path, variant), f"{edge.upstream} has no variant {variant!r}", hint, key=True)
+    missing = [name for name in known if name not in edge.by_variant and nearest(name, strangers) is None]
+    if missing:
+        message = f"no ratio of variant {', '.join(missing)} of {edge.upstream}"
+        workflow.tree.add(path, message, "write a ratio for each variant, one number, or measured")
 
 
 def _edge_path(workflow: Workflow, operator: str, index: int, key: str) -> DocPath:

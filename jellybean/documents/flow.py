@@ -1,7 +1,8 @@
 """How requests flow: edge kinds, levels and rates of a workflow's operators.
 
 A level is the chain of fan-outs that are open. Edges without `ratio` and `gather` keep it, a ratio opens one, a gather
-closes the innermost. A join needs all its inputs on one level and at one rate, because it joins by request.
+closes the innermost. A join needs all its inputs on one level and at one rate, because it joins by request. On one
+level ratios by variant are those of the same fan-outs: rates that agree for one selection agree for all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 
-from jellybean.documents.models import InputSpec, OperatorSpec, SourceSpec, WorkflowDocument
+from jellybean.documents.models import MEASURED, InputSpec, OperatorSpec, SourceSpec, WorkflowDocument
 from jellybean.documents.reader import DocPath
 from jellybean_solver.problem import Edge, EdgeKind
 
@@ -22,11 +23,15 @@ RATES_DIFFER = "rates differ after ratios"
 
 @dataclass(frozen=True, slots=True)
 class FanOut:
-    """An open fan-out: whose rows became requests, and how many on average. Two edges from one output share it."""
+    """An open fan-out: whose rows became requests, and how many on average. Two edges from one output share it.
+
+    `fixed` where that is the same for all variants; else `ratio` is the least that the document says, or 1.
+    """
 
     upstream: str
     output: str | None
     ratio: float
+    fixed: bool = True
 
 
 Level = tuple[FanOut, ...]
@@ -99,14 +104,22 @@ def _follow(flow: Flow, name: str, inputs: tuple[InputSpec, ...]) -> None:
     edges: list[Edge] = []
     streams: list[Stream] = []
     for index, (spec, stream) in enumerate(zip(inputs, upstreams, strict=True)):
-        closes = spec.gather or (spec.ratio is not None and len(inputs) > 1 and len(stream.level) == min(depths) + 1)
+        deeper = len(inputs) > 1 and len(stream.level) == min(depths) + 1
+        closes = spec.gather or (spec.ratio is not None and deeper)
         if closes and not stream.level:
             message = f"gathers {spec.upstream}, but no fan-out is open there"
             flow.problems.append(((*path, index), message, "leave gather out, or give a ratio to an edge before it"))
             return
         edge, after = _edge(name, spec, stream, closes=closes)
+        if closes and spec.ratio is not None and not stream.level[-1].fixed:
+            message = f"the ratio to {stream.level[-1].upstream} that this closes depends on the variant"
+            flow.problems.append(((*path, index), message, "write gather: true instead of a ratio"))
+            return
         if closes and spec.ratio is not None and not _close(spec.ratio * stream.level[-1].ratio, 1.0):
-            rates = [up.rate_per_s * (e.ratio or 1.0) for e, up in zip(inputs, upstreams, strict=True)]  # as written
+            rates = [
+                up.rate_per_s * min((e.ratios or {}).values(), default=1.0)
+                for e, up in zip(inputs, upstreams, strict=True)
+            ]  # as written
             flow.problems.append(((*path, index), *_rates_differ(name, inputs, rates)))
             return
         edges.append(edge)
@@ -124,10 +137,11 @@ def _edge(name: str, spec: InputSpec, stream: Stream, *, closes: bool) -> tuple[
         ratio = 1.0 / stream.level[-1].ratio
         after = Stream(stream.rate_per_s * ratio, stream.level[:-1])
         return Edge(spec.upstream, name, EdgeKind.GATHER, ratio, spec.output), after
-    if spec.ratio is not None:
-        level = (*stream.level, FanOut(spec.upstream, spec.output, spec.ratio))
-        edge = Edge(spec.upstream, name, EdgeKind.FAN_OUT, spec.ratio, spec.output)
-        return edge, Stream(stream.rate_per_s * spec.ratio, level)
+    if spec.ratios is not None:
+        ratio = min(spec.ratios.values(), default=1.0)
+        level = (*stream.level, FanOut(spec.upstream, spec.output, ratio, spec.ratio is not None))
+        edge = Edge(spec.upstream, name, EdgeKind.FAN_OUT, ratio, spec.output)
+        return edge, Stream(stream.rate_per_s * ratio, level)
     return Edge(spec.upstream, name, EdgeKind.EACH, 1.0, spec.output), stream
 
 
@@ -166,19 +180,29 @@ def _words(level: Level) -> str:
 
 def _same_rows(flow: Flow, workflow: WorkflowDocument) -> None:
     """Edges that fan out one output make the same children, so their ratios agree."""
-    seen: dict[tuple[str, str | None], Edge] = {}
+    seen: dict[tuple[str, str | None], tuple[str, InputSpec]] = {}
     for name, edges in flow.edges.items():
-        for index, edge in enumerate(edges):
+        for index, (edge, spec) in enumerate(zip(edges, workflow.operators[name].inputs, strict=True)):
             if edge.kind is not EdgeKind.FAN_OUT:
                 continue
-            first = seen.setdefault((edge.upstream, edge.output), edge)
-            if not _close(first.ratio, edge.ratio):
-                figures = f"{edge.ratio:g} here, {first.ratio:g} to {first.downstream}"
+            downstream, first = seen.setdefault((edge.upstream, edge.output), (name, spec))
+            if not _same(first, spec):
+                figures = f"{_ratio_words(spec)} here, {_ratio_words(first)} to {downstream}"
                 message = f"two ratios for the rows of one output of {edge.upstream}: {figures}"
                 path: DocPath = ("operators", name, "inputs", index)
                 if len(workflow.operators[name].inputs) > index:
                     path = (*path, "ratio")
                 flow.problems.append((path, message, "write one ratio, or name another output"))
+
+
+def _same(first: InputSpec, second: InputSpec) -> bool:
+    left, right = first.ratios or {}, second.ratios or {}
+    return left.keys() == right.keys() and all(_close(left[variant], right[variant]) for variant in left)
+
+
+def _ratio_words(spec: InputSpec) -> str:
+    by_variant = ", ".join(f"{variant} {ratio:g}" for variant, ratio in spec.by_variant.items())
+    return f"{spec.ratio:g}" if spec.ratio is not None else by_variant or MEASURED
 
 
 def _close(left: float, right: float) -> bool:

@@ -6,6 +6,7 @@ What one document can say of itself is checked here; what needs two of them, or 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
@@ -68,14 +69,34 @@ class SourceSpec(Strict):
     inputs: ArrayRef | None = Field(default=None, description="Held-out inputs, one per row: data/heldout.npz#images.")
 
 
+ANY_VARIANT = "*"
+MEASURED = "measured"
+
+
+def _ratios(value: Any) -> Any:
+    """A number is that of all variants; what is measured is not known here."""
+    if value == MEASURED:
+        return {}
+    if isinstance(value, dict) and not value:
+        raise UnitError("is empty", "write a ratio for each variant of the upstream, one number, or measured")
+    return value if isinstance(value, dict) else {ANY_VARIANT: value}
+
+
+Ratios = Annotated[
+    dict[str, Annotated[Ratio, Field(gt=0)]],
+    BeforeValidator(_ratios, json_schema_input_type=Ratio | Literal["measured"] | dict[Name, Ratio]),
+]
+
+
 class InputSpec(Strict):
     """An edge into an operator; a plain name is short for `{from: name}`."""
 
     upstream: Name = Field(alias="from", description="The source or operator that the data comes from.")
-    ratio: Ratio | None = Field(
+    ratios: Ratios | None = Field(
         default=None,
-        gt=0,
-        description="Fan-out: the mean number of requests that one upstream output becomes (4, or 0.3 to thin).",
+        alias="ratio",
+        description="Fan-out: the mean number of requests that one upstream output becomes (4, or 0.3 to thin); by the "
+        "upstream's variant: {small: 3.1, large: 4.4}; or `measured`: what the profile knows of each variant.",
     )
     gather: bool = Field(default=False, description="Wait for all children of the innermost open fan-out.")
     output: Annotated[str, Field(min_length=1)] | None = Field(
@@ -87,11 +108,26 @@ class InputSpec(Strict):
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
-        if self.gather and self.ratio is not None:
+        if self.gather and self.ratios is not None:
             raise UnitError(
                 "gather and ratio exclude each other", "a gather's ratio follows from the fan-out it closes"
             )
         return self
+
+    @property
+    def ratio(self) -> float | None:
+        """The one number of all variants; None where it depends on them, or there is no fan-out."""
+        return self.ratios.get(ANY_VARIANT) if self.ratios else None
+
+    @property
+    def by_variant(self) -> Mapping[str, float]:
+        """The ratio of each of the upstream's variants, where the document says them."""
+        return self.ratios if self.ratios and self.ratio is None else {}
+
+    @property
+    def measured(self) -> bool:
+        """Whether the profile has the ratios."""
+        return self.ratios is not None and not self.ratios
 
 
 def _edge(value: Any) -> Any:

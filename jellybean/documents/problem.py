@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from jellybean.documents.flow import Flow, flow_of
@@ -149,6 +150,7 @@ def _operators(
                 infrastructure,
                 readers[name],
                 most,
+                _ratios(workflow, name, variant, profiles.operators[name][variant]),
             )
             for variant, spec in operator.variants.items()
         )
@@ -163,6 +165,7 @@ def _variant(
     infrastructure: InfrastructureDocument,
     readers: list[str],
     most: int,
+    ratios: Mapping[str, float],
 ) -> Variant:
     """With batch sizes up to `most`, and the memory that the one in use takes."""
     service: dict[str, Times] = {}
@@ -178,7 +181,19 @@ def _variant(
         if stated:
             memory[pool] = max(stated)
     messages = {reader: profile.bytes_to(reader) or 0.0 for reader in readers}
-    return Variant(name, service, messages, memory, model, profile.children)
+    return Variant(name, service, messages, memory, model, profile.children, ratios)
+
+
+def _ratios(workflow: WorkflowDocument, operator: str, variant: str, profile: VariantProfile) -> dict[str, float]:
+    """The variant's own on the fan-outs where they differ by variant: as written, or where it says so as measured."""
+    found: dict[str, float] = {}
+    for downstream, spec in workflow.operators.items():
+        for edge in spec.inputs:
+            if edge.upstream == operator and edge.measured:
+                found[downstream] = profile.mean_children
+            elif edge.upstream == operator and edge.by_variant:
+                found[downstream] = edge.by_variant[variant]
+    return found
 
 
 def _model(directory: Path, spec: VariantSpec) -> ModelRef | None:

@@ -32,6 +32,7 @@ def check_profiles(
         return {}
     strangers = _unknown_names(workflow, profiles, profiles.document)
     _variants(workflow, profiles, workflow.document, profiles.document, flow, strangers)
+    _measured_ratios(workflow, profiles, workflow.document, profiles.document)
     _percent(workflow, workflow.document, profiles.document)
     if profiles.document.accuracy is not None:
         _Accuracy(workflow, profiles, workflow.document, profiles.document.accuracy, flow).check()
@@ -114,6 +115,38 @@ def _variants(
                 continue
             if linked and not plan.sources.keys() & plan.operators.keys():
                 _messages(workflow, profiles, profiled[variant], ("operators", operator, variant), readers)
+
+
+def _measured_ratios(
+    workflow: Workflow, profiles: Profiles, plan: WorkflowDocument, document: ProfilesDocument
+) -> None:
+    """Where the workflow leaves ratios to the profile it must know them, of the one output that fans out."""
+    for name, spec in plan.operators.items():
+        for index, edge in enumerate(spec.inputs):
+            if not edge.measured or edge.upstream not in plan.operators:
+                continue
+            others = [
+                e
+                for o in plan.operators.values()
+                for e in o.inputs
+                if e.upstream == edge.upstream and e.ratios is not None
+            ]
+            if any(other.output != edge.output for other in others):
+                message = f"{edge.upstream} fans out several outputs: whose rows were measured is not known"
+                workflow.tree.add(("operators", name, "inputs", index, "ratio"), message, "write the ratios by variant")
+                continue
+            for variant in plan.operators[edge.upstream].variants:
+                profile = document.operators.get(edge.upstream, {}).get(variant)
+                if profile is None or profile.mean_children > 0:
+                    continue  # without a profile: told already
+                path: DocPath = ("operators", edge.upstream, variant)
+                hint = "run `jellybean profile`, or write for example children: [0, 20 %, 80 %]"
+                if profile.children:
+                    message = f"all outputs have no row, but the ratio to {name} must be above 0"
+                    profiles.tree.add((*path, "children"), message, "drop the variant, or write the ratio yourself")
+                else:
+                    message = f"missing key 'children': the ratio to {name} is said to be measured"
+                    profiles.tree.add(path, message, hint, key=True)
 
 
 def _messages(

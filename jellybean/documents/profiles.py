@@ -128,6 +128,12 @@ class VariantProfile(Strict):
         texts = {name: units.format_quantity(units.SIZE, size, digits_of(info)) for name, size in value.items()}
         return texts[ANY_DOWNSTREAM] if set(texts) == {ANY_DOWNSTREAM} else texts
 
+    @property
+    def mean_children(self) -> float:
+        """Mean rows of an output; 0 where it was not measured."""
+        total = sum(self.children)
+        return sum(rows * share for rows, share in enumerate(self.children)) / total if total > 0 else 0.0
+
     def bytes_to(self, downstream: str) -> float | None:
         """Bytes of one message to `downstream`; None when the profile does not say."""
         return self.message_bytes.get(downstream, self.message_bytes.get(ANY_DOWNSTREAM))

@@ -84,7 +84,7 @@ def profile(
     findings = Findings(workload, found, latency, memory, hop_s, _accuracy(workload, flow, cache, clock))
     document = to_profiles(findings)
     write_profiles(project.directory / PROFILES_FILE, document)
-    notes = [*ratio_warnings(workload, found), *noise_notes(findings)]
+    notes = [*ratio_warnings(project.workflow, found), *noise_notes(findings)]
     if isinstance(findings.accuracy, dict):
         notes.append(
             f"{accuracy.selection_count(workload)} selections are too many to measure each ({accuracy.LIMIT} at most): "

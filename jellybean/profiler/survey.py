@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jellybean.documents.models import WorkflowDocument
 from jellybean.profiler.accuracy import covering_selections
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Flow, Inputs
 from jellybean.profiler.workload import Workload
-from jellybean_solver.problem import Edge, EdgeKind
+from jellybean_solver.problem import EdgeKind
 
 MOST_REQUESTS = 1000  # for children per fan-out, under each operator's first variant
-OTHER_REQUESTS = 60  # under the other variants
+OTHER_REQUESTS = 60  # under the other variants, where none of them decides how many children there are
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Survey:
 
     inputs: dict[str, list[Inputs]]
     message_bytes: dict[tuple[str, str], dict[str, float]]  # (operator, variant) -> downstream -> mean bytes
-    children: dict[tuple[str, str], float]  # fan-out edge (upstream, downstream) -> mean count
+    children: dict[tuple[str, str, str], float]  # (operator, variant, downstream) of a fan-out -> mean count
     child_shares: dict[
         tuple[str, str], tuple[float, ...]
     ]  # (operator, variant) -> share of outputs with 0, 1, ... rows
@@ -36,12 +37,9 @@ def survey(workload: Workload, flow: Flow) -> Survey:
     missing = [step.name for step in workload.steps if not inputs.get(step.name)]
     if missing:
         raise ProfileError(f"no held-out request reaches {', '.join(missing)}: a fan-out above gave no children at all")
-    children = {
-        (edge.upstream, edge.downstream): _mean_children(flow, covering[0], edge)
-        for edge in workload.edges
-        if edge.kind is EdgeKind.FAN_OUT and edge.upstream in workload.step_by_name
-    }
-    for request in range(min(total, OTHER_REQUESTS)):
+    splits = {edge.upstream for edge in workload.edges if edge.kind is EdgeKind.FAN_OUT}
+    varied = any(step.name in splits and len(step.models) > 1 for step in workload.steps)
+    for request in range(total if varied else min(total, OTHER_REQUESTS)):
         for selection in covering[1:]:
             flow.answer(request, selection)
     sizes: dict[tuple[str, str], dict[str, float]] = {}
@@ -52,22 +50,20 @@ def survey(workload: Workload, flow: Flow) -> Survey:
         (operator, variant): tuple(counts[rows] / counts.total() for rows in range(max(counts) + 1))
         for (operator, variant, _), counts in flow.traffic.fan_outs.items()
     }
+    children = {key: flow.traffic.messages[key] / flow.traffic.runs[key] for key in flow.traffic.fan_outs}
     return Survey(inputs, sizes, children, shares)
 
 
-def _mean_children(flow: Flow, selection: dict[str, str], edge: Edge) -> float:
-    key = (edge.upstream, selection[edge.upstream], edge.downstream)
-    return flow.traffic.messages[key] / flow.traffic.runs[key]
-
-
-def ratio_warnings(workload: Workload, found: Survey, tolerance: float = 0.05) -> list[str]:
+def ratio_warnings(workflow: WorkflowDocument, found: Survey, tolerance: float = 0.05) -> list[str]:
     """Where the document's ratio is not what held-out data show."""
     notes = []
-    for edge in workload.edges:
-        mean = found.children.get((edge.upstream, edge.downstream))
-        if mean is not None and abs(edge.ratio - mean) > tolerance * max(mean, 1e-9):
+    for (upstream, variant, downstream), mean in found.children.items():
+        edge = next(edge for edge in workflow.operators[downstream].inputs if edge.upstream == upstream)
+        said = edge.by_variant.get(variant, edge.ratio)
+        if said is not None and abs(said - mean) > tolerance * max(mean, 1e-9):
+            of = f" {variant}" if len(workflow.operators[upstream].variants) > 1 else ""
             notes.append(
-                f"{edge.downstream}: workflow.yaml says ratio {edge.ratio:g} from {edge.upstream}, held-out data show "
-                f"{mean:.3g}; rates and loads of the plan will be off by that much"
+                f"{downstream}: workflow.yaml says ratio {said:g} from {upstream}{of}, held-out data show {mean:.3g}; "
+                "rates and loads of the plan will be off by that much (ratio: measured takes what was measured)"
             )
     return notes

@@ -62,6 +62,25 @@ def test_a_ratio_on_a_single_input_thins() -> None:
     assert found.streams["after"].rate_per_s == pytest.approx(3)
 
 
+def test_a_ratio_by_variant_has_the_least_until_a_variant_is_chosen() -> None:
+    found = flow(find=["a"], read=[{"from": "find", "ratio": {"v": 3, "w": 4}}], all=[{"from": "read", "gather": True}])
+    assert kinds(found, "read") == [(EdgeKind.FAN_OUT, 3)]
+    assert kinds(found, "all") == [(EdgeKind.GATHER, 1 / 3)]
+
+
+def test_branches_of_a_fan_out_by_variant_meet_only_where_their_ratios_always_agree() -> None:
+    by_variant = {"v": 3, "w": 4}
+    split = {"shape": [{"from": "find", "ratio": by_variant}], "other": [{"from": "find", "ratio": by_variant}]}
+    assert not flow(find=["a"], **split, read=["shape", "other"]).problems
+    assert not flow(find=["a"], **split, read=[{"from": "shape", "gather": True}, "find"]).problems
+    (fewer,) = flow(find=["a"], shape=split["shape"], other=[{"from": "find", "ratio": 3}]).problems
+    assert fewer[0] == ("operators", "other", "inputs", 0, "ratio")
+    assert "3 here, v 3, w 4 to shape" in fewer[1]
+    elsewhere = [{"from": "more", "ratio": 3}]  # as many for v, not for w
+    (unlike,) = flow(find=["a"], more=["a"], shape=split["shape"], other=elsewhere, read=["shape", "other"]).problems
+    assert "different fan-outs" in unlike[1]
+
+
 def test_a_written_ratio_of_1_is_a_fan_out() -> None:
     assert kinds(flow(find=["a"], read=[{"from": "find", "ratio": 1}]), "read") == [(EdgeKind.FAN_OUT, 1)]
 

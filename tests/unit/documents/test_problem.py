@@ -15,6 +15,7 @@ from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError
 from jellybean_solver.accuracy import EndToEnd, Independent, PerOperator, Row
 from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, Pool, ServiceTime, Sharing, Slo, Source
+from jellybean_solver.ratios import settled
 
 
 def test_every_field_arrives_in_si(folder: Path) -> None:
@@ -48,6 +49,56 @@ def test_rates_of_sites_are_told_of_one_and_meet_in_all(folder: Path) -> None:
         load_project(folder, elsewhere)
     meeting = build_problem(load_project(folder, [*elsewhere, "sources.scale.rate=6000/s"]))
     assert meeting.rate_per_s["label"] == 6000
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+BY_VARIANT = "operators.read.inputs.0.ratio={small: 3.1, large: 4.4}"
+
+
+def test_ratios_by_variant(folder: Path) -> None:
+    problem = build_problem(load_project(folder, [BY_VARIANT]))
+    assert [dict(variant.ratios) for variant in problem.operator_by_name["detect"].variants] == [
+        {"read": 3.1},
+        {"read": 4.4},
+    ]
+    assert problem.varying == ("detect",)
+    assert problem.rate_per_s["read"] == pytest.approx(12 * 3.1)  # the least: what bounds all selections
+    chosen = settled(problem, {"detect": "large"})
+    assert chosen.rate_per_s["read"] == pytest.approx(12 * 4.4)
+    assert chosen.rate_per_s["label"] == pytest.approx(12)
+    assert settled(chosen, {"detect": "large"}) is chosen
+    one = build_problem(load_project(folder, [BY_VARIANT, "operators.detect.variants=[large]"]))
+    assert one.varying == ()
+    assert one.rate_per_s == chosen.rate_per_s
+
+
+def test_ratios_as_measured_are_the_means_of_the_profile(folder: Path) -> None:
+    edit(folder / "profiles.yaml", "      message: 10 KiB", "      message: 10 KiB\n      children: [20 %, 0, 80 %]")
+    edit(folder / "profiles.yaml", "      message: {", "      children: [0, 0, 0, 50 %, 50 %]\n      message: {")
+    said = build_problem(load_project(folder))
+    assert said.varying == ()
+    assert said.rate_per_s["read"] == 48  # a number in the workflow holds, whatever was measured
+    problem = build_problem(load_project(folder, ["operators.read.inputs.0.ratio=measured"]))
+    means = {variant.name: variant.ratios["read"] for variant in problem.operator_by_name["detect"].variants}
+    assert means == {"small": pytest.approx(1.6), "large": pytest.approx(3.5)}
+
+
+def test_measured_ratios_are_of_one_output(folder: Path) -> None:
+    measured = "operators.read.inputs.0.ratio=measured"
+    edit(folder / "profiles.yaml", "      message: 10 KiB", "      message: 10 KiB\n      children: [100 %]")
+    edit(folder / "profiles.yaml", "      message: {", "      children: [0, 0, 0, 50 %, 50 %]\n      message: {")
+    with pytest.raises(DocumentError, match=r"detect.small.children: all outputs have no row, but the ratio to read"):
+        load_project(folder, [measured])
+    scale = "inputs: [{from: read, gather: true}, scale]"
+    edit(folder / "workflow.yaml", scale, f"{scale}\n    variants: [rules]\n  more:\n    inputs: [{{from: detect, "
+         "output: other, ratio: 2}]")  # fmt: skip
+    with pytest.raises(DocumentError, match=r"detect fans out several outputs"):
+        load_project(folder, [measured])
 
 
 def test_figures_of_variants(folder: Path) -> None:
