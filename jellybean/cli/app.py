@@ -23,7 +23,7 @@ app = typer.Typer(
 
 ORDER = (
     *("init", "validate", "profile", "plan", "explain", "frontier", "simulate"),
-    *("up", "infer", "bench", "report", "down", "certs", "render", "diff", "schema", "demo"),
+    *("up", "apply", "infer", "bench", "report", "down", "certs", "render", "diff", "schema", "demo"),
 )
 
 
