@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents import Project, build_problem
+from jellybean.documents import AnyProject, build_problem
 from jellybean.documents.units import DURATION, format_quantity, rounded_up
 from jellybean.errors import InfeasibleError, JellyBeanError
 from jellybean.folders import state_folder
@@ -67,7 +67,7 @@ class Planned:
 
 
 def plan_project(
-    project: Project,
+    project: AnyProject,
     *,
     gap: float = GAP,
     time_limit_s: float | None = None,
@@ -106,12 +106,14 @@ def _in_time(
     """A solution whose plan keeps the p99 latency in simulation; else why there is none, and the p99 nearest to it."""
     target_s = problem.slo.latency_p99_s
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
-    if solution.plan is None or target_s is None or (breach := latency_breach(solution.plan)) is None:
+    if solution.plan is None or (breach := latency_breach(solution.plan)) is None:
         return solution, reasons, None
+    if target_s is None:
+        return solution, (breach.text, *reasons), None
     solved = partial(solve, problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
-    nearest_s, fastest = breach.p99_s, solution.plan
+    nearest, fastest = breach.share, solution.plan
     asked = [share * target_s for share in TIGHTER]
-    asked += [target_s * (breach.p99_s / target_s) ** share for share in LOOSER]  # where there is none: the nearest
+    asked += [target_s * breach.share**share for share in LOOSER]  # where there is none: the nearest
     for asked_s in asked:
         try:
             timely = solved(p99_s=asked_s)
@@ -124,14 +126,14 @@ def _in_time(
         found = latency_breach(timely.plan)
         if found is None:
             return timely, (), None
-        if found.p99_s < nearest_s:
-            nearest_s, fastest = found.p99_s, timely.plan
+        if found.share < nearest:
+            nearest, fastest = found.share, timely.plan
         if asked_s > target_s:
             break
-    nearest_s = rounded_up(DURATION, nearest_s)
+    nearest_s = rounded_up(DURATION, nearest * target_s)
     cost = fastest.cost.total_usd_per_h
-    nearest = f"nearest: slo.latency_p99={format_quantity(DURATION, nearest_s)} is kept by a plan for {cost:.4g} USD/h"
-    return solution, (breach.text, *reasons, nearest), nearest_s
+    kept = f"nearest: slo.latency_p99={format_quantity(DURATION, nearest_s)} is kept by a plan for {cost:.4g} USD/h"
+    return solution, (breach.text, *reasons, kept), nearest_s
 
 
 def require_plan(planned: Planned, note: str = "") -> Plan:
@@ -141,7 +143,7 @@ def require_plan(planned: Planned, note: str = "") -> Plan:
     return planned.plan
 
 
-def save_plan(project: Project, planned: Planned) -> dict[str, Any]:
+def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
     """Write DIR/plan.json atomically, with the hash of the problem it answers; returns the document."""
     return write_plan(project.directory, to_document(require_plan(planned)), planned.problem)
 
@@ -180,7 +182,7 @@ def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
         raise JellyBeanError(f"{path}: {error}{hint}") from error
 
 
-def current_plan(project: Project) -> tuple[Plan, str]:
+def current_plan(project: AnyProject) -> tuple[Plan, str]:
     """The plan of the project as its documents stand; why it was made anew and written, or nothing when it was not.
 
     InfeasibleError when there is no plan any more: the old one is not handed out for documents that it does not answer.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ def predict(
         "offered": result.offered,
         "completed": result.completed,
         "utilisation": dict(result.utilisation),
+        **({"workflows": {n: dataclasses.asdict(f) for n, f in result.workflows.items()}} if result.workflows else {}),
         "seed": seed,
         "rate_scale": rate_scale,
     }

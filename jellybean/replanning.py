@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents import Project, build_problem, require_folder
+from jellybean.documents import AnyProject, build_problem, require_folder
 from jellybean.planning import PLAN_FILE, Planned, plan_project, read_document, save_plan, write_plan
 from jellybean.serving.state import running_state
 from jellybean.simulation import latency_breach
@@ -94,7 +94,7 @@ def running_plan(directory: Path, named: str) -> tuple[dict[str, Any], Plan]:
 
 
 def replan_project(
-    project: Project,
+    project: AnyProject,
     named: str,
     *,
     horizon_h: float,
@@ -141,7 +141,7 @@ def replan_project(
     return Change(problem, before, document, decision, time.perf_counter() - started - sum(checks_s), refusals)
 
 
-def save_change(project: Project, change: Change) -> dict[str, Any] | None:
+def save_change(project: AnyProject, change: Change) -> dict[str, Any] | None:
     """Write DIR/plan.json: the running plan as it was written, or the new one; returns it, None when there is none."""
     if change.decision.verdict is Verdict.KEEP:
         return write_plan(project.directory, change.document, change.problem)

@@ -14,7 +14,8 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, warn
 from jellybean.cli.failures import failure
-from jellybean.documents import build_problem, json_schemas, load_project, require_folder
+from jellybean.documents import SharedProject, build_problem, json_schemas, load_any, require_folder
+from jellybean.documents.layout import workflow_folders
 from jellybean.errors import DocumentError, JellyBeanError
 
 
@@ -23,6 +24,7 @@ class Example(StrEnum):
 
     DIGITS = "digits"
     VQA = "vqa"
+    TWO_WORKFLOWS = "two-workflows"
 
 
 _STEPS = {
@@ -40,6 +42,10 @@ _STEPS = {
         ("explain", "why this plan, and what else was possible"),
         ("frontier", "what every accuracy costs"),
     ),
+    Example.TWO_WORKFLOWS: (
+        ("plan", "both workflows together, on one fleet; there is nothing to profile"),
+        ("simulate", "latency and throughput of each"),
+    ),
 }
 
 
@@ -53,7 +59,9 @@ class Schema(StrEnum):
 
 @app.command(epilog=example("jellybean init digits my-digits", "jellybean init vqa my-vqa"))
 def init(
-    name: Annotated[Example, typer.Argument(metavar="EXAMPLE", help="digits (runs here) or vqa (published figures).")],
+    name: Annotated[
+        Example, typer.Argument(metavar="EXAMPLE", help="digits (runs here), vqa (published figures) or two-workflows.")
+    ],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make; must not exist or be empty.")],
 ) -> None:
     """Copy an example project to start from."""
@@ -78,9 +86,9 @@ def copy_example(name: Example, directory: Path) -> None:
 def validate(directory: Directory, overrides: Overrides = None, json: Json = False) -> None:
     """Check all documents and name every problem with its file and line."""
     try:
-        has_profiles = (directory / "profiles.yaml").exists()
-        project = load_project(directory, overrides or (), profiles=has_profiles)
-        if has_profiles:
+        unprofiled = _unprofiled(directory)
+        project = load_any(directory, overrides or (), profiles=not unprofiled)
+        if not unprofiled:
             build_problem(project)
     except DocumentError as error:
         if not json:
@@ -91,14 +99,18 @@ def validate(directory: Directory, overrides: Overrides = None, json: Json = Fal
     if json:
         print_json({"valid": True, "problems": []})
         return
-    workflow, fleet = project.workflow, project.infrastructure
-    count = sum(pool.count * fleet.sites.get(pool.tier, 1) for pool in fleet.workers.values())
-    out.print(
-        f"valid: {workflow.name}, {_count(workflow.operators, 'operator')}, {_count(workflow.sources, 'source')}, "
-        f"{count:,} worker{'s' * (count != 1)} in {_count(fleet.workers, 'pool')}"
+    fleet = project.infrastructure
+    parts = project.workflows.items() if isinstance(project, SharedProject) else [(project.workflow.name, project)]
+    workflows = (
+        f"{name}, {_count(part.workflow.operators, 'operator')}, {_count(part.workflow.sources, 'source')}"
+        for name, part in parts
     )
-    if not has_profiles:
-        warn(f"there is no profiles.yaml yet; run: jellybean profile {directory}")
+    count = sum(pool.count * fleet.sites.get(pool.tier, 1) for pool in fleet.workers.values())
+    workers = f"{count:,} worker{'s' * (count != 1)} in {_count(fleet.workers, 'pool')}"
+    between = ", " if len(parts) == 1 else "; "
+    out.print(f"valid: {between.join([*workflows, workers])}")
+    for folder in unprofiled:
+        warn(f"there is no {folder / 'profiles.yaml'} yet; run: jellybean profile {directory}")
 
 
 @app.command(epilog=example("jellybean schema workflow > workflow.schema.json", "jellybean schema"))
@@ -120,7 +132,13 @@ def check(directory: Path, overrides: list[str] | None) -> None:
     """DocumentError for a folder or override that is none, where what runs, not the documents, gives the answer."""
     require_folder(directory)
     if overrides:
-        load_project(directory, overrides, profiles=(directory / "profiles.yaml").exists())
+        load_any(directory, overrides, profiles=not _unprofiled(directory))
+
+
+def _unprofiled(directory: Path) -> list[Path]:
+    """The folders of a project's workflows that have no profiles yet."""
+    folders = workflow_folders(directory).values() or [directory]
+    return [folder for folder in folders if not (folder / "profiles.yaml").exists()]
 
 
 def _examples() -> Path:

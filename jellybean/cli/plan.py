@@ -16,7 +16,7 @@ from jellybean.cli.current import plan_of
 from jellybean.cli.failures import text_of
 from jellybean.cli.plan_json import plan_json
 from jellybean.cli.replan import HORIZON, horizon_hours, run_replan
-from jellybean.documents import load_project
+from jellybean.documents import SharedProject, load_any
 from jellybean.errors import InfeasibleError, OutOfTimeError
 from jellybean.planning import kept_plan, plan_project, save_plan, unproven
 from jellybean.predict import predict
@@ -36,12 +36,14 @@ def profile(
     """Measure latency, memory, message sizes and accuracy of every variant here; writes profiles.yaml."""
     from jellybean.profiler import profile as measure
 
-    project = load_project(directory, overrides or (), profiles=False)
-    with progress("profile") as advance:
-        measured = measure(project, progress=advance, seconds_per_point=seconds, resume=not fresh)
-    for note in measured.notes:
-        warn(note)
-    out.print(f"wrote {directory / 'profiles.yaml'}")
+    project = load_any(directory, overrides or (), profiles=False)
+    parts = project.workflows if isinstance(project, SharedProject) else {"profile": project}
+    for name, part in parts.items():
+        with progress(name) as advance:
+            measured = measure(part, progress=advance, seconds_per_point=seconds, resume=not fresh)
+        for note in measured.notes:
+            warn(note)
+        out.print(f"wrote {part.directory / 'profiles.yaml'}")
     out.print(f"next: jellybean plan {directory}", style="bold")
 
 
@@ -112,7 +114,7 @@ def plan(
 
 
 def _plan(directory: Path, overrides: list[str] | None, *, gap: float, time_limit_s: float | None, json: bool) -> None:
-    project = load_project(directory, overrides or ())
+    project = load_any(directory, overrides or ())
     with progress("plan") as advance:
         planned = plan_project(project, gap=gap, time_limit_s=time_limit_s, progress=advance)
     if planned.plan is not None:
@@ -141,7 +143,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan in virtual time."""
-    project = load_project(directory, overrides or ())
+    project = load_any(directory, overrides or ())
     current = plan_of(project)
     if (warning := unproven(current)) is not None:
         warn(warning)
@@ -164,8 +166,16 @@ def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
         ("latency p90", "latency_p90_s", "ms", 1e3),
         ("latency p99", "latency_p99_s", "ms", 1e3),
     ):
-        if record.get(key) is not None:
+        if record.get(key) is not None and not (plan.workflows and key == "highest_rate_per_s"):
             table.add_row(label, f"{record[key] * factor:.1f} {unit}")
+    if plan.workflows and record.get("highest_rate_per_s"):
+        first = plan.sources[0]
+        times = record["highest_rate_per_s"] / (first.rate_per_s * plan.sites.get(first.tier, 1))
+        table.add_row("highest sustained rates", f"{times:.2f} times those planned")
+    for name, figures in record.get("workflows", {}).items():
+        table.add_row(f"throughput {name}", f"{figures['throughput_per_s']:.1f} /s")
+        for share in ("p50", "p99"):
+            table.add_row(f"latency {share} {name}", f"{figures[f'latency_{share}_s'] * 1e3:.1f} ms")
     for worker, busy in record.get("utilisation", {}).items():
         tier = plan.worker_by_name[worker].tier
         each = f" in each {tier}" if tier in plan.sites else ""

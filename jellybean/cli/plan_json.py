@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from jellybean.cli.failures import failure
 from jellybean.errors import InfeasibleError
 from jellybean.planning import Planned
+from jellybean_solver.plan import Cost, Plan, PlannedWorkflow
 from jellybean_solver.plan_document import to_document
+from jellybean_solver.problem import OF_WORKFLOW
 
 
 def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
@@ -36,28 +39,12 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
     return {
         "status": planned.status,
         "hash": to_document(found)["hash"],
-        "cost_usd_per_h": {
-            "total": found.cost.total_usd_per_h,
-            "compute": found.cost.compute_usd_per_h,
-            "network": found.cost.network_usd_per_h,
-        },
+        "cost_usd_per_h": _cost(found.cost),
         "accuracy": found.accuracy,
+        **({"workflows": {w.name: _workflow(found, w) for w in found.workflows}} if found.workflows else {}),
         "selection": dict(found.selection),
         "sites": dict(found.sites),
-        "placements": [
-            {
-                "operator": place.operator,
-                "variant": place.variant,
-                "pool": place.pool,
-                "tier": place.tier,
-                "count": place.count,
-                "sites": place.sites,
-                "batch": place.batch,
-                "rate_per_s": place.rate_per_s,
-                "load": place.load,
-            }
-            for place in found.placements
-        ],
+        "placements": [dataclasses.asdict(place) for place in found.placements],
         "certificate": {
             "objective": found.certificate.objective,
             "bound": found.certificate.bound,
@@ -66,3 +53,23 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         },
         "solve_s": planned.solve_s,
     }
+
+
+def _workflow(plan: Plan, workflow: PlannedWorkflow) -> dict[str, Any]:
+    """One of several: its part of the cost, its accuracy, and its operators by their own names."""
+    own = len(workflow.name) + len(OF_WORKFLOW)
+    return {
+        "cost_usd_per_h": _cost(workflow.cost),
+        "accuracy": workflow.accuracy,
+        "slo": {"accuracy": workflow.slo.accuracy, "latency_p99_s": workflow.slo.latency_p99_s},
+        "selection": {name[own:]: variant for name, variant in plan.selection.items() if workflow.owns(name)},
+        "placements": [
+            dataclasses.asdict(place) | {"operator": place.operator[own:]}
+            for place in plan.placements
+            if workflow.owns(place.operator)
+        ],
+    }
+
+
+def _cost(cost: Cost) -> dict[str, float]:
+    return {"total": cost.total_usd_per_h, "compute": cost.compute_usd_per_h, "network": cost.network_usd_per_h}

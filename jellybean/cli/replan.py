@@ -10,7 +10,7 @@ from jellybean.cli.app import repeated
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
 from jellybean.cli.failures import text_of
 from jellybean.cli.plan_json import plan_json
-from jellybean.documents import load_project
+from jellybean.documents import load_any
 from jellybean.documents.units import DURATION, UnitError, parse_quantity
 from jellybean.errors import InfeasibleError
 from jellybean.planning import PLAN_FILE, kept_plan
@@ -34,7 +34,7 @@ def run_replan(
     from jellybean.replan_view import change_json, change_text
     from jellybean.replanning import RUNNING, replan_project, save_change
 
-    project = load_project(directory, overrides or ())
+    project = load_any(directory, overrides or ())
     with progress("plan") as advance:
         change = replan_project(
             project, named, horizon_h=horizon_h, gap=gap, time_limit_s=time_limit_s, progress=advance

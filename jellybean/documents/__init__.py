@@ -7,16 +7,20 @@ from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.problem import build_problem
 from jellybean.documents.profiles import ProfilesDocument
 from jellybean.documents.project import Project, load_project, require_folder
+from jellybean.documents.shared import AnyProject, SharedProject, load_any
 from jellybean.documents.writer import json_schemas, write_profiles
 
 __all__ = [
+    "AnyProject",
     "HeldOut",
     "InfrastructureDocument",
     "ProfilesDocument",
     "Project",
+    "SharedProject",
     "WorkflowDocument",
     "build_problem",
     "json_schemas",
+    "load_any",
     "load_heldout",
     "load_project",
     "require_folder",

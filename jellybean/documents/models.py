@@ -262,6 +262,9 @@ class LimitsSpec(Strict):
     load_from: Literal["mean", "p50", "p75", "p90", "p95", "p99"] = Field(
         default="mean", description="The latency figure that capacity counts."
     )
+    budget_usd_per_h: PricePerHour | None = Field(
+        default=None, alias="budget", description="At most this cost of all workflows, where several share the fleet."
+    )
 
 
 class MigrationSpec(Strict):

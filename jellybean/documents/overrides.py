@@ -36,20 +36,51 @@ def apply_overrides(trees: Mapping[str, Tree], overrides: Sequence[str]) -> list
     return problems
 
 
+def apply_overrides_of(
+    fleet: Tree, workflows: Mapping[str, Mapping[str, Tree]], overrides: Sequence[str]
+) -> list[DocumentProblem]:
+    """As `apply_overrides` where workflows share a fleet: NAME.path=value is of one of them, all else of the fleet."""
+    problems: list[DocumentProblem] = []
+    for text in overrides:
+        name = max((name for name in workflows if text.strip().startswith(f"{name}.")), key=len, default=None)
+        if name is None:
+            problem = _apply_to_fleet(fleet, [*workflows], text)
+        else:
+            problem = _apply(workflows[name], text, within=name)
+        if problem is not None:
+            problems.append(problem)
+    return problems
+
+
+def _apply_to_fleet(fleet: Tree, workflows: Sequence[str], text: str) -> DocumentProblem | None:
+    path = text.partition("=")[0].strip()
+    document, _ = _document(path.split("."))
+    if document in ("workflow", "profiles"):
+        hint = f"write --set {workflows[0]}.{text}; workflows: {', '.join(workflows)}"
+        return _problem(option_text(text), path, "which workflow's? there are several", hint)
+    return _apply({"infrastructure": fleet}, text, names=workflows)
+
+
 def option_text(text: str) -> str:
     """The option as it was given, for messages."""
     return f"--set {text if len(text) <= 200 else text[:197] + '...'}"
 
 
-def _apply(trees: Mapping[str, Tree], text: str) -> DocumentProblem | None:
+def _apply(
+    trees: Mapping[str, Tree], text: str, *, within: str = "", names: Sequence[str] = ()
+) -> DocumentProblem | None:
+    """`within`: the workflow whose name stands before the path; `names`: of workflows that might have been meant."""
     option = option_text(text)
     path, equals, value_text = text.partition("=")
     if not equals or not path.strip():
         return DocumentProblem(option, None, None, "", "there is no path=value", "write --set slo.accuracy=57")
-    parts = path.strip().split(".")
+    parts = path.strip().removeprefix(f"{within}." if within else "").split(".")
     document, parts = _document(parts)
+    if within and document == "infrastructure":
+        hint = "leave the workflow's name out"
+        return _problem(option, path, "the fleet is one of all workflows", hint)
     if document is None:
-        known = [key for keys in SECTIONS.values() for key in keys]
+        known = [*names, *(key for keys in SECTIONS.values() for key in keys)]
         return _problem(option, path, f"unknown path: no document has {shown(parts[0])}", close(parts[0], known))
     read = read_text(value_text, option)
     if read.problems and value_text.strip() not in _NOTHING:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from jellybean.documents.layout import files_of
 from jellybean.documents.overrides import apply_overrides
-from jellybean.documents.project import FILES
 from jellybean.documents.reader import DocPath, Tree, dotted, read_file
 
 
@@ -36,7 +36,7 @@ class Places:
     """The places of a project's documents, `--set` options applied."""
 
     def __init__(self, directory: Path, overrides: Sequence[str] = ()) -> None:
-        self._trees = {name: read_file(directory / file) for name, file in FILES.items() if name != "profiles"}
+        self._trees = {name: read_file(file) for name, file in files_of(directory).items() if name != "profiles"}
         apply_overrides(self._trees, overrides)
 
     def of(self, document: str, *path: str | int) -> Place:

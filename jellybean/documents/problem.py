@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jellybean.documents.flow import Flow, flow_of
+from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE
 from jellybean.documents.models import InfrastructureDocument, VariantSpec, WorkerPoolSpec, WorkflowDocument
 from jellybean.documents.profiles import AccuracyProfile, Figures, ProfilesDocument, VariantProfile, latency_figure
-from jellybean.documents.project import PROFILES_FILE, WORKFLOW_FILE, Project
 from jellybean.documents.reader import dotted
+from jellybean.documents.shared import AnyProject, SharedProject
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_solver.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator, Row
 from jellybean_solver.distributions import quantile_mean
@@ -27,10 +28,14 @@ from jellybean_solver.problem import (
     best_batch,
     unbatched,
 )
+from jellybean_solver.together import together
 
 
-def build_problem(project: Project) -> Problem:
+def build_problem(project: AnyProject) -> Problem:
     """The problem that the solver answers. DocumentError without profiles, or when requests cannot flow."""
+    if isinstance(project, SharedProject):
+        parts = {name: build_problem(part) for name, part in project.workflows.items()}
+        return together(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
     workflow, infrastructure = project.workflow, project.infrastructure
     if project.profiles is None:
         path = project.directory / PROFILES_FILE

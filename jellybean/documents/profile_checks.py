@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jellybean.documents.checks import Infrastructure, Workflow
 from jellybean.documents.explain import Checked
@@ -169,8 +169,7 @@ def _workers(
     types = {name: pool.type or name for name, pool in fleet.workers.items()}
     broken = any(path[0] == "workers" for path in infrastructure.broken)
     operators = profiles.document.operators if profiles.document is not None else {}
-    profiled = sorted({t for variants in operators.values() for profile in variants.values() for t in profile.latency})
-    unknown = [] if profiles.broken else [type_ for type_ in types.values() if type_ not in profiled]
+    unknown = _unknown_types(fleet, [profiles])
     runs_on: dict[str, tuple[str, ...]] = {}
     for operator, variants in operators.items():
         selected = workflow.document.operators.get(operator) if workflow.document else None
@@ -184,13 +183,35 @@ def _workers(
                 _types(profiles, path, profile, set(types.values()), pools, unknown)
             if not infrastructure.unknown("limits"):
                 _load_figures(profiles, path, profile, fleet)
-    for name, type_ in types.items():
-        if type_ in unknown:
+    return runs_on
+
+
+def check_types(infrastructure: Infrastructure, profiles: Sequence[Profiles]) -> None:
+    """Every worker's type is known to the profiles of some workflow on the fleet."""
+    fleet = infrastructure.document
+    if fleet is None or any(one.document is None for one in profiles):
+        return
+    profiled = sorted(_profiled_types(profiles))
+    for name, pool in fleet.workers.items():
+        type_ = pool.type or name
+        if type_ in _unknown_types(fleet, profiles):
             hint = close(type_, profiled) or f"types with profiles: {', '.join(profiled)}"
-            key = "type" if fleet.workers[name].type is not None else ""
+            key = "type" if pool.type is not None else ""
             where: DocPath = ("workers", name, key) if key else ("workers", name)
             infrastructure.tree.add(where, f"no profile knows the worker type {type_!r}", hint, key=not key)
-    return runs_on
+
+
+def _profiled_types(profiles: Sequence[Profiles]) -> set[str]:
+    variants = (v for one in profiles if one.document is not None for v in one.document.operators.values())
+    return {type_ for profiled in variants for profile in profiled.values() for type_ in profile.latency}
+
+
+def _unknown_types(fleet: InfrastructureDocument, profiles: Sequence[Profiles]) -> list[str]:
+    """Worker types that no profile knows; none is told where a profile is broken."""
+    if any(one.broken for one in profiles):
+        return []
+    profiled = _profiled_types(profiles)
+    return [type_ for name, pool in fleet.workers.items() if (type_ := pool.type or name) not in profiled]
 
 
 def _types(

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jellybean.documents.checks import check_infrastructure, check_reach, check_tiers, check_workflow
 from jellybean.documents.explain import Checked, check_tree
 from jellybean.documents.files import check_files
+from jellybean.documents.layout import WORKFLOW_FILE, files_of, is_shared, shared_fleet, workflow_folders
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.overrides import apply_overrides, option_text
-from jellybean.documents.profile_checks import check_batches, check_profiles
+from jellybean.documents.profile_checks import check_batches, check_profiles, check_types
 from jellybean.documents.profiles import ProfilesDocument
 from jellybean.documents.reader import read_file
 from jellybean.documents.units import nearest
 from jellybean.errors import DocumentError, DocumentProblem
 
-WORKFLOW_FILE = "workflow.yaml"
-INFRASTRUCTURE_FILE = "infrastructure.yaml"
-PROFILES_FILE = "profiles.yaml"
-FILES = {"workflow": WORKFLOW_FILE, "infrastructure": INFRASTRUCTURE_FILE, "profiles": PROFILES_FILE}
 _MOST_NAMED = 3
 _INIT = "`jellybean init digits DIR` makes a project from an example"
 
@@ -38,14 +36,17 @@ class Project:
 def load_project(directory: Path, overrides: Sequence[str] = (), *, profiles: bool = True) -> Project:
     """Read and check a project's documents, `--set` options applied. DocumentError lists every problem at once."""
     require_folder(directory)
-    if not any((directory / file).exists() for file in FILES.values()):
+    if is_shared(directory):
+        raise DocumentError([_several(directory)])
+    if not any(file.exists() for file in files_of(directory).values()):
         raise DocumentError([_no_documents(directory)])
     try:
         return _load(directory, overrides, profiles=profiles)
     except DocumentError as error:
         if not overrides:
             raise
-        raise DocumentError(_blamed(error.problems, directory, overrides, profiles=profiles)) from error
+        plain = partial(_load, directory, (), profiles=profiles)
+        raise DocumentError(blamed(error.problems, plain, overrides)) from error
 
 
 def require_folder(directory: Path) -> None:
@@ -78,12 +79,19 @@ def _near_projects(folder: Path) -> list[Path]:
         return []
 
 
-def _blamed(
-    problems: Sequence[DocumentProblem], directory: Path, overrides: Sequence[str], *, profiles: bool
+def _several(directory: Path) -> DocumentProblem:
+    """For commands that work with one workflow."""
+    folders = [str(folder) for folder in workflow_folders(directory).values()]
+    message = f"holds {len(folders)} workflows on one fleet, and this command works with one"
+    return DocumentProblem(str(directory), None, None, "", message, f"name its folder: {' or '.join(folders)}")
+
+
+def blamed(
+    problems: Sequence[DocumentProblem], plain: Callable[[], object], overrides: Sequence[str]
 ) -> list[DocumentProblem]:
-    """Problems of the files that are not there without the overrides are told at the overrides."""
+    """Problems that are not there in the `plain` documents, without the overrides, are told at the overrides."""
     try:
-        _load(directory, (), profiles=profiles)
+        plain()
         before: frozenset[DocumentProblem] = frozenset()
     except DocumentError as error:
         before = frozenset(error.problems)
@@ -101,27 +109,40 @@ def _blamed(
 
 
 def _load(directory: Path, overrides: Sequence[str], *, profiles: bool) -> Project:
-    names = [name for name in FILES if profiles or name != "profiles"]
-    trees = {name: read_file(directory / FILES[name]) for name in names}
+    files = files_of(directory)
+    trees = {name: read_file(file) for name, file in files.items() if profiles or name != "profiles"}
     problems = apply_overrides(trees, overrides)
     workflow = check_tree(WorkflowDocument, trees["workflow"])
     infrastructure = check_tree(InfrastructureDocument, trees["infrastructure"])
     profiled = check_tree(ProfilesDocument, trees["profiles"]) if profiles else None
-    _check_all(directory, workflow, infrastructure, profiled)
+    check_infrastructure(infrastructure)
+    check_one(directory, workflow, infrastructure, profiled)
+    if shared_fleet(directory) is None:
+        _own_fleet(infrastructure, profiled)
     problems += [problem for tree in trees.values() for problem in tree.problems]
     if problems or workflow.document is None or infrastructure.document is None:
         raise DocumentError(problems)
     return Project(directory, workflow.document, infrastructure.document, profiled.document if profiled else None)
 
 
-def _check_all(
+def _own_fleet(infrastructure: Checked[InfrastructureDocument], profiles: Checked[ProfilesDocument] | None) -> None:
+    """What is said of a fleet that serves one workflow only."""
+    if profiles is not None:
+        check_types(infrastructure, [profiles])
+    document = infrastructure.document
+    if document is not None and document.limits.budget_usd_per_h is not None:
+        message = "this budget is of several workflows, and there is one"
+        infrastructure.tree.add(("limits", "budget"), message, f"write slo: {{budget: ...}} into {WORKFLOW_FILE}")
+
+
+def check_one(
     directory: Path,
     workflow: Checked[WorkflowDocument],
     infrastructure: Checked[InfrastructureDocument],
     profiles: Checked[ProfilesDocument] | None,
 ) -> None:
+    """One workflow and its profiles against the fleet."""
     flow = check_workflow(workflow, infrastructure)
-    check_infrastructure(infrastructure)
     check_tiers(workflow, infrastructure)
     models = check_files(workflow, flow, directory)
     runs_on = check_profiles(workflow, infrastructure, profiles, flow) if profiles is not None else {}

@@ -20,7 +20,10 @@ def plan_text(
     plan: Plan, solve_s: float | None = None, baselines: Sequence[tuple[str, float | None, str]] = ()
 ) -> RenderableType:
     """A compact view of a plan. `baselines` as (name, USD/h or None when infeasible, why it is no answer)."""
-    parts: list[RenderableType] = [answer(plan, solve_s), Padding(_placements(plan), (0, 0, 0, 2), expand=False)]
+    parts: list[RenderableType] = [answer(plan, solve_s)]
+    if plan.workflows:
+        parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
+    parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
     if plan.sites:
         told = "sites are planned alike: workers and load of each, rate of all together"
         parts.append(Padding(Text(told, "dim"), (0, 0, 0, 2), expand=False))
@@ -46,6 +49,26 @@ def answer(plan: Plan, solve_s: float | None = None) -> Text:
     if solve_s is not None:
         text.append(f" in {solve_s:.2f} s")
     return text
+
+
+def _workflows(plan: Plan) -> Table:
+    """Each workflow's part of the cost, and what it reaches."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("workflow", overflow="fold")
+    for heading in ("USD/h", "compute", "network"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("accuracy", no_wrap=True)
+    for workflow in plan.workflows:
+        cost, target = workflow.cost, workflow.slo.accuracy
+        asked = "" if target is None else f" >= {units.plain(target)}"
+        table.add_row(
+            Text(workflow.name),
+            units.usd(cost.total_usd_per_h),
+            units.usd(cost.compute_usd_per_h),
+            units.usd(cost.network_usd_per_h),
+            f"{units.accuracy(workflow.accuracy)}{asked}",
+        )
+    return table
 
 
 def proof(plan: Plan) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jellybean.documents import Project, build_problem, load_project
+from jellybean.documents import AnyProject, build_problem, load_any
 from jellybean.documents.trace import TraceFile, read_trace
 from jellybean.errors import DocumentError, SolverError
 from jellybean.planning import current_plan, plan_project
 from jellybean.simulation import brains, slow_latency_s
 from jellybean_solver.plan import Plan
+from jellybean_solver.problem import OF_WORKFLOW
 from jellybean_solver.replay import Replay, replay
 
 HEADROOM = (1.0, 1.1, 1.25, 1.5)  # times the peak rates, tried in turn
@@ -33,7 +34,7 @@ class Hint:
 class Check:
     """The replay of a trace over a plan. `hint` is None when nothing breaks; `renewed`: why the plan was made anew."""
 
-    project: Project
+    project: AnyProject
     plan: Plan
     renewed: str
     file: TraceFile
@@ -53,7 +54,7 @@ def check_trace(
 
     DocumentError for a trace that is no trace, InfeasibleError when there is no plan to begin with.
     """
-    project = load_project(directory, overrides)
+    project = load_any(directory, overrides)
     file = read_trace(path, build_problem(project))
     progress(0, 1, "the plan")
     plan, renewed = current_plan(project)
@@ -80,10 +81,10 @@ def _hint(
         rates = {name: float(f"{peak * factor:.6g}") for name, peak in peaks.items() if peak > 0}
         if all(rate <= declared[name] for name, rate in rates.items()):
             continue
-        wanted = [*overrides, *(f"sources.{name}.rate={rate:.6g}/s" for name, rate in rates.items())]
+        wanted = [*overrides, *(f"{_path(name)}.rate={rate:.6g}/s" for name, rate in rates.items())]
         shown = " and ".join(f"{name} {rate:.6g}/s" for name, rate in rates.items())
         try:
-            planned = plan_project(load_project(directory, wanted), compare=False)
+            planned = plan_project(load_any(directory, wanted), compare=False)
             if planned.plan is None:
                 return Hint(None, None, (f"no plan meets the targets at {shown}", *planned.reasons))
             again = _replayed(planned.plan, file, seed, f"at {shown}", progress)
@@ -96,3 +97,9 @@ def _hint(
             return Hint(command, planned.plan.cost.total_usd_per_h, ())
         reasons = (f"even the plan for {shown} would break: {again.breaks[0].text}",)
     return Hint(None, None, reasons)
+
+
+def _path(source: str) -> str:
+    """A source as `--set` reaches it."""
+    workflow, of, name = source.rpartition(OF_WORKFLOW)
+    return f"{workflow}.sources.{name}" if of else f"sources.{name}"

@@ -15,6 +15,7 @@ from jellybean_solver.accuracy import AccuracyModel, EndToEnd, Independent, PerO
 from jellybean_solver.errors import SolverError
 from jellybean_solver.program import Program
 from jellybean_solver.selection import ACCURACY_SLACK
+from jellybean_solver.together import Margins
 
 Chosen = Mapping[tuple[str, str], int]  # (operator, variant) -> binary column
 
@@ -30,6 +31,9 @@ def add_accuracy(program: Program, model: AccuracyModel, chosen: Chosen, target:
         return _end_to_end(program, model, chosen, least)
     if isinstance(model, PerOperator):
         return _per_operator(program, model, chosen, least)
+    if isinstance(model, Margins):
+        targets = model.targets.items()
+        return all(add_accuracy(program, model.models[name], chosen, own + target) for name, own in targets)
     raise SolverError(f"the joint program knows no accuracy model {type(model).__name__}")
 
 

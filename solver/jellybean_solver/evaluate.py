@@ -7,13 +7,14 @@ plan states about itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jellybean_solver.flows import Weights, edge_weights, traffic_usd_per_h
-from jellybean_solver.plan import Cost, Plan, PlannedWorker, Route
+from jellybean_solver.plan import Cost, Plan, PlannedWorker, PlannedWorkflow, Route
 from jellybean_solver.problem import Problem, Sharing, request_s
 from jellybean_solver.ratios import settled
+from jellybean_solver.together import Margins
 
 RELATIVE = 1e-6  # a figure breaks a limit only when it exceeds it by more than this share of it
 
@@ -43,11 +44,16 @@ class Evaluation:
     by_tier: Mapping[str, Cost]  # network where it arrives
     violations: tuple[str, ...]  # the plan contradicts the problem: rates, capacity, memory, tiers, links, accuracy
     breaches: tuple[str, ...]  # limits that a right plan may break: the budget
+    workflows: tuple[PlannedWorkflow, ...] = ()  # where there are several; `accuracy` is then None
 
     @property
     def complaints(self) -> tuple[str, ...]:
         """Everything that is wrong with the plan."""
         return self.violations + self.breaches
+
+    def stated(self, plan: Plan) -> Plan:
+        """The plan with the figures found here for those that it states."""
+        return replace(plan, cost=self.cost, accuracy=self.accuracy, workflows=self.workflows)
 
 
 def evaluate(problem: Problem, plan: Plan) -> Evaluation:
@@ -57,7 +63,9 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
     compute = sum(worker.price_usd_per_h * problem.sites.get(worker.tier, 1) for worker in plan.workers)
     network = sum(crossing.cost_usd_per_h for crossing in scorer.crossings)
     cost = Cost(compute, network)
-    accuracy = problem.accuracy.value(plan.selection) if not scorer.unknown else None
+    selection = plan.selection if not scorer.unknown else None
+    accuracy = problem.accuracy.value(plan.selection) if selection is not None and not problem.workflows else None
+    by_operator = scorer.cost_by_operator()
     violations = (
         *scorer.unknown,
         *scorer.wrong_routes(),
@@ -67,7 +75,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         *scorer.wrong_tiers(),
         *scorer.over_memory(),
         *scorer.over_bandwidth(),
-        *accuracy_violation(problem, accuracy),
+        *accuracy_violations(problem, selection),
     )
     breaches = tuple(_over_budget(problem, cost))
     return Evaluation(
@@ -76,10 +84,11 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         scorer.rates,
         scorer.loads,
         scorer.crossings,
-        scorer.cost_by_operator(),
+        by_operator,
         scorer.cost_by_tier(),
         violations,
         breaches,
+        tuple(_by_workflow(problem, selection, by_operator)),
     )
 
 
@@ -321,15 +330,36 @@ def _unknown(problem: Problem, plan: Plan) -> Iterator[str]:
             yield f"the problem has no operator {name}"
 
 
-def accuracy_violation(problem: Problem, accuracy: float | None) -> Iterator[str]:
-    """The sentence on an accuracy below the target, if it is. Never stricter than the search, which chose by it."""
-    target = problem.slo.accuracy
-    if target is None:
-        return
+def accuracy_violations(problem: Problem, selection: Mapping[str, str] | None) -> Iterator[str]:
+    """Sentences on accuracies below their targets. Never stricter than the search, which chose by them.
+
+    `selection`: None where the plan's is none of the problem's.
+    """
+    if isinstance(problem.accuracy, Margins):
+        more = problem.slo.accuracy or 0.0
+        for name, target in problem.accuracy.targets.items():
+            known = None if selection is None else problem.accuracy.models[name].value(selection)
+            yield from _below(known, target + more, f"{name}: ")
+    elif problem.slo.accuracy is not None:
+        yield from _below(None if selection is None else problem.accuracy.value(selection), problem.slo.accuracy, "")
+
+
+def _below(accuracy: float | None, target: float, of: str) -> Iterator[str]:
     if accuracy is None:
-        yield f"the accuracy of this selection is not in the profile; the target is {target:g}"
+        yield f"{of}the accuracy of this selection is not in the profile; the target is {target:g}"
     elif accuracy < target - RELATIVE * max(1.0, abs(target)):
-        yield f"accuracy {accuracy:g} is below the target of {target:g}"
+        yield f"{of}accuracy {accuracy:g} is below the target of {target:g}"
+
+
+def _by_workflow(
+    problem: Problem, selection: Mapping[str, str] | None, by_operator: Mapping[str, Cost]
+) -> Iterator[PlannedWorkflow]:
+    models = problem.accuracy.models if isinstance(problem.accuracy, Margins) else {}
+    for workflow in problem.workflows:
+        own = [cost for name, cost in by_operator.items() if workflow.owns(name)]
+        cost = Cost(sum(c.compute_usd_per_h for c in own), sum(c.network_usd_per_h for c in own))
+        accuracy = None if selection is None else models[workflow.name].value(selection)
+        yield PlannedWorkflow(workflow.name, workflow.slo, accuracy, cost)
 
 
 def _over_budget(problem: Problem, cost: Cost) -> Iterator[str]:

@@ -62,7 +62,7 @@ def price_per_request(network: Network, operator: Operator, variant: str) -> tup
 
 def _selections(network: Network) -> list[dict[str, str]]:
     """Selections that reach the accuracy: all, or where they are many those with the cheapest variants."""
-    problem, target = network.problem, network.problem.slo.accuracy
+    problem, target = network.problem, network.problem.accuracy_target
     grown: list[tuple[float, dict[str, str]]] = [(0.0, {})]
     for operator in reversed(problem.operators):
         rate = problem.rate_per_s[operator.name]

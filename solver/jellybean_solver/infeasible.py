@@ -15,8 +15,9 @@ from jellybean_solver.evaluate import Evaluation
 from jellybean_solver.large import is_large, reasons_large
 from jellybean_solver.objectives import Fastest, Fleet, MostAccurate
 from jellybean_solver.plan import Plan
-from jellybean_solver.problem import Operator, Problem, Sharing
+from jellybean_solver.problem import Operator, Problem, Sharing, Workflow
 from jellybean_solver.selection import ACCURACY_SLACK, BeamSearch, Clock, Outcome, Selection
+from jellybean_solver.together import alone
 
 SHAVE = 1e-6  # the rate scale is reported this share below its supremum, so that it is feasible as printed
 CROWDED = 1e-3  # rates this far above what fits are scaled down first: the program loses small fractions
@@ -78,9 +79,14 @@ def explain(fleet: Fleet, effort: Effort) -> Infeasibility:
     return Infeasibility(
         (*explainer.accuracy(), *explainer.capacity(), *explainer.nearest()),
         (),
-        explainer.nearest_accuracy,
+        _stated_accuracy(explainer),
         explainer.nearest_rate_scale,
     )
+
+
+def _stated_accuracy(explainer: _Explainer) -> float | None:
+    """None for several workflows: no one figure is the nearest to the targets of each."""
+    return None if explainer.problem.workflows else explainer.nearest_accuracy
 
 
 def explain_breaches(fleet: Fleet, plan: Plan, evaluation: Evaluation, effort: Effort) -> Infeasibility:
@@ -93,7 +99,7 @@ def explain_breaches(fleet: Fleet, plan: Plan, evaluation: Evaluation, effort: E
     return Infeasibility(
         (*(f"{breach}; {sure}" for breach in evaluation.breaches), *explainer.nearest()),
         evaluation.breaches,
-        explainer.nearest_accuracy,
+        _stated_accuracy(explainer),
         explainer.nearest_rate_scale,
         plan,
     )
@@ -172,9 +178,9 @@ class _Explainer:
     def __init__(self, fleet: Fleet, effort: Effort, budget: float) -> None:
         self.fleet, self.effort = fleet, effort
         self.problem = fleet.network.problem
-        self.target = self.problem.slo.accuracy
+        self.target = self.problem.accuracy_target
         self.best = self._search(MostAccurate(fleet, fits=False), None) if self.target is not None else None
-        reachable = self.best is None or -self.best.value >= (self.target or -math.inf) - ACCURACY_SLACK
+        reachable = self.target is None or self.best is None or -self.best.value >= self.target - ACCURACY_SLACK
         self.base = _most_that_fits(fleet.network)  # `scaled` counts in rates of this factor
         if self.base > CROWDED:
             self.base = 1.0
@@ -223,7 +229,8 @@ class _Explainer:
         return scale if self.effort.holds(scaled(self.problem, scale)) else None
 
     def _words(self, selection: Selection) -> str:
-        chosen = [o.name for o in self.problem.operators if len(o.variants) > 1] or list(selection)
+        several = [o.name for o in self.problem.operators if len(o.variants) > 1 and o.name in selection]
+        chosen = several or list(selection)
         return ", ".join(f"{name} {selection[name]}" for name in chosen)
 
     def accuracy(self) -> Iterator[str]:
@@ -235,10 +242,27 @@ class _Explainer:
         if self.best.selection is None:
             yield "accuracy: the profile knows no complete selection of variants that can run on this infrastructure"
             return
-        yield (
-            f"accuracy: the target is {self.target:g}, but the best selection reaches {-self.best.value:.6g} "
-            f"({self._words(self.best.selection)})"
+        if not self.problem.workflows:
+            yield self._too_low("", self.target, -self.best.value, self.best.selection)
+        for workflow in self.problem.workflows:
+            yield from self._too_low_for(workflow)
+
+    def _too_low_for(self, workflow: Workflow) -> Iterator[str]:
+        """What the best selection of one of several workflows reaches, where that is not enough."""
+        problem, target = alone(self.problem, workflow), workflow.slo.accuracy
+        if target is None:
+            return
+        fleet = Fleet(Network(problem))
+        search: BeamSearch[Assignment] = BeamSearch(
+            fleet.network, MostAccurate(fleet, fits=False), beam_width=self.effort.beam_width, clock=self.effort.clock
         )
+        best = search.run()
+        if best.selection is not None and -best.value < target - ACCURACY_SLACK:
+            yield self._too_low(f"{workflow.name}: ", target, -best.value, best.selection)
+
+    def _too_low(self, of: str, target: float, reached: float, selection: Selection) -> str:
+        words = self._words(selection)
+        return f"{of}accuracy: the target is {target:g}, but the best selection reaches {reached:.6g} ({words})"
 
     def capacity(self) -> Iterator[str]:
         if self.scaled is None:
@@ -247,7 +271,8 @@ class _Explainer:
             yield "no plan exists; what binds was not found in time, or there are too many sets of models to try"
             return
         if self.scaled.selection is None or self.scaled.found is None:
-            asked = "" if self.target is None else f" that reaches accuracy {self.target:g}"
+            reached = "the accuracies asked for" if self.problem.workflows else f"accuracy {self.target or 0.0:g}"
+            asked = "" if self.target is None else f" that reaches {reached}"
             yield f"no selection of variants{asked} can be placed so that data flows up the tiers over declared links"
             return
         found, selection = self.scaled.found, self.scaled.selection
@@ -299,7 +324,11 @@ class _Explainer:
         accuracy, scale = self.nearest_accuracy, self.nearest_rate_scale
         if accuracy is not None and self.fitting is not None and self.fitting.selection is not None:
             words = self._words(self.fitting.selection)
-            yield f"nearest: accuracy {accuracy:.10g} is feasible at these rates ({words})"
+            if self.problem.workflows:
+                lower = f"all accuracy targets {-accuracy:.10g} points lower"
+                yield f"nearest: {lower} are feasible at these rates ({words})"
+            else:
+                yield f"nearest: accuracy {accuracy:.10g} is feasible at these rates ({words})"
         if scale is not None:
             asked = "" if self.target is None else " at this accuracy"
             yield f"nearest: {_rounded_down(scale):.4g} times these rates is feasible{asked}"

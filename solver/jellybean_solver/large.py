@@ -131,7 +131,7 @@ def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
     """Which requirement, given up alone, makes an infeasible problem feasible, as far as a quick search tells."""
     roomy = replace(problem, links=tuple(replace(link, bandwidth_bytes_per_s=None) for link in problem.links))
     many = replace(problem, pools=tuple(replace(pool, count=MANY_TIMES * pool.count) for pool in problem.pools))
-    target = problem.slo.accuracy
+    target = problem.accuracy_target
     changes = [
         ("with unlimited bandwidth on the links", roomy, target),
         (f"with {MANY_TIMES:,} times as many workers", many, target),

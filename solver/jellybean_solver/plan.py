@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from jellybean_solver.problem import Edge, Link, ModelRef, Sharing, Slo, Source, Times, request_s
+from jellybean_solver.problem import OF_WORKFLOW, Edge, Link, ModelRef, Sharing, Slo, Source, Times, request_s
 
 PLAN_VERSION = 3
 
@@ -102,9 +102,29 @@ class Placement:
     sites: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedWorkflow:
+    """One of several workflows of a plan: its targets and what it reaches. Its operators are called `name`/...
+
+    `cost` is its part of the plan's: the traffic of its edges, and of a worker's price its share of the busy time.
+    """
+
+    name: str
+    slo: Slo
+    accuracy: float | None
+    cost: Cost
+
+    def owns(self, name: str) -> bool:
+        """Whether a source or operator is of this workflow."""
+        return name.startswith(f"{self.name}{OF_WORKFLOW}")
+
+
 @dataclass(frozen=True)
 class Plan:
     """Selection, placements and routing, with the price and the proof.
+
+    `workflows`: where there are several; `slo` then holds the budget alone and `accuracy` is None. A route says where
+    requests of each go: those of one workflow draw from the routes without those of another.
 
     `sites`: tier -> how many alike sites it has, where more than one (sites.py). Then a worker stands for one in each
     site, sources and links for those of one site; operators' rates, routes' weights and costs are of all together.
@@ -124,6 +144,7 @@ class Plan:
     accuracy: float | None
     certificate: Certificate
     sites: Mapping[str, int] = field(default_factory=dict)
+    workflows: tuple[PlannedWorkflow, ...] = ()
 
     @cached_property
     def selection(self) -> Mapping[str, str]:

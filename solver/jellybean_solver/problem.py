@@ -16,6 +16,7 @@ from jellybean_solver.accuracy import AccuracyModel
 from jellybean_solver.errors import SolverError
 
 GIB = 2**30
+OF_WORKFLOW = "/"  # stands between a workflow's name and those of its sources and operators, where there are several
 WORTH = 0.02  # share of a request's time that a larger batch must save: less is noise, and batches wait for each other
 
 
@@ -169,9 +170,27 @@ class Slo:
     budget_usd_per_h: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """One of several workflows on one fleet, with its own targets; the budget is that of all together.
+
+    Its sources and operators are called `name`/..., so that names of one workflow mean nothing to another.
+    """
+
+    name: str
+    slo: Slo = Slo()
+
+    def owns(self, name: str) -> bool:
+        """Whether a source or operator is of this workflow."""
+        return name.startswith(f"{self.name}{OF_WORKFLOW}")
+
+
 @dataclass(frozen=True)
 class Problem:
     """A workflow, a fleet and targets. `operators` are in topological order; `tiers` nearest the data first.
+
+    `workflows`: where there are several (together.py), each with its targets; `slo` then says what holds for all: the
+    budget, and with an accuracy by how many points each must exceed its own.
 
     `sites`: tier -> how many of it there are, alike and planned alike (sites.py); 1 unless given. Sources, pools and
     links say what one site has; rates of operators and edges are of all sites together.
@@ -191,6 +210,14 @@ class Problem:
     utilisation: float = 0.8
     hop_s: float = 0.0  # time one message spends between two processes, links aside
     sites: Mapping[str, int] = field(default_factory=dict)
+    workflows: tuple[Workflow, ...] = ()
+
+    @property
+    def accuracy_target(self) -> float | None:
+        """What `accuracy` must reach: the target, or of several workflows no less than each of theirs."""
+        if self.slo.accuracy is None and any(workflow.slo.accuracy is not None for workflow in self.workflows):
+            return 0.0
+        return self.slo.accuracy
 
     def __post_init__(self) -> None:
         if any(variant.ratios for operator in self.operators for variant in operator.variants):

@@ -126,7 +126,7 @@ def replan(
     budget = problem.slo.budget_usd_per_h
     outcome = cheapest(
         Fleet(network),
-        problem.slo.accuracy,
+        problem.accuracy_target,
         beam_width=beam_width,
         gap=gap,
         clock=limit,

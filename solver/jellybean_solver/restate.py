@@ -43,13 +43,8 @@ def restated(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str,
         found, workers=tuple(_worker(problem, found, worker, shares.get(worker.name, {})) for worker in plan.workers)
     )
     score = evaluate(problem, found)
-    loaded = replace(
-        found,
-        workers=tuple(replace(worker, load=score.loads[worker.name]) for worker in found.workers),
-        cost=score.cost,
-        accuracy=score.accuracy,
-    )
-    return loaded, score, (*wrong, *score.complaints)
+    loaded = tuple(replace(worker, load=score.loads[worker.name]) for worker in found.workers)
+    return replace(score.stated(found), workers=loaded), score, (*wrong, *score.complaints)
 
 
 def _is_known(problem: Problem, plan: Plan) -> bool:

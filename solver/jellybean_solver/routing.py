@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.plan import Route
+
+
+def own_routes(routes: Sequence[Route], operators: Collection[str]) -> Mapping[int, float]:
+    """The ways that requests through some of the operators may take: the first route of each, and its weight."""
+    first: dict[tuple[str, ...], int] = {}
+    weights: dict[int, float] = {}
+    for index, route in enumerate(routes):
+        number = first.setdefault(tuple(route.workers[name] for name in operators), index)
+        weights[number] = weights.get(number, 0.0) + route.weight
+    return weights
 
 
 class RouteDrawer:

@@ -7,6 +7,7 @@ is around it: arrivals, routes, links, the time a run takes with as many request
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +20,16 @@ from jellybean_solver.distributions import Sampler, child_count, service_sampler
 from jellybean_solver.errors import SolverError
 from jellybean_solver.plan import Plan, PlannedWorker
 from jellybean_solver.problem import Arrivals, EdgeKind, Link
-from jellybean_solver.routing import RouteDrawer
-from jellybean_solver.simulation_result import QueueFigures, QueueSums, RunSums, SimulationResult, Window, nearest_rank
+from jellybean_solver.routing import RouteDrawer, own_routes
+from jellybean_solver.simulation_result import (
+    QueueFigures,
+    QueueSums,
+    RequestSums,
+    RunSums,
+    SimulationResult,
+    Window,
+    nearest_rank,
+)
 from jellybean_solver.sites import most_sites, site_of, worker_at
 from jellybean_solver.streams import RequestStream, arrival_times, request_streams
 
@@ -95,6 +104,7 @@ class _Open:
 
     arrived_s: float
     answers: Answers
+    workflow: str  # whose it is, where there are several
 
 
 class _Outputs:
@@ -185,8 +195,7 @@ class _Simulation:
         self._child_rng = random.Random(f"{seed}/children")
         self._runs = {operator.name: RunSums() for operator in plan.operators}
         self._open: dict[str, _Open] = {}
-        self._latencies: list[float] = []
-        self._offered = self._answered_in_window = 0
+        self._requests = {workflow: RequestSums() for workflow in [w.name for w in plan.workflows] or [""]}
 
     def _station(self, planned: PlannedWorker, site: int, worker: Worker) -> _Station:
         if planned.pool not in self._samplers:
@@ -202,17 +211,18 @@ class _Simulation:
         """Handle all events, or those until `drain_s` after the window."""
         for index, stream in enumerate(request_streams(self._plan)):
             rng = random.Random(f"{self._seed}/arrivals/{index}")
-            weights = [route.weight for route in self._plan.routes]
+            ways = own_routes(self._plan.routes, stream.operators)
+            routes, weights = list(ways), list(ways.values())
             if stream.sites == 1:
                 arrivals = times(stream, rng, index * GOLDEN % 1.0)
-                self._next_arrival(_Traffic(stream, arrivals, RouteDrawer(weights), 0))
+                self._next_arrival(_Traffic(stream, arrivals, routes, RouteDrawer(weights), 0))
                 continue
             own = replace(stream, rate_per_s=stream.rate_per_s / stream.sites, sites=1)
             for site in range(stream.sites):  # each with arrivals and routes of its own
                 rng = random.Random(f"{self._seed}/arrivals/{index}/{site}")
                 place = site * most_sites(self._plan.sites) // stream.sites
                 arrivals = times(own, rng, rng.random())
-                self._next_arrival(_Traffic(own, arrivals, RouteDrawer(weights, rng), place))
+                self._next_arrival(_Traffic(own, arrivals, routes, RouteDrawer(weights, rng), place))
         events, pop = self._events, heapq.heappop
         if drain_s is not None:
             self._last_s = self._window.end_s + drain_s
@@ -233,10 +243,10 @@ class _Simulation:
             self._at(time, self._arrive, traffic)
 
     def _arrive(self, traffic: _Traffic, _: None) -> None:
-        stream, route, place = traffic.stream, traffic.routes.draw(), traffic.place
+        stream, route, place = traffic.stream, traffic.routes[traffic.drawer.draw()], traffic.place
         request = str(next(self._number))
-        self._open[request] = _Open(self._now, Answers(stream.sinks))
-        self._offered += self._window.holds(self._now)
+        self._open[request] = _Open(self._now, Answers(stream.sinks), stream.workflow)
+        self._requests[stream.workflow].offered += self._window.holds(self._now)
         if self._observer is not None:
             self._observer.arrived(self._now)
         levels = {name: self._child_rng.random() for name in self._ratios if name in self._tier}
@@ -336,24 +346,25 @@ class _Simulation:
         if request.answers.complete:
             del self._open[message.request]
             time = self._now + self._plan.hop_s
-            self._answered_in_window += self._window.holds(time)
+            sums = self._requests[request.workflow]
+            sums.answered += self._window.holds(time)
             if self._observer is not None:
                 self._observer.answered(request.arrived_s, time)
             if self._window.holds(request.arrived_s) and time <= self._last_s:
-                self._latencies.append(time - request.arrived_s)
+                sums.latencies.append(time - request.arrived_s)
 
     def result(self, rate_scale: float) -> SimulationResult:
         """The figures of the window."""
-        window, latencies = self._window, sorted(self._latencies)
-        duration_s = window.end_s - window.start_s
+        window, duration_s = self._window, self._window.end_s - self._window.start_s
+        latencies = sorted(itertools.chain.from_iterable(sums.latencies for sums in self._requests.values()))
         return SimulationResult(
             seed=self._seed,
             rate_scale=rate_scale,
             warmup_s=window.start_s,
             duration_s=duration_s,
-            offered=self._offered,
+            offered=sum(sums.offered for sums in self._requests.values()),
             completed=len(latencies),
-            throughput_per_s=self._answered_in_window / duration_s,
+            throughput_per_s=sum(sums.answered for sums in self._requests.values()) / duration_s,
             latency_mean_s=sum(latencies) / len(latencies) if latencies else float("nan"),
             latency_p50_s=nearest_rank(latencies, 0.50),
             latency_p90_s=nearest_rank(latencies, 0.90),
@@ -364,6 +375,7 @@ class _Simulation:
             operators={name: sums.figures() for name, sums in self._runs.items()},
             queues=self._queues(),
             events=self._handled,
+            workflows={name: sums.figures(duration_s) for name, sums in self._requests.items() if name},
         )
 
     def _queues(self) -> Mapping[str, QueueFigures]:
@@ -390,5 +402,6 @@ class _Traffic:
 
     stream: RequestStream
     times: Iterator[float]
-    routes: RouteDrawer
+    routes: Sequence[int]
+    drawer: RouteDrawer
     place: int

@@ -31,6 +31,19 @@ class QueueFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestFigures:
+    """Of the requests of one of several workflows, as `SimulationResult` has them of all."""
+
+    offered: int
+    completed: int
+    throughput_per_s: float
+    latency_mean_s: float
+    latency_p50_s: float
+    latency_p90_s: float
+    latency_p99_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationResult:
     """Figures of the window [warmup_s, warmup_s + duration_s).
 
@@ -56,6 +69,7 @@ class SimulationResult:
     operators: Mapping[str, OperatorFigures]
     queues: Mapping[str, QueueFigures]
     events: int
+    workflows: Mapping[str, RequestFigures] = field(default_factory=dict)  # where there are several
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; figures that do not exist (nan) are None."""
@@ -111,6 +125,22 @@ class QueueSums:
         """Closes the window."""
         self.changed(max(self.since, self.window.end_s), 0, ())
         return QueueFigures(self.area / (self.window.end_s - self.window.start_s), self.longest)
+
+
+@dataclass(slots=True)
+class RequestSums:
+    """Requests of one workflow: `offered` and `answered` in the window, `latencies` of those that arrived in it."""
+
+    offered: int = 0
+    answered: int = 0
+    latencies: list[float] = field(default_factory=list)
+
+    def figures(self, duration_s: float) -> RequestFigures:
+        """Of a window of that length."""
+        latencies = sorted(self.latencies)
+        p50_s, p90_s, p99_s = (nearest_rank(latencies, share) for share in (0.50, 0.90, 0.99))
+        mean_s = sum(latencies) / len(latencies) if latencies else math.nan
+        return RequestFigures(self.offered, len(latencies), self.answered / duration_s, mean_s, p50_s, p90_s, p99_s)
 
 
 @dataclass(slots=True)

@@ -76,7 +76,7 @@ def _timely(
     problem: Problem, first: Plan, p99_s: float, beam_width: int, gap: float, limit: Clock, *, large: bool
 ) -> Timely:
     """`first`: the cheapest plan that need not keep the latency."""
-    budget, target = problem.slo.budget_usd_per_h or math.inf, problem.slo.accuracy
+    budget, target = problem.slo.budget_usd_per_h or math.inf, problem.accuracy_target
 
     def solved(network: Network, proposal: Proposal | None) -> Plan | None:
         if proposal is None:
@@ -161,7 +161,7 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
 
     fleet = Fleet(Network(problem))
     effort = Effort(beam_width, limit, holds)
-    outcome = cheapest(fleet, problem.slo.accuracy, beam_width=beam_width, gap=gap, clock=limit)
+    outcome = cheapest(fleet, problem.accuracy_target, beam_width=beam_width, gap=gap, clock=limit)
     if outcome.found is None:
         if not outcome.finished:
             raise nothing_found(outcome)
@@ -171,7 +171,7 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
     budget = problem.slo.budget_usd_per_h
     if evaluation.breaches and budget is not None and outcome.bound <= budget and is_large(fleet.network):
         # A gap around the budget: ask again for a plan within it.
-        target = problem.slo.accuracy
+        target = problem.accuracy_target
         outcome = cheapest_large(fleet.network, target, fixed=None, gap=gap, clock=limit, budget=budget)
         if outcome.found is not None:
             plan, evaluation = finish(fleet.network, outcome)
@@ -232,8 +232,7 @@ def finish(network: Network, outcome: Outcome[Assignment], running: Running | No
             "please report this problem"
         )
     certificate = _certificate(outcome, total)
-    plan = replace(draft, cost=evaluation.cost, accuracy=evaluation.accuracy, certificate=certificate)
-    return plan, evaluation
+    return replace(evaluation.stated(draft), certificate=certificate), evaluation
 
 
 def nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.plan import Plan
@@ -23,15 +23,27 @@ class RequestStream:
     rate_per_s: float
     arrivals: Arrivals
     sites: int = 1
+    workflow: str = ""  # whose requests they are, where there are several
 
 
 def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
     """The streams in the order of the sources: one, as the gateway takes requests, if all sources have one rate.
 
-    Otherwise one per weakly connected part of the workflow; SolverError when sources of one part differ in rate.
+    Otherwise one per weakly connected part of the workflow; SolverError when sources of one part differ in rate. Of
+    several workflows, those of each.
     """
-    group = {name: name for name in [source.name for source in plan.sources] + [op.name for op in plan.operators]}
-    if len({_in_all(plan, source) for source in plan.sources}) == 1:
+    names = [source.name for source in plan.sources] + [operator.name for operator in plan.operators]
+    if not plan.workflows:
+        return _streams(plan, names)
+    found = ((w, [name for name in names if w.owns(name)]) for w in plan.workflows)
+    return tuple(replace(stream, workflow=w.name) for w, own in found for stream in _streams(plan, own))
+
+
+def _streams(plan: Plan | Problem, names: Sequence[str]) -> tuple[RequestStream, ...]:
+    """Of the sources and operators of one workflow."""
+    group = {name: name for name in names}
+    sources = [source for source in plan.sources if source.name in group]
+    if len({_in_all(plan, source) for source in sources}) == 1:
         return (_stream(plan, frozenset(group)),)
 
     def find(name: str) -> str:
@@ -40,9 +52,9 @@ def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
         return name
 
     for operator in plan.operators:
-        for edge in operator.inputs:
+        for edge in operator.inputs if operator.name in group else ():
             group[find(operator.name)] = find(edge.upstream)
-    roots = dict.fromkeys(find(source.name) for source in plan.sources)
+    roots = dict.fromkeys(find(source.name) for source in sources)
     streams = (_stream(plan, frozenset(name for name in group if find(name) == root)) for root in roots)
     return tuple(stream for stream in streams if stream.operators)
 

@@ -171,7 +171,7 @@ class _Search:
 
     def _proposal(self, deadline_s: float) -> Proposal:
         budget = self._value() * (1 - RELATIVE)
-        target = self.problem.slo.accuracy
+        target = self.problem.accuracy_target
         network = Network(self.problem)
         return accurate(network, target, None, budget, self.gap, self.clock, deadline_s=deadline_s)
 

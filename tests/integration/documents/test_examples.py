@@ -101,7 +101,7 @@ def test_sharing_is_switched_by_one_override() -> None:
 
 
 def documents() -> list[Path]:
-    return sorted(EXAMPLES.glob("*/*.yaml"))
+    return sorted([*EXAMPLES.glob("*/*.yaml"), *EXAMPLES.glob("*/workflows/*/*.yaml")])
 
 
 def plain(path: Path) -> Any:

@@ -226,6 +226,6 @@ def test_a_plan_that_contradicts_the_problem_is_never_handed_on(monkeypatch: pyt
 
     case = problem(operator("a", ["camera"], variant("x", {"box": 0.01})), pools=[box()])
     scorer = importlib.import_module("jellybean_solver.evaluate")  # the package's name is the function
-    monkeypatch.setattr(scorer, "accuracy_violation", broken)
+    monkeypatch.setattr(scorer, "accuracy_violations", broken)
     with pytest.raises(SolverError, match=r"contradicts the problem \(box-1 is overloaded\)"):
         solve(case)

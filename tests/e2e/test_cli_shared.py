@@ -1,0 +1,99 @@
+"""Two workflows on one fleet from the command line: the example's own figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jellybean.cli import run
+from jellybean.planning import load_plan
+from jellybean.simulation import simulate_plan
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("projects") / "two"
+    assert run(["init", "two-workflows", str(directory)]) == 0
+    return directory
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> tuple[str, str]:
+    capsys.readouterr()
+    assert run(list(arguments)) == status
+    return capsys.readouterr()
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> Any:
+    return json.loads(printed(capsys, *arguments, "--json", status=status)[0])
+
+
+def test_both_are_planned_together_for_less_than_apart(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "plan", str(two))[0]
+    assert "two: 7.94 USD/h (compute 6.05, network 1.89), proven optimal" in text
+    assert "saves  21 % against planning one workflow after the other (10.10)" in text
+    assert "cheapest variants" in text
+    assert "notes: accuracy 91.4 is below the target of 95; vqa: accuracy 54.02 is below the target of 56" in text
+    found = answer(capsys, "plan", str(two))
+    assert found["accuracy"] is None
+    assert {name: own["accuracy"] for name, own in found["workflows"].items()} == {"notes": 96.1, "vqa": 56.59}
+    parts = [own["cost_usd_per_h"]["total"] for own in found["workflows"].values()]
+    assert sum(parts) == pytest.approx(found["cost_usd_per_h"]["total"])
+    assert found["workflows"]["vqa"]["selection"] == {
+        "image_features": "resnet18",
+        "speech_to_text": "wav2vec2-large",
+        "answer": "default",
+    }
+    served: dict[str, float] = {}
+    for place in found["placements"]:
+        served[place["operator"]] = served.get(place["operator"], 0.0) + place["rate_per_s"]
+    assert served == {
+        "notes/speech_to_text": pytest.approx(6),
+        "vqa/image_features": pytest.approx(50),
+        "vqa/speech_to_text": pytest.approx(50),
+        "vqa/answer": pytest.approx(50),
+    }
+
+
+def test_each_is_simulated_at_its_own_rate(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", str(two), "--set", "limits.utilisation=0.7"]) == 0
+    result = simulate_plan(load_plan(two), duration_s=60.0)
+    vqa, notes = result.workflows["vqa"], result.workflows["notes"]
+    assert vqa.throughput_per_s == pytest.approx(50, rel=0.05)
+    assert notes.throughput_per_s == pytest.approx(6, rel=0.15)
+    assert vqa.offered + notes.offered == result.offered
+    assert notes.latency_p99_s < vqa.latency_p99_s  # one operator, not two after each other
+    assert notes.latency_p99_s <= result.latency_p99_s <= vqa.latency_p99_s
+
+
+def test_a_target_too_high_is_told_with_its_workflow(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text = printed(capsys, "plan", str(two), "--set", "vqa.slo.accuracy=59", status=3)
+    assert "vqa: accuracy: the target is 59, but the best selection reaches 58.33" in text
+    assert "all accuracy targets 0.67 points lower are feasible" in " ".join(text.split())
+
+
+def test_a_budget_is_one_of_both(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "plan", str(two), "--set", "limits.budget=7 USD/h", status=3)
+    assert "more than the 7.0000 USD/h allowed" in found["breaches"][0]
+    assert found["nearest"]["accuracy"] is None
+
+
+def test_a_p99_that_one_of_them_breaks_is_told_with_its_name(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text = printed(capsys, "plan", str(two), "--set", "notes.slo.latency_p99=1 ms", status=3)
+    assert "notes: p99 latency would be" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("command", ["frontier", "up", "bench"])
+def test_what_works_with_one_says_so(two: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text = printed(capsys, command, str(two), status=2)
+    assert "holds 2 workflows on one fleet, and this command works with one; name its folder" in " ".join(text.split())
+
+
+def test_one_of_them_is_a_project_of_its_own(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = answer(capsys, "plan", str(two / "workflows" / "notes"))
+    assert "workflows" not in alone
+    assert alone["selection"] == {"speech_to_text": "wav2vec2-large"}
+    text = printed(capsys, "validate", str(two))[0]
+    assert "valid: notes, 1 operator, 1 source; vqa, 3 operators, 2 sources; 9 workers in 9 pools" in text

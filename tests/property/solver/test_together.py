@@ -1,0 +1,167 @@
+"""Two workflows on one fleet against enumeration: the accuracy of each by itself, the workers together."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from jellybean_solver import Edge, Operator, Problem, Slo, Variant, evaluate, solve
+from jellybean_solver.demand import Network
+from jellybean_solver.joint import propose
+from jellybean_solver.large import cheapest_large
+from jellybean_solver.plan_document import from_document, to_document
+from jellybean_solver.selection import Clock
+from jellybean_solver.solve import finish
+from jellybean_solver.together import alone, together
+from tests import brute_force
+from tests.plan_check import complaints
+from tests.strategies import problems
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+Pair = tuple[Problem, Problem]
+
+
+@st.composite
+def pairs(draw: st.DrawFn, *, limited: bool = False) -> Pair:
+    """Two small workflows, of names that they have in common, on the fleet of the first."""
+    first, second = draw(problems(max_operators=2, limited=limited)), draw(problems(max_operators=2, limited=limited))
+    return _on(first, first), _on(first, second)
+
+
+def _on(fleet: Problem, problem: Problem) -> Problem:
+    """The problem's workflow on another fleet, with at most two variants each: what is not there is left out."""
+    pools = {pool.name for pool in fleet.pools}
+
+    def tiers(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return names if names is not None and set(names) <= set(fleet.tiers) else None
+
+    def variant(one: Variant) -> Variant:
+        service = {pool: times for pool, times in one.service.items() if pool in pools}
+        return replace(one, service=service, memory_bytes={p: m for p, m in one.memory_bytes.items() if p in pools})
+
+    def edge(one: Edge) -> Edge:
+        return replace(one, tiers=tiers(one.tiers))
+
+    def operator(one: Operator) -> Operator:
+        inputs, variants = tuple(edge(e) for e in one.inputs), tuple(variant(v) for v in one.variants[:2])
+        return replace(one, inputs=inputs, variants=variants, tiers=tiers(one.tiers))
+
+    return replace(
+        fleet,
+        sources=tuple(replace(s, tier=s.tier if s.tier in fleet.tiers else fleet.tiers[0]) for s in problem.sources),
+        operators=tuple(operator(one) for one in problem.operators),
+        accuracy=problem.accuracy,
+        slo=problem.slo,
+    )
+
+
+def _cheapest(pair: Pair, both: Problem) -> float | None:
+    """By enumeration of both selections; only names are taken from `both`."""
+    accurate = [[s for s in brute_force.selections(one) if _meets(one, s)] for one in pair]
+    costs = (
+        brute_force.cheapest_of_larger(both, _called("a", first) | _called("b", second))
+        for first, second in itertools.product(*accurate)
+    )
+    return min((cost for cost in costs if cost is not None), default=None)
+
+
+def _meets(problem: Problem, selection: dict[str, str]) -> bool:
+    target, value = problem.slo.accuracy, brute_force.accuracy(problem, selection)
+    return target is None or (value is not None and value >= target - 1e-9)
+
+
+def _called(workflow: str, selection: dict[str, str]) -> dict[str, str]:
+    return {f"{workflow}/{name}": variant for name, variant in selection.items()}
+
+
+@settings(max_examples=800 if NIGHTLY else 40)
+@given(pairs())
+def test_two_are_planned_exactly(pair: Pair) -> None:
+    _is_exact(pair)
+
+
+@settings(max_examples=800 if NIGHTLY else 40)
+@given(pairs(limited=True))
+def test_two_with_memory_bandwidth_and_residency_too(pair: Pair) -> None:
+    _is_exact(pair)
+
+
+def _is_exact(pair: Pair) -> None:
+    both = together("both", {"a": pair[0], "b": pair[1]})
+    expected = _cheapest(pair, both)
+    solution = solve(both, explained=False)
+    event(solution.status)
+    if expected is None:
+        assert solution.status == "infeasible"
+        return
+    plan = solution.plan
+    assert plan is not None
+    assert plan.cost.total_usd_per_h == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert plan.certificate.gap == 0
+    assert evaluate(both, plan).complaints == ()
+    assert complaints(both, plan) == []
+    assert from_document(to_document(plan)) == plan
+    for one, planned in zip(pair, plan.workflows, strict=True):
+        own = {name.partition("/")[2]: v for name, v in plan.selection.items() if planned.owns(name)}
+        known = brute_force.accuracy(one, own)
+        assert planned.accuracy == (None if known is None else pytest.approx(known))
+        assert _meets(one, own)
+    parts = math.fsum(workflow.cost.total_usd_per_h for workflow in plan.workflows)
+    assert parts == pytest.approx(plan.cost.total_usd_per_h, rel=1e-9, abs=1e-9)
+
+
+@settings(max_examples=400 if NIGHTLY else 30)
+@given(pairs())
+def test_the_way_of_large_problems_is_exact_too(pair: Pair) -> None:
+    both = together("both", {"a": pair[0], "b": pair[1]})
+    expected = _cheapest(pair, both)
+    network, target = Network(both), both.accuracy_target
+    outcome = cheapest_large(network, target, fixed=None, gap=0.0, clock=Clock())
+    bound = propose(network, target).bound
+    if expected is None:
+        assert outcome.found is None
+        return
+    assert outcome.value == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert max(outcome.bound, bound) <= expected + 1e-6 * max(1.0, expected)
+    plan, evaluation = finish(network, outcome)
+    assert evaluation.complaints == ()
+    assert complaints(both, plan) == []
+
+
+@settings(max_examples=200 if NIGHTLY else 20)
+@given(pairs())
+def test_together_never_costs_more_than_one_after_the_other(pair: Pair) -> None:
+    both = together("both", {"a": pair[0], "b": pair[1]})
+    first = solve(alone(both, both.workflows[0]), explained=False).plan
+    if first is None:
+        assert solve(both, explained=False).plan is None
+        return
+    used = {pool.name: sum(worker.pool == pool.name for worker in first.workers) for pool in both.pools}
+    left = tuple(replace(pool, count=pool.count - used[pool.name]) for pool in both.pools)
+    second = solve(replace(alone(both, both.workflows[1]), pools=left), explained=False).plan
+    plan = solve(both, explained=False).plan
+    if second is not None:
+        assert plan is not None
+        apart = first.cost.total_usd_per_h + second.cost.total_usd_per_h
+        assert plan.cost.total_usd_per_h <= apart + 1e-6 * max(1.0, apart)
+
+
+@settings(max_examples=200 if NIGHTLY else 20)
+@given(pairs())
+def test_a_budget_is_one_of_both(pair: Pair) -> None:
+    both = together("both", {"a": pair[0], "b": pair[1]})
+    plan = solve(both, explained=False).plan
+    if plan is None or plan.cost.total_usd_per_h < 0.01:
+        return
+    cost = plan.cost.total_usd_per_h
+    assert solve(replace(both, slo=Slo(budget_usd_per_h=1.01 * cost)), explained=False).plan is not None
+    refused = solve(replace(both, slo=Slo(budget_usd_per_h=0.99 * cost)))
+    assert refused.plan is None
+    assert refused.infeasibility is not None
+    assert refused.infeasibility.breaches
