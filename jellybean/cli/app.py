@@ -23,7 +23,8 @@ app = typer.Typer(
 
 ORDER = (
     *("init", "validate", "profile", "plan", "explain", "frontier", "simulate"),
-    *("up", "apply", "infer", "bench", "report", "down", "certs", "render", "diff", "schema", "demo"),
+    *("up", "apply", "infer", "bench", "report", "down", "certs"),
+    *("render", "deploy", "status", "rollback", "undeploy", "diff", "schema", "demo"),
 )
 
 
@@ -89,6 +90,6 @@ def example(*lines: str) -> str:
     return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
 
 
-from jellybean.cli import certs, diff, documents, explain, frontier, kubernetes, measure, pipeline, plan, serve  # noqa: E402, F401  (each adds its commands)
+from jellybean.cli import certs, cluster, diff, documents, explain, frontier, kubernetes, measure, pipeline, plan, serve  # noqa: E402, F401  (each adds its commands)
 
 app.registered_commands.sort(key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", "")))

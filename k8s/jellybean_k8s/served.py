@@ -40,7 +40,7 @@ class Deployed:
     @cached_property
     def app(self) -> str:
         """Name of the deployment: what stays from plan to plan."""
-        return dns_name(self.settings.name or self.plan.name, _MOST_APP)
+        return app_name(self.settings, self.plan.name)
 
     @cached_property
     def document(self) -> Mapping[str, Any]:
@@ -138,6 +138,11 @@ class Deployed:
     def config(self) -> str:
         """Of that ConfigMap: by content, so that a pod never reads files of another state."""
         return f"{self.prefix}-files-{digest(self.files)[:_ID_DIGITS]}"
+
+
+def app_name(settings: Settings, workflow: str) -> str:
+    """Of the deployment of a workflow."""
+    return dns_name(settings.name or workflow, _MOST_APP)
 
 
 def digest(value: Any) -> str:

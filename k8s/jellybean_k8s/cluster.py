@@ -1,0 +1,270 @@
+"""One namespace of a cluster, by the few calls that a deployment makes. No discovery: the kinds are known.
+
+Calls that fail because the API server is away or overloaded are repeated for a while; all of them may be. What it
+refuses is a `ClusterError` with its own words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import urllib3.exceptions
+from kubernetes import client, config, dynamic
+from kubernetes.client.exceptions import ApiException
+
+from jellybean_k8s.errors import DeployError
+from jellybean_k8s.names import MANAGER
+
+Object = dict[str, Any]
+Objects = list[Object]
+
+PATIENCE_S = 30.0  # that an API server may be away
+_CONNECT_S, _ANSWER_S = 5.0, 30.0
+_LIST_LIMIT = 500
+_AGAIN = frozenset({429, 502, 503, 504})
+_BACKOFF_S, _MOST_BACKOFF_S = 0.2, 5.0
+_APPLY = "application/apply-patch+yaml"
+_MERGE = "application/merge-patch+json"
+_CLUSTER_WIDE = frozenset({"Node"})
+PATHS = {  # kind -> where its objects are
+    "ConfigMap": "/api/v1/configmaps",
+    "Event": "/api/v1/events",
+    "Node": "/api/v1/nodes",
+    "Pod": "/api/v1/pods",
+    "Secret": "/api/v1/secrets",
+    "Service": "/api/v1/services",
+    "ServiceAccount": "/api/v1/serviceaccounts",
+    "Deployment": "/apis/apps/v1/deployments",
+    "StatefulSet": "/apis/apps/v1/statefulsets",
+    "HorizontalPodAutoscaler": "/apis/autoscaling/v2/horizontalpodautoscalers",
+    "Lease": "/apis/coordination.k8s.io/v1/leases",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/networkpolicies",
+    "PodDisruptionBudget": "/apis/policy/v1/poddisruptionbudgets",
+    "ServiceMonitor": "/apis/monitoring.coreos.com/v1/servicemonitors",
+}
+
+
+class ClusterError(DeployError):
+    """The API server refused something. `status`: of HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class UnreachableError(DeployError):
+    """The API server does not answer."""
+
+
+class FieldConflictError(DeployError):
+    """Fields that are to be applied belong to another manager. `conflicts`: (manager, field)."""
+
+    def __init__(self, name: str, conflicts: tuple[tuple[str, str], ...]) -> None:
+        self.name, self.conflicts = name, conflicts
+        told = "; ".join(f"{field} was set by {manager}" for manager, field in conflicts)
+        super().__init__(f"{name}: {told}: take it out there, or take it over with --force")
+
+
+@dataclass
+class Cluster:
+    """Calls about the objects of one namespace. `clock` and `sleep` are seconds."""
+
+    api: client.ApiClient
+    namespace: str
+    patience_s: float = PATIENCE_S
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        """A dynamic client that asks nothing at its start: paths are known."""
+        self._dynamic = dynamic.DynamicClient(self.api, discoverer=lambda *_: None)
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """An object; None when there is none."""
+        try:
+            return self._call("get", self._path(kind, name))
+        except ClusterError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def list(self, kind: str, selector: str | None = None, *, everywhere: bool = False) -> Objects:
+        """All objects of a kind with these labels; `everywhere`: of all namespaces."""
+        return self.list_at(kind, selector, everywhere=everywhere)[0]
+
+    def list_at(self, kind: str, selector: str | None = None, *, everywhere: bool = False) -> tuple[Objects, str]:
+        """The same, and the resource version that a watch may go on from."""
+        path = PATHS[kind] if everywhere else self._path(kind)
+        found: Objects = []
+        more: str | None = None
+        while True:
+            try:
+                page = self._call("get", path, label_selector=selector, limit=_LIST_LIMIT, _continue=more)
+            except ClusterError as error:
+                if error.status == 404:  # no such API here, so no objects of it
+                    return [], ""
+                raise
+            found += page["items"]
+            more = page["metadata"].get("continue")
+            if not more:
+                return found, str(page["metadata"].get("resourceVersion", ""))
+
+    def apply(self, wanted: Object, *, force: bool = False, dry_run: bool = False) -> Object:
+        """Server-side apply: the object as it is, or would be, afterwards. FieldConflictError unless forced."""
+        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        try:
+            return self._call(
+                "patch",
+                self._path(kind, name),
+                body=wanted,
+                content_type=_APPLY,
+                field_manager=MANAGER,
+                force_conflicts="true" if force else "false",
+                dry_run="All" if dry_run else None,
+            )
+        except ClusterError as error:
+            conflicts = _conflicts(error)
+            if conflicts:
+                raise FieldConflictError(f"{kind}/{name}", conflicts) from error
+            raise ClusterError(error.status, f"{kind}/{name}: {error}") from error
+
+    def create(self, item: Object) -> Object:
+        """A new object; ClusterError 409 when there is one."""
+        return self._call("post", self._path(item["kind"]), body=item, field_manager=MANAGER)
+
+    def replace(self, item: Object) -> Object:
+        """The object instead of the one with its resourceVersion; ClusterError 409 when that has changed."""
+        path = self._path(item["kind"], item["metadata"]["name"])
+        return self._call("put", path, body=item, field_manager=MANAGER)
+
+    def merge(self, kind: str, name: str, body: Object, subresource: str = "") -> Object:
+        """A merge patch of an object or one of its subresources."""
+        path = self._path(kind, name) + (f"/{subresource}" if subresource else "")
+        return self._call("patch", path, body=body, content_type=_MERGE, field_manager=MANAGER)
+
+    def delete(self, kind: str, name: str, uid: str) -> bool:
+        """Delete this very object, with what belongs to it; False when it is gone or another has its name."""
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        body["propagationPolicy"] = "Background"
+        try:
+            self._call("delete", self._path(kind, name), body=body)
+        except ClusterError as error:
+            if error.status in (404, 409):
+                return False
+            raise
+        return True
+
+    def await_change(self, kind: str, selector: str, since: str, timeout_s: float) -> None:
+        """Return at the first change after a resource version, or when the time is up, or when nobody can tell."""
+        seconds = max(1, round(timeout_s))
+        try:
+            answer = self._dynamic.request(
+                "get",
+                self._path(kind),
+                serialize=False,
+                watch="true",
+                label_selector=selector,
+                resource_version=since,
+                timeout_seconds=seconds,
+                _request_timeout=(_CONNECT_S, seconds + _CONNECT_S),
+            )
+            for _ in answer.stream(amt=None):
+                break
+            answer.release_conn()
+        except (ApiException, urllib3.exceptions.HTTPError, OSError):
+            self.sleep(min(1.0, timeout_s))  # the next list tells, or says what is wrong
+
+    def serves(self, group_version: str) -> bool:
+        """Whether there is such an API group: monitoring.coreos.com/v1."""
+        try:
+            self._call("get", f"/apis/{group_version}")
+        except ClusterError as error:
+            if error.status in (403, 404):
+                return False
+            raise
+        return True
+
+    def _path(self, kind: str, name: str = "") -> str:
+        path = PATHS[kind]
+        if kind not in _CLUSTER_WIDE:
+            head, _, plural = path.rpartition("/")
+            path = f"{head}/namespaces/{self.namespace}/{plural}"
+        return f"{path}/{name}" if name else path
+
+    def _call(self, method: str, path: str, **more: Any) -> Object:
+        until, pause_s = self.clock() + self.patience_s, _BACKOFF_S
+        while True:
+            try:
+                timeout = (_CONNECT_S, _ANSWER_S)
+                answer = self._dynamic.request(method, path, serialize=False, _request_timeout=timeout, **more)
+                return dict(json.loads(answer.data))
+            except ApiException as error:
+                if error.status not in _AGAIN or self.clock() > until:
+                    raise _refusal(error) from error
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                if self.clock() > until:
+                    host = self.api.configuration.host
+                    reason = f"the API server {host} has not answered for {self.patience_s:g} s: {_plain(error)}"
+                    raise UnreachableError(f"{reason}. Nothing is lost: run it again when it is back") from error
+            self.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MOST_BACKOFF_S)
+
+
+def connect(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
+    """A cluster by kubeconfig and context, else the one that this runs in. DeployError when there is neither."""
+    path = None if kubeconfig is None else str(kubeconfig)
+    try:
+        api = config.new_client_from_config(path, context)
+        return Cluster(api, namespace or _namespace(path, context))
+    except config.ConfigException as error:
+        if kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            config.load_incluster_config()
+            return Cluster(client.ApiClient(), namespace or "default")
+        raise DeployError(f"no cluster to talk to: {error}; give --context, or set KUBECONFIG") from error
+
+
+def _namespace(path: str | None, context: str | None) -> str:
+    contexts, active = config.list_kube_config_contexts(path)
+    chosen = next((item for item in contexts if item["name"] == context), active)
+    return str(chosen["context"].get("namespace") or "default")
+
+
+def _refusal(error: ApiException) -> ClusterError:
+    body = _status(error)
+    message = str(body.get("message") or error.reason or f"status {error.status}")
+    found = ClusterError(int(error.status or 0), message)
+    found.__cause__ = error
+    return found
+
+
+def _status(error: ApiException) -> Mapping[str, Any]:
+    try:
+        body = json.loads(error.body or "")
+    except (ValueError, TypeError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _conflicts(error: ClusterError) -> tuple[tuple[str, str], ...]:
+    """Managers and fields of a conflict of server-side apply, as the API server lists them."""
+    if error.status != 409 or not isinstance(error.__cause__, ApiException):
+        return ()
+    causes = (_status(error.__cause__).get("details") or {}).get("causes") or ()
+    found = []
+    for cause in causes:
+        if cause.get("reason") == "FieldManagerConflict":
+            manager = str(cause.get("message", "")).partition('"')[2].partition('"')[0] or "another manager"
+            found.append((manager, str(cause.get("field", ""))))
+    return tuple(found)
+
+
+def _plain(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or error
+    text = str(reason)
+    return text.rpartition(": ")[2] if "object at 0x" in text else text

@@ -1,0 +1,110 @@
+"""Why pods do not run, in words: their states, and the events that speak of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Object = Mapping[str, Any]
+_MOST_PODS = 10
+_MOST_EVENTS = 3
+_HINTS = {
+    "ImagePullBackOff": "check the image's name in kubernetes.yaml and the pull secret",
+    "ErrImagePull": "check the image's name in kubernetes.yaml and the pull secret",
+    "InvalidImageName": "correct the image's name in kubernetes.yaml",
+    "OOMKilled": "give the pool more memory in kubernetes.yaml",
+}
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether the pod says that it is ready, and is not leaving."""
+    conditions = pod.get("status", {}).get("conditions") or ()
+    ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+def pod_reasons(pods: Iterable[Object], events: Iterable[Object]) -> list[str]:
+    """A line for each pod that is not ready, and below it what events say; pods with one reason are told together."""
+    told: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    heard = _by_object(events)
+    for pod in pods:
+        if not is_ready(pod):
+            name = pod["metadata"]["name"]
+            key = _state(pod), tuple(text.replace(name, "POD") for text in heard.get(("Pod", name), ())[-_MOST_EVENTS:])
+            told.setdefault(key, []).append(name)
+    lines = []
+    for (state, texts), names in list(told.items())[:_MOST_PODS]:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        lines.append(f"{', '.join(names[:3])}{more}: {state}")
+        lines += [f"  {text}" for text in texts]
+    if len(told) > _MOST_PODS:
+        lines.append(f"and pods with {len(told) - _MOST_PODS} other reasons")
+    return lines
+
+
+def set_reasons(names: Iterable[tuple[str, str]], events: Iterable[Object]) -> list[str]:
+    """What events say of sets, such as that their pods are not admitted."""
+    heard = _by_object(events)
+    return [f"{kind}/{name}: {text}" for kind, name in names for text in heard.get((kind, name), ())[-1:]]
+
+
+def _by_object(events: Iterable[Object]) -> dict[tuple[str, str], list[str]]:
+    """Warnings by the object that they speak of, oldest first, each once."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for event in sorted(events, key=_time):
+        about = event.get("involvedObject") or {}
+        text = f"{event.get('reason', '')}: {str(event.get('message', '')).strip()}"
+        texts = found.setdefault((about.get("kind", ""), about.get("name", "")), [])
+        if event.get("type") == "Warning" and text not in texts:
+            texts.append(text)
+    return found
+
+
+def _time(event: Object) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")
+
+
+def _state(pod: Object) -> str:
+    status = pod.get("status", {})
+    if "deletionTimestamp" in pod["metadata"]:
+        return "is leaving"
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return f"no node takes it: {condition.get('message') or condition.get('reason', 'not scheduled')}"
+    for name in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(name) or ():
+            if text := _container(container):
+                return f"{container['name']} {text}"
+    if reason := status.get("reason"):
+        return f"{status.get('phase', '')}: {reason}: {status.get('message', '')}"
+    if status.get("phase") == "Running":
+        return "runs, but is not ready: its models are loading, or workers that it needs are away"
+    return str(status.get("phase") or "Pending").lower()
+
+
+def _container(container: Object) -> str:
+    """What is wrong with a container; empty when nothing is."""
+    state, last = container.get("state") or {}, (container.get("lastState") or {}).get("terminated") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    if ended and ended.get("exitCode") != 0:
+        return f"ended with {_ending(ended)}"
+    if reason := waiting.get("reason"):
+        if reason in ("PodInitializing", "ContainerCreating"):
+            return ""
+        before = f", last ended with {_ending(last)}" if last else ""
+        hint = f"; {_HINTS[reason]}" if reason in _HINTS else ""
+        message = f" ({waiting['message']})" if waiting.get("message") and not last else ""
+        return f"waits: {reason}{message}{before}{hint}"
+    return ""
+
+
+def _ending(terminated: Object) -> str:
+    reason = terminated.get("reason", "")
+    hint = f"; {_HINTS[reason]}" if reason in _HINTS else ""
+    said = str(terminated.get("message") or "").strip().splitlines()
+    return f"{terminated.get('exitCode')} ({reason}){f': {said[-1]}' if said else ''}{hint}"
+
+
+def summary(lines: Sequence[str]) -> str:
+    """The lines below a message; empty for none."""
+    return "".join(f"\n  {line}" for line in lines)

@@ -1,0 +1,149 @@
+"""What a deployment remembers in the cluster: which objects are its own, and the manifests of its last revisions.
+
+The inventory is a ConfigMap; it is written before objects are made, so that none is ever lost, and objects are pruned
+by it alone. A revision is a ConfigMap with its manifests, compressed. Secrets are remembered by name only.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from jellybean_k8s.cluster import Cluster
+from jellybean_k8s.compare import Key, key_of
+from jellybean_k8s.errors import DeployError
+from jellybean_k8s.names import APP, MANAGER
+
+Object = dict[str, Any]
+KEPT = 5  # revisions
+APPLYING, DEPLOYED, FAILED, REPLACED = "applying", "deployed", "failed", "replaced"
+_STATE = "inventory.json"
+_MANIFESTS = "manifests.json.gz"
+_MOST_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One deployment that was begun. `plan`: the hash of plan.json; `served`: the short one in objects' names."""
+
+    number: int
+    plan: str
+    served: str
+    state: str
+    began: str  # ISO 8601, UTC
+    cost_usd_per_h: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Every object that this deployment may have made, and its revisions, oldest first."""
+
+    app: str
+    objects: frozenset[Key] = frozenset()
+    revisions: tuple[Revision, ...] = field(default=())
+
+    @property
+    def current(self) -> Revision | None:
+        """The revision that serves."""
+        return next((found for found in reversed(self.revisions) if found.state == DEPLOYED), None)
+
+    @property
+    def name(self) -> str:
+        """Of its ConfigMap."""
+        return f"{self.app}-inventory"
+
+    def with_state(self, number: int, state: str) -> Inventory:
+        """A revision in another state; one that is deployed replaces the one before."""
+        found = []
+        for revision in self.revisions:
+            if revision.number == number:
+                found.append(replace(revision, state=state))
+            elif state == DEPLOYED and revision.state == DEPLOYED:
+                found.append(replace(revision, state=REPLACED))
+            else:
+                found.append(revision)
+        return replace(self, revisions=tuple(found))
+
+    def begun(self, revision: Revision, objects: Iterable[Object]) -> Inventory:
+        """With a revision whose objects may come into being from now on; one that was never finished has failed."""
+        before = [replace(r, state=FAILED) if r.state == APPLYING else r for r in self.revisions]
+        wanted = {key_of(item) for item in objects}
+        return replace(self, objects=self.objects | wanted, revisions=(*before, revision))
+
+    def shortened(self) -> tuple[Inventory, tuple[int, ...]]:
+        """Without the oldest revisions beyond `KEPT`, and their numbers; the one that serves stays."""
+        keep = {revision.number for revision in self.revisions[-KEPT:]}
+        if self.current is not None:
+            keep.add(self.current.number)
+        gone = tuple(revision.number for revision in self.revisions if revision.number not in keep)
+        return replace(self, revisions=tuple(r for r in self.revisions if r.number in keep)), gone
+
+
+def read_inventory(cluster: Cluster, app: str) -> Inventory:
+    """What the cluster remembers; an empty inventory where nothing was deployed. DeployError when it is damaged."""
+    found = cluster.get("ConfigMap", f"{app}-inventory")
+    if found is None:
+        return Inventory(app)
+    try:
+        state = json.loads(found["data"][_STATE])
+        revisions = tuple(Revision(**item) for item in state["revisions"])
+        return Inventory(app, frozenset((kind, name) for kind, name in state["objects"]), revisions)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DeployError(
+            f"ConfigMap {app}-inventory was changed and cannot be read ({error}): restore it, or delete it and deploy "
+            "again; what is not of the new plan then stays until you delete it"
+        ) from error
+
+
+def write_inventory(cluster: Cluster, inventory: Inventory) -> None:
+    """Remember it."""
+    state = {
+        "objects": sorted(inventory.objects),
+        "revisions": [asdict(revision) for revision in inventory.revisions],
+    }
+    data = {_STATE: json.dumps(state, separators=(",", ":"))}
+    cluster.apply(_config_map(inventory.app, inventory.name, data=data), force=True)
+
+
+def write_revision(cluster: Cluster, app: str, number: int, objects: Sequence[Object]) -> None:
+    """Remember the manifests of a revision. DeployError when they are too many even compressed."""
+    kept = [item for item in objects if item["kind"] != "Secret"]
+    packed = gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0)
+    if len(packed) > _MOST_BYTES:
+        raise DeployError(f"{len(kept):,} objects take {len(packed):,} bytes compressed; {_MOST_BYTES:,} can be kept")
+    text = base64.b64encode(packed).decode()
+    cluster.apply(_config_map(app, revision_name(app, number), binaryData={_MANIFESTS: text}), force=True)
+
+
+def read_revision(cluster: Cluster, app: str, number: int) -> tuple[Object, ...]:
+    """The manifests of a revision. DeployError when they are gone."""
+    found = cluster.get("ConfigMap", revision_name(app, number))
+    if found is None:
+        raise DeployError(f"the manifests of revision {number} of {app} are gone: deploy its plan again")
+    return tuple(json.loads(gzip.decompress(base64.b64decode(found["binaryData"][_MANIFESTS]))))
+
+
+def revision_name(app: str, number: int) -> str:
+    """Of the ConfigMap with a revision's manifests."""
+    return f"{app}-revision-{number}"
+
+
+def timestamp(now: datetime.datetime) -> str:
+    """As revisions have it."""
+    return now.astimezone(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _config_map(app: str, name: str, **content: Any) -> Object:
+    own = {
+        f"{APP}/name": "jellybean",
+        f"{APP}/instance": app,
+        f"{APP}/component": "records",
+        f"{APP}/managed-by": MANAGER,
+    }
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": own}, **content}

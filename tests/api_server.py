@@ -1,0 +1,408 @@
+"""A Kubernetes API server for tests: kmock's, with what it lacks and a deployment depends on.
+
+Added to it, as read from a real server: server-side apply with fields that belong to managers, conflicts and dry runs;
+resource versions, preconditions and 409; label selectors and pages; generations; what a StatefulSet may not change;
+pods of sets, and sets' status by their pods. No pod ever runs: tests patch pods' status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import datetime
+import itertools
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import aiohttp.web
+import attrs
+import kmock
+
+Object = dict[str, Any]
+Key = tuple[str, str, str]  # plural, namespace, name
+Fields = set[tuple[str, ...]]
+_KINDS = {
+    "configmaps": "ConfigMap",
+    "deployments": "Deployment",
+    "events": "Event",
+    "horizontalpodautoscalers": "HorizontalPodAutoscaler",
+    "leases": "Lease",
+    "networkpolicies": "NetworkPolicy",
+    "nodes": "Node",
+    "poddisruptionbudgets": "PodDisruptionBudget",
+    "pods": "Pod",
+    "secrets": "Secret",
+    "serviceaccounts": "ServiceAccount",
+    "servicemonitors": "ServiceMonitor",
+    "services": "Service",
+    "statefulsets": "StatefulSet",
+}
+_OPTIONAL = {"servicemonitors"}
+_FIXED = ("selector", "serviceName", "podManagementPolicy")
+_IDENTITY = {("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace")}
+
+
+class Refused(Exception):
+    """An answer other than 2xx, with a Status."""
+
+    def __init__(self, code: int, reason: str, message: str, causes: list[Object] | None = None) -> None:
+        self.status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
+        self.status |= {"reason": reason, "message": message, "details": {"causes": causes or []}}
+        self.code = code
+
+
+@attrs.define(kw_only=True, eq=False)
+class ApiServer(kmock.KubernetesScaffold):
+    """`store`: what there is. `fault`: answers a request instead, by its method and path; None lets it through."""
+
+    store: dict[Key, Object] = attrs.field(factory=dict)
+    owners: dict[Key, dict[str, Fields]] = attrs.field(factory=dict)
+    log: list[tuple[str, str, dict[str, str]]] = attrs.field(factory=list)
+    fault: Callable[[str, str], int | None] | None = None
+    monitoring: bool = False
+    _version: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
+    _history: list[tuple[int, str, Key, Object]] = attrs.field(factory=list)
+
+    async def _handle(self, request: kmock.Request) -> aiohttp.web.StreamResponse:
+        path, params = request.url.path, dict(request.params)
+        method = str(request.method.value)
+        self.log.append((method, path, params))
+        code = self.fault(method, path) if self.fault is not None else None
+        if code is not None:
+            return aiohttp.web.json_response({"message": "a fault of the test"}, status=code)
+        try:
+            if request.resource is None or request.resource.plural is None:
+                return self._group(path)
+            plural = request.resource.plural
+            if plural not in _KINDS or (plural in _OPTIONAL and not self.monitoring):
+                raise Refused(404, "NotFound", "the server could not find the requested resource")
+            if params.get("watch") == "true":
+                return await self._watch(request, plural, params)
+            answer = self._answer(request, method, plural, params)
+            return aiohttp.web.json_response(answer)
+        except Refused as refused:
+            return aiohttp.web.json_response(refused.status, status=refused.code)
+
+    def _group(self, path: str) -> aiohttp.web.StreamResponse:
+        if path == "/apis/monitoring.coreos.com/v1" and self.monitoring:
+            return aiohttp.web.json_response({"kind": "APIResourceList", "resources": []})
+        raise Refused(404, "NotFound", "the server could not find the requested resource")
+
+    def _answer(  # noqa: C901, PLR0911  (a case a verb)
+        self, request: kmock.Request, method: str, plural: str, params: dict[str, str]
+    ) -> Object:
+        if method == "GET" and request.name is None:
+            return self._list(plural, request.namespace, params)
+        body = copy.deepcopy(request.data) if isinstance(request.data, dict) else {}
+        if method in ("POST", "PUT", "PATCH") and not body:
+            body = json.loads(request.body)
+        namespace = request.namespace or ""
+        key = (plural, namespace, request.name or body.get("metadata", {}).get("name", ""))
+        there = self.store.get(key)
+        if method == "POST":
+            if there is not None:
+                raise Refused(409, "AlreadyExists", f'{plural} "{key[2]}" already exists')
+            return self._save(key, body, None)
+        content = request.headers.get("Content-Type", "")
+        if method == "PATCH" and "apply-patch" in content:
+            return self._apply(key, body, params)
+        if there is None:
+            raise Refused(404, "NotFound", f'{plural} "{key[2]}" not found')
+        if method == "GET":
+            return there
+        if method == "DELETE":
+            wanted = (body or json.loads(request.body or b"{}")).get("preconditions", {}).get("uid")
+            if wanted and wanted != there["metadata"]["uid"]:
+                raise Refused(409, "Conflict", "the UID in the precondition does not match")
+            self.remove(key)
+            return {"kind": "Status", "status": "Success"}
+        if method == "PUT":
+            if body["metadata"].get("resourceVersion") != there["metadata"]["resourceVersion"]:
+                raise Refused(409, "Conflict", "the object has been modified")
+            return self._save(key, body, there)
+        manager = params.get("fieldManager", "kubectl")  # an update by the manager of applies is kept apart from those
+        manager = f"{manager}-update" if manager == "jellybean" else manager
+        return self._save(key, _merged(there, body), there, manager, body)
+
+    def _list(self, plural: str, namespace: str | None, params: dict[str, str]) -> Object:
+        chosen = [
+            item
+            for (kind, space, _), item in sorted(self.store.items())
+            if kind == plural and namespace in (None, space) and _selected(item, params.get("labelSelector", ""))
+        ]
+        start, limit = int(params.get("continue", 0)), int(params.get("limit", 500))
+        more = {"continue": str(start + limit)} if start + limit < len(chosen) else {}
+        items = [{k: v for k, v in item.items() if k not in ("kind", "apiVersion")} for item in chosen]
+        version = str(self._history[-1][0] if self._history else 0)
+        return {"kind": "List", "metadata": {"resourceVersion": version, **more}, "items": items[start : start + limit]}
+
+    async def _watch(self, request: kmock.Request, plural: str, params: dict[str, str]) -> aiohttp.web.StreamResponse:
+        since = int(params.get("resourceVersion") or 0)
+        response = aiohttp.web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request._raw_request)
+        end = asyncio.get_running_loop().time() + float(params.get("timeoutSeconds", 5))
+        while asyncio.get_running_loop().time() < end:
+            for version, kind, (where, space, _), item in self._history:
+                wanted = version > since and where == plural and space == request.namespace
+                if wanted and _selected(item, params.get("labelSelector", "")):
+                    since = version
+                    await response.write(json.dumps({"type": kind, "object": item}).encode() + b"\n")
+            await asyncio.sleep(0.01)
+        return response
+
+    def _apply(self, key: Key, body: Object, params: dict[str, str]) -> Object:
+        manager, dry = params["fieldManager"], params.get("dryRun") == "All"
+        there = self.store.get(key)
+        owners = copy.deepcopy(self.owners.get(key, {}))
+        wanted, now = _leaves(body), _leaves(there or {})
+        causes = []
+        for path, value in wanted.items():
+            for other, fields in owners.items():
+                if other != manager and path in fields and now.get(path) != value:
+                    if params.get("force") == "true":
+                        fields.discard(path)
+                    else:
+                        causes.append(_cause(other, path, body["apiVersion"]))
+        if causes:
+            raise Refused(409, "Conflict", f"Apply failed with {len(causes)} conflicts", causes)
+        dropped = owners.get(manager, set()) - set(wanted)
+        result = _laid_over(there or {}, body)
+        for path in dropped:
+            if not any(path in fields for other, fields in owners.items() if other != manager):
+                _drop(result, path)
+        owners[manager] = set(wanted)
+        if not dry:
+            self.owners[key] = owners
+        return self._save(key, result, there, dry=dry)
+
+    def _save(  # noqa: C901  (what a server does before it stores)
+        self,
+        key: Key,
+        item: Object,
+        there: Object | None,
+        manager: str | None = None,
+        patch: Object | None = None,
+        *,
+        dry: bool = False,
+    ) -> Object:
+        plural, namespace, name = key
+        item = copy.deepcopy(item)
+        item["kind"] = _KINDS[plural]
+        meta = item.setdefault("metadata", {})
+        if plural == "statefulsets" and there is not None:
+            for fixed in _FIXED:
+                if there["spec"].get(fixed) != item["spec"].get(fixed):
+                    raise Refused(
+                        422, "Invalid", f"StatefulSet {name!r} is invalid: spec: Forbidden: updates to {fixed}"
+                    )
+        old = there["metadata"] if there is not None else {"uid": str(uuid.uuid4()), "generation": 0}
+        if namespace:
+            meta["namespace"] = namespace
+        meta |= {"name": name, "uid": old["uid"], "generation": old["generation"]}
+        meta.setdefault(
+            "creationTimestamp", old.get("creationTimestamp") or datetime.datetime.now(datetime.UTC).isoformat()
+        )
+        if plural in ("statefulsets", "deployments"):
+            item["spec"].setdefault("replicas", 1)
+        if there is not None and _without_version(item) == _without_version(there):
+            return there
+        if there is None or item.get("spec") != there.get("spec"):
+            meta["generation"] = old["generation"] + 1
+        if dry:
+            return item
+        meta["resourceVersion"] = str(next(self._version))
+        self.store[key] = item
+        if manager is not None and patch is not None:
+            for fields in self.owners.setdefault(key, {}).values():
+                fields -= set(_leaves(patch))
+            self.owners[key].setdefault(manager, set()).update(_leaves(patch))
+        self._note("MODIFIED" if there is not None else "ADDED", key)
+        self._control(key)
+        return item
+
+    def _note(self, kind: str, key: Key) -> None:
+        version = int(self.store[key]["metadata"]["resourceVersion"])
+        self._history.append((version, kind, key, copy.deepcopy(self.store[key])))
+
+    def remove(self, key: Key) -> None:
+        """Gone, and with it the pods of a set."""
+        item = self.store.pop(key)
+        self.owners.pop(key, None)
+        self._history.append((next(self._version), "DELETED", key, item))
+        for other in [k for k, pod in self.store.items() if k[0] == "pods" and _owner(pod) == item["metadata"]["uid"]]:
+            self.remove(other)
+
+    # -- what controllers do ----------------------------------------------------------------------------------------
+
+    def _control(self, key: Key) -> None:
+        plural, namespace, _ = key
+        if plural in ("statefulsets", "deployments"):
+            self._make_pods(key)
+        elif plural == "pods":
+            for other, item in list(self.store.items()):
+                if item["metadata"]["uid"] == _owner(self.store[key]) and other[1] == namespace:
+                    self._count_pods(other)
+
+    def _make_pods(self, key: Key) -> None:
+        item = self.store[key]
+        spec, uid = item["spec"], item["metadata"]["uid"]
+        start = spec.get("ordinals", {}).get("start", 0)
+        template = json.dumps(spec["template"], sort_keys=True)
+        wanted = {f"{key[2]}-{number}" for number in range(start, start + spec["replicas"])}
+        for other, pod in list(self.store.items()):
+            stale = other[2] not in wanted or pod["metadata"].get("annotations", {}).get("template") != template
+            if other[0] == "pods" and _owner(pod) == uid and stale:
+                self.remove(other)
+        for name in sorted(wanted):
+            if ("pods", key[1], name) not in self.store:
+                meta = {"labels": spec["template"]["metadata"]["labels"], "annotations": {"template": template}}
+                meta["ownerReferences"] = [{"uid": uid, "kind": item["kind"], "name": key[2]}]
+                pod = {"apiVersion": "v1", "metadata": meta, "spec": spec["template"]["spec"]}
+                self._save(("pods", key[1], name), pod | {"status": {"phase": "Pending"}}, None)
+        self._count_pods(key)
+
+    def _count_pods(self, key: Key) -> None:
+        item = copy.deepcopy(self.store[key])
+        pods = [
+            pod for other, pod in self.store.items() if other[0] == "pods" and _owner(pod) == item["metadata"]["uid"]
+        ]
+        ready = sum(
+            any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
+            for pod in pods
+        )
+        item["status"] = {
+            "observedGeneration": item["metadata"]["generation"],
+            "replicas": len(pods),
+            "updatedReplicas": len(pods),
+            "readyReplicas": ready,
+            "availableReplicas": ready,
+        }
+        if item["status"] != self.store[key].get("status"):
+            item["metadata"]["resourceVersion"] = str(next(self._version))
+            self.store[key] = item
+            self._note("MODIFIED", key)
+
+    # -- for tests --------------------------------------------------------------------------------------------------
+
+    def of(self, plural: str) -> dict[str, Object]:
+        """Objects of a kind by name."""
+        return {name: item for (kind, _, name), item in self.store.items() if kind == plural}
+
+    def writes(self) -> list[tuple[str, str]]:
+        """Requests that changed, or could have changed, something; dry runs and the lock left out."""
+        return [
+            (method, path)
+            for method, path, params in self.log
+            if method != "GET" and params.get("dryRun") != "All" and "/leases" not in path
+        ]
+
+
+class RunningServer:
+    """An `ApiServer` on a port of this machine, in a thread with an event loop of its own."""
+
+    def __init__(self) -> None:
+        self.api = ApiServer()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.url = ""
+
+    def __enter__(self) -> RunningServer:
+        self._thread.start()
+        assert self._up.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        async with self.api, kmock.Server(self.api) as server:
+            self.url = str(server.url).rstrip("/")
+            self._up.set()
+            await self._stop.wait()
+
+
+def _owner(pod: Object) -> str:
+    owners = pod["metadata"].get("ownerReferences") or [{}]
+    return str(owners[0].get("uid", ""))
+
+
+def _selected(item: Object, selector: str) -> bool:
+    own = item["metadata"].get("labels") or {}
+    for term in filter(None, selector.split(",")):
+        if "!=" in term:
+            key, _, value = term.partition("!=")
+            if own.get(key) == value:
+                return False
+        else:
+            key, _, value = term.partition("=")
+            if own.get(key) != value:
+                return False
+    return True
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]:
+    """Paths of values; of list items with names by name, as server-side apply tells them apart; other lists whole."""
+    if isinstance(value, dict):
+        found: dict[tuple[str, ...], str] = {}
+        for key, item in value.items():
+            found |= _leaves(item, (*path, key))
+        return {at: text for at, text in found.items() if at not in _IDENTITY}
+    if isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value):
+        found = {}
+        for item in value:
+            found |= _leaves(item, (*path, f"[{item['name']}]"))
+        return found
+    return {path: json.dumps(value, sort_keys=True)}
+
+
+def _laid_over(there: Any, over: Any) -> Any:
+    if isinstance(there, dict) and isinstance(over, dict):
+        return {**there, **{key: _laid_over(there.get(key), item) for key, item in over.items()}}
+    return copy.deepcopy(over)
+
+
+def _merged(there: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(there) if isinstance(there, dict) else {}
+    for key, item in patch.items():
+        if item is None:
+            found.pop(key, None)
+        else:
+            found[key] = _merged(found.get(key), item)
+    return found
+
+
+def _drop(item: Any, path: tuple[str, ...]) -> None:
+    for key in path[:-1]:
+        if key.startswith("["):
+            item = next((part for part in item if part.get("name") == key[1:-1]), None) if item else None
+        else:
+            item = item.get(key) if isinstance(item, dict) else None
+        if item is None:
+            return
+    if isinstance(item, dict):
+        item.pop(path[-1], None)
+
+
+def _without_version(item: Object) -> Object:
+    meta = {key: value for key, value in item["metadata"].items() if key not in ("resourceVersion", "generation")}
+    return {**item, "metadata": meta}
+
+
+def _cause(manager: str, path: tuple[str, ...], version: str) -> Object:
+    return {
+        "reason": "FieldManagerConflict",
+        "message": f'conflict with "{manager}" using {version}',
+        "field": "." + ".".join(path),
+    }
