@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from jellybean_agent.certificates import CertificateFolder
 from jellybean_agent.errors import PlanViewError, StatusError
@@ -185,24 +186,26 @@ class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def _guarded(handler: Any, method: str, policy: Policy) -> Any:
+    """The handler behind the policy. A unary request is parsed here: bytes which are none get a status of ours."""
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
-    behaviour = getattr(handler, kind)
+    behaviour, parse = getattr(handler, kind), None if handler.request_streaming else handler.request_deserializer
 
-    async def check(context: Any) -> None:
+    async def checked(request: Any, context: Any) -> Any:
         try:
             policy.check(method, context)
+            return request if parse is None else parse(request)
         except StatusError as error:
             await context.abort(error.status, str(error))  # which raises
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no request of {method}")
 
     async def call(request: Any, context: Any) -> Any:
-        await check(context)
-        return await behaviour(request, context)
+        return await behaviour(await checked(request, context), context)
 
     async def generate(request: Any, context: Any) -> Any:
-        await check(context)
-        async for response in behaviour(request, context):
+        async for response in behaviour(await checked(request, context), context):
             yield response
 
     make = getattr(grpc, f"{kind}_rpc_method_handler")
     found = generate if inspect.isasyncgenfunction(behaviour) else call
-    return make(found, handler.request_deserializer, handler.response_serializer)
+    return make(found, None if parse else handler.request_deserializer, handler.response_serializer)

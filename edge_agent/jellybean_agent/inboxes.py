@@ -14,13 +14,15 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
-from jellybean_agent.errors import AgentError, status_of
+from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
 from jellybean_agent.identity import SENDER_KEY
 from jellybean_protos.agent.v1 import agent_pb2
 
 INITIAL_CREDIT = 64
 HEARTBEAT_S = 0.5
+MAX_STREAMS = 8  # of one sender: it needs one, and a second while it moves to another connection
 _EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
 _GRANT = 16  # credit goes back in lots of this many
 
@@ -29,7 +31,24 @@ _GRANT = 16  # credit goes back in lots of this many
 class _Inbox:
     sender: str
     owed: int = INITIAL_CREDIT
+    granted: int = 0  # messages that may still come
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def deliver_handler(deliver: Callable[[Any, Any], Any], **others: Any) -> Any:
+    """The Agent service of a server: Deliver, and handlers of other methods.
+
+    Messages come as bytes to whoever reads them, so that bytes which are no message are refused in our words.
+    """
+    handler = grpc.stream_stream_rpc_method_handler(deliver, response_serializer=agent_pb2.Credit.SerializeToString)
+    return grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": handler, **others})
+
+
+def _parsed(data: bytes) -> agent_pb2.Message:
+    try:
+        return agent_pb2.Message.FromString(data)
+    except DecodeError as error:
+        raise InvalidInputError("the bytes are no message") from error
 
 
 class Inboxes:
@@ -57,15 +76,23 @@ class Inboxes:
             inbox.wake.set()
 
     async def deliver(self, _requests: Any, context: Any) -> None:
-        """Handler of the Deliver RPC."""
+        """Handler of the Deliver RPC; `deliver_handler` makes a server use it."""
         sender = next((value for key, value in context.invocation_metadata() or () if key == SENDER_KEY), "?")
         inbox = _Inbox(str(sender))
+        if sum(inbox.sender == other.sender for other in self._open) >= MAX_STREAMS:
+            reason = f"{MAX_STREAMS} streams of {inbox.sender[:60]!r} are open, which is the most"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         inbox.wake.set()
         self._open.add(inbox)
         granter = asyncio.create_task(self._grant(inbox, context))
         try:
-            while (message := await context.read()) is not _EOF:
-                inbox.owed += not message.HasField("failure")  # which needs no credit
+            while (data := await context.read()) is not _EOF:
+                message = _parsed(data)
+                if not message.HasField("failure"):  # which needs no credit
+                    inbox.owed += 1
+                    inbox.granted -= 1
+                if inbox.granted < 0:
+                    raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, "a message that there was no credit for")
                 self._receive(message)
                 if inbox.owed >= _GRANT and not self._is_full():
                     inbox.wake.set()
@@ -85,4 +112,5 @@ class Inboxes:
                 due = not self._is_full()
             inbox.wake.clear()
             owed, inbox.owed = (inbox.owed, 0) if due else (0, inbox.owed)
+            inbox.granted += owed
             await context.write(agent_pb2.Credit(messages=owed, draining=self._draining))

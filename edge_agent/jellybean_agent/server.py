@@ -25,7 +25,7 @@ from jellybean_agent.executor import Executor, LocalSession, OpenSession
 from jellybean_agent.health_port import serve_health
 from jellybean_agent.hosts import RUN_LIMIT_S, Host, Nursery
 from jellybean_agent.identity import Policy, Role
-from jellybean_agent.inboxes import Inboxes
+from jellybean_agent.inboxes import Inboxes, deliver_handler
 from jellybean_agent.inference.operators import Operators
 from jellybean_agent.inference.service import SERVICE, InferenceService
 from jellybean_agent.links import EmulatedLinks
@@ -34,7 +34,7 @@ from jellybean_agent.metrics import AgentCollector, serve_metrics
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
 from jellybean_agent.tensors import spec
-from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
 DRAIN_S = 30.0
@@ -153,6 +153,16 @@ class AgentService:
         if self.driver is not None:
             self.driver.lost(peer, reason, undelivered)
 
+    def handler(self) -> Any:
+        """The service, for a server."""
+        describe = grpc.unary_unary_rpc_method_handler(
+            self.Describe, agent_pb2.DescribeRequest.FromString, agent_pb2.AgentStatus.SerializeToString
+        )
+        drain = grpc.unary_unary_rpc_method_handler(
+            self.Drain, agent_pb2.DrainRequest.FromString, agent_pb2.DrainResponse.SerializeToString
+        )
+        return deliver_handler(self.Deliver, Describe=describe, Drain=drain)
+
     async def Deliver(self, requests: Any, context: Any) -> None:
         if self._inboxes is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self.worker.name} is loading its models")
@@ -240,7 +250,7 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
         host = None if nursery is None else Host(nursery, run_limit_s=options.max_run_s)
         service = AgentService(view, worker, addresses, links, transport, host)
         server = transport.server(Policy(view.name, view.workers))
-        agent_pb2_grpc.add_AgentServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+        server.add_generic_rpc_handlers((service.handler(),))
         server.add_generic_rpc_handlers((InferenceService(Operators(service)).handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(service.health, server)
         reflect(server, "jellybean.agent.v1.Agent")

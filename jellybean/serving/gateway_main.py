@@ -22,14 +22,13 @@ from jellybean_agent.channels import RENEW_S, make_transport
 from jellybean_agent.errors import AgentError, PlanViewError
 from jellybean_agent.health_port import serve_health
 from jellybean_agent.identity import Policy, Role
-from jellybean_agent.inboxes import Inboxes
+from jellybean_agent.inboxes import Inboxes, deliver_handler
 from jellybean_agent.inference.service import InferenceService
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import serve_metrics
 from jellybean_agent.plan_view import read_plan
 from jellybean_agent.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
-from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -87,13 +86,7 @@ async def serve(given: argparse.Namespace) -> None:
 
 def _add_deliver(server: grpc.aio.Server, gateway: Gateway) -> None:
     inboxes = Inboxes(gateway.receive, lambda: False)
-    deliver = grpc.stream_stream_rpc_method_handler(
-        inboxes.deliver,
-        request_deserializer=agent_pb2.Message.FromString,
-        response_serializer=agent_pb2.Credit.SerializeToString,
-    )
-    handler = grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver})
-    server.add_generic_rpc_handlers((handler,))
+    server.add_generic_rpc_handlers((deliver_handler(inboxes.deliver),))
 
 
 def _add_client_services(server: grpc.aio.Server, gateway: Gateway, inference: InferenceService, healthy: Any) -> None:

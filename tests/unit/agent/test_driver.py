@@ -20,7 +20,7 @@ from jellybean_agent.channels import Transport
 from jellybean_agent.driver import MAX_ASKED, Driver, Figures
 from jellybean_agent.errors import StatusError
 from jellybean_agent.executor import Executor, RunResult
-from jellybean_agent.inboxes import Inboxes
+from jellybean_agent.inboxes import Inboxes, deliver_handler
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import AgentCollector
@@ -54,13 +54,8 @@ def answered(
     async def all_of_them() -> tuple[list[agent_pb2.Message], Figures, str]:
         answers: asyncio.Queue[agent_pb2.Message] = asyncio.Queue()
         inboxes = Inboxes(answers.put_nowait, lambda: False)
-        deliver = grpc.stream_stream_rpc_method_handler(
-            inboxes.deliver, agent_pb2.Message.FromString, agent_pb2.Credit.SerializeToString
-        )
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver}),)
-        )
+        server.add_generic_rpc_handlers((deliver_handler(inboxes.deliver),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         gateway = Peer(
