@@ -81,7 +81,8 @@ class _Running:
 class Brain:
     """State machine of one worker. Invariant: at most one Run is outstanding, and one is while any items are queued.
 
-    `batches`: operator -> most items per run; 1 where it is left out.
+    `batches`: operator -> most items per run; 1 where it is left out. `most`: requests in hand; beyond it the oldest
+    fails, so that inputs whose others never come cannot fill a worker.
     """
 
     def __init__(
@@ -90,7 +91,9 @@ class Brain:
         wiring: Mapping[str, OperatorWiring],
         routes: Routes,
         batches: Mapping[str, int] | None = None,
+        most: int | None = None,
     ) -> None:
+        self._most = most
         self._worker = worker
         self._wiring = wiring
         self._routes = routes
@@ -123,6 +126,9 @@ class Brain:
         if refusal is None:
             self._accept(message, out)
             self._settle(message.request)
+            if self._most is not None and len(self._requests) > self._most:
+                oldest = next(iter(self._requests))
+                self._fail(oldest, message.downstream, f"overloaded: {self._most} newer requests are in hand", out)
         elif message.request not in self._forgotten:
             self._fail(message.request, message.downstream, refusal, out)
         self._start(out, now)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import math
 import queue
 import threading
 import time
@@ -52,6 +51,8 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
 MAX_CHILDREN = 65536  # of one fan-out
+MAX_REQUESTS = 16_384  # in hand; a gateway has fewer
+MAX_LEFT_S = 3600.0  # nobody waits longer for an answer, whatever a message says
 _FULL = 64  # items waiting where credit stops, or two batches if that is more; at half of it, it comes back
 _SWEEP_S = 1.0  # how often what is too late is dropped, whatever it waits for
 MAX_ASKED = _FULL // 2  # requests for one operator alone, so that they cannot fill the queue
@@ -125,7 +126,7 @@ class Driver:
         self._view, self._worker, self._executors, self._links = view, view.workers[worker], executors, links
         self._peers = peers
         own = {name: view.operators[name].wiring for name in self._worker.operators}
-        self._brain = Brain(worker, own, view.routes, self._worker.batches)
+        self._brain = Brain(worker, own, view.routes, self._worker.batches, MAX_REQUESTS)
         self._full = max(_FULL, 2 * max(self._worker.batches.values(), default=1))
         self._lock = threading.Lock()  # of the brain: the event loop receives, the executor thread completes
         self._stopping = False
@@ -373,7 +374,7 @@ def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Messa
         raise InvalidInputError(f"{wire.downstream} has no input from {wire.upstream[:60]!r}")
     path = read_path(wire, view.path_length(wire.upstream, wire.downstream))
     payload = None if any(count == 0 for _, count in path) else decode(wire.tensor)
-    until_s = time.monotonic() + wire.left_s if wire.left_s > 0 else math.inf
+    until_s = time.monotonic() + (min(wire.left_s, MAX_LEFT_S) if wire.left_s > 0 else MAX_LEFT_S)  # NaN is not
     return Message(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload, until_s)
 
 

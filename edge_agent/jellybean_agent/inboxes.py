@@ -92,7 +92,7 @@ class Inboxes:
                     inbox.owed += 1
                     inbox.granted -= 1
                 if inbox.granted < 0:
-                    raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, "a message that there was no credit for")
+                    raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, "there was no credit for the message")
                 self._receive(message)
                 if inbox.owed >= _GRANT and not self._is_full():
                     inbox.wake.set()

@@ -7,6 +7,7 @@ are bytes of such messages, changed until they no longer parse.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import struct
 from collections import Counter
@@ -30,6 +31,7 @@ CLEAN = {
     *(grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED),
     grpc.StatusCode.DEADLINE_EXCEEDED,  # of a request that asked for a short time
 }
+_EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
 _STREAM = 20  # messages of one stream that leave it open
 _UNARY = 22
 _CALL_S = 60.0
@@ -142,12 +144,14 @@ async def fuzz(address: str, plan: str, count: int, seed: int, told: Told) -> No
         deliver, infer = channel.stream_stream(DELIVER), channel.unary_unary(INFER)
 
         async def stream(messages: list[bytes], number: int) -> None:
-            call = deliver(iter(messages), metadata=((SENDER_KEY, f"fuzzer-{number}"),), timeout=_CALL_S)
-            try:
-                async for _ in call:
+            call = deliver(metadata=((SENDER_KEY, f"fuzzer-{number}"),), timeout=_CALL_S)
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await call.read()  # the credit without which nothing may be sent
+                for message in messages:
+                    await call.write(message)
+                await call.done_writing()
+                while (await call.read()) is not _EOF:
                     pass
-            except grpc.aio.AioRpcError:
-                pass
             told.say(await call.code(), await call.details() or "")
 
         async def unary(data: bytes) -> None:

@@ -322,3 +322,15 @@ def test_messages_that_cannot_be_fail_their_request_once_and_nothing_else(messag
     assert brain.received(message) == []
     assert brain.requests_in_hand == 1
     assert brain.completed(running.run, [Rows(1)])
+
+
+def test_inputs_whose_others_never_come_are_bounded() -> None:
+    brain = Brain("a-1", WIRING, (HERE, SPLIT), most=2)
+    out = [one for number in range(4) for one in brain.received(source(f"r{number}", downstream="number"))]
+    assert [(one.request, one.reason) for one in out] == [
+        ("r0", "overloaded: 2 newer requests are in hand"),
+        ("r1", "overloaded: 2 newer requests are in hand"),
+    ]
+    assert brain.requests_in_hand == 2
+    assert brain.received(source("r0", downstream="number")) == []  # it stays forgotten
+    assert brain.requests_in_hand == 2
