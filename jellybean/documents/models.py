@@ -84,7 +84,9 @@ def _ratios(value: Any) -> Any:
 
 Ratios = Annotated[
     dict[str, Annotated[Ratio, Field(gt=0)]],
-    BeforeValidator(_ratios, json_schema_input_type=Ratio | Literal["measured"] | dict[Name, Ratio]),
+    BeforeValidator(
+        _ratios, json_schema_input_type=Ratio | Literal["measured"] | Annotated[dict[Name, Ratio], Field(min_length=1)]
+    ),
 ]
 
 

@@ -21,7 +21,7 @@ from jellybean_solver.solve import finish
 from jellybean_solver.together import alone, together
 from tests import brute_force
 from tests.plan_check import complaints
-from tests.strategies import problems
+from tests.strategies import problems, with_ratios
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 Pair = tuple[Problem, Problem]
@@ -29,9 +29,10 @@ Pair = tuple[Problem, Problem]
 
 @st.composite
 def pairs(draw: st.DrawFn, *, limited: bool = False) -> Pair:
-    """Two small workflows, of names that they have in common, on the fleet of the first."""
-    first, second = draw(problems(max_operators=2, limited=limited)), draw(problems(max_operators=2, limited=limited))
-    return _on(first, first), _on(first, second)
+    """Two small workflows, of names that they have in common, on the fleet of the first; some ratios are by variant."""
+    small = st.booleans().flatmap(lambda fanned: problems(max_operators=2, limited=limited, fanned=fanned))
+    first, second = draw(small), draw(small)
+    return draw(with_ratios(_on(first, first))), draw(with_ratios(_on(first, second)))
 
 
 def _on(fleet: Problem, problem: Problem) -> Problem:
