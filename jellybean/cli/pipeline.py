@@ -51,6 +51,47 @@ Overlap = Annotated[bool, typer.Option("--overlap/--no-overlap", help="Devices c
 
 
 @pipeline.command(
+    "profile",
+    epilog=example(
+        "jellybean pipeline profile model.onnx",
+        "jellybean pipeline profile model.onnx --inputs data/heldout.npz --out layers.txt",
+        "jellybean pipeline profile nets.py:resnet --json",
+    ),
+)
+def profile_command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="An ONNX file, or FILE.py:FUNCTION (PACKAGE.MODULE:FUNCTION) that returns a torch module and a tuple "
+            "of its inputs.",
+        ),
+    ],
+    inputs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Requests for an ONNX model: .npz, an array per input.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Measuring time.")] = 1.0,
+    out_: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the layers for `pipeline plan`.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Profile a model by layer: forward and backward time, activation and parameter bytes, and where it may be cut."""
+    from jellybean.pipeline.model_profile import profile_model
+
+    found = profile_model(model, inputs=inputs, seconds=seconds)
+    if out_ is not None:
+        out_.write_text(found.to_text(), encoding="utf-8")
+        say(f"wrote {out_}; next: jellybean pipeline plan {out_}")
+    if json:
+        print_json(found.to_json())
+        return
+    out.print(found.table())
+    for note in found.notes:
+        out.print(note, style="dim", soft_wrap=True, markup=False)
+
+
+@pipeline.command(
     "plan",
     epilog=example(
         "jellybean pipeline plan resnet50.txt --workers 4 --bandwidth 1e9",

@@ -1,8 +1,9 @@
 """An ONNX model as layers: what reads what, what a run makes, and which tensors cross a cut.
 
-A layer is a node with the nodes after it that only normalise, activate, pool or reshape its output: with no weights but
-vectors, alone to read it, and with no more bytes out than in. A cut through such a layer would send as much or more for
-about the same work. Nodes that depend on no input are constants: both sides of a cut get their own copy.
+A layer is a node with those after it that only normalise, activate, pool or reshape its output, and those before it
+that only enlarge its input: with one input, no weights but vectors, and no other reader between. A cut through such a
+layer would send as much or more for about the same work. Nodes that depend on no input are constants: both sides of a
+cut get their own copy.
 """
 
 from __future__ import annotations
@@ -114,23 +115,26 @@ class OnnxGraph:
         names = {name for index in self.needed(nodes) for name in self.reads[index]}
         return sum(_nbytes(self.weights[name]) for name in names if name in self.weights)
 
-    def made(self, feeds: Sequence[Feed]) -> dict[str, Made]:
-        """What one run per feed, each of one request, makes; and one of two requests where the model takes them.
+    def made(self, feeds: Sequence[Feed], *, pairs: bool = True) -> dict[str, Made]:
+        """The inputs, and what runs make of them: one per feed, of one request each.
 
+        With `pairs` one of two requests at once too, if the model takes them, to see which tensors have rows for them.
         Tensors only: a sequence or a map is left out. GraphError when the model does not run.
         """
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
         extra = [name for name in self.tensors if name not in self.outputs]
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
-        session = _session(proto)
+        session = node_session(proto)
         names = [*self.outputs, *extra]
         runs = [_run(session, names, feed) for feed in feeds]
-        pair = self._pair(feeds)
+        pair = self._pair(feeds) if pairs else None
         both = _run(session, names, pair) if pair is not None else None
         fixed = self._fixed_shapes(session)
+        runs = [{**feed, **run} for feed, run in zip(feeds, runs, strict=True)]
+        both = {**pair, **both} if pair is not None and both is not None else None
         found: dict[str, Made] = {}
-        for name in names:
+        for name in (*self.inputs, *names):
             values = [run[name] for run in runs]
             if not all(isinstance(value, np.ndarray) and value.dtype.kind in "biuf" for value in values):
                 continue
@@ -161,37 +165,65 @@ class OnnxGraph:
         return all(isinstance(size, int) for item in session.get_inputs() for size in item.shape[1:])
 
     def groups(self, made: Mapping[str, Made]) -> tuple[tuple[int, ...], ...]:
-        """The live nodes by layer, in an order in which each stands after what it needs."""
-        readers: dict[str, list[int]] = {}
-        for index in self.live:
-            for name in self.reads[index]:
-                readers.setdefault(name, []).append(index)
+        """The live nodes by layer."""
         group: dict[int, int] = {}
         found: list[list[int]] = []
+        early: dict[int, list[int]] = {}  # node -> nodes that only prepare its input
         for index in self.live:
-            own = self._follows(index, made, readers)
-            if own is not None and own in group:
-                group[index] = group[own]
-                found[group[own]].append(index)
+            own = [*early.pop(index, []), index]
+            reader = self._prepares(index, made)
+            follows = self._follows(index, made)
+            if reader is not None:
+                early.setdefault(reader, []).extend(own)
+            elif follows in group:
+                group.update(dict.fromkeys(own, group[follows]))
+                found[group[follows]] += own
             else:
-                group[index] = len(found)
-                found.append([index])
+                group.update(dict.fromkeys(own, len(found)))
+                found.append(own)
         return tuple(tuple(nodes) for nodes in found)
 
-    def _follows(self, index: int, made: Mapping[str, Made], readers: Mapping[str, list[int]]) -> int | None:
-        """The node whose layer a node belongs to; None when it begins one."""
+    def _follows(self, index: int, made: Mapping[str, Made]) -> int:
+        """The node whose layer a node ends: one that it is alone to read, and sends no more bytes than. -1: it is none.
+
+        What its layer may still hold is no other's: it has one input.
+        """
+        source, sent = self._unary(index, made)
+        if source is None or sent is None or source not in self.maker or self._reader(source) != index:
+            return -1
+        return self.maker[source] if made[sent].nbytes <= made[source].nbytes else -1
+
+    def _prepares(self, index: int, made: Mapping[str, Made]) -> int | None:
+        """The node whose layer a node begins: the one that reads alone what it enlarges."""
+        source, sent = self._unary(index, made)
+        if source is None or sent is None or made[sent].nbytes <= made[source].nbytes:
+            return None
+        return self._reader(sent)
+
+    def _unary(self, index: int, made: Mapping[str, Made]) -> tuple[str | None, str | None]:
+        """The tensor that a node reads and the one it makes, where it has one of each and no matrix."""
         names = [name for name in self.reads[index] if self.maker.get(name) not in self.constant]
         live = [name for name in names if name not in self.weights]
-        if len(live) != 1 or live[0] not in self.maker or live[0] in self.outputs:
-            return None
-        if self._has_matrix(index) or len(readers[live[0]]) != 1 or live[0] not in made:
-            return None
-        outputs = [name for name in self.writes[index] if name in made]
-        if len(outputs) != 1 or made[outputs[0]].nbytes > made[live[0]].nbytes:
-            return None
-        return self.maker[live[0]]
+        sent = [name for name in self.writes[index] if name in made]
+        if len(live) != 1 or len(sent) != 1 or live[0] not in made or self.has_matrix(index):
+            return None, None
+        return live[0], sent[0]
 
-    def _has_matrix(self, index: int) -> bool:
+    def _reader(self, name: str) -> int | None:
+        """The only node that reads a tensor; None when several do, or the caller."""
+        readers = self.readers.get(name, ())
+        return readers[0] if len(readers) == 1 and name not in self.outputs else None
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[int, ...]]:
+        """Tensor -> the live nodes that read it."""
+        found: dict[str, tuple[int, ...]] = {}
+        for index in self.live:
+            for name in self.reads[index]:
+                found[name] = (*found.get(name, ()), index)
+        return found
+
+    def has_matrix(self, index: int) -> bool:
         """Whether a node has weights of two dimensions or more; biases, scales, shapes and axes have one."""
         names = {name for node in self.needed([index]) for name in self.reads[node]}
         weights = [self.weights[name] for name in names if name in self.weights]
@@ -221,9 +253,13 @@ def names_read(node: onnx.NodeProto) -> Iterator[str]:
             yield from (value.name for value in graph.output if value.name not in own)
 
 
-def _session(proto: onnx.ModelProto) -> ort.InferenceSession:
+def node_session(proto: onnx.ModelProto, *, fused: bool = False, profile_prefix: str = "") -> ort.InferenceSession:
+    """A model on one thread; unless `fused`, node by node as it is written. GraphError when it cannot be loaded."""
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not fused:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if profile_prefix:
+        options.enable_profiling, options.profile_file_prefix = True, profile_prefix
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     try:

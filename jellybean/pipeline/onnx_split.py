@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from jellybean.pipeline.onnx_graph import GraphError, Made, OnnxGraph, names_read
-from jellybean_solver.pipeline.layers import MOST_CUTS, Layer, LayerGraph, cuts, layer_graph
+from jellybean_solver.pipeline.layers import MOST_CUTS, Layer, LayerGraph, cuts
 
 PACKED = "jellybean_crossing"
 PACKED_OPSET = 13  # Split takes its sizes as an input since
@@ -37,7 +38,10 @@ class LegalCut:
 
 @dataclass(frozen=True)
 class Layered:
-    """A graph with its layers (nodes of each), what runs made, and every legal cut; `complete`: these are all."""
+    """A graph with its layers (nodes of each, in order), what runs made, and every legal cut.
+
+    `complete`: these cuts are all.
+    """
 
     graph: OnnxGraph
     made: Mapping[str, Made]
@@ -46,26 +50,31 @@ class Layered:
     complete: bool
 
     def name(self, layer: int) -> str:
-        """Of the layer's first node that has one."""
-        nodes = [self.graph.proto.graph.node[index] for index in self.groups[layer]]
+        """Of the layer's first node with a matrix, or its first, that has a name."""
+        heavy = [index for index in self.groups[layer] if self.graph.has_matrix(index)]
+        nodes = [self.graph.proto.graph.node[index] for index in (*heavy, *self.groups[layer])]
         return next((str(node.name) for node in nodes if node.name), str(nodes[0].op_type))
 
 
 def layered(graph: OnnxGraph, made: Mapping[str, Made], most: int = MOST_CUTS) -> Layered:
     """The layers and all legal cuts; where there are more than `most`, those of the nodes' own order."""
-    groups = graph.groups(made)
+    groups = _ordered(graph, graph.groups(made))
     if not groups:
         raise GraphError("no node of the model depends on its inputs")
-    skeleton = _skeleton(graph, groups)
+    numbers = range(len(groups))
+    skeleton = LayerGraph(tuple(Layer("", 0.0, 0.0, 0.0) for _ in numbers), tuple(sorted(layer_edges(graph, groups))))
     bits, complete = cuts(skeleton, most)
-    whole = (1 << len(groups)) - 1
-    order = [int(layer.name) for layer in skeleton.layers]
-    found = []
-    for cut in bits:
-        if cut not in (0, whole):
-            layers = sorted(order[place] for place in range(len(order)) if cut >> place & 1)
-            found.append(_legal(graph, made, groups, tuple(layers)))
+    inner = [cut for cut in bits if cut not in (0, (1 << len(groups)) - 1)]
+    found = [_legal(graph, made, groups, tuple(n for n in numbers if cut >> n & 1)) for cut in inner]
     return Layered(graph, made, groups, tuple(found), complete)
+
+
+def _ordered(graph: OnnxGraph, groups: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """The layers so that each stands after those that it needs."""
+    needs: dict[int, list[int]] = {number: [] for number in range(len(groups))}
+    for up, down in sorted(layer_edges(graph, groups)):
+        needs[down].append(up)
+    return tuple(groups[number] for number in TopologicalSorter(needs).static_order())
 
 
 def layer_edges(graph: OnnxGraph, groups: Sequence[Sequence[int]]) -> set[tuple[int, int]]:
@@ -74,13 +83,6 @@ def layer_edges(graph: OnnxGraph, groups: Sequence[Sequence[int]]) -> set[tuple[
     makers = ((graph.maker.get(name), index) for index in graph.live for name in graph.reads[index])
     pairs = ((group[maker], group[index]) for maker, index in makers if maker in group)
     return {(up, down) for up, down in pairs if up != down}
-
-
-def _skeleton(graph: OnnxGraph, groups: Sequence[Sequence[int]]) -> LayerGraph:
-    """The layers by number, without costs."""
-    named = [(str(number), Layer(str(number), 0.0, 0.0, 0.0)) for number in range(len(groups))]
-    edges = [(str(up), str(down)) for up, down in sorted(layer_edges(graph, groups))]
-    return layer_graph(named, edges)
 
 
 def _legal(

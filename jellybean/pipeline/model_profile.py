@@ -1,0 +1,176 @@
+"""`jellybean pipeline profile`: a model by layer, from an ONNX file or a torch module, and its legal cuts."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rich.table import Table
+
+from jellybean.errors import JellyBeanError
+from jellybean.pipeline.onnx_graph import OnnxGraph
+from jellybean.pipeline.onnx_profile import OnnxProfile, made_up, profile_onnx, requests_of
+from jellybean.report import units
+from jellybean_solver.pipeline.layers import LayerGraph, cuts
+
+_SECONDS_PER_RUN = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCut:
+    """A legal cut: its first layers by place, their share of the time, bytes across, why it cannot be served."""
+
+    layers: tuple[int, ...]
+    share: float
+    crossing_bytes: float
+    why_not: str | None = None  # None: not asked, of a torch module
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """`tied`: weight -> the layers that share it. `complete`: `cuts` are all that are legal."""
+
+    graph: LayerGraph
+    cuts: tuple[ShownCut, ...]
+    complete: bool
+    tied: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Seconds and bytes."""
+        layers = [
+            {
+                "name": layer.name,
+                "forward_s": layer.forward_s,
+                "backward_s": layer.backward_s,
+                "activation_bytes": layer.activation_bytes,
+                "parameter_bytes": layer.parameter_bytes,
+            }
+            for layer in self.graph.layers
+        ]
+        shown = [
+            {
+                "layers": list(cut.layers),
+                "share": cut.share,
+                "crossing_bytes": cut.crossing_bytes,
+                "why_not": cut.why_not,
+            }
+            for cut in self.cuts
+        ]
+        edges = [list(edge) for edge in self.graph.edges]
+        tied = {name: list(layers) for name, layers in self.tied.items()}
+        return {"layers": layers, "edges": edges, "cuts": shown, "complete": self.complete, "tied": tied}
+
+    def to_text(self) -> str:
+        """In PipeDream's format, as `pipeline plan` reads it."""
+        lines = [
+            f"node{index} -- {layer.name} -- forward_compute_time={1e3 * layer.forward_s:.6f}, "
+            f"backward_compute_time={1e3 * layer.backward_s:.6f}, activation_size={layer.activation_bytes:.1f}, "
+            f"parameter_size={layer.parameter_bytes:.1f}"
+            for index, layer in enumerate(self.graph.layers)
+        ]
+        lines += [f"\tnode{up} -- node{down}" for up, down in self.graph.edges]
+        return "\n".join(lines) + "\n"
+
+    def table(self) -> Table:
+        """The layers in order, each with what crosses when the model is cut right after it."""
+        total_s = sum(layer.both_s for layer in self.graph.layers)
+        table = Table("layer", title=f"{len(self.graph.layers)} layers, {1e3 * total_s:.3g} ms", title_justify="left")
+        for heading in ("forward", "backward", "activations", "parameters", "done", "cut after it"):
+            table.add_column(heading, justify="right")
+        done_s, prefix = 0.0, 0
+        last = len(self.graph.layers) - 1
+        for index, layer in enumerate(self.graph.layers):
+            done_s, prefix = done_s + layer.both_s, prefix | 1 << index
+            table.add_row(
+                f"{index + 1} {layer.name}",
+                f"{1e3 * layer.forward_s:.3f} ms",
+                f"{1e3 * layer.backward_s:.3f} ms",
+                units.size(layer.activation_bytes),
+                units.size(layer.parameter_bytes),
+                f"{done_s / total_s:.0%}" if total_s else "",
+                "" if index == last else self._across(tuple(range(index + 1)), prefix),
+            )
+        return table
+
+    def _across(self, layers: tuple[int, ...], prefix: int) -> str:
+        known = next((cut for cut in self.cuts if cut.layers == layers), None)
+        sent = known.crossing_bytes if known is not None else self.graph.crossing_bytes(prefix)
+        return units.size(sent) + (" *" if known is not None and known.why_not else "")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the table cannot show."""
+        refused = dict.fromkeys(cut.why_not for cut in self.cuts if cut.why_not)
+        served = sum(cut.why_not == "" for cut in self.cuts)
+        found = [f"{'' if self.complete else 'more than '}{len(self.cuts)} legal cuts"]
+        if any(cut.why_not is not None for cut in self.cuts):
+            found[0] += f", {served} of which can be served"
+        found += [f"* {reason}" for reason in list(refused)[:3]]
+        found += [f"{name} is shared by {', '.join(layers)}" for name, layers in self.tied.items()]
+        return tuple(found)
+
+
+def profile_model(model: str, *, inputs: Path | None = None, seconds: float = 1.0) -> ModelProfile:
+    """MODEL is an ONNX file, or FILE.py:FUNCTION (or PACKAGE.MODULE:FUNCTION) that gives a torch module and its inputs.
+
+    `inputs`: requests for an ONNX model, arrays by its inputs' names in a .npz; else numbers are made up.
+    """
+    place, colon, function = model.rpartition(":")
+    if colon and not Path(model).exists():
+        return _of_torch(_function(place, function), seconds)
+    graph = OnnxGraph.load(Path(model))
+    feeds = requests_of(inputs, graph) if inputs is not None else [made_up(graph, seed) for seed in range(2)]
+    return _of_onnx(profile_onnx(graph, feeds, seconds=seconds))
+
+
+def _of_onnx(profile: OnnxProfile) -> ModelProfile:
+    graph = profile.layer_graph()
+    shown = [ShownCut(cut.layers, profile.share(cut), cut.nbytes, profile.why_not(cut)) for cut in profile.layers.cuts]
+    return ModelProfile(graph, tuple(shown), profile.layers.complete, profile.tied())
+
+
+def _of_torch(make: Callable[[], Any], seconds: float) -> ModelProfile:
+    from jellybean.pipeline.torch_profile import RUNS, profile_module
+
+    made = make()
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise JellyBeanError("the function must return (module, inputs): a torch.nn.Module and a tuple of tensors")
+    found = profile_module(made[0], made[1], runs=max(RUNS, round(seconds / _SECONDS_PER_RUN)))
+    bits, complete = cuts(found.graph)
+    whole, total = (1 << len(found.graph.layers)) - 1, sum(layer.both_s for layer in found.graph.layers)
+    shown = []
+    for cut in bits:
+        if cut not in (0, whole):
+            layers = tuple(index for index in range(len(found.graph.layers)) if cut >> index & 1)
+            share = sum(found.graph.layers[index].both_s for index in layers) / total
+            shown.append(ShownCut(layers, share, found.graph.crossing_bytes(cut)))
+    return ModelProfile(found.graph, tuple(shown), complete, found.tied)
+
+
+def _function(place: str, name: str) -> Callable[[], Any]:
+    if importlib.util.find_spec("torch") is None:
+        raise JellyBeanError("torch is not installed here; it is needed for torch modules: pip install torch")
+    module = _loaded(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise JellyBeanError(f"{place} has no function {name!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise JellyBeanError(f"there is no file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

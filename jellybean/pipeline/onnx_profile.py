@@ -1,0 +1,165 @@
+"""An ONNX model by layer: forward time, activation and parameter bytes; and which of its cuts are worth offering.
+
+Times are onnxruntime's own of each node, with nothing fused so that every node is seen, scaled so that they add up to
+what the whole model takes as it is served. An ONNX graph has no backward pass: its time is 0.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from jellybean.pipeline.onnx_graph import Feed, GraphError, OnnxGraph, node_session
+from jellybean.pipeline.onnx_split import Layered, LegalCut, hindrance, layer_edges, layered
+from jellybean_solver.pipeline.layers import Layer, LayerGraph
+
+FEWEST_RUNS = 5
+WARM_UP_RUNS = 3
+
+
+@dataclass(frozen=True)
+class OnnxProfile:
+    """`forward_s`: of each layer, for one request."""
+
+    layers: Layered
+    forward_s: tuple[float, ...]
+
+    @property
+    def whole_s(self) -> float:
+        return sum(self.forward_s)
+
+    def share(self, cut: LegalCut) -> float:
+        """The part of the model's time that a cut's first side takes."""
+        return sum(self.forward_s[layer] for layer in cut.layers) / self.whole_s
+
+    def why_not(self, cut: LegalCut) -> str:
+        """Why a cut cannot be served; empty when it can."""
+        return hindrance(self.layers.graph, self.layers.made, cut)
+
+    def layer_graph(self) -> LayerGraph:
+        """For the partitioner."""
+        found, graph = self.layers, self.layers.graph
+        layers = []
+        for index, nodes in enumerate(found.groups):
+            outside = {name for node in graph.live if node not in nodes for name in graph.reads[node]}
+            kept = outside | set(graph.outputs)
+            sent = [name for node in nodes for name in graph.writes[node] if name in kept and name in found.made]
+            sent_bytes = float(sum(found.made[name].nbytes for name in sent))
+            weights = float(graph.parameter_bytes(nodes))
+            layers.append(Layer(found.name(index), self.forward_s[index], 0.0, sent_bytes, weights))
+        return LayerGraph(tuple(layers), tuple(sorted(layer_edges(graph, found.groups))))
+
+    def tied(self) -> dict[str, tuple[str, ...]]:
+        """Weights that several layers read -> those layers; vectors do not count."""
+        graph = self.layers.graph
+        users: dict[str, list[str]] = {}
+        for layer, nodes in enumerate(self.layers.groups):
+            for name in dict.fromkeys(name for node in graph.needed(nodes) for name in graph.reads[node]):
+                if name in graph.weights and sum(side > 1 for side in graph.weights[name].dims) > 1:
+                    users.setdefault(name, []).append(self.layers.name(layer))
+        return {name: tuple(layers) for name, layers in users.items() if len(layers) > 1}
+
+
+def profile_onnx(graph: OnnxGraph, feeds: Sequence[Feed], *, seconds: float = 1.0) -> OnnxProfile:
+    """Runs the model on each feed in turn, of one request each, for about so many seconds. GraphError when it fails."""
+    layers = layered(graph, graph.made(feeds))
+    by_node = node_seconds(graph, feeds, seconds / 2)
+    whole_s = _whole_seconds(graph, feeds, seconds / 2)
+    raw = [sum(by_node.get(index, 0.0) for index in nodes) for nodes in layers.groups]
+    scale = whole_s / sum(raw) if sum(raw) > 0 else 0.0
+    return OnnxProfile(layers, tuple(own * scale for own in raw))
+
+
+def made_up(graph: OnnxGraph, seed: int = 0) -> Feed:
+    """One request of random numbers, and zeros where whole numbers are wanted; open dimensions are 1."""
+    rng = np.random.default_rng(seed)
+    feed = {}
+    for value in graph.proto.graph.input:
+        if value.name not in graph.inputs:
+            continue
+        kind = value.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        shape = [max(1, dim.dim_value) for dim in kind.shape.dim]
+        drawn = rng.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)
+        feed[value.name] = drawn.astype(dtype)
+    return feed
+
+
+def offered(profile: OnnxProfile, most: int) -> tuple[LegalCut, ...]:
+    """The cuts to offer, first layers first: of each `most`-th of the model's time the one with the fewest bytes.
+
+    So there are some for fast and slow devices, and where equally much work is done before, the link is spared.
+    """
+    best: dict[int, LegalCut] = {}
+    for cut in profile.layers.cuts:
+        if profile.why_not(cut):
+            continue
+        part = min(most - 1, int(profile.share(cut) * most))
+        if part not in best or _rank(profile, cut) < _rank(profile, best[part]):
+            best[part] = cut
+    return tuple(best[part] for part in sorted(best))
+
+
+def _rank(profile: OnnxProfile, cut: LegalCut) -> tuple[float, ...]:
+    return (cut.nbytes, profile.share(cut), *cut.layers)
+
+
+def node_seconds(graph: OnnxGraph, feeds: Sequence[Feed], seconds: float) -> Mapping[int, float]:
+    """Mean seconds of each live node's kernel."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(graph.proto)
+    for index, node in enumerate(proto.graph.node):
+        node.name = f"jellybean-{index}-"
+    with tempfile.TemporaryDirectory(prefix="jellybean-") as folder:
+        session = node_session(proto, profile_prefix=str(Path(folder) / "nodes"))
+        runs = _timed(session, feeds, seconds)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    found: dict[int, list[float]] = {}
+    for event in events:
+        name = str(event.get("name", ""))
+        if name.startswith("jellybean-") and name.endswith("_kernel_time"):
+            found.setdefault(int(name.split("-")[1]), []).append(1e-6 * event["dur"])
+    kept = max(1, len(runs))
+    return {index: sum(times[-kept:]) / len(times[-kept:]) for index, times in found.items()}
+
+
+def _whole_seconds(graph: OnnxGraph, feeds: Sequence[Feed], seconds: float) -> float:
+    """Of one request through the model as it is served: everything fused, one thread."""
+    return median(_timed(node_session(graph.proto, fused=True), feeds, seconds))
+
+
+def _timed(session: ort.InferenceSession, feeds: Sequence[Feed], seconds: float) -> list[float]:
+    """Seconds of CPU time of each run, after some to warm up."""
+    for index in range(WARM_UP_RUNS):
+        session.run(None, dict(feeds[index % len(feeds)]))
+    taken: list[float] = []
+    ends = time.perf_counter() + seconds
+    while len(taken) < FEWEST_RUNS or time.perf_counter() < ends:
+        began = time.thread_time()
+        session.run(None, dict(feeds[len(taken) % len(feeds)]))
+        taken.append(time.thread_time() - began)
+    return taken
+
+
+def requests_of(path: Path, graph: OnnxGraph, most: int = 8) -> list[Feed]:
+    """Requests from a .npz file: an array for each of the model's inputs, a row for each request."""
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            arrays = {name: data[name] for name in graph.inputs}
+    except KeyError as error:
+        raise GraphError(f"{path} has no array for the model's inputs ({', '.join(graph.inputs)})") from error
+    except (OSError, ValueError) as error:
+        raise GraphError(f"{path} is no NumPy archive: {error}") from error
+    rows = min(len(array) for array in arrays.values())
+    if rows == 0:
+        raise GraphError(f"{path} has no rows")
+    return [{name: array[row : row + 1] for name, array in arrays.items()} for row in range(min(rows, most))]

@@ -1,0 +1,104 @@
+"""Torch modules by layer: what they are made of, what crosses, which weights are shared. Needs torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from jellybean.errors import JellyBeanError  # noqa: E402
+from jellybean.pipeline.model_profile import profile_model  # noqa: E402
+from jellybean.pipeline.profile_file import read_profile  # noqa: E402
+from jellybean.pipeline.torch_profile import profile_module  # noqa: E402
+from jellybean_solver.pipeline.partition import Level, partition  # noqa: E402
+
+nn = torch.nn
+
+
+class Skip(nn.Module):
+    """A skip connection, a weight used twice, and an activation that writes into its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.second.weight = self.first.weight
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.act(self.first(x))
+        return self.last(self.second(y) + y)
+
+
+class Branching(Skip):
+    """Asks for a value's sign, which no symbolic value has, so that torch.fx cannot follow it."""
+
+    def forward(self, x):
+        if x.shape[0] > 0 and isinstance(x, torch.Tensor):
+            return super().forward(x)
+        raise TypeError("not a tensor")
+
+
+def test_a_sequence() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 5)
+    )
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    found = profile_module(net, (torch.randn(6, 1, 8, 8),))
+    conv, linear = found.graph.layers
+    assert (conv.name, linear.name) == ("0", "5")
+    assert conv.activation_bytes == 6 * 64 * 4
+    assert conv.parameter_bytes == 4 * (4 * 9 + 4 + 8)
+    assert linear.parameter_bytes == 4 * (64 * 5 + 5)
+    assert min(layer.forward_s for layer in found.graph.layers) > 0
+    assert min(layer.backward_s for layer in found.graph.layers) > 0
+    assert found.graph.edges == ((0, 1),)
+    assert not found.exported
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())  # statistics too
+
+
+@pytest.mark.parametrize("module", [Skip, Branching])
+def test_skips_and_tied_weights(module) -> None:
+    found = profile_module(module(), (torch.randn(2, 8),))
+    assert found.exported is (module is Branching)
+    assert len(found.graph.layers) == 4  # two linear layers, the sum, the last
+    assert set(found.graph.edges) == {(0, 1), (0, 2), (1, 2), (2, 3)}
+    assert found.graph.crossing_bytes(0b0011) == 2 * 2 * 8 * 4  # the skip crosses beside the second layer's output
+    ((name, layers),) = found.tied.items()
+    assert name == "first.weight"
+    assert len(layers) == 2
+
+
+def test_backward_is_what_autograd_does() -> None:
+    """Layers of very different cost: the wide one takes most of either pass."""
+    net = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 4))
+    found = profile_module(net, (torch.randn(256, 16),))
+    assert max(found.graph.layers, key=lambda layer: layer.forward_s).name == "2"
+    assert max(found.graph.layers, key=lambda layer: layer.backward_s).name == "2"
+
+
+def test_from_the_command_line_to_a_partition(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(
+        "import torch\n"
+        "def make():\n"
+        "    blocks = [torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU()) for _ in range(4)]\n"
+        "    return torch.nn.Sequential(*blocks), (torch.randn(8, 32),)\n"
+    )
+    found = profile_model(f"{tmp_path}/nets.py:make", seconds=0.05)
+    (tmp_path / "layers.txt").write_text(found.to_text())
+    graph = read_profile(tmp_path / "layers.txt")
+    assert len(graph.layers) == 4
+    assert len(partition(graph, [Level(2, 1e12)]).stages) >= 1
+    assert len(found.cuts) == 3
+    with pytest.raises(JellyBeanError, match="no function 'other'"):
+        profile_model(f"{tmp_path}/nets.py:other")
+
+
+def test_a_module_that_no_tracer_follows() -> None:
+    class Odd(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(JellyBeanError, match=r"neither torch\.fx nor torch\.export"):
+        profile_module(Odd(), (torch.randn(3),))
