@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from jellybean.documents import Project, build_problem
+from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.documents.places import Place, Places
 from jellybean.documents.units import (
     BANDWIDTH,
@@ -25,7 +25,9 @@ from jellybean.documents.units import (
     Kind as Unit,
 )
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.planning import plan_project
 from jellybean.simulation import SEEDS, simulated_p99_s
+from jellybean_solver.cuts import PlannedCut, as_planned, planned_cuts
 from jellybean_solver.explanation import Explanation, explain
 from jellybean_solver.problem import Problem, Sharing
 from jellybean_solver.requirements import Kind, Requirement
@@ -44,6 +46,7 @@ class Explained:
     explanation: Explanation
     places: Mapping[Requirement, tuple[Place, ...]]
     explain_s: float
+    cuts: tuple[PlannedCut, ...] = ()  # which all that is said takes as given
 
     def settings(self, requirement: Requirement, value: float | None) -> tuple[str, ...]:
         """What to write for a requirement eased to `value`: PATH=VALUE as `--set` takes it, never short of `value`."""
@@ -67,7 +70,7 @@ class Explained:
                 requirement = relaxation.requirement
                 item["requirement"]["places"] = [place.to_dict() for place in self.places[requirement]]
                 item["settings"] = list(self.settings(requirement, relaxation.value)) if relaxation.helps else []
-        return {**found, "explain_s": self.explain_s}
+        return {**found, "cuts": [asdict(cut) for cut in self.cuts], "explain_s": self.explain_s}
 
 
 def _stated(conflict: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -83,7 +86,12 @@ def explain_project(
     progress: Callable[[float, float, str], None] = lambda done, total, label: None,
 ) -> Explained:
     """Explain the plan of a project read with these overrides. DocumentError for a question about nothing there is."""
-    problem = build_problem(project)
+    problem, cuts = build_problem(project), build_cuts(project)
+    given: tuple[PlannedCut, ...] = ()
+    if cuts:
+        plan = plan_project(project, time_limit_s=time_limit_s, compare=False).plan
+        if plan is not None:
+            problem, given = as_planned(problem, cuts, plan), planned_cuts(plan)
     questions = parse_questions(problem, why_not)
     places = _Requirements(project, Places(project.directory, overrides))
     means = Means(
@@ -98,7 +106,7 @@ def explain_project(
     explanation = explain(problem, questions, means)
     explain_s = time.perf_counter() - started
     progress(explanation.solves, explanation.solves, "done")
-    return Explained(problem, explanation, places.of(explanation), explain_s)
+    return Explained(problem, explanation, places.of(explanation), explain_s, given)
 
 
 def parse_questions(problem: Problem, texts: Sequence[str]) -> tuple[Question, ...]:

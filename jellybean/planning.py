@@ -10,18 +10,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents import AnyProject, build_problem
+from jellybean.documents import AnyProject, build_cuts, build_problem
 from jellybean.documents.units import DURATION, format_quantity, rounded_up
 from jellybean.errors import InfeasibleError, JellyBeanError
 from jellybean.folders import state_folder
 from jellybean.simulation import latency_breach
 from jellybean_agent.errors import in_words
 from jellybean_solver.baselines import Baseline, baselines
+from jellybean_solver.cuts import Cuts, solve_cut
 from jellybean_solver.errors import SolverError
 from jellybean_solver.infeasible import Infeasibility
 from jellybean_solver.large import GAP
@@ -41,7 +42,10 @@ Progress = Callable[[float, float, str], None]  # done, total, label
 
 @dataclass(frozen=True)
 class Planned:
-    """What planning a project gave. `plan` is None when no plan meets the targets; `reasons` then says why."""
+    """What planning a project gave. `plan` is None when no plan meets the targets; `reasons` then says why.
+
+    `problem` has all models whole, also where the plan cuts some.
+    """
 
     problem: Problem
     solution: Solution
@@ -50,6 +54,7 @@ class Planned:
     baselines: tuple[Baseline, ...]
     solve_s: float
     nearest_p99_s: float | None = None  # an SLO that the plan refused for its p99 latency would keep
+    cuts: Cuts = field(default_factory=dict)  # that the plan might use
 
     @property
     def status(self) -> str:
@@ -80,14 +85,14 @@ def plan_project(
     """
     tell = progress or (lambda done, total, label: None)
     tell(0, 3, "the cheapest plan")
-    problem = build_problem(project)
+    problem, cuts = build_problem(project), build_cuts(project)
     started = time.perf_counter()
-    solution = solve(problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
+    solution = solve_cut(problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
     solve_s = time.perf_counter() - started
     tell(1, 3, "p99 latency")
     left_s = None if time_limit_s is None else max(1.0, time_limit_s - solve_s)
     cheapest = solution
-    solution, reasons, nearest_p99_s = _in_time(problem, cheapest, gap, left_s)
+    solution, reasons, nearest_p99_s = _in_time(problem, cuts, cheapest, gap, left_s)
     if solution is not cheapest:  # solved again; else only simulated
         solve_s = time.perf_counter() - started
     plan = solution.plan if not reasons else None
@@ -96,12 +101,36 @@ def plan_project(
     if compare and plan is not None:
         limit_s = BASELINE_S if time_limit_s is None else BASELINE_SHARE * time_limit_s
         found = baselines(problem, gap=gap, time_limit_s=limit_s, clock=time.monotonic)
+        if cuts:
+            whole = partial(_in_time, problem, {}, gap=gap, time_limit_s=limit_s)
+            found = (_all_whole(problem, gap, limit_s, whole), *found)
     tell(3, 3, "done")
-    return Planned(problem, solution, plan, reasons, found, solve_s, nearest_p99_s)
+    return Planned(problem, solution, plan, reasons, found, solve_s, nearest_p99_s, cuts)
+
+
+def _all_whole(
+    problem: Problem,
+    gap: float,
+    time_limit_s: float,
+    in_time: Callable[[Solution], tuple[Solution, tuple[str, ...], float | None]],
+) -> Baseline:
+    """The plan without any cut, checked as the plan itself is."""
+    name = "all models whole"
+    try:
+        first = solve(problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic, explained=False)
+        solution, reasons, _ = in_time(first)
+    except SolverError as error:
+        return Baseline(name, "time_limit", None, None, None, str(error))
+    plan = solution.plan
+    if plan is None:
+        reasons = reasons or ("infeasible",)
+    if plan is None or reasons:
+        return Baseline(name, "infeasible", None, None, None, reasons[0])
+    return Baseline(name, solution.status, plan.cost, plan.accuracy, plan.selection, "")
 
 
 def _in_time(
-    problem: Problem, solution: Solution, gap: float, time_limit_s: float | None
+    problem: Problem, cuts: Cuts, solution: Solution, gap: float, time_limit_s: float | None
 ) -> tuple[Solution, tuple[str, ...], float | None]:
     """A solution whose plan keeps the p99 latency in simulation; else why there is none, and the p99 nearest to it."""
     target_s = problem.slo.latency_p99_s
@@ -110,7 +139,7 @@ def _in_time(
         return solution, reasons, None
     if target_s is None:
         return solution, (breach.text, *reasons), None
-    solved = partial(solve, problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
+    solved = partial(solve_cut, problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
     nearest, fastest = breach.share, solution.plan
     asked = [share * target_s for share in TIGHTER]
     asked += [target_s * breach.share**share for share in LOOSER]  # where there is none: the nearest
@@ -145,13 +174,13 @@ def require_plan(planned: Planned, note: str = "") -> Plan:
 
 def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
     """Write DIR/plan.json atomically, with the hash of the problem it answers; returns the document."""
-    return write_plan(project.directory, to_document(require_plan(planned)), planned.problem)
+    return write_plan(project.directory, to_document(require_plan(planned)), planned.problem, planned.cuts)
 
 
-def write_plan(directory: Path, document: dict[str, Any], problem: Problem) -> dict[str, Any]:
+def write_plan(directory: Path, document: dict[str, Any], problem: Problem, cuts: Cuts) -> dict[str, Any]:
     """Write a plan document to DIR/plan.json as it is, as the answer to a problem; returns it."""
     _write(directory / PLAN_FILE, json.dumps(document, indent=1) + "\n")
-    _write(_key_path(directory), problem_key(problem))
+    _write(_key_path(directory), problem_key(problem, cuts))
     return document
 
 
@@ -187,7 +216,7 @@ def current_plan(project: AnyProject) -> tuple[Plan, str]:
 
     InfeasibleError when there is no plan any more: the old one is not handed out for documents that it does not answer.
     """
-    why = _outdated(project.directory, problem_key(build_problem(project)))
+    why = _outdated(project.directory, problem_key(build_problem(project), build_cuts(project)))
     if not why:
         return load_plan(project.directory), ""
     planned = plan_project(project, compare=False)
@@ -245,9 +274,9 @@ def unproven(plan: Plan) -> str | None:
     return f"this plan may cost up to {proof.objective / proof.bound - 1.0:.2%} more than the optimum: {why}"
 
 
-def problem_key(problem: Problem) -> str:
+def problem_key(problem: Problem, cuts: Cuts) -> str:
     """Content hash of a problem: tells whether a plan still answers the documents, in a version that can be read."""
-    return content_hash({"plan_version": PLAN_VERSION, "problem": encode(problem)})
+    return content_hash({"plan_version": PLAN_VERSION, "problem": encode(problem), "cuts": encode(cuts)})
 
 
 def _key_path(directory: Path) -> Path:

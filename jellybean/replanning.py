@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents import AnyProject, build_problem, require_folder
+from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
 from jellybean.planning import PLAN_FILE, Planned, plan_project, read_document, save_plan, write_plan
 from jellybean.serving.state import running_state
 from jellybean.simulation import latency_breach
+from jellybean_solver.cuts import Cuts
+from jellybean_solver.cuts_replan import replan_cut
 from jellybean_solver.large import GAP
 from jellybean_solver.migration import MigrationPrices, worth
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_diff import PlanDiff, plan_diff
 from jellybean_solver.problem import Problem
-from jellybean_solver.replan import Replanned, Terms, Verdict, replan
+from jellybean_solver.replan import Replanned, Terms, Verdict
 from jellybean_solver.solve import Solution
 
 RUNNING = "running"  # in place of a file: what is being served from the project
@@ -33,6 +35,7 @@ class Change:
     decision: Replanned
     solve_s: float
     refusals: tuple[str, ...] = ()  # why no plan keeps the p99 latency
+    cuts: Cuts = field(default_factory=dict)
 
     @property
     def diff(self) -> PlanDiff | None:
@@ -50,7 +53,7 @@ class Change:
         certificate = plan.certificate if plan is not None else None
         status = certificate.termination if certificate is not None else "infeasible"
         solution = Solution(status, plan, found.infeasibility, found.tried, certificate)
-        return Planned(self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s)
+        return Planned(self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s, cuts=self.cuts)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -104,7 +107,7 @@ def replan_project(
 ) -> Change:
     """Decide whether to keep the plan that `named` is, or what to go on to. Writes nothing."""
     document, before = running_plan(project.directory, named)
-    problem, stated = build_problem(project), project.infrastructure.migration
+    problem, cuts, stated = build_problem(project), build_cuts(project), project.infrastructure.migration
     prices = MigrationPrices(stated.start_usd, stated.download_usd_per_gib)
     checks_s: list[float] = []
 
@@ -127,8 +130,9 @@ def replan_project(
 
     progress(0, 3, "the running plan")
     started = time.perf_counter()
-    decision = replan(
+    decision = replan_cut(
         problem,
+        cuts,
         before,
         Terms(prices, horizon_h, stated.at_least),
         check=check,
@@ -138,13 +142,13 @@ def replan_project(
         clock=time.monotonic,
     )
     progress(3, 3, "done")
-    return Change(problem, before, document, decision, time.perf_counter() - started - sum(checks_s), refusals)
+    return Change(problem, before, document, decision, time.perf_counter() - started - sum(checks_s), refusals, cuts)
 
 
 def save_change(project: AnyProject, change: Change) -> dict[str, Any] | None:
     """Write DIR/plan.json: the running plan as it was written, or the new one; returns it, None when there is none."""
     if change.decision.verdict is Verdict.KEEP:
-        return write_plan(project.directory, change.document, change.problem)
+        return write_plan(project.directory, change.document, change.problem, change.cuts)
     if change.decision.verdict is Verdict.REPLACE:
         return save_plan(project, change.planned)
     return None

@@ -8,6 +8,7 @@ from typing import Any
 from jellybean.cli.failures import failure
 from jellybean.errors import InfeasibleError
 from jellybean.planning import Planned
+from jellybean_solver.cuts import planned_cuts
 from jellybean_solver.plan import Cost, Plan, PlannedWorkflow
 from jellybean_solver.plan_document import to_document
 from jellybean_solver.problem import OF_WORKFLOW
@@ -43,6 +44,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         "accuracy": found.accuracy,
         **({"workflows": {w.name: _workflow(found, w) for w in found.workflows}} if found.workflows else {}),
         "selection": dict(found.selection),
+        "cuts": [dataclasses.asdict(cut) for cut in planned_cuts(found)],
         "sites": dict(found.sites),
         "placements": [dataclasses.asdict(place) for place in found.placements],
         "certificate": {

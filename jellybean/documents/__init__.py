@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jellybean.documents.cuts import build_cuts
 from jellybean.documents.heldout import HeldOut, load_heldout
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.problem import build_problem
@@ -18,6 +19,7 @@ __all__ = [
     "Project",
     "SharedProject",
     "WorkflowDocument",
+    "build_cuts",
     "build_problem",
     "json_schemas",
     "load_any",

@@ -32,6 +32,7 @@ from jellybean_solver.problem import Arrivals, Sharing
 from jellybean_solver.replan import AT_LEAST
 
 MOST_SITES = 100_000  # of a tier
+AUTO_CUTS, MOST_CUTS = 6, 50  # of one model
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _ARRAY = re.compile(r"[^#]+\.npz#[^#]+")
 
@@ -139,6 +140,22 @@ def _edge(value: Any) -> Any:
 InputEdge = Annotated[InputSpec, BeforeValidator(_edge, json_schema_input_type=Name | InputSpec)]
 
 
+def _cuts(value: Any) -> Any:
+    if value == "auto":
+        return AUTO_CUTS
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_CUTS:
+        hint = f"write auto, or how many to offer (0 to {MOST_CUTS}; 0: the model stays whole)"
+        raise UnitError(f"{describe(value)} is no number of cuts", hint)
+    return value
+
+
+OfferedCuts = Annotated[
+    int,
+    BeforeValidator(_cuts),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0, "maximum": MOST_CUTS}]}),
+]
+
+
 class VariantSpec(Strict):
     """A model that can play an operator. Without a model it can be planned and simulated, not served."""
 
@@ -146,6 +163,9 @@ class VariantSpec(Strict):
         default=None, description="ONNX file, relative to the project: models/mlp.onnx."
     )
     sha256: str | None = Field(default=None, description="The file's SHA-256, 64 hexadecimal digits.")
+    cuts: OfferedCuts | None = Field(
+        default=None, description="How many ways to cut the model in two are offered; the operator's unless given."
+    )
 
     @field_validator("sha256")
     @classmethod
@@ -174,6 +194,16 @@ class OperatorSpec(Strict):
     )
     tiers: Tiers | None = Field(default=None, description="Tiers that it may run in; any unless given.")
     batch: int | None = Field(default=None, ge=1, description="Most requests per run; limits.batch unless given.")
+    cuts: OfferedCuts = Field(
+        default=0,
+        description="How many ways to cut each variant's model in two `jellybean profile` measures and plans may use: "
+        "the first layers on one worker, the rest on another. auto, or a number; 0, models stay whole, unless given.",
+    )
+
+    def cuts_of(self, variant: str) -> int:
+        """How many ways to cut a variant's model are offered."""
+        own = self.variants[variant].cuts
+        return self.cuts if own is None else own
 
     @field_validator("variants", mode="before", json_schema_input_type=list[Name] | dict[Name, VariantSpec])
     @classmethod

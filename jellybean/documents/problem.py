@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jellybean.documents.flow import Flow, flow_of
 from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE
-from jellybean.documents.models import InfrastructureDocument, VariantSpec, WorkerPoolSpec, WorkflowDocument
+from jellybean.documents.models import InfrastructureDocument, WorkerPoolSpec, WorkflowDocument
 from jellybean.documents.profiles import AccuracyProfile, Figures, ProfilesDocument, VariantProfile, latency_figure
 from jellybean.documents.reader import dotted
 from jellybean.documents.shared import AnyProject, SharedProject
@@ -138,24 +138,20 @@ def _operators(
     profiles: ProfilesDocument,
     flow: Flow,
 ) -> tuple[Operator, ...]:
-    readers: dict[str, list[str]] = {name: [] for name in (*workflow.sources, *workflow.operators)}
-    for edges in flow.edges.values():
-        for edge in edges:
-            readers[edge.upstream].append(edge.downstream)
-    alone = unbatched([edge for edges in flow.edges.values() for edge in edges])
+    readers = readers_of(flow)
     found: list[Operator] = []
     for name in flow.order:
         operator = workflow.operators[name]
-        most = 1 if name in alone else min(infrastructure.limits.batch, operator.batch or infrastructure.limits.batch)
+        most = most_requests(name, workflow, infrastructure, flow)
         variants = tuple(
-            _variant(
+            variant_of(
                 variant,
-                _model(directory, spec),
+                model_ref(directory, spec.model, spec.sha256),
                 profiles.operators[name][variant],
                 infrastructure,
-                readers[name],
+                readers.get(name, ()),
                 most,
-                _ratios(workflow, name, variant, profiles.operators[name][variant]),
+                ratios_of(workflow, name, variant, profiles.operators[name][variant]),
             )
             for variant, spec in operator.variants.items()
         )
@@ -163,12 +159,29 @@ def _operators(
     return tuple(found)
 
 
-def _variant(
+def readers_of(flow: Flow) -> Mapping[str, list[str]]:
+    """Source or operator -> the operators that read it."""
+    readers: dict[str, list[str]] = {}
+    for edges in flow.edges.values():
+        for edge in edges:
+            readers.setdefault(edge.upstream, []).append(edge.downstream)
+    return readers
+
+
+def most_requests(operator: str, workflow: WorkflowDocument, infrastructure: InfrastructureDocument, flow: Flow) -> int:
+    """That one run of an operator may take."""
+    if operator in unbatched([edge for edges in flow.edges.values() for edge in edges]):
+        return 1
+    limit = infrastructure.limits.batch
+    return min(limit, workflow.operators[operator].batch or limit)
+
+
+def variant_of(
     name: str,
     model: ModelRef | None,
     profile: VariantProfile,
     infrastructure: InfrastructureDocument,
-    readers: list[str],
+    readers: Sequence[str],
     most: int,
     ratios: Mapping[str, float],
 ) -> Variant:
@@ -189,7 +202,7 @@ def _variant(
     return Variant(name, service, messages, memory, model, profile.children, ratios)
 
 
-def _ratios(workflow: WorkflowDocument, operator: str, variant: str, profile: VariantProfile) -> dict[str, float]:
+def ratios_of(workflow: WorkflowDocument, operator: str, variant: str, profile: VariantProfile) -> dict[str, float]:
     """The variant's own on the fan-outs where they differ by variant: as written, or where it says so as measured."""
     found: dict[str, float] = {}
     for downstream, spec in workflow.operators.items():
@@ -201,12 +214,12 @@ def _ratios(workflow: WorkflowDocument, operator: str, variant: str, profile: Va
     return found
 
 
-def _model(directory: Path, spec: VariantSpec) -> ModelRef | None:
-    """The model's file by content, with its size where the file is there."""
-    if not spec.model or not spec.sha256:
+def model_ref(directory: Path, model: str | None, sha256: str | None) -> ModelRef | None:
+    """The model's file by content, with its size where the file is there; None without a file."""
+    if not model or not sha256:
         return None
-    path = directory / spec.model
-    return ModelRef(Path(spec.model).as_posix(), spec.sha256, path.stat().st_size if path.is_file() else None)
+    path = directory / model
+    return ModelRef(Path(model).as_posix(), sha256, path.stat().st_size if path.is_file() else None)
 
 
 def _fits(figures: Figures, size: int, worker: WorkerPoolSpec) -> bool:

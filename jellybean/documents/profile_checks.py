@@ -12,6 +12,7 @@ from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.profiles import (
     ANY_DOWNSTREAM,
     AccuracyProfile,
+    Figures,
     ProfilesDocument,
     VariantProfile,
     latency_figure,
@@ -182,7 +183,7 @@ def _workers(
             if not broken:
                 _types(profiles, path, profile, set(types.values()), pools, unknown)
             if not infrastructure.unknown("limits"):
-                _load_figures(profiles, path, profile, fleet)
+                check_latency(profiles, path, profile.latency, fleet)
     return runs_on
 
 
@@ -235,10 +236,13 @@ def _types(
         profiles.tree.add(path, "no latency on any worker of the infrastructure", f"worker types: {known}", key=True)
 
 
-def _load_figures(profiles: Profiles, path: DocPath, profile: VariantProfile, fleet: InfrastructureDocument) -> None:
+def check_latency(
+    profiles: Profiles, path: DocPath, latency: Mapping[str, Mapping[int, Figures]], fleet: InfrastructureDocument
+) -> None:
+    """Each type of worker in the fleet has batch size 1, and the figure that capacity counts."""
     load_from = fleet.limits.load_from
     types = {pool.type or name for name, pool in fleet.workers.items()}
-    for type_, batches in profile.latency.items():
+    for type_, batches in latency.items():
         if type_ not in types:
             continue
         if 1 not in batches:

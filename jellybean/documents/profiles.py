@@ -9,6 +9,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializationInfo,
+    StringConstraints,
     WithJsonSchema,
     field_serializer,
     field_validator,
@@ -95,6 +96,37 @@ ByBatch = Annotated[
 ]
 
 
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class StageProfile(Strict):
+    """One of the two models that a variant was cut into."""
+
+    model: Annotated[str, Field(min_length=1)] = Field(description="ONNX file, relative to the project.")
+    sha256: Sha256 = Field(description="The file's SHA-256.")
+    latency: Annotated[dict[Name, ByBatch], NOT_EMPTY] = Field(description="As of a variant.")
+
+
+class CutProfile(Strict):
+    """A variant as two stages: where it is cut, what crosses, and what each side takes."""
+
+    layers: int = Field(ge=1, description="How many layers the head has.")
+    of: int = Field(ge=2, description="How many layers the model has.")
+    crossing_bytes: Size = Field(alias="crossing", description="Size of one message from head to tail.")
+    inputs: Annotated[tuple[Name, ...], Field(strict=False), NOT_EMPTY] = Field(
+        description="Upstreams that the head reads; the tail reads the operator's others."
+    )
+    whole: Sha256 = Field(description="SHA-256 of the model that was cut.")
+    head: StageProfile
+    tail: StageProfile
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        if self.layers >= self.of:
+            raise UnitError(f"a head of {self.layers} of {self.of} layers leaves no tail", "measure it again")
+        return self
+
+
 class VariantProfile(Strict):
     """What was measured of one variant."""
 
@@ -109,6 +141,9 @@ class VariantProfile(Strict):
     children: Annotated[tuple[Noise, ...], Field(strict=False)] = Field(
         default=(),
         description="Share of outputs with 0, 1, 2, ... rows, of an operator that fans out: [0, 20 %, 80 %].",
+    )
+    cuts: Annotated[tuple[CutProfile, ...], Field(strict=False)] | None = Field(
+        default=None, description="Ways to cut the model in two; written by `jellybean profile` where cuts are allowed."
     )
 
     @field_validator("children")
@@ -211,9 +246,11 @@ __all__ = [
     "PERCENTILES",
     "AccuracyPoint",
     "AccuracyProfile",
+    "CutProfile",
     "Figures",
     "MeasuredSelection",
     "ProfilesDocument",
+    "StageProfile",
     "VariantProfile",
     "latency_figure",
 ]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from jellybean.documents.checks import check_infrastructure, check_reach, check_tiers, check_workflow
+from jellybean.documents.cut_checks import check_cuts
 from jellybean.documents.explain import Checked, check_tree
 from jellybean.documents.files import check_files
 from jellybean.documents.layout import WORKFLOW_FILE, files_of, is_shared, shared_fleet, workflow_folders
@@ -148,4 +149,5 @@ def check_one(
     runs_on = check_profiles(workflow, infrastructure, profiles, flow) if profiles is not None else {}
     if profiles is not None:
         check_batches(profiles, models)
+    check_cuts(workflow, infrastructure, profiles, directory)
     check_reach(workflow, infrastructure, flow, runs_on)

@@ -31,7 +31,8 @@ def profiles_text(document: ProfilesDocument, *, digits: int = DIGITS, header: s
     root = CommentedMap({"kind": "Profiles", **dumped})
     for variants in root["operators"].values():
         for profile in variants.values():
-            profile["latency"] = {name: _latency(batches) for name, batches in profile["latency"].items()}
+            for measured in _measured(profile):
+                measured["latency"] = {name: _latency(batches) for name, batches in measured["latency"].items()}
             if "children" in profile:
                 profile["children"] = _row(profile["children"])
     accuracy = root.get("accuracy", {})
@@ -59,6 +60,11 @@ def write_profiles(path: Path, document: ProfilesDocument) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _measured(profile: dict[str, Any]) -> list[dict[str, Any]]:
+    """A variant, and the stages of its cuts."""
+    return [profile, *(cut[side] for cut in profile.get("cuts", ()) for side in ("head", "tail"))]
 
 
 def _latency(batches: dict[str, Any]) -> Any:

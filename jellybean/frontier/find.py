@@ -6,19 +6,20 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from jellybean.documents import Project, build_problem
+from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import JellyBeanError
 from jellybean.planning import PLAN_FILE, load_plan
 from jellybean.simulation import check_latency
+from jellybean_solver.cuts import Cuts, as_planned, solve_cut
 from jellybean_solver.evaluate import evaluate
 from jellybean_solver.frontier import STEP, Corner, CostAccuracy, CostRate, Progress, cost_accuracy, cost_rate
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import to_document
 from jellybean_solver.problem import Problem, Slo
-from jellybean_solver.solve import solve
+from jellybean_solver.solve import Solution
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +62,19 @@ def find_frontier(
     `step` as for `cost_accuracy`; `time_limit_s` holds for each solve. SolverError when it ends before the first plan
     was found.
     """
-    problem = build_problem(project)
+    problem, cuts = build_problem(project), build_cuts(project)
     scales = rates(problem) if rates is not None else ()
-    limited = partial(solve, time_limit_s=time_limit_s, clock=time.monotonic)
+
+    def limited(asked: Problem, **options: Any) -> Solution:
+        return solve_cut(asked, cuts, time_limit_s=time_limit_s, clock=time.monotonic, **options)
+
     started = time.perf_counter()
     accuracy = cost_accuracy(problem, step=step, solve=limited, check=check_latency, progress=progress)
     by_rate = None
     if scales:
         by_rate = cost_rate(problem, scales, solve=limited, check=check_latency, progress=progress)
     elapsed_s = time.perf_counter() - started
-    current, notes = _current(project.directory, problem, accuracy)
+    current, notes = _current(project.directory, problem, cuts, accuracy)
     return Frontier(problem, accuracy, by_rate, current, notes, elapsed_s)
 
 
@@ -102,14 +106,16 @@ def _plans(frontier: Frontier) -> Iterator[tuple[str, Plan]]:
             yield rate_name(frontier.problem, point.scale), point.plan
 
 
-def _current(directory: Path, problem: Problem, curve: CostAccuracy) -> tuple[Current | None, tuple[str, ...]]:
+def _current(
+    directory: Path, problem: Problem, cuts: Cuts, curve: CostAccuracy
+) -> tuple[Current | None, tuple[str, ...]]:
     if not (directory / PLAN_FILE).exists():
         return None, ()
     try:
         plan = load_plan(directory)
     except JellyBeanError as error:
         return None, (f"the current plan is left out: {error}",)
-    score = evaluate(replace(problem, slo=Slo()), plan)
+    score = evaluate(replace(as_planned(problem, cuts, plan), slo=Slo()), plan)
     if score.violations or score.accuracy is None:
         why = "it does not answer these documents and options" if score.violations else "its accuracy is not known"
         return None, (f"the plan in {PLAN_FILE} is left out: {why}",)

@@ -15,12 +15,15 @@ import onnxruntime
 
 from jellybean.documents.profiles import (
     AccuracyProfile,
+    CutProfile,
     Figures,
     MeasuredSelection,
     ProfilesDocument,
+    StageProfile,
     VariantProfile,
 )
 from jellybean.profiler.accuracy import Measured
+from jellybean.profiler.cuts import CutModel, Parts
 from jellybean.profiler.latency import Latency, Point
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Workload
@@ -39,6 +42,7 @@ class Findings:
     memory_bytes: Mapping[Model, float]
     hop_s: float
     accuracy: Measured | dict[str, dict[str, float]] | None
+    parts: Parts
 
 
 def to_profiles(findings: Findings) -> ProfilesDocument:
@@ -52,19 +56,47 @@ def to_profiles(findings: Findings) -> ProfilesDocument:
 
 
 def _variant(findings: Findings, model: Model) -> VariantProfile:
-    by_type: dict[str, dict[int, Figures]] = {}
-    for worker_type, speed in findings.workload.speeds.items():
-        points = [point for point in findings.latency if point.model == model and point.speed == speed]
-        by_type[worker_type] = {
-            point.batch: _figures(findings.latency[point], findings.memory_bytes[model]) for point in points
-        }
     sizes = findings.survey.message_bytes[model.operator, model.variant]
     same = set(sizes.values())
     return VariantProfile(
         message={"*": same.pop()} if len(same) == 1 else dict(sizes),
-        latency=by_type,
+        latency=_by_type(findings, model),
         children=findings.survey.child_shares.get((model.operator, model.variant), ()),
+        cuts=_cuts(findings, model),
     )
+
+
+def _cuts(findings: Findings, model: Model) -> tuple[CutProfile, ...] | None:
+    """None where the model is to stay whole."""
+    if model not in findings.parts.models:
+        return None
+    return tuple(
+        CutProfile(
+            layers=cut.layers,
+            of=cut.of,
+            crossing=cut.crossing_bytes,
+            inputs=cut.inputs,
+            whole=model.sha256,
+            head=_stage(findings, cut, cut.head),
+            tail=_stage(findings, cut, cut.tail),
+        )
+        for cut in findings.parts.cuts
+        if cut.whole == model
+    )
+
+
+def _stage(findings: Findings, cut: CutModel, model: Model) -> StageProfile:
+    file = model.path.relative_to(cut.folder).as_posix()
+    return StageProfile(model=file, sha256=model.sha256, latency=_by_type(findings, model))
+
+
+def _by_type(findings: Findings, model: Model) -> dict[str, dict[int, Figures]]:
+    found: dict[str, dict[int, Figures]] = {}
+    for worker_type, speed in findings.workload.speeds.items():
+        points = [point for point in findings.latency if point.model == model and point.speed == speed]
+        memory_bytes = findings.memory_bytes[model]
+        found[worker_type] = {point.batch: _figures(findings.latency[point], memory_bytes) for point in points}
+    return found
 
 
 def _figures(latency: Latency, memory_bytes: float) -> Figures:

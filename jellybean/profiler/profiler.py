@@ -9,6 +9,7 @@ from jellybean.documents import Project, write_profiles
 from jellybean.documents.profiles import ProfilesDocument
 from jellybean.profiler import accuracy
 from jellybean.profiler.cache import Cache, key_of
+from jellybean.profiler.cuts import LAYERS_S, Parts, allowed, cut_models
 from jellybean.profiler.document import Findings, noise_notes, to_profiles
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point, batched
@@ -72,19 +73,24 @@ def profile(
     models = [model for step in workload.steps for model in step.models]
     clock = _Clock(progress, parts={"survey": _SURVEY_S, "hop": _HOP_S, "memory": _MEMORY_S * len(models)})
     clock.parts["accuracy"] = _ACCURACY_S if workload.labels is not None else 0.0
+    clock.parts["cuts"] = LAYERS_S * sum(map(bool, allowed(project).values()))
     flow = Flow(workload)
     clock.now("survey", _SURVEY_S, "what flows on the edges")
     found = survey(workload, flow)
     clock.spent("survey", _SURVEY_S)
+    clock.now("cuts", clock.parts["cuts"], "where models can be cut")
+    parts = cut_models(project, workload, found, cache)
+    clock.spent("cuts", clock.parts["cuts"])
+    workload, found = parts.workload, parts.survey
     meter = LatencyMeter(workload, found.inputs, cache, seconds_per_point)
-    points = _points(workload, meter, batch_sizes)
+    points = _points(workload, meter, batch_sizes, parts)
     latency = _latency(meter, points, clock)
     memory = _memory(workload, found, points, cache, clock)
     hop_s = _hop_s(cache, clock)
-    findings = Findings(workload, found, latency, memory, hop_s, _accuracy(workload, flow, cache, clock))
+    findings = Findings(workload, found, latency, memory, hop_s, _accuracy(workload, flow, cache, clock), parts)
     document = to_profiles(findings)
     write_profiles(project.directory / PROFILES_FILE, document)
-    notes = [*ratio_warnings(project.workflow, found), *noise_notes(findings)]
+    notes = [*ratio_warnings(project.workflow, found), *noise_notes(findings), *parts.notes]
     if isinstance(findings.accuracy, dict):
         notes.append(
             f"{accuracy.selection_count(workload)} selections are too many to measure each ({accuracy.LIMIT} at most): "
@@ -93,12 +99,14 @@ def profile(
     return Profiled(document, tuple(notes))
 
 
-def _points(workload: Workload, meter: LatencyMeter, batch_sizes: Sequence[int]) -> list[Point]:
+def _points(workload: Workload, meter: LatencyMeter, batch_sizes: Sequence[int], parts: Parts) -> list[Point]:
     """All that is to be measured. Batches only where requests can be stacked: no fan-out, no gather, open dimension."""
+    whole = {stage.name: cut.operator for cut in parts.cuts for stage in cut.steps}
     splits = {edge.upstream for edge in workload.edges if edge.kind is EdgeKind.FAN_OUT}
     points = []
-    for step in workload.steps:
-        single = step.name in splits or any(edge.kind is EdgeKind.GATHER for edge in step.inputs)
+    for step in (*workload.steps, *workload.stages):
+        own = workload.step_by_name[whole.get(step.name, step.name)]
+        single = own.name in splits or any(edge.kind is EdgeKind.GATHER for edge in own.inputs)
         for model in step.models:
             sizes = {1} if single or not meter.accepts_batches(model) else {1, *batch_sizes}
             points += [Point(model, speed, size) for speed in set(workload.speeds.values()) for size in sorted(sizes)]

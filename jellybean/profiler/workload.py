@@ -49,7 +49,8 @@ class Step:
 class Workload:
     """Steps in topological order, one array per source (row i belongs to request i), labels of the requests if any.
 
-    `speeds`: worker type -> speed relative to this machine.
+    `speeds`: worker type -> speed relative to this machine. `stages`: models that are parts of others, measured by
+    themselves.
     """
 
     steps: tuple[Step, ...]
@@ -57,10 +58,11 @@ class Workload:
     labels: Array | None
     metric: str
     speeds: Mapping[str, float]
+    stages: tuple[Step, ...] = ()
 
     @cached_property
     def step_by_name(self) -> Mapping[str, Step]:
-        return {step.name: step for step in self.steps}
+        return {step.name: step for step in (*self.steps, *self.stages)}
 
     @property
     def request_count(self) -> int:

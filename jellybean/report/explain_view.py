@@ -47,6 +47,9 @@ def _footer(explained: Explained) -> str:
     text = f"{solved}; every figure is the optimum of one, or the range that it lies in"
     if found.unanswered:
         text += f"; {_count(found.unanswered)} more had no time (--time-limit)"
+    if explained.cuts:
+        taken = ", ".join(f"{cut.operator} after {cut.layers} of {cut.of} layers" for cut in explained.cuts)
+        text += f"; all with the models cut as planned ({taken})"
     if found.plan is not None and found.plan.slo.latency_p99_s is not None:
         text += "; p99 of alternatives by one simulation each"
     return text

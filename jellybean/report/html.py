@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from jellybean.report import topology, units, views
 from jellybean.report.comparison import METRIC_BY_KEY
-from jellybean.report.plan_view import proof, where
+from jellybean.report.plan_view import cut_lines, proof, where
 from jellybean.report.report import Report
 
 _CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p99_s")
@@ -33,6 +33,7 @@ def render_html(report: Report) -> str:
         style=style,
         policy=policy,
         proof=proof(plan),
+        cuts=cut_lines(plan),
         where={placement: where(plan, placement) for placement in plan.placements},
         batches=any(placement.batch > 1 for placement in plan.placements),
         metrics=METRIC_BY_KEY,

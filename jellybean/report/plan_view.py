@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.report import units
+from jellybean_solver.cuts import head_name, planned_cuts
 from jellybean_solver.plan import Placement, Plan
 
 MAX_RANGES = 3
@@ -24,12 +25,27 @@ def plan_text(
     if plan.workflows:
         parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
     parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
+    parts += [Padding(Text(told, "dim"), (0, 0, 0, 2), expand=False) for told in cut_lines(plan)]
     if plan.sites:
         told = "sites are planned alike: workers and load of each, rate of all together"
         parts.append(Padding(Text(told, "dim"), (0, 0, 0, 2), expand=False))
     if baselines:
         parts.append(Padding(comparison(plan.cost.total_usd_per_h, baselines), (0, 0, 0, 2), expand=False))
     return Group(*parts)
+
+
+def cut_lines(plan: Plan) -> tuple[str, ...]:
+    """`answer is cut: first 7 of big's 12 layers at the edge, 49 KiB across`, for each model that is."""
+    return tuple(
+        f"{cut.operator} is cut: first {cut.layers} of {cut.variant}'s {cut.of} layers in "
+        f"{_tiers(plan, head_name(cut.operator))}, the rest in {_tiers(plan, cut.operator)}, "
+        f"{units.size(cut.crossing_bytes)} across"
+        for cut in planned_cuts(plan)
+    )
+
+
+def _tiers(plan: Plan, operator: str) -> str:
+    return " and ".join(dict.fromkeys(place.tier for place in plan.placements if place.operator == operator))
 
 
 def answer(plan: Plan, solve_s: float | None = None) -> Text:

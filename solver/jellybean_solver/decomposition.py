@@ -248,4 +248,5 @@ def _operator(network: Network, name: str, chosen: str, workers: Sequence[Planne
         memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},
         model=variant.model,
         children=variant.children,
+        stage=variant.stage,
     )

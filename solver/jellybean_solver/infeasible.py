@@ -32,6 +32,7 @@ class Infeasibility:
     `nearest_rate_scale`: the largest factor on all rates that is feasible at this accuracy (and budget).
     `nearest_p99_s`: the least p99 latency of the plans that were looked at.
     `breaches`: the budget that the cheapest plan breaks; `refused`: that plan.
+    `least_usd_per_h`: what a plan costs at least that there may be after all; inf where there is proven to be none.
     """
 
     reasons: tuple[str, ...]
@@ -40,6 +41,7 @@ class Infeasibility:
     nearest_rate_scale: float | None = None
     refused: Plan | None = None
     nearest_p99_s: float | None = None
+    least_usd_per_h: float = math.inf
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""

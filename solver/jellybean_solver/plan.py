@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from jellybean_solver.problem import OF_WORKFLOW, Edge, Link, ModelRef, Sharing, Slo, Source, Times, request_s
+from jellybean_solver.problem import OF_WORKFLOW, Edge, Link, ModelRef, Sharing, Slo, Source, Stage, Times, request_s
 
 PLAN_VERSION = 3
 
@@ -51,6 +51,13 @@ class PlannedOperator:
     memory_bytes: Mapping[str, float]  # pool -> bytes
     model: ModelRef | None = None
     children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
+    stage: Stage | None = None  # of a model that is cut in two (cuts.py)
+
+    @property
+    def label(self) -> str:
+        """The variant, with its layers where this is one stage of a model: `big.8-12`."""
+        stage = self.stage
+        return self.variant if stage is None else f"{stage.variant}.{stage.first}-{stage.last}"
 
     def request_s(self, pool: str) -> float:
         """Seconds that one request keeps a worker busy in full batches, as capacity counts it."""
@@ -171,7 +178,7 @@ class Plan:
                 found.append(
                     Placement(
                         operator=operator.name,
-                        variant=operator.variant,
+                        variant=operator.label,
                         pool=pool,
                         tier=workers[0].tier,
                         count=len(workers),

@@ -108,6 +108,17 @@ class ModelRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """Which of an operator's layers a stage has: `first` to `last`, from 1, of all `layers` of `variant`."""
+
+    operator: str
+    variant: str
+    first: int
+    last: int
+    layers: int
+
+
+@dataclass(frozen=True, slots=True)
 class Variant:
     """One model that can play an operator, with what it takes on each worker pool."""
 
@@ -118,6 +129,7 @@ class Variant:
     model: ModelRef | None = None
     children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
     ratios: Mapping[str, float] = field(default_factory=dict)  # downstream -> this variant's own ratio of that fan-out
+    stage: Stage | None = None  # of a model that is cut in two (cuts.py)
 
 
 @dataclass(frozen=True, slots=True)

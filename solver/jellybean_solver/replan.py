@@ -147,7 +147,7 @@ def replan(
         raise SolverError(f"the plan found contradicts the problem ({text}); please report this problem")
     bound_usd = best.certificate.bound * terms.horizon_h
     found = Replanned(Verdict.KEEP, terms, running, broken, best, start.migration(best), None, bound_usd, outcome.tried)
-    if not broken and not _saves_enough(found):
+    if not broken and not saves_enough(found):
         return found
     if (refused := check(best)) is None:
         return replace(found, verdict=Verdict.REPLACE)
@@ -156,10 +156,11 @@ def replan(
     found = replace(found, refused=refused, best=other, migration=moved)
     if other is None:
         return replace(found, verdict=Verdict.NONE if broken else Verdict.KEEP)
-    return replace(found, verdict=Verdict.REPLACE if broken or _saves_enough(found) else Verdict.KEEP)
+    return replace(found, verdict=Verdict.REPLACE if broken or saves_enough(found) else Verdict.KEEP)
 
 
-def _saves_enough(found: Replanned) -> bool:
+def saves_enough(found: Replanned) -> bool:
+    """Whether the best change saves the share that is asked for."""
     least_usd = max(found.terms.at_least, SAME) * found.running_usd
     saved_usd = found.saved_usd or 0.0
     return saved_usd > 0 and saved_usd >= least_usd * (1 - SAME)

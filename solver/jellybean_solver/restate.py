@@ -79,6 +79,7 @@ def _with_figures(problem: Problem, plan: Plan, planned: PlannedOperator) -> Pla
         message_bytes=dict(variant.message_bytes),
         memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},
         children=variant.children,
+        stage=variant.stage,
     )
 
 

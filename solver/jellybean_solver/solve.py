@@ -67,7 +67,7 @@ def solve(
     found = search(problem, solution.plan, p99_s, beam_width, gap if large else 0.0, limit, large=large)
     if found.plan is None:
         if large and found.late and math.isfinite(found.bound):
-            raise SolverError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
+            raise OutOfTimeError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
         return _too_slow(solution, found, p99_s)
     return solution if found.plan == solution.plan else _keeping(problem, found, solution.selections_tried)
 
@@ -148,7 +148,7 @@ def _too_slow(cheap: Solution, found: Timely, p99_s: float) -> Solution:
         reason = f"no plan answers within {1e3 * p99_s:.0f} ms even when nothing waits"
     else:
         reason = f"no plan was found that keeps a p99 latency of {1e3 * p99_s:.0f} ms; {known}"
-    refused = Infeasibility((reason,), refused=cheap.plan, nearest_p99_s=found.fastest_s)
+    refused = Infeasibility((reason,), (), None, None, cheap.plan, found.fastest_s, found.bound)
     return Solution("infeasible", None, refused, cheap.selections_tried, cheap.certificate)
 
 

@@ -1,0 +1,209 @@
+"""Models cut in two for measuring: the cuts worth offering, written as model files, checked against the whole model.
+
+What each layer takes is measured first, so that cuts are spread over the model's time; head and tail of every cut that
+is offered are then measured like any other model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from jellybean.documents import Project
+from jellybean.documents.tensors import read_model
+from jellybean.pipeline.onnx_graph import Feed, OnnxGraph
+from jellybean.pipeline.onnx_profile import OnnxProfile, node_seconds, offered
+from jellybean.pipeline.onnx_split import LegalCut, layered, split
+from jellybean.profiler.cache import Cache, key_of
+from jellybean.profiler.errors import ProfileError
+from jellybean.profiler.flow import Inputs
+from jellybean.profiler.survey import Survey
+from jellybean.profiler.workload import Model, Step, Workload
+from jellybean_agent.errors import AgentError
+from jellybean_agent.executor import Executor
+from jellybean_solver.cuts import head_name
+from jellybean_solver.problem import Edge, EdgeKind
+
+FOLDER = Path("models") / "stages"
+LAYERS_S = 2.0  # measuring the layers of one model
+FEEDS = 8  # requests that a model is looked at with
+CLOSE = 1e-5  # outputs of the stages and of the whole model, relative to the largest
+
+
+@dataclass(frozen=True)
+class CutModel:
+    """One cut of a model, its stages written to files. `inputs`: upstreams that the head reads."""
+
+    whole: Model
+    layers: int
+    of: int
+    crossing_bytes: float
+    inputs: tuple[str, ...]
+    steps: tuple[Step, Step]
+    folder: Path  # the project's
+
+    @property
+    def operator(self) -> str:
+        return self.whole.operator
+
+    @property
+    def head(self) -> Model:
+        return self.steps[0].models[0]
+
+    @property
+    def tail(self) -> Model:
+        return self.steps[1].models[0]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All cuts, of `models`; workload and survey with their stages."""
+
+    workload: Workload
+    survey: Survey
+    models: tuple[Model, ...]
+    cuts: tuple[CutModel, ...]
+    notes: tuple[str, ...]
+
+
+def allowed(project: Project) -> dict[tuple[str, str], int]:
+    """(operator, variant) -> how many cuts may be offered."""
+    operators = project.workflow.operators
+    return {(name, variant): spec.cuts_of(variant) for name, spec in operators.items() for variant in spec.variants}
+
+
+def cut_models(project: Project, workload: Workload, survey: Survey, cache: Cache) -> Parts:
+    """Cut every model that the workflow lets be cut. ProfileError when one cannot be read layer by layer."""
+    most = allowed(project)
+    inputs = dict(survey.inputs)
+    models: list[Model] = []
+    found: list[CutModel] = []
+    notes: list[str] = []
+    for step in workload.steps:
+        for model in step.models:
+            if most[model.operator, model.variant] > 0:
+                models.append(model)
+                cutter = _Cutter(project.directory, step, model, survey.inputs[step.name], workload.digest)
+                own = cutter.cuts(most[model.operator, model.variant], cache, inputs)
+                found += own
+                if not own:
+                    notes.append(f"{model.operator} {model.variant} stays whole: {cutter.why_none()}")
+    stages = tuple(stage for cut in found for stage in cut.steps)
+    return Parts(
+        replace(workload, stages=stages), replace(survey, inputs=inputs), tuple(models), tuple(found), tuple(notes)
+    )
+
+
+class _Cutter:
+    """Cuts one model."""
+
+    def __init__(self, directory: Path, step: Step, model: Model, sample: Sequence[Inputs], work: str) -> None:
+        self.directory, self.step, self.model, self.sample, self.work = directory, step, model, sample, work
+        self.graph = OnnxGraph.load(model.path)
+        ports = read_model(model.path)
+        self.ports = [ports.input_for(edge.upstream, index).name for index, edge in enumerate(step.inputs)]
+        self.gathers = any(edge.kind is EdgeKind.GATHER for edge in step.inputs)
+        self.feeds = [self._feed(one) for one in sample[:FEEDS] if self._full(one)]
+        if not self.feeds:
+            raise ProfileError(f"operator {step.name}: every held-out request brings it no data, so it cannot be cut")
+        self.layers = layered(self.graph, self.graph.made(self.feeds, pairs=not self.gathers))
+        self.refused: list[str] = []
+
+    @staticmethod
+    def _full(inputs: Inputs) -> bool:
+        return all(len(value) for value in inputs)
+
+    def _feed(self, inputs: Inputs) -> Feed:
+        arrays = [np.concatenate(value) if isinstance(value, tuple) else value for value in inputs]
+        return dict(zip(self.ports, arrays, strict=True))
+
+    def cuts(self, most: int, cache: Cache, inputs: dict[str, list[Inputs]]) -> list[CutModel]:
+        """The cuts to offer; `inputs` gets those of their stages."""
+        profile = self._profile(cache)
+        self.refused = [profile.why_not(cut) for cut in self.layers.cuts]
+        found: list[CutModel] = []
+        for cut in offered(profile, most):
+            one = self._written(cut, len(found) + 1)
+            head, tail = self._stage_inputs(one)
+            if (why := self._differs(one, tail)) is not None:
+                self.refused.append(why)
+                continue
+            inputs[one.steps[0].name], inputs[one.steps[1].name] = head, tail
+            found.append(one)
+        return found
+
+    def why_none(self) -> str:
+        """Why there is no cut to offer."""
+        told = dict.fromkeys(why for why in self.refused if why)
+        return f"no cut can be served ({'; '.join(list(told)[:3])})" if told else "it has one layer"
+
+    def _profile(self, cache: Cache) -> OnnxProfile:
+        key = key_of(kind="layers", model=self.model.sha256, work=self.work, seconds=LAYERS_S)
+        if key not in cache:
+            seconds = node_seconds(self.graph, self.feeds, LAYERS_S)
+            cache.put(key, [sum(seconds.get(index, 0.0) for index in nodes) for nodes in self.layers.groups])
+        return OnnxProfile(self.layers, tuple(cache[key]))
+
+    def _written(self, cut: LegalCut, number: int) -> CutModel:
+        """The stages as files, and as steps with the edges that feed them."""
+        step, model = self.step, self.model
+        early = {name for index in cut.head for name in self.graph.reads[index]}
+        feeds_head = {edge.upstream for edge, port in zip(step.inputs, self.ports, strict=True) if port in early}
+        name = f"{step.name}.{model.variant}.{number}"
+        protos = split(self.layers, cut, self.ports)
+        head, tail = (
+            self._save(proto, f"{name}.{side}", f"{step.name} {model.variant} {number} {side}")
+            for proto, side in zip(protos, ("head", "tail"), strict=True)
+        )
+        crossing = Edge(head_name(step.name), step.name)
+        own = tuple(edge for edge in step.inputs if edge.upstream in feeds_head)
+        rest = tuple(edge for edge in step.inputs if edge.upstream not in feeds_head)
+        steps = (Step(head.operator, own, (head,)), Step(tail.operator, (*rest, crossing), (tail,)))
+        of, inputs = len(self.layers.groups), tuple(edge.upstream for edge in own)
+        return CutModel(model, len(cut.layers), of, float(cut.nbytes), inputs, steps, self.directory)
+
+    def _save(self, proto: onnx.ModelProto, name: str, step: str) -> Model:
+        content = proto.SerializeToString(deterministic=True)
+        path = self.directory / FOLDER / f"{name}.onnx"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(content)
+        partial.replace(path)
+        return Model(step, self.model.variant, path, hashlib.sha256(content).hexdigest())
+
+    def _stage_inputs(self, cut: CutModel) -> tuple[list[Inputs], list[Inputs]]:
+        """Of the whole model's inputs, what each stage gets."""
+        early = [index for index, edge in enumerate(self.step.inputs) if edge.upstream in cut.inputs]
+        late = [index for index in range(len(self.step.inputs)) if index not in early]
+        head = [tuple(inputs[index] for index in early) for inputs in self.sample]
+        runs = self._runs(cut.steps[0], head)
+        tail = [
+            (*(inputs[index] for index in late), next(iter(run.values())))
+            for inputs, run in zip(self.sample, runs, strict=True)
+        ]
+        return head, tail
+
+    def _differs(self, cut: CutModel, inputs: Sequence[Inputs]) -> str | None:
+        """How the stages' outputs differ from the whole model's; None when they do not."""
+        whole = self._runs(Step(self.step.name, self.step.inputs, (self.model,)), self.sample)
+        for one, two in zip(whole, self._runs(cut.steps[1], inputs), strict=True):
+            for name, wanted in one.items():
+                found = two[name]
+                scale = max(1.0, float(np.max(np.abs(wanted), initial=0.0))) if wanted.dtype.kind == "f" else 0.0
+                same = found.shape == wanted.shape and np.allclose(found, wanted, rtol=0, atol=CLOSE * scale)
+                if not same:
+                    return f"cut after {cut.layers} of {cut.of} layers, output {name} is not the whole model's"
+        return None
+
+    def _runs(self, step: Step, inputs: Sequence[Inputs]) -> list[Mapping[str, np.ndarray]]:
+        (model,) = step.models
+        try:
+            executor = Executor(model.path, model.sha256, step.upstreams)
+            return [executor.run(one).outputs for one in inputs]
+        except AgentError as error:
+            raise ProfileError(f"operator {self.step.name}, {model.path.name}: {error}") from error

@@ -1,0 +1,173 @@
+"""Cuts from the profiler to the plan: stages measured, written, checked, and chosen where they pay."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+from jellybean.documents import build_cuts, build_problem, load_project
+from jellybean.errors import DocumentError
+from jellybean.planning import current_plan, plan_project, save_plan
+from jellybean.profiler import profile
+from jellybean.replanning import replan_project
+from jellybean.report.plan_view import cut_lines
+from jellybean_agent.executor import Executor
+from jellybean_solver.cuts import as_planned, planned_cuts
+from jellybean_solver.evaluate import evaluate
+from jellybean_solver.replan import Verdict
+from tests.unit.pipeline.onnx_models import conv_net, skip_net
+
+WORKFLOW = """\
+kind: Workflow
+name: cuts
+sources:
+  picture: {{tier: edge, rate: 5/s, message: 1 KiB, arrivals: periodic, inputs: data/heldout.npz#picture}}
+  a: {{tier: edge, rate: 5/s, message: 24 B, arrivals: periodic, inputs: data/heldout.npz#a}}
+  b: {{tier: edge, rate: 5/s, message: 16 B, arrivals: periodic, inputs: data/heldout.npz#b}}
+operators:
+  look: {{inputs: [picture], cuts: 2, variants: {{net: {{model: models/conv.onnx, sha256: {conv}}}}}}}
+  think: {{inputs: [a, b], variants: {{net: {{model: models/skip.onnx, sha256: {skip}, cuts: 1}}}}}}
+"""
+INFRASTRUCTURE = """\
+kind: Infrastructure
+tiers: [edge, cloud]
+workers:
+  box: {tier: edge, count: 1, price: 0.01 USD/h, speed: 0.5}
+  cloud: {tier: cloud, count: 20, price: 0.02 USD/h}
+links:
+  - {from: edge, to: cloud, price: 4 USD/GiB}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that was profiled, quickly."""
+    found = tmp_path_factory.mktemp("cuts")
+    (found / "models").mkdir()
+    (found / "data").mkdir()
+    hashes = {}
+    for name, proto in (("conv", conv_net()), ("skip", skip_net())):
+        content = proto.SerializeToString()
+        (found / f"models/{name}.onnx").write_bytes(content)
+        hashes[name] = hashlib.sha256(content).hexdigest()
+    rng = np.random.default_rng(0)
+    shapes = {"picture": (12, 1, 16, 16), "a": (12, 6), "b": (12, 4)}
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    np.savez(found / "data/heldout.npz", **arrays)
+    (found / "workflow.yaml").write_text(WORKFLOW.format(**hashes))
+    (found / "infrastructure.yaml").write_text(INFRASTRUCTURE)
+    profile(load_project(found, profiles=False), seconds_per_point=0.02)
+    return found
+
+
+def test_profile_knows_the_stages(folder: Path) -> None:
+    project = load_project(folder)
+    cuts = build_cuts(project)
+    assert 1 <= len(cuts["look"]) <= 2
+    for name, found in cuts.items():
+        for cut in found:
+            assert cut.head.stage is not None
+            assert cut.tail.stage is not None
+            assert cut.head.stage.last + 1 == cut.tail.stage.first
+            assert set(cut.head.service) == set(cut.tail.service) == {"box", "cloud"}
+            assert cut.head.message_bytes[name] > 0
+            assert all(size > 0 for size in cut.head.memory_bytes.values())
+    assert all(set(cut.head_inputs) <= {"a", "b"} for cut in cuts["think"])
+
+
+def test_stages_in_a_row_are_the_whole_model(folder: Path) -> None:
+    with np.load(folder / "data/heldout.npz") as data:
+        pictures = data["picture"]
+    sha256 = hashlib.sha256((folder / "models/conv.onnx").read_bytes()).hexdigest()
+    whole = Executor(folder / "models/conv.onnx", sha256, ["picture"], batch=3).run((pictures[:3],)).outputs
+    for cut in build_cuts(load_project(folder))["look"]:
+        assert cut.head.model is not None
+        assert cut.tail.model is not None
+        head = Executor(folder / cut.head.model.path, cut.head.model.sha256, ["picture"], batch=3)
+        tail = Executor(folder / cut.tail.model.path, cut.tail.model.sha256, ["look.head"], batch=3)
+        (sent,) = head.run((pictures[:3],)).outputs.values()
+        assert sent.nbytes == 3 * cut.head.message_bytes["look"]
+        np.testing.assert_allclose(tail.run((sent,)).outputs["scores"], whole["scores"], rtol=0, atol=1e-5)
+
+
+def test_plan_cuts_where_it_pays(folder: Path) -> None:
+    """Pictures may not leave the edge, where the whole model does not fit: only a cut one can be served."""
+    project = load_project(folder)
+    problem, cuts = build_problem(project), build_cuts(project)
+    head = min(cut.head.service["box"][1].load_s for cut in cuts["look"])
+    whole = problem.operator_by_name["look"].variants[0].service["box"][1].load_s
+    assert head < whole
+    rate = 0.8 / (0.4 * head + 0.6 * whole)  # of the box: a head fits, all of the model does not
+    settings = [f"sources.picture.rate={rate:.6f}/s", "limits.batch=1", "sources.picture.stays_in=[edge]"]
+    project = load_project(folder, settings)
+    problem, cuts = build_problem(project), build_cuts(project)
+    planned = plan_project(project)
+    plan = planned.plan
+    assert plan is not None
+    (cut,) = [one for one in planned_cuts(plan) if one.operator == "look"]
+    assert planned.status == "optimal"
+    assert evaluate(as_planned(problem, cuts, plan), plan).complaints == ()
+    (told,) = [line for line in cut_lines(plan) if line.startswith("look")]
+    assert told.startswith(f"look is cut: first {cut.layers} of net's 4 layers in edge, the rest in ")
+    assert "cloud" in told
+    uncut = {found.name: found for found in planned.baselines}["all models whole"]
+    assert uncut.cost_usd_per_h is None
+    document = save_plan(project, planned)
+    assert {one["name"] for one in document["operators"]} >= {"look", "look.head"}
+    assert current_plan(project) == (plan, "")
+    change = replan_project(project, str(folder), horizon_h=1.0)
+    assert change.decision.verdict is Verdict.KEEP
+    whole_plan = plan_project(load_project(folder, [*settings, "operators.look.cuts=0"]))
+    assert whole_plan.plan is None
+    assert whole_plan.reasons
+
+
+def test_what_was_cut_from_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    project = load_project(folder)
+    stage = build_cuts(project)["look"][0].head.model
+    assert stage is not None
+    kept = (folder / stage.path).read_bytes()
+    try:
+        (folder / stage.path).write_bytes(kept + b"\0")
+        with pytest.raises(DocumentError, match=r"cuts\.0\.head.*run: jellybean profile"):
+            load_project(folder)
+        assert load_project(folder, ["operators.look.cuts=0"])
+        (folder / stage.path).unlink()
+        with pytest.raises(DocumentError, match="there is no file"):
+            load_project(folder)
+    finally:
+        (folder / stage.path).write_bytes(kept)
+    text = (folder / "profiles.yaml").read_text()
+    whole = YAML(typ="safe").load(text)["operators"]["look"]["net"]["cuts"][0]["whole"]
+    try:
+        (folder / "profiles.yaml").write_text(text.replace(f"whole: {whole}", f"whole: {'f' * 64}"))
+        with pytest.raises(DocumentError, match="a cut of another model"):
+            load_project(folder)
+    finally:
+        (folder / "profiles.yaml").write_text(text)
+
+
+def test_cuts_that_were_never_measured(folder: Path) -> None:
+    with pytest.raises(DocumentError, match="none were measured"):
+        load_project(folder, [f"operators.think.variants.net.cuts={2}", "profiles.operators.think.net.cuts=null"])
+    for wrong in ("-1", "yes", "1.5", "51"):
+        with pytest.raises(DocumentError, match="is no number of cuts"):
+            load_project(folder, [f"operators.look.cuts={wrong}"])
+
+
+def test_an_interrupted_profile_goes_on(folder: Path) -> None:
+    """Layers, stages and their figures come from the cache, and the files are the same."""
+    before = (folder / "profiles.yaml").read_text()
+    lines = (folder / ".jellybean/profile-cache/finished.jsonl").read_text().splitlines()
+    profile(load_project(folder, profiles=False), seconds_per_point=0.02)
+    after = (folder / "profiles.yaml").read_text()
+    assert [line for line in after.splitlines() if "measured:" not in line] == [
+        line for line in before.splitlines() if "measured:" not in line
+    ]
+    assert len((folder / ".jellybean/profile-cache/finished.jsonl").read_text().splitlines()) == len(lines)
+    assert all(json.loads(line)["key"] for line in lines)

@@ -1,0 +1,116 @@
+"""Models cut in two against enumeration: the cheapest plan over all cuts, or all models whole."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from jellybean_solver import Problem, ServiceTime, Variant, evaluate
+from jellybean_solver.cuts import Cut, Cuts, as_planned, choices, cut_problem, head_name, solve_cut
+from jellybean_solver.plan_document import from_document, to_document
+from jellybean_solver.problem import ModelRef, Slo, Stage
+from jellybean_solver.solve import solve
+from tests import brute_force
+from tests.plan_check import complaints
+from tests.strategies import LOADS_S, MESSAGE_BYTES, problems
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+
+
+@st.composite
+def cut_problems(draw: st.DrawFn) -> tuple[Problem, Cuts]:
+    """A random problem of slow models, and one or two cuts of a variant of some of its operators."""
+    problem = _slower(draw(problems(max_operators=3, limited=draw(st.booleans()))), draw(st.sampled_from((1.0, 6.0))))
+    found: dict[str, tuple[Cut, ...]] = {}
+    for operator in problem.operators:
+        if draw(st.booleans()):
+            whole = draw(st.sampled_from(operator.variants))
+            number = draw(st.integers(1, 2))
+            found[operator.name] = tuple(draw(_cut(problem, operator.name, whole, at)) for at in range(1, number + 1))
+    return problem, found
+
+
+def _slower(problem: Problem, factor: float) -> Problem:
+    def slower(variant: Variant) -> Variant:
+        service = {
+            pool: {size: ServiceTime(factor * time.load_s, factor * time.mean_s) for size, time in times.items()}
+            for pool, times in variant.service.items()
+        }
+        return replace(variant, service=service)
+
+    operators = (replace(one, variants=tuple(slower(v) for v in one.variants)) for one in problem.operators)
+    return replace(problem, operators=tuple(operators))
+
+
+@st.composite
+def _cut(draw: st.DrawFn, problem: Problem, operator: str, whole: Variant, at: int) -> Cut:
+    pools = [pool.name for pool in problem.pools]
+    upstreams = [edge.upstream for edge in problem.operator_by_name[operator].inputs]
+    early = draw(st.lists(st.sampled_from(upstreams), min_size=1, unique=True))
+
+    def service() -> dict[str, dict[int, ServiceTime]]:
+        loads = {pool: draw(st.sampled_from(LOADS_S)) for pool in pools}
+        return {pool: {1: ServiceTime(load, load)} for pool, load in loads.items()}
+
+    stage = Stage(operator, whole.name, 1, at, 5)
+    sent = {operator: draw(st.sampled_from(MESSAGE_BYTES))}
+    model = ModelRef(f"{at}.onnx", str(at) * 64)
+    head = Variant(f"{whole.name}.1-{at}", service(), sent, model=model, stage=stage)
+    tail = replace(whole, service=service(), memory_bytes={}, stage=replace(stage, first=at + 1, last=5))
+    return Cut(head, tail, tuple(early))
+
+
+@settings(max_examples=150 if NIGHTLY else 18)
+@given(cut_problems())
+def test_cheapest_of_all_cuts_equals_brute_force(drawn: tuple[Problem, Cuts]) -> None:
+    problem, cuts = drawn
+    every = [cut_problem(problem, choice) for choice in choices(cuts)]
+    costs = [cost for one in every if (cost := brute_force.cheapest(one).cost) is not None]
+    solution = solve_cut(problem, cuts)
+
+    if not costs:
+        assert solution.status == "infeasible"
+        assert solution.infeasibility is not None
+        assert solution.infeasibility.reasons
+        event("infeasible")
+        return
+    plan = solution.plan
+    assert plan is not None
+    assert solution.status == "optimal"
+    assert plan.cost.total_usd_per_h == pytest.approx(min(costs), rel=1e-6, abs=1e-6)
+    assert plan.certificate.gap == 0
+    assert plan.slo == problem.slo
+    own = as_planned(problem, cuts, plan)
+    assert evaluate(own, plan).complaints == ()
+    assert complaints(own, plan) == []
+    assert from_document(to_document(plan)) == plan
+    event(f"cut: {len(own.operators) - len(problem.operators)}")
+
+
+@settings(max_examples=100 if NIGHTLY else 4)
+@given(cut_problems())
+def test_a_budget_below_all_cuts_is_refused(drawn: tuple[Problem, Cuts]) -> None:
+    problem, cuts = drawn
+    plan = solve_cut(problem, cuts).plan
+    if plan is None or plan.cost.total_usd_per_h < 0.01:
+        return
+    slo = replace(problem.slo, budget_usd_per_h=0.9 * plan.cost.total_usd_per_h)
+    refused = solve_cut(replace(problem, slo=slo), cuts)
+    assert refused.plan is None
+    assert refused.infeasibility is not None
+    assert solve_cut(replace(problem, slo=replace(slo, budget_usd_per_h=1.01 * plan.cost.total_usd_per_h)), cuts).plan
+
+
+@settings(max_examples=20 if NIGHTLY else 4)
+@given(cut_problems())
+def test_without_cuts_it_is_the_solver(drawn: tuple[Problem, Cuts]) -> None:
+    problem, _ = drawn
+    assert solve_cut(replace(problem, slo=Slo()), {}) == solve(replace(problem, slo=Slo()))
+
+
+def test_a_head_has_a_name_of_its_own() -> None:
+    assert head_name("answer") == "answer.head"
