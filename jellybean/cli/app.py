@@ -24,7 +24,7 @@ app = typer.Typer(
 ORDER = (
     *("init", "validate", "profile", "plan", "explain", "frontier", "simulate"),
     *("up", "apply", "infer", "bench", "report", "down", "certs"),
-    *("render", "deploy", "status", "rollback", "undeploy", "diff", "schema", "demo"),
+    *("render", "deploy", "status", "rollback", "undeploy", "discover", "diff", "schema", "demo"),
 )
 
 
@@ -90,6 +90,19 @@ def example(*lines: str) -> str:
     return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
 
 
-from jellybean.cli import certs, cluster, diff, documents, explain, frontier, kubernetes, measure, pipeline, plan, serve  # noqa: E402, F401  (each adds its commands)
+from jellybean.cli import (  # noqa: E402  (each adds its commands)
+    certs,  # noqa: F401
+    cluster,  # noqa: F401
+    diff,  # noqa: F401
+    discover,  # noqa: F401
+    documents,  # noqa: F401
+    explain,  # noqa: F401
+    frontier,  # noqa: F401
+    kubernetes,  # noqa: F401
+    measure,  # noqa: F401
+    pipeline,  # noqa: F401
+    plan,  # noqa: F401
+    serve,  # noqa: F401
+)
 
 app.registered_commands.sort(key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", "")))

@@ -66,7 +66,7 @@ def deploy(
 ) -> None:
     """Serve the plan on Kubernetes, beside the running one, which goes when this one serves. May be run again."""
     project = load_project(directory, overrides or ())
-    cluster = _connect(kubeconfig, context, namespace)
+    cluster = connect_to(kubeconfig, context, namespace)
     from jellybean_k8s.certificates import certificate_secrets
     from jellybean_k8s.deploy import deploy as bring
     from jellybean_k8s.deploy import dry_run as would
@@ -97,7 +97,7 @@ def status(
 ) -> None:
     """Show what is deployed, what serves, and why pods do not run. Status 1 unless all is well."""
     name = _name(directory, overrides)
-    cluster = _connect(kubeconfig, context, namespace)
+    cluster = connect_to(kubeconfig, context, namespace)
     from jellybean_k8s.status import read_status
 
     found = read_status(cluster, name)
@@ -126,7 +126,7 @@ def rollback(
 ) -> None:
     """Serve an earlier revision again."""
     name = _name(directory, overrides)
-    cluster = _connect(kubeconfig, context, namespace)
+    cluster = connect_to(kubeconfig, context, namespace)
     from jellybean_k8s.deploy import rollback as back_to
 
     with progress("rollback") as advance:
@@ -147,14 +147,15 @@ def undeploy(
 ) -> None:
     """Take away all that deployments of this project made, once requests in hand are answered."""
     name = _name(directory, overrides)
-    cluster = _connect(kubeconfig, context, namespace)
+    cluster = connect_to(kubeconfig, context, namespace)
     from jellybean_k8s.deploy import undeploy as take_away
 
     gone = take_away(cluster, name, _options(wait, timeout))
     out.print(f"{name} is gone from {cluster.namespace}: {len(gone)} objects", style="green")
 
 
-def _connect(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
+def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
+    """The cluster that the options name. JellyBeanError without the client library."""
     try:
         from jellybean_k8s.cluster import connect
     except ImportError as error:

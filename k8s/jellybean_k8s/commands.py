@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from jellybean_k8s.names import MOST_LABEL, dns_name
 from jellybean_k8s.served import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, Deployed
+from jellybean_k8s.settings import MIB
 from jellybean_k8s.workers import Group
 
 FILES, MODELS, RUN, SECRETS = "/etc/jellybean", "/models", "/run/jellybean", "/etc/jellybean-tls"
@@ -16,14 +17,15 @@ _EVERYWHERE = "0.0.0.0"
 Command = tuple[Sequence[str], Sequence[str]]  # command, arguments
 
 
-def agent(deployed: Deployed, group: Group) -> Command:
-    """Of an agent: the worker with the pod's number."""
+def agent(deployed: Deployed, group: Group, models_bytes: int) -> Command:
+    """Of an agent: the worker with the pod's number. `models_bytes`: what its models may take of the pod's memory."""
     own = group.prefix if group.first is None else f"{group.prefix}$({NUMBER})"
     return ("jellybean-agent",), (
         *_common(deployed),
         f"--worker={own}",
         f"--root={_root(deployed)}",
         f"--listen={_EVERYWHERE}:{AGENT_PORT}",
+        f"--model-memory-mib={max(1, models_bytes // MIB)}",
         f"--metrics-host={_EVERYWHERE}",
         f"--metrics-port={METRICS_PORT}",
     )

@@ -53,11 +53,14 @@ def agent_template(deployed: Deployed, group: Group) -> Object:
     settings = deployed.settings
     pool = settings.of_pool(group.pool)
     needs = math.ceil(pool.memory_bytes or group.needs_bytes + AGENT_BASE_BYTES)
-    resources = _resources(pool.cpu, needs, max(needs, math.ceil(group.memory_bytes or 1.5 * needs)))
+    most = max(needs, math.ceil(group.memory_bytes or 1.5 * needs))
+    resources = _resources(pool.cpu, needs, most)
     if pool.gpu_resource is not None:
         resources["limits"][pool.gpu_resource] = str(pool.gpus)  # a GPU's request is its limit
     ports = {"agent": AGENT_PORT, "health": HEALTH_PORT, "metrics": METRICS_PORT}
-    agent = _container("agent", settings.agent_image, commands.agent(deployed, group), ports, resources)
+    agent = _container(
+        "agent", settings.agent_image, commands.agent(deployed, group, most - AGENT_BASE_BYTES), ports, resources
+    )
     agent |= {"env": _numbered(group), "volumeMounts": _mounts("models"), **_probes(settings.start_s, loads=True)}
     agent["lifecycle"] = _pre_stop(settings.pre_stop_s)
     prepare = _prepare(deployed, commands.prepare(deployed, group))

@@ -157,3 +157,31 @@ def test_a_cluster_that_is_not_named_or_not_there_is_told(project: Path, flags: 
     assert "no cluster to talk to" in text
     text = jellybean("status", str(project), *flags[:2], "--context", "other", status=1).stderr
     assert "no cluster to talk to" in text
+
+
+def test_nodes_become_a_document_that_plans(
+    project: Path, flags: list[str], server: RunningServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    directory = tmp_path / "digits"
+    shutil.copytree(project, directory)
+    for item, pool in zip(server.api.of("nodes").values(), ("camera-box", "camera-box", "cloud"), strict=True):
+        item["metadata"]["labels"]["jellybean.dev/pool"] = pool
+        item["status"] = {
+            "allocatable": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1" if pool == "cloud" else "0"}
+        }
+    (tmp_path / "prices.yaml").write_text("camera-box: 0.04 USD/h\n")
+    command = ["discover", *flags, "--tiers", "edge,cloud", "--prices", str(tmp_path / "prices.yaml")]
+    assert run(command) == 1
+    assert "there is no price for cloud" in capsys.readouterr().err
+    (tmp_path / "prices.yaml").write_text("camera-box: 0.04 USD/h\ncloud: 0.3 USD/h\n")
+    file = directory / "infrastructure.yaml"
+    assert run([*command, "--out", str(file)]) == 1  # it is there already
+    file.unlink()
+    capsys.readouterr()
+    assert run([*command, "--out", str(file)]) == 0
+    assert "pools: {cloud: {gpu: nvidia, gpus: 1}}" in capsys.readouterr().err
+    assert "camera-box: {tier: edge, count: 2, price: 0.04 USD/h, memory: 8 GiB}" in file.read_text()
+    assert run(["validate", str(directory)]) == 0
+    (tmp_path / "prices.yaml").write_text("cloud: 3 EUR/h\n")
+    assert run(command) == 2
+    assert "prices.yaml:1:" in capsys.readouterr().err

@@ -1,0 +1,100 @@
+"""Nodes to worker pools: what is alike, what is left out, prices, sites."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jellybean_k8s import DeployError
+from jellybean_k8s.discover import discover
+from jellybean_k8s.preflight import amount
+
+
+def node(
+    name: str,
+    tier: str | None = "edge",
+    *,
+    memory: str = "4Gi",
+    cpu: str = "4",
+    taints: tuple[dict[str, str], ...] = (),
+    cordoned: bool = False,
+    more: dict[str, str] | None = None,
+    **labels: str,
+) -> dict[str, Any]:
+    known = {"instance": "node.kubernetes.io/instance-type", "site": "jellybean.dev/site", "pool": "jellybean.dev/pool"}
+    known |= {"price": "jellybean.dev/price-usd-per-h", "product": "nvidia.com/gpu.product"}
+    own = {known[key]: value for key, value in labels.items()} | ({"jellybean.dev/tier": tier} if tier else {})
+    spec = {"taints": list(taints), **({"unschedulable": True} if cordoned else {})}
+    status = {"allocatable": {"cpu": cpu, "memory": memory, **(more or {})}}
+    return {"metadata": {"name": name, "labels": own}, "spec": spec, "status": status}
+
+
+def test_alike_nodes_make_a_pool() -> None:
+    nodes = [
+        node("b", instance="pi5"),
+        node("a", instance="pi5", memory="3900Mi"),
+        node("c", instance="pi5", memory="2Gi"),
+        node("g", "cloud", instance="g4dn.xlarge", product="Tesla-T4", memory="15Gi", more={"nvidia.com/gpu": "1"}),
+        node("h", "cloud", pool="t4", memory="16000000Ki", more={"amd.com/gpu": "2"}),
+    ]
+    fleet = discover(nodes, ["edge", "cloud"], {"pi5": 0.04, "g": 0.526, "t4": 1.0})
+    found = {pool.name: (pool.tier, pool.count, pool.gpu, pool.gpus, pool.price_usd_per_h) for pool in fleet.pools}
+    assert found == {
+        "pi5": ("edge", 2, None, 0, 0.04),
+        "pi5-size2": ("edge", 1, None, 0, 0.04),
+        "Tesla-T4-g4dn.xlarge": ("cloud", 1, "nvidia", 1, 0.526),
+        "t4": ("cloud", 1, "amd", 2, 1.0),
+    }
+    assert fleet.pools[0].memory_bytes == 3900 * 2**20  # what the smallest of them has
+    assert fleet.sites == {}
+
+
+def test_what_serves_nothing_is_left_out_with_the_reason() -> None:
+    taint = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
+    gpu = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+    away = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+    own = {"key": "jellybean.dev/tier", "value": "edge", "effect": "NoSchedule"}
+    nodes = [
+        node("control", None),
+        node("cordoned", cordoned=True),
+        node("database", taints=(taint,)),
+        node("fine", taints=(gpu, away, own)),
+    ]
+    fleet = discover(nodes, ["edge"], {"fine": 1.0})
+    assert [pool.nodes for pool in fleet.pools] == [("fine",)]
+    assert fleet.left_out == (
+        "control: no label jellybean.dev/tier",
+        "cordoned: it takes no pods (cordoned)",
+        "database: taint dedicated=db:NoSchedule",
+    )
+
+
+def test_prices_of_nodes_go_first_and_the_dearest_counts() -> None:
+    nodes = [node("a", pool="p", price="0.5"), node("b", pool="p", price="0"), node("c", pool="p")]
+    assert discover(nodes, ["edge"], {"p": 0.3}).pools[0].price_usd_per_h == 0.5
+    assert discover(nodes, ["edge"], {}).pools[0].price_usd_per_h is None
+    assert discover(nodes[1:2], ["edge"], {"p": 0.3}).pools[0].price_usd_per_h == 0.0
+    with pytest.raises(DeployError, match="price-usd-per-h=cheap is no price"):
+        discover([node("a", price="cheap")], ["edge"], {})
+
+
+def test_alike_sites_are_counted_once_and_others_refused() -> None:
+    nodes = [node(f"{site}-{i}", site=site) for site in ("north", "south", "west") for i in (1, 2)]
+    fleet = discover([*nodes, node("c", "cloud")], ["edge", "cloud"], {"4-cpu": 0.1})
+    assert fleet.sites == {"edge": 3}
+    assert [(pool.tier, pool.count) for pool in fleet.pools] == [("edge", 2), ("cloud", 1)]
+    with pytest.raises(DeployError, match="sites of tier edge are not alike: 4-cpu is in 3 of 3"):
+        discover(nodes[:-1], ["edge"], {})
+
+
+def test_a_tier_that_nobody_named_is_refused() -> None:
+    with pytest.raises(DeployError, match="node x is in tier hub; --tiers names edge, cloud"):
+        discover([node("x", "hub")], ["edge", "cloud"], {})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3", 3.0), ("250m", 0.25), ("2Gi", 2**31), ("1500k", 1.5e6), ("16000000Ki", 16000000 * 1024)]
+)
+def test_quantities_are_read_as_kubernetes_means_them(text: str, value: float) -> None:
+    assert amount(text) == pytest.approx(value)
