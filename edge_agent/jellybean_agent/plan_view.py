@@ -80,6 +80,7 @@ class PlanView:
     weights: tuple[float, ...]
     links: tuple[LinkView, ...]
     periodic: bool = False  # whether requests come evenly spaced
+    eventually: bool = False  # whether requests are kept until they are answered
 
     @property
     def sinks(self) -> tuple[str, ...]:
@@ -166,7 +167,8 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     weights = tuple(float(item["weight"]) for item in document["routes"])
     name, hash_ = document["name"], document["hash"]
     periodic = all(item.get("arrivals") == "periodic" for item in document["sources"])
-    return PlanView(name, hash_, (sources,), outputs, operators, workers, routes, weights, links, periodic)
+    eventually = any(item.get("deliver") == "eventually" for item in document["sources"])
+    return PlanView(name, hash_, (sources,), outputs, operators, workers, routes, weights, links, periodic, eventually)
 
 
 def _in_sites(view: PlanView, counts: Mapping[str, int]) -> PlanView:

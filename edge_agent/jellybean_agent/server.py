@@ -214,7 +214,7 @@ class AgentService:
         self._inboxes.announce_draining()
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
-            sent = all(peer.queued == 0 for peer in self._peers.values())
+            sent = all(peer.queued == 0 for name, peer in self._peers.items() if name != GATEWAY)
             if GATEWAY not in self._inboxes.senders() and sent and not self.driver.asked_in_hand:
                 break
             await asyncio.sleep(0.01)

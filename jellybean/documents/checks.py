@@ -126,6 +126,10 @@ def _requests(workflow: Workflow, document: WorkflowDocument, sites: Mapping[str
                 figures = f"{source.arrivals.value} here, {first_name} {first.arrivals.value}"
                 message = f"a request has one message of each source, but their arrivals differ: {figures}"
                 workflow.tree.add(("sources", name, "arrivals"), message, "give them the same arrivals")
+            if source.deliver is not first.deliver:
+                figures = f"{source.deliver.value} here, {first_name} {first.deliver.value}"
+                message = f"a request has one message of each source, but their deliver differs: {figures}"
+                workflow.tree.add(("sources", name, "deliver"), message, "give them the same")
 
 
 def _parts(document: WorkflowDocument) -> list[list[str]]:

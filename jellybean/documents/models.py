@@ -28,7 +28,7 @@ from jellybean.documents.fields import (
     Strict,
 )
 from jellybean.documents.units import UnitError, describe, shown
-from jellybean_solver.problem import Arrivals, Sharing
+from jellybean_solver.problem import Arrivals, Deliver, Sharing
 from jellybean_solver.replan import AT_LEAST
 
 MOST_SITES = 100_000  # of a tier
@@ -63,6 +63,11 @@ class SourceSpec(Strict):
     message_bytes: Size = Field(alias="message", description="Size of one request's data, for example 794 KiB.")
     arrivals: Annotated[Arrivals, Field(strict=False)] = Field(
         default=Arrivals.POISSON, description="How requests arrive in time; poisson unless given."
+    )
+    deliver: Annotated[Deliver, Field(strict=False)] = Field(
+        default=Deliver.IN_TIME,
+        description="What becomes of a request without an answer in time: in_time (it fails) or eventually (it is kept "
+        "on disk until it is answered).",
     )
     stays_in: Tiers | None = Field(
         default=None, description="Tiers that its data may be in; anywhere unless given. For example [edge, hub]."

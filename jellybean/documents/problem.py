@@ -51,7 +51,7 @@ def build_problem(project: AnyProject) -> Problem:
         name=workflow.name,
         tiers=infrastructure.tiers,
         sources=tuple(
-            Source(name, source.tier, source.rate_per_s, source.message_bytes, source.arrivals)
+            Source(name, source.tier, source.rate_per_s, source.message_bytes, source.arrivals, source.deliver)
             for name, source in workflow.sources.items()
         ),
         operators=_operators(project.directory, workflow, infrastructure, project.profiles, flow),

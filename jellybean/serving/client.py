@@ -14,7 +14,7 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
-from jellybean.serving.errors import RequestError, ServingError
+from jellybean.serving.errors import KeptError, RequestError, ServingError
 from jellybean.serving.state import running_state
 from jellybean_agent.certificates import CertificateFolder
 from jellybean_agent.channels import Transport
@@ -56,9 +56,21 @@ class Client:
     def infer(
         self, inputs: Mapping[str, Any], *, request_id: str = "", timeout_s: float | None = None
     ) -> dict[str, Array]:
-        """One request: a tensor per source in, a tensor per sink out. RequestError when it is refused or fails."""
-        request = request_of(inputs, request_id)
+        """One request: a tensor per source in, a tensor per sink out. RequestError when it is refused or fails.
+
+        KeptError when there is no answer in time and the source has `deliver: eventually`. Such a request may be sent
+        any number of times under one id: it is served once, and the answer is the same.
+        """
+        return self._answer(request_of(inputs, request_id), timeout_s)
+
+    def answer(self, request_id: str, *, timeout_s: float | None = None) -> dict[str, Array]:
+        """The answer of a request that was kept, waited for so long; KeptError when there is none yet."""
+        return self._answer(gateway_pb2.InferRequest(request_id=request_id), timeout_s)
+
+    def _answer(self, request: gateway_pb2.InferRequest, timeout_s: float | None) -> dict[str, Array]:
         response = self._call("Infer", request, timeout_s)
+        if response.kept:
+            raise KeptError(response.request_id)
         return {name: decode(tensor) for name, tensor in response.outputs.items()}
 
     def status(self) -> gateway_pb2.StatusResponse:

@@ -28,3 +28,11 @@ class RequestError(ServingError):
         super().__init__(f"{reason} ({status})")
         self.status = status
         self.reason = reason
+
+
+class KeptError(RequestError):
+    """There is no answer yet: the request is on disk and will be answered. `request_id` is what to ask for."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__("KEPT", f"request {request_id!r} has no answer yet; it is kept: ask for it by its id")
+        self.request_id = request_id

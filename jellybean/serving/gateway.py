@@ -23,9 +23,12 @@ import grpc
 import grpc.aio
 
 from jellybean.serving.answers import SinkAnswer
+from jellybean.serving.eventually import Eventually, Tensors
 from jellybean.serving.fleet import Fleet
 from jellybean.serving.inputs import check_inputs
+from jellybean.serving.outcomes import Outcome
 from jellybean.serving.retries import RetryBudget
+from jellybean.serving.spool import Spool
 from jellybean_agent.channels import Transport
 from jellybean_agent.driver import read_path
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_from_number, status_of
@@ -43,14 +46,6 @@ RETRY_SHARE = 0.2  # of the requests, in the long run
 _POLL_S = 0.02
 _TELL_S = 0.05  # before a client's deadline, at most: or he never learns why there was no answer
 ANSWERED_IDS = 65_536  # of clients, that are remembered
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Why a request failed."""
-
-    status: grpc.StatusCode
-    reason: str
 
 
 @dataclass(eq=False, slots=True)
@@ -114,8 +109,12 @@ class Gateway:
         max_in_hand: int = MAX_IN_HAND,
         timeout_s: float = TIMEOUT_S,
         known: set[str] | None = None,
+        spool: Spool | None = None,
     ) -> None:
-        """`known`: the workers that may talk to this process; those of a plan that takes over are added."""
+        """`known`: the workers that may talk to this process; those of a plan that takes over are added.
+
+        `spool`: for requests that are answered eventually; closed with the gateway.
+        """
         self._transport, self._known = transport, known if known is not None else set()
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._run = uuid.uuid4().hex[:8]
@@ -133,6 +132,9 @@ class Gateway:
         self.changed = asyncio.Event()  # set whenever `refusing` may be another
         self._retiring: dict[Fleet, asyncio.Task[None]] = {}  # of plans that another took over from
         self._replacing = False
+        self._eventually: Eventually | None = None
+        if spool is not None:
+            self._eventually = Eventually(spool, self._serve_kept, lambda: not self.refusing)
         self._fleet = Fleet(view, addresses, links, transport, on_change=self._changed, on_gone=self._gone)
 
     @property
@@ -149,6 +151,8 @@ class Gateway:
     async def Infer(self, request: gateway_pb2.InferRequest, context: Any) -> gateway_pb2.InferResponse:
         response = gateway_pb2.InferResponse(request_id=request.request_id or uuid.uuid4().hex)
         outcome, outputs = await self.infer(request.inputs, context.time_remaining(), request.request_id)
+        if outcome is not None and outcome.kept:
+            return gateway_pb2.InferResponse(request_id=outcome.kept, kept=True)
         if outcome is not None:
             await context.abort(outcome.status, outcome.reason)
         for sink, tensor in outputs.items():
@@ -159,6 +163,8 @@ class Gateway:
         self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, request_id: str = ""
     ) -> tuple[Outcome | None, Mapping[str, agent_pb2.Tensor]]:
         """Answer one request within the seconds left for it, or say why not. No id: the client has none."""
+        if self._eventually is not None and self.view.eventually:
+            return await self._infer_eventually(self._eventually, inputs, left_s, request_id)
         began = time.monotonic()
         outputs: Mapping[str, agent_pb2.Tensor] = {}
         size = sum(len(tensor.data) for tensor in inputs.values())
@@ -176,6 +182,35 @@ class Gateway:
                 self._bytes -= size
         self.figures.count(outcome, time.monotonic() - began)
         return outcome, outputs
+
+    async def _infer_eventually(
+        self, eventually: Eventually, inputs: Tensors, left_s: float | None, request_id: str
+    ) -> tuple[Outcome | None, Tensors]:
+        """As `infer`; what has no answer in time is kept, and not counted before it has."""
+        began = time.monotonic()
+        outputs: Tensors = {}
+        outcome: Outcome | None
+        try:
+            if self._draining:
+                raise StatusError(grpc.StatusCode.UNAVAILABLE, self.refusing)
+            if inputs:
+                check_inputs(self.view, self.signature, inputs)
+            within_s = _within_s(min(self._timeout_s, left_s if left_s is not None else self._timeout_s))
+            outcome, outputs = await eventually.infer(request_id or uuid.uuid4().hex, inputs, within_s)
+        except AgentError as error:
+            outcome = Outcome(status_of(error), str(error))
+            self.figures.refused += outcome.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+        if outcome is None or not outcome.kept:
+            self.figures.count(outcome, time.monotonic() - began)
+        return outcome, outputs
+
+    async def _serve_kept(self, inputs: Tensors) -> tuple[Outcome | None, Tensors]:
+        """One try of a request of the spool."""
+        try:
+            check_inputs(self.view, self.signature, inputs)
+            return await self._serve(inputs, None, "")
+        except AgentError as error:
+            return Outcome(status_of(error), str(error)), {}
 
     async def Status(self, _request: gateway_pb2.StatusRequest, _context: Any) -> gateway_pb2.StatusResponse:
         return self.status()
@@ -197,6 +232,8 @@ class Gateway:
             retried=figures.retried,
             waiting=len(self._waiting),
             left_out=self._fleet.left_out,
+            kept=self._eventually.spool.waiting if self._eventually else 0,
+            kept_bytes=self._eventually.spool.bytes if self._eventually else 0,
         )
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
@@ -220,6 +257,8 @@ class Gateway:
         """Fail what is still in hand and end all streams."""
         for request in list(self._requests):
             _finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down"))
+        if self._eventually is not None:
+            await self._eventually.close()
         for fleet, task in self._retiring.items():
             task.cancel()
             await fleet.close()
@@ -314,7 +353,7 @@ class Gateway:
         self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, request_id: str
     ) -> tuple[Outcome | None, Mapping[str, agent_pb2.Tensor]]:
         timeout_s = min(self._timeout_s, left_s if left_s is not None else self._timeout_s)
-        within_s = timeout_s - min(_TELL_S, 0.1 * timeout_s)
+        within_s = _within_s(timeout_s)
         request = _Request(inputs, time.monotonic() + within_s, asyncio.get_running_loop().create_future())
         self._requests[request] = None
         if request_id:
@@ -446,6 +485,11 @@ class Gateway:
                 attempt.missing.discard(message.upstream)
             if not attempt.missing:
                 _finish(attempt.request, attempt)
+
+
+def _within_s(timeout_s: float) -> float:
+    """How long an answer is waited for, so that the reason why there is none still reaches the client."""
+    return timeout_s - min(_TELL_S, 0.1 * timeout_s)
 
 
 def _finish(request: _Request, found: Outcome | _Attempt) -> None:

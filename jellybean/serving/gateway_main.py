@@ -17,6 +17,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
 from jellybean.serving.gateway_metrics import GatewayCollector
+from jellybean.serving.spool import Spool
 from jellybean.serving.workflow import Workflow
 from jellybean_agent.channels import RENEW_S, make_transport
 from jellybean_agent.errors import AgentError, PlanViewError
@@ -27,7 +28,7 @@ from jellybean_agent.inference.service import InferenceService
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import serve_metrics
-from jellybean_agent.plan_view import read_plan
+from jellybean_agent.plan_view import PlanView, read_plan
 from jellybean_agent.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 
@@ -55,7 +56,7 @@ async def serve(given: argparse.Namespace) -> None:
         if given.port is not None:
             address = f"{given.host}:{transport.bind(clients, f'{given.host}:{given.port}')}"
         limits = {"max_in_hand": given.max_in_hand, "timeout_s": given.timeout_s}
-        gateway = Gateway(view, addresses, links, transport, known=known, **limits)
+        gateway = Gateway(view, addresses, links, transport, known=known, spool=_spool(given.spool, view), **limits)
         inference = InferenceService(Workflow(gateway))
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         _add_deliver(workers, gateway)
@@ -82,6 +83,13 @@ async def serve(given: argparse.Namespace) -> None:
                 await no_health()
                 await clients.stop(1.0)
                 await workers.stop(0.1)
+
+
+def _spool(path: Path | None, view: PlanView) -> Spool | None:
+    """What requests are kept in until they are answered; none where no source asks for it and nothing is kept."""
+    if view.eventually and path is None:
+        raise PlanViewError("a source has `deliver: eventually`: say with --spool FILE where its requests are kept")
+    return Spool(path) if path is not None and (view.eventually or path.exists()) else None
 
 
 def _add_deliver(server: grpc.aio.Server, gateway: Gateway) -> None:
@@ -136,6 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--http-port", type=int, default=0, help="on 127.0.0.1; 0: no HTTP")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes; 0: off")
     parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1; 0: off")
+    parser.add_argument("--spool", type=Path, help="file for requests of sources with `deliver: eventually`")
     parser.add_argument("--max-in-hand", type=int, default=MAX_IN_HAND)
     parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S)
     parser.add_argument("--drain-s", type=float, default=DRAIN_S)

@@ -30,6 +30,8 @@ class GatewayCollector(Collector):
             yield CounterMetricFamily(f"jellybean_gateway_{name}", text, value=value)
         yield GaugeMetricFamily("jellybean_gateway_in_hand", "Requests in hand.", value=status.requests_in_hand)
         yield GaugeMetricFamily("jellybean_gateway_waiting", "Of these, for a route.", value=status.waiting)
+        yield GaugeMetricFamily("jellybean_gateway_kept", "On disk, to be answered eventually.", value=status.kept)
+        yield GaugeMetricFamily("jellybean_gateway_kept_bytes", "Bytes of the spool.", value=status.kept_bytes)
         workers = GaugeMetricFamily("jellybean_gateway_workers", "Workers by state.", labels=("state",))
         states = Counter(status.workers.values())
         for state in ("starting", "ready", "draining", "gone"):

@@ -258,6 +258,7 @@ class _Launch:
             self._start(worker.name, command, addresses[worker.name])
         own = [f"--address-file={self._address_file}", *self._face.arguments()]
         own += [f"--max-in-hand={self._max_in_hand}", f"--timeout-s={self._timeout_s}"]
+        own += [f"--spool={state_folder(self._directory) / 'spool.db'}"]
         self._start(GATEWAY_NAME, gateway_command(self._plan_folder, own), own_gateway)
 
     @property

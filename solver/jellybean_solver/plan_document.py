@@ -59,7 +59,7 @@ def content_hash(body: Mapping[str, Any]) -> str:
 def encode(value: Any) -> Any:
     """Plain JSON values of dataclasses, mappings, sequences and enums, recursively."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value) if not _goes_unsaid(f, value)}
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, Mapping):
@@ -67,6 +67,11 @@ def encode(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     return value
+
+
+def _goes_unsaid(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Fields that came later are left out at their default, so that plans from before keep their hash."""
+    return "said" in field.metadata and bool(getattr(value, field.name) == field.default)
 
 
 def _decode(kind: Any, value: Any) -> Any:

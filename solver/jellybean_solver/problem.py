@@ -35,6 +35,13 @@ class Arrivals(StrEnum):
     PERIODIC = "periodic"
 
 
+class Deliver(StrEnum):
+    """What becomes of a request that cannot be answered in time: it fails, or it is kept until it can."""
+
+    IN_TIME = "in_time"
+    EVENTUALLY = "eventually"
+
+
 class Sharing(StrEnum):
     """Whether one worker may serve several operators."""
 
@@ -51,6 +58,7 @@ class Source:
     rate_per_s: float
     message_bytes: float
     arrivals: Arrivals = Arrivals.POISSON
+    deliver: Deliver = field(default=Deliver.IN_TIME, metadata={"said": "where it is not the default"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,18 @@ from onnx import TensorProto, helper, numpy_helper
 
 from jellybean_solver.plan import Certificate, Cost, Plan, PlannedWorker, Route
 from jellybean_solver.plan_document import Document, to_document
-from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, ModelRef, ServiceTime, Sharing, Slo, Source
+from jellybean_solver.problem import (
+    Arrivals,
+    Deliver,
+    Edge,
+    EdgeKind,
+    Link,
+    ModelRef,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+)
 from tests.planned import planned_operator
 
 FLOAT = TensorProto.FLOAT
@@ -78,6 +89,7 @@ def make_plan(
     arrivals: Arrivals = Arrivals.PERIODIC,
     batch: int = 1,
     sites: Mapping[str, int] | None = None,
+    deliver: Deliver = Deliver.IN_TIME,
 ) -> Document:
     """A plan document. Operators: name -> (inputs, sha256 of models/NAME.onnx); workers are called POOL-i, the pool is
     the tier as well. `slow_s`: of a run on the devices that are emulated."""
@@ -99,7 +111,7 @@ def make_plan(
     plan = Plan(
         name="tiny",
         tiers=("edge", "cloud"),
-        sources=tuple(Source(name, tier, rate_per_s, 16.0, arrivals) for name, tier in sources.items()),
+        sources=tuple(Source(name, tier, rate_per_s, 16.0, arrivals, deliver) for name, tier in sources.items()),
         operators=tuple(planned),
         workers=tuple(workers),
         routes=tuple(Route(weight, workers_) for weight, workers_ in routes),

@@ -14,7 +14,7 @@ from jellybean.documents.profiles import AccuracyPoint, AccuracyProfile, Figures
 from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError
 from jellybean_solver.accuracy import EndToEnd, Independent, PerOperator, Row
-from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, Pool, ServiceTime, Sharing, Slo, Source
+from jellybean_solver.problem import Arrivals, Deliver, Edge, EdgeKind, Link, Pool, ServiceTime, Sharing, Slo, Source
 from jellybean_solver.ratios import settled
 
 
@@ -35,6 +35,15 @@ def test_every_field_arrives_in_si(folder: Path) -> None:
     label = problem.operator_by_name["label"]
     assert label.inputs == (Edge("read", "label", EdgeKind.GATHER, 0.25), Edge("scale", "label"))
     assert problem.rate_per_s["read"] == 48
+
+
+def test_delivery_is_of_a_whole_request(folder: Path) -> None:
+    problem = build_problem(
+        load_project(folder, ["sources.camera.deliver=eventually", "sources.scale.deliver=eventually"])
+    )
+    assert {source.deliver for source in problem.sources} == {Deliver.EVENTUALLY}
+    with pytest.raises(DocumentError, match="their deliver differs"):
+        load_project(folder, ["sources.camera.deliver=eventually"])
 
 
 def test_rates_of_sites_are_told_of_one_and_meet_in_all(folder: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from jellybean_solver.plan_document import PlanDocumentError, from_document, to_document
+from jellybean_solver.problem import Deliver
 from tests.report_plans import digits, vqa
 
 
@@ -26,3 +27,14 @@ def test_a_changed_document_is_refused() -> None:
         from_document({**document, "version": 99})
     with pytest.raises(PlanDocumentError, match="kind"):
         from_document({})
+
+
+def test_delivery_is_said_only_where_it_is_not_the_default() -> None:
+    plan = vqa()
+    document = to_document(plan)
+    assert all("deliver" not in source for source in document["sources"])  # plans from before it keep their hash
+    kept = tuple(dataclasses.replace(source, deliver=Deliver.EVENTUALLY) for source in plan.sources)
+    other = to_document(dataclasses.replace(plan, sources=kept))
+    assert [source["deliver"] for source in other["sources"]] == ["eventually"] * len(kept)
+    assert other["hash"] != document["hash"]
+    assert from_document(other).sources == kept

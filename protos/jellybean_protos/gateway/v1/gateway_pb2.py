@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from jellybean_protos.agent.v1 import agent_pb2 as jellybean__protos_dot_agent_dot_v1_dot_agent__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)jellybean_protos/gateway/v1/gateway.proto\x12\x14jellybean.gateway.v1\x1a%jellybean_protos/agent/v1/agent.proto\"\xad\x01\n\x0cInferRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12>\n\x06inputs\x18\x02 \x03(\x0b\x32..jellybean.gateway.v1.InferRequest.InputsEntry\x1aI\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.jellybean.agent.v1.Tensor:\x02\x38\x01\"\xb2\x01\n\rInferResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x41\n\x07outputs\x18\x02 \x03(\x0b\x32\x30.jellybean.gateway.v1.InferResponse.OutputsEntry\x1aJ\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.jellybean.agent.v1.Tensor:\x02\x38\x01\"\xae\x01\n\x0eReplaceRequest\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12>\n\x05peers\x18\x02 \x03(\x0b\x32/.jellybean.gateway.v1.ReplaceRequest.PeersEntry\x12\r\n\x05links\x18\x03 \x01(\t\x12\x11\n\ttimeout_s\x18\x04 \x01(\x01\x1a,\n\nPeersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"!\n\x0fReplaceResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\"\x0f\n\rStatusRequest\"\xb9\x03\n\x0eStatusResponse\x12\x10\n\x08workflow\x18\x01 \x01(\t\x12\x0c\n\x04plan\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x42\n\x07workers\x18\x04 \x03(\x0b\x32\x31.jellybean.gateway.v1.StatusResponse.WorkersEntry\x12\x18\n\x10requests_in_hand\x18\x05 \x01(\x04\x12\x10\n\x08\x61nswered\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\x04\x12\x42\n\x07reasons\x18\x08 \x03(\x0b\x32\x31.jellybean.gateway.v1.StatusResponse.ReasonsEntry\x12\x0f\n\x07refused\x18\t \x01(\x04\x12\x0f\n\x07\x65xpired\x18\n \x01(\x04\x12\x0f\n\x07retried\x18\x0b \x01(\x04\x12\x0f\n\x07waiting\x18\x0c \x01(\x04\x12\x10\n\x08left_out\x18\r \x01(\x04\x1a.\n\x0cWorkersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cReasonsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xd6\x02\n\x07Gateway\x12P\n\x05Infer\x12\".jellybean.gateway.v1.InferRequest\x1a#.jellybean.gateway.v1.InferResponse\x12S\n\x06Status\x12#.jellybean.gateway.v1.StatusRequest\x1a$.jellybean.gateway.v1.StatusResponse\x12V\n\x07Replace\x12$.jellybean.gateway.v1.ReplaceRequest\x1a%.jellybean.gateway.v1.ReplaceResponse\x12L\n\x05\x44rain\x12 .jellybean.agent.v1.DrainRequest\x1a!.jellybean.agent.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)jellybean_protos/gateway/v1/gateway.proto\x12\x14jellybean.gateway.v1\x1a%jellybean_protos/agent/v1/agent.proto\"\xad\x01\n\x0cInferRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12>\n\x06inputs\x18\x02 \x03(\x0b\x32..jellybean.gateway.v1.InferRequest.InputsEntry\x1aI\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.jellybean.agent.v1.Tensor:\x02\x38\x01\"\xc0\x01\n\rInferResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x41\n\x07outputs\x18\x02 \x03(\x0b\x32\x30.jellybean.gateway.v1.InferResponse.OutputsEntry\x12\x0c\n\x04kept\x18\x03 \x01(\x08\x1aJ\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.jellybean.agent.v1.Tensor:\x02\x38\x01\"\xae\x01\n\x0eReplaceRequest\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12>\n\x05peers\x18\x02 \x03(\x0b\x32/.jellybean.gateway.v1.ReplaceRequest.PeersEntry\x12\r\n\x05links\x18\x03 \x01(\t\x12\x11\n\ttimeout_s\x18\x04 \x01(\x01\x1a,\n\nPeersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"!\n\x0fReplaceResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\"\x0f\n\rStatusRequest\"\xdb\x03\n\x0eStatusResponse\x12\x10\n\x08workflow\x18\x01 \x01(\t\x12\x0c\n\x04plan\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x42\n\x07workers\x18\x04 \x03(\x0b\x32\x31.jellybean.gateway.v1.StatusResponse.WorkersEntry\x12\x18\n\x10requests_in_hand\x18\x05 \x01(\x04\x12\x10\n\x08\x61nswered\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\x04\x12\x42\n\x07reasons\x18\x08 \x03(\x0b\x32\x31.jellybean.gateway.v1.StatusResponse.ReasonsEntry\x12\x0f\n\x07refused\x18\t \x01(\x04\x12\x0f\n\x07\x65xpired\x18\n \x01(\x04\x12\x0f\n\x07retried\x18\x0b \x01(\x04\x12\x0f\n\x07waiting\x18\x0c \x01(\x04\x12\x10\n\x08left_out\x18\r \x01(\x04\x12\x0c\n\x04kept\x18\x0e \x01(\x04\x12\x12\n\nkept_bytes\x18\x0f \x01(\x04\x1a.\n\x0cWorkersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cReasonsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xd6\x02\n\x07Gateway\x12P\n\x05Infer\x12\".jellybean.gateway.v1.InferRequest\x1a#.jellybean.gateway.v1.InferResponse\x12S\n\x06Status\x12#.jellybean.gateway.v1.StatusRequest\x1a$.jellybean.gateway.v1.StatusResponse\x12V\n\x07Replace\x12$.jellybean.gateway.v1.ReplaceRequest\x1a%.jellybean.gateway.v1.ReplaceResponse\x12L\n\x05\x44rain\x12 .jellybean.agent.v1.DrainRequest\x1a!.jellybean.agent.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,23 +47,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INFERREQUEST_INPUTSENTRY']._serialized_start=207
   _globals['_INFERREQUEST_INPUTSENTRY']._serialized_end=280
   _globals['_INFERRESPONSE']._serialized_start=283
-  _globals['_INFERRESPONSE']._serialized_end=461
-  _globals['_INFERRESPONSE_OUTPUTSENTRY']._serialized_start=387
-  _globals['_INFERRESPONSE_OUTPUTSENTRY']._serialized_end=461
-  _globals['_REPLACEREQUEST']._serialized_start=464
-  _globals['_REPLACEREQUEST']._serialized_end=638
-  _globals['_REPLACEREQUEST_PEERSENTRY']._serialized_start=594
-  _globals['_REPLACEREQUEST_PEERSENTRY']._serialized_end=638
-  _globals['_REPLACERESPONSE']._serialized_start=640
-  _globals['_REPLACERESPONSE']._serialized_end=673
-  _globals['_STATUSREQUEST']._serialized_start=675
-  _globals['_STATUSREQUEST']._serialized_end=690
-  _globals['_STATUSRESPONSE']._serialized_start=693
-  _globals['_STATUSRESPONSE']._serialized_end=1134
-  _globals['_STATUSRESPONSE_WORKERSENTRY']._serialized_start=1040
-  _globals['_STATUSRESPONSE_WORKERSENTRY']._serialized_end=1086
-  _globals['_STATUSRESPONSE_REASONSENTRY']._serialized_start=1088
-  _globals['_STATUSRESPONSE_REASONSENTRY']._serialized_end=1134
-  _globals['_GATEWAY']._serialized_start=1137
-  _globals['_GATEWAY']._serialized_end=1479
+  _globals['_INFERRESPONSE']._serialized_end=475
+  _globals['_INFERRESPONSE_OUTPUTSENTRY']._serialized_start=401
+  _globals['_INFERRESPONSE_OUTPUTSENTRY']._serialized_end=475
+  _globals['_REPLACEREQUEST']._serialized_start=478
+  _globals['_REPLACEREQUEST']._serialized_end=652
+  _globals['_REPLACEREQUEST_PEERSENTRY']._serialized_start=608
+  _globals['_REPLACEREQUEST_PEERSENTRY']._serialized_end=652
+  _globals['_REPLACERESPONSE']._serialized_start=654
+  _globals['_REPLACERESPONSE']._serialized_end=687
+  _globals['_STATUSREQUEST']._serialized_start=689
+  _globals['_STATUSREQUEST']._serialized_end=704
+  _globals['_STATUSRESPONSE']._serialized_start=707
+  _globals['_STATUSRESPONSE']._serialized_end=1182
+  _globals['_STATUSRESPONSE_WORKERSENTRY']._serialized_start=1088
+  _globals['_STATUSRESPONSE_WORKERSENTRY']._serialized_end=1134
+  _globals['_STATUSRESPONSE_REASONSENTRY']._serialized_start=1136
+  _globals['_STATUSRESPONSE_REASONSENTRY']._serialized_end=1182
+  _globals['_GATEWAY']._serialized_start=1185
+  _globals['_GATEWAY']._serialized_end=1527
 # @@protoc_insertion_point(module_scope)

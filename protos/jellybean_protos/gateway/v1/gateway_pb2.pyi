@@ -23,7 +23,7 @@ class InferRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., inputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ...) -> None: ...
 
 class InferResponse(_message.Message):
-    __slots__ = ("request_id", "outputs")
+    __slots__ = ("request_id", "outputs", "kept")
     class OutputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -33,9 +33,11 @@ class InferResponse(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_agent_pb2.Tensor, _Mapping]] = ...) -> None: ...
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     outputs: _containers.MessageMap[str, _agent_pb2.Tensor]
-    def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ...) -> None: ...
+    kept: bool
+    def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ..., kept: _Optional[bool] = ...) -> None: ...
 
 class ReplaceRequest(_message.Message):
     __slots__ = ("plan", "peers", "links", "timeout_s")
@@ -67,7 +69,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("workflow", "plan", "state", "workers", "requests_in_hand", "answered", "failed", "reasons", "refused", "expired", "retried", "waiting", "left_out")
+    __slots__ = ("workflow", "plan", "state", "workers", "requests_in_hand", "answered", "failed", "reasons", "refused", "expired", "retried", "waiting", "left_out", "kept", "kept_bytes")
     class WorkersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +97,8 @@ class StatusResponse(_message.Message):
     RETRIED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     workflow: str
     plan: str
     state: str
@@ -108,4 +112,6 @@ class StatusResponse(_message.Message):
     retried: int
     waiting: int
     left_out: int
-    def __init__(self, workflow: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., workers: _Optional[_Mapping[str, str]] = ..., requests_in_hand: _Optional[int] = ..., answered: _Optional[int] = ..., failed: _Optional[int] = ..., reasons: _Optional[_Mapping[str, str]] = ..., refused: _Optional[int] = ..., expired: _Optional[int] = ..., retried: _Optional[int] = ..., waiting: _Optional[int] = ..., left_out: _Optional[int] = ...) -> None: ...
+    kept: int
+    kept_bytes: int
+    def __init__(self, workflow: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., workers: _Optional[_Mapping[str, str]] = ..., requests_in_hand: _Optional[int] = ..., answered: _Optional[int] = ..., failed: _Optional[int] = ..., reasons: _Optional[_Mapping[str, str]] = ..., refused: _Optional[int] = ..., expired: _Optional[int] = ..., retried: _Optional[int] = ..., waiting: _Optional[int] = ..., left_out: _Optional[int] = ..., kept: _Optional[int] = ..., kept_bytes: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,170 @@
+"""Requests that must be answered eventually, on disk until they are, and their answers until somebody has taken them.
+
+One SQLite file with a bound on the bytes that it holds. A call that returned has reached the disk (write-ahead log,
+full synchronisation). An id is in `requests` or in `answers`, never in both: the step from one to the other is one
+transaction, so an answer is written down once, however often its request was served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import grpc
+
+from jellybean_agent.errors import StatusError, in_words
+
+MOST_BYTES = 2**30
+TAKEN_IDS = 1_000_000  # of answers that were taken, whose ids are remembered
+_TABLES = """
+CREATE TABLE IF NOT EXISTS requests (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, inputs BLOB NOT NULL, arrived_s REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS answers (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, outputs BLOB, status INTEGER NOT NULL,
+    reason TEXT NOT NULL, taken INTEGER NOT NULL DEFAULT 0, answered_s REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS taken_answers ON answers (taken, number) WHERE outputs IS NOT NULL;
+"""
+_BYTES = """
+SELECT (SELECT COALESCE(SUM(LENGTH(inputs)), 0) FROM requests), (SELECT COUNT(*) FROM requests),
+    (SELECT COALESCE(SUM(LENGTH(outputs)), 0) FROM answers)
+"""
+T = TypeVar("T")
+
+
+class Kept(NamedTuple):
+    """A request that waits for its answer."""
+
+    number: int  # in the order of arrival
+    id: str
+    inputs: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a request: outputs, or the status and reason of a failure that trying again would not mend.
+
+    `outputs` is None too where the answer was taken and has had to make room since.
+    """
+
+    outputs: bytes | None
+    status: int
+    reason: str
+
+
+class Spool:
+    """The file at `path`. Its methods run in a thread of its own, one after another."""
+
+    def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="spool")
+        self._database = self._thread.submit(self._open, path).result()
+        self.waiting, self.bytes = 0, 0
+        self._thread.submit(self._count).result()
+
+    def _open(self, path: Path) -> sqlite3.Connection:
+        try:
+            database = sqlite3.connect(path, isolation_level=None)
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            database.executescript(_TABLES)
+        except sqlite3.Error as error:
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"{path}: {in_words(error)}") from error
+        path.chmod(0o600)
+        return database
+
+    async def put(self, request_id: str, inputs: bytes) -> bool:
+        """Keep a request; False when its id is known. StatusError when there is no room, on the disk neither."""
+        return await self._run(self._put, request_id, inputs)
+
+    def _put(self, request_id: str, inputs: bytes) -> bool:
+        known = "SELECT 1 FROM requests WHERE id = ?1 UNION ALL SELECT 1 FROM answers WHERE id = ?1"
+        if self._database.execute(known, (request_id,)).fetchone():
+            return False
+        self._make_room(len(inputs))
+        insert = "INSERT INTO requests (id, inputs, arrived_s) VALUES (?, ?, ?)"
+        self._database.execute(insert, (request_id, inputs, time.time()))
+        self.waiting, self.bytes = self.waiting + 1, self.bytes + len(inputs)
+        return True
+
+    def _make_room(self, size: int) -> None:
+        """Answers that were taken go first, the oldest before the others; nothing else goes."""
+        while self.bytes + size > self._most_bytes:
+            oldest = "SELECT number FROM answers WHERE taken AND outputs IS NOT NULL ORDER BY number LIMIT 100"
+            numbers = self._database.execute(oldest).fetchall()
+            if not numbers:
+                reason = (
+                    f"the spool is full: {self.waiting} requests wait, {self.bytes} of {self._most_bytes} bytes with "
+                    "answers that nobody has taken; take them by their ids, or send this again later"
+                )
+                raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+            self._database.executemany("UPDATE answers SET outputs = NULL WHERE number = ?", numbers)
+            self._count()
+
+    def _count(self) -> None:
+        inputs, self.waiting, outputs = self._database.execute(_BYTES).fetchone()
+        self.bytes = inputs + outputs
+
+    async def after(self, number: int) -> Kept | None:
+        """The first request that waits after the one of this number."""
+        return await self._run(self._after, number)
+
+    def _after(self, number: int) -> Kept | None:
+        select = "SELECT number, id, inputs FROM requests WHERE number > ? ORDER BY number LIMIT 1"
+        row = self._database.execute(select, (number,)).fetchone()
+        return Kept(*row) if row else None
+
+    async def settle(self, kept: Kept, answer: Answer) -> None:
+        """A request has its answer: the first one counts."""
+        await self._run(self._settle, kept, answer)
+
+    def _settle(self, kept: Kept, answer: Answer) -> None:
+        database = self._database
+        insert = "INSERT OR IGNORE INTO answers (id, outputs, status, reason, answered_s) VALUES (?, ?, ?, ?, ?)"
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            values = (kept.id, answer.outputs, answer.status, answer.reason, time.time())
+            added = database.execute(insert, values).rowcount
+            removed = database.execute("DELETE FROM requests WHERE number = ?", (kept.number,)).rowcount
+            database.execute("COMMIT")
+        except BaseException:
+            database.execute("ROLLBACK")
+            raise
+        self.waiting -= removed
+        self.bytes += added * len(answer.outputs or b"") - removed * len(kept.inputs)
+
+    async def take(self, request_id: str) -> Answer | None:
+        """The answer of an id, which may make room from now on; None when there is none yet."""
+        return await self._run(self._take, request_id)
+
+    def _take(self, request_id: str) -> Answer | None:
+        select = "SELECT outputs, status, reason, taken, number FROM answers WHERE id = ?"
+        row = self._database.execute(select, (request_id,)).fetchone()
+        if row is None:
+            return None
+        if not row[3]:
+            self._database.execute("UPDATE answers SET taken = 1 WHERE number = ?", (row[4],))
+            if row[4] % 1000 == 0:
+                self._database.execute("DELETE FROM answers WHERE taken AND number < ?", (row[4] - TAKEN_IDS,))
+        return Answer(*row[:3])
+
+    async def knows(self, request_id: str) -> bool:
+        """Whether a request of this id waits."""
+        select = "SELECT 1 FROM requests WHERE id = ?"
+        return await self._run(lambda: self._database.execute(select, (request_id,)).fetchone() is not None)
+
+    async def _run(self, call: Callable[..., T], *arguments: object) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(*arguments))
+        except sqlite3.Error as error:
+            reason = f"the spool cannot be used: {in_words(error)}"
+            raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason) from error
+
+    def close(self) -> None:
+        self._thread.submit(self._database.close).result()
+        self._thread.shutdown()
