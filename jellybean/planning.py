@@ -23,6 +23,7 @@ from jellybean.simulation import latency_breach
 from jellybean_agent.errors import in_words
 from jellybean_solver.baselines import Baseline, baselines
 from jellybean_solver.cuts import Cuts, solve_cut
+from jellybean_solver.deadlines import deadline_s, shares
 from jellybean_solver.errors import SolverError
 from jellybean_solver.infeasible import Infeasibility
 from jellybean_solver.large import GAP
@@ -133,12 +134,10 @@ def _in_time(
     problem: Problem, cuts: Cuts, solution: Solution, gap: float, time_limit_s: float | None
 ) -> tuple[Solution, tuple[str, ...], float | None]:
     """A solution whose plan keeps the p99 latency in simulation; else why there is none, and the p99 nearest to it."""
-    target_s = problem.slo.latency_p99_s
+    target_s = deadline_s(problem)
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
-    if solution.plan is None or (breach := latency_breach(solution.plan)) is None:
+    if solution.plan is None or target_s is None or (breach := latency_breach(solution.plan)) is None:
         return solution, reasons, None
-    if target_s is None:
-        return solution, (breach.text, *reasons), None
     solved = partial(solve_cut, problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
     nearest, fastest = breach.share, solution.plan
     asked = [share * target_s for share in TIGHTER]
@@ -159,10 +158,12 @@ def _in_time(
             nearest, fastest = found.share, timely.plan
         if asked_s > target_s:
             break
-    nearest_s = rounded_up(DURATION, nearest * target_s)
-    cost = fastest.cost.total_usd_per_h
-    kept = f"nearest: slo.latency_p99={format_quantity(DURATION, nearest_s)} is kept by a plan for {cost:.4g} USD/h"
-    return solution, (breach.text, *reasons, kept), nearest_s
+    kept = {name: rounded_up(DURATION, nearest * share * target_s) for name, share in shares(problem).items()}
+    paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in kept}
+    settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
+    verb = "is" if len(kept) == 1 else "are"
+    told = f"nearest: {', '.join(settings)} {verb} kept by a plan for {fastest.cost.total_usd_per_h:.4g} USD/h"
+    return solution, (breach.text, *reasons, told), kept.get("")
 
 
 def require_plan(planned: Planned, note: str = "") -> Plan:

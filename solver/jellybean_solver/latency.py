@@ -20,6 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from jellybean_solver.batching import service_of
+from jellybean_solver.deadlines import shares
 from jellybean_solver.plan import Plan, PlannedWorker
 from jellybean_solver.problem import Edge, Times
 from jellybean_solver.program import Floats, Indices
@@ -37,7 +38,8 @@ class Latency:
     """`p99_s` over all requests; `unqueued_s`: the mean time when nothing waits and everything is at its slowest.
 
     The slowest of what the plan uses, operator by operator and edge by edge, whether or not a route combines them:
-    routes are redrawn when a worker fails.
+    routes are redrawn when a worker fails. Of several workflows those of the one that is slowest for its deadline, as
+    if its deadline were the longest (deadlines.py).
     """
 
     p99_s: float
@@ -103,6 +105,7 @@ class _Estimate:
         self.stations = Stations(plan)
         self.table = self.stations.table
         self.streams = request_streams(plan)
+        self.stream = {name: number for number, stream in enumerate(self.streams) for name in stream.operators}
         self.beside = self._beside()
         self.own: dict[str, tuple[Floats, Floats, Indices]] = {}
         slowest = max((self._run_s(name, w) for w in plan.workers for name in w.rates_per_s), default=1.0)
@@ -113,13 +116,20 @@ class _Estimate:
         self.waits = wait_log_mgf(loads[:, None], waits[:, None], self.theta)  # per worker
 
     def latency(self) -> Latency:
-        total = sum(stream.rate_per_s for stream in self.streams)
-        reached = self._reached()
-        weights = [self.table.weight * stream.rate_per_s / total for stream in self.streams]
-        slowest = [np.maximum.reduce([reached[name] for name in stream.sinks]) for stream in self.streams]
-        return Latency(_quantile(self.theta, np.concatenate(weights), np.concatenate(slowest)), self._unqueued_s())
+        reached, ready_s = self._reached(), self._unqueued_s()
+        p99_s = unqueued_s = 0.0
+        for workflow, share in shares(self.plan).items():
+            streams = [stream for stream in self.streams if stream.workflow == workflow]
+            total = sum(stream.rate_per_s for stream in streams)
+            weights = [self.table.weight * stream.rate_per_s / total for stream in streams]
+            slowest = [np.maximum.reduce([reached[name] for name in stream.sinks]) for stream in streams]
+            own_s = _quantile(self.theta, np.concatenate(weights), np.concatenate(slowest))
+            p99_s = max(p99_s, own_s / share)
+            unqueued_s = max(unqueued_s, *(ready_s[name] / share for stream in streams for name in stream.operators))
+        return Latency(p99_s, unqueued_s)
 
-    def _unqueued_s(self) -> float:
+    def _unqueued_s(self) -> Mapping[str, float]:
+        """Per operator when its output is at the gateway if nothing waits and everything is at its slowest."""
         stations = self.stations
         pools: dict[str, dict[str, None]] = {operator.name: {} for operator in self.plan.operators}
         for worker in self.plan.workers:
@@ -136,7 +146,7 @@ class _Estimate:
                 for pool in pools[operator.name]
             )
             ready[operator.name] = begins + slowest_s
-        return max(ready.values()) + self.plan.hop_s
+        return {name: seconds + self.plan.hop_s for name, seconds in ready.items()}
 
     def _reached(self) -> dict[str, Floats]:
         """Per sink the logarithm of the moment generating function of when its output is at the gateway."""
@@ -169,6 +179,8 @@ class _Estimate:
         """
         at, count, turns_s = self.table.at[name], np.zeros(len(self.table.weight)), np.zeros(len(self.table.weight))
         for other, there in self.table.at.items():
+            if self.stream[other] != self.stream[name]:
+                continue
             together = there == at
             count += together
             turns_s += np.where(together, self._turns_s[other][at], 0.0)
@@ -251,7 +263,8 @@ class _Estimate:
             direct = [edge.upstream for edge in operator.inputs if edge.upstream in above]
             found[operator.name] = tuple(above)
             above[operator.name] = frozenset(direct).union(*(above[name] for name in direct))
-            found[operator.name] = tuple(n for n in found[operator.name] if n not in above[operator.name])
+            others = (n for n in found[operator.name] if n not in above[operator.name])
+            found[operator.name] = tuple(n for n in others if self.stream[n] == self.stream[operator.name])
         return found
 
 

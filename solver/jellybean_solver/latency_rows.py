@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jellybean_solver.deadlines import share_of
 from jellybean_solver.demand import EdgeKey, Network, Tiers
 from jellybean_solver.latency import unqueued_s
 from jellybean_solver.problem import Problem
@@ -101,10 +102,13 @@ class _Deadline:
         self.one = -1  # a column that is 1
 
     def add(self) -> bool:
-        left_s = self.deadline_s - 2.0 * self.network.problem.hop_s
-        if left_s <= 0:
-            return False
         for name in self.network.names:
+            share = share_of(self.network.problem, name)
+            if share is None:
+                continue
+            left_s = share * self.deadline_s - 2.0 * self.network.problem.hop_s
+            if left_s <= 0:
+                return False
             self.at_hand[name] = int(self.program.add_columns([0.0], left_s)[0])
             own = self._classes(self.by_operator[name], left_s)
             if not own:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jellybean_solver.assignment import Assignment
+from jellybean_solver.deadlines import shares
 from jellybean_solver.decomposition import build_plan
 from jellybean_solver.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
@@ -52,7 +53,8 @@ def solve(
 ) -> Solution:
     """The cheapest plan that meets the accuracy at the rates, or why there is none (only that, not `explained`).
 
-    With `p99_s` the plan keeps that p99 latency too, by `latency.latency`.
+    With `p99_s` the plan keeps that p99 latency too, by `latency.latency`; several workflows each their share of it
+    (deadlines.py).
 
     Small problems are always solved to the end; `gap` is the relative gap at which the search on a large one stops.
     `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError when
@@ -68,7 +70,7 @@ def solve(
     if found.plan is None:
         if large and found.late and math.isfinite(found.bound):
             raise OutOfTimeError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
-        return _too_slow(solution, found, p99_s)
+        return _too_slow(problem, solution, found, p99_s)
     return solution if found.plan == solution.plan else _keeping(problem, found, solution.selections_tried)
 
 
@@ -141,13 +143,20 @@ def _keeping(problem: Problem, found: Timely, tried: int) -> Solution:
     return Solution(certificate.termination, replace(found.plan, certificate=certificate), None, tried, certificate)
 
 
-def _too_slow(cheap: Solution, found: Timely, p99_s: float) -> Solution:
+def _too_slow(problem: Problem, cheap: Solution, found: Timely, p99_s: float) -> Solution:
     """No plan keeps the latency, proven or as far as was looked."""
     known = f"the fastest plan looked at has a p99 latency of {1e3 * found.fastest_s:.0f} ms"
-    if math.isinf(found.bound):
+    asked = f"a p99 latency of {1e3 * p99_s:.0f} ms"
+    if problem.workflows:
+        own = (f"{1e3 * share * p99_s:.0f} ms for {name}" for name, share in shares(problem).items())
+        asked = f"p99 latencies of {' and '.join(own)}"
+        known = f"of the fastest plan looked at one is {found.fastest_s / p99_s:.3g} times as long"
+    if math.isinf(found.bound) and not problem.workflows:
         reason = f"no plan answers within {1e3 * p99_s:.0f} ms even when nothing waits"
+    elif math.isinf(found.bound):
+        reason = f"no plan keeps {asked} even when nothing waits"
     else:
-        reason = f"no plan was found that keeps a p99 latency of {1e3 * p99_s:.0f} ms; {known}"
+        reason = f"no plan was found that keeps {asked}; {known}"
     refused = Infeasibility((reason,), (), None, None, cheap.plan, found.fastest_s, found.bound)
     return Solution("infeasible", None, refused, cheap.selections_tried, cheap.certificate)
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from jellybean_solver.deadlines import share_of
 from jellybean_solver.demand import Crossings, EdgeKey, Network, Tiers
 from jellybean_solver.flows import link_uses
 from jellybean_solver.headroom import Room, in_own_figures, with_headroom
@@ -238,7 +239,7 @@ def no_further(problem: Problem, proposal: Proposal) -> Crossings:
     for edge in problem.edges:
         key = (edge.upstream, edge.downstream)
         upstream = problem.operator_by_name.get(edge.upstream)
-        if upstream is not None:
+        if upstream is not None and share_of(problem, edge.upstream) is not None:
             sizes = [variant.message_bytes[edge.downstream] for variant in upstream.variants]
             size = max(sizes)  # the order of the links by time hardly depends on it
             times = {
@@ -259,6 +260,9 @@ def restricted(problem: Problem, proposal: Proposal) -> Problem:
     operators = []
     for operator in problem.operators:
         name = operator.name
+        if share_of(problem, name) is None:
+            operators.append(operator)
+            continue
         tiers = {network.tier_of[pool] for own, pool in proposal.pairs if own == name}
         own_modes = modes(network, name, selection[name], visits[name])
         slowest_s = max(m.job_s for m in own_modes if (name, m.pool) in proposal.pairs)

@@ -12,6 +12,22 @@ from jellybean.cli import run
 from jellybean.planning import load_plan
 from jellybean.simulation import simulate_plan
 
+COUNTING = """\
+kind: Workflow
+name: {name}
+sources: {{camera: {{tier: edge, rate: {rate}/s, message: 50 KiB}}}}
+operators: {{count: {{inputs: [camera], variants: [small]}}}}
+"""
+COUNTED = """\
+kind: Profiles
+operators: {count: {small: {latency: {box: {mean: 50 ms, p50: 48 ms, p90: 60 ms}}}}}
+"""
+FLEET = """\
+kind: Infrastructure
+tiers: [edge]
+workers: {box: {tier: edge, count: 4, price: 0.05 USD/h}}
+"""
+
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -80,9 +96,23 @@ def test_a_budget_is_one_of_both(two: Path, capsys: pytest.CaptureFixture[str]) 
     assert found["nearest"]["accuracy"] is None
 
 
-def test_a_p99_that_one_of_them_breaks_is_told_with_its_name(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, text = printed(capsys, "plan", str(two), "--set", "notes.slo.latency_p99=1 ms", status=3)
-    assert "notes: p99 latency would be" in " ".join(text.split())
+def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rate in (("doors", 6), ("tills", 3)):
+        folder = tmp_path / "shop" / "workflows" / name
+        folder.mkdir(parents=True)
+        (folder / "workflow.yaml").write_text(COUNTING.format(name=name, rate=rate))
+        (folder / "profiles.yaml").write_text(COUNTED)
+    (tmp_path / "shop" / "infrastructure.yaml").write_text(FLEET)
+    shop = str(tmp_path / "shop")
+    cheapest = answer(capsys, "plan", shop)["cost_usd_per_h"]["total"]
+    kept = answer(capsys, "plan", shop, "--set", "doors.slo.latency_p99=150 ms")
+    assert kept["workflows"]["doors"]["slo"]["latency_p99_s"] == 0.15
+    assert kept["cost_usd_per_h"]["total"] > cheapest
+    _, text = printed(capsys, "plan", shop, "--set", "doors.slo.latency_p99=20 ms", status=3)
+    text = " ".join(text.split())
+    assert "doors: p99 latency would be" in text
+    assert "no plan keeps p99 latencies of 20 ms for doors even when nothing waits" in text
+    assert "nearest: doors.slo.latency_p99=" in text
 
 
 @pytest.mark.parametrize("command", ["frontier", "up", "bench"])

@@ -1,0 +1,186 @@
+"""Several workflows as one problem: margins, streams, routes, and a p99 latency for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from jellybean.simulation import simulate_plan
+from jellybean_solver import (
+    Arrivals,
+    Edge,
+    Independent,
+    Link,
+    Operator,
+    Plan,
+    Pool,
+    Problem,
+    ServiceTime,
+    Slo,
+    SolverError,
+    Source,
+    Variant,
+    baselines,
+    solve,
+)
+from jellybean_solver.deadlines import deadline_s, shares
+from jellybean_solver.latency import latency
+from jellybean_solver.routing import own_routes
+from jellybean_solver.streams import request_streams
+from jellybean_solver.together import Margins, alone, together
+
+POOLS = (Pool("box", "edge", 6, 0.1), Pool("gpu", "cloud", 3, 0.6))
+LINKS = (Link("edge", "cloud", 0.1, 5e6, 0.01),)
+
+
+def service(mean_s: float) -> Mapping[int, ServiceTime]:
+    return {1: ServiceTime(mean_s, mean_s, ((0.5, 0.95 * mean_s), (0.9, 1.2 * mean_s), (0.99, 1.6 * mean_s)))}
+
+
+def workflow(rate_per_s: float, times_s: Mapping[str, float], accuracy: float | None = 70.0) -> Problem:
+    """A chain of operators whose better variant takes twice as long; five times as fast in the cloud."""
+    names = list(times_s)
+    operators = []
+    for index, (name, box_s) in enumerate(times_s.items()):
+        sent = dict.fromkeys(names[index + 1 : index + 2], 20000.0)
+        variants = tuple(
+            Variant(variant, {"box": service(more * box_s), "gpu": service(more * box_s / 5)}, sent)
+            for variant, more in (("fast", 1.0), ("good", 2.0))
+        )
+        operators.append(Operator(name, (Edge(names[index - 1] if index else "camera", name),), variants))
+    return Problem(
+        name="chain",
+        tiers=("edge", "cloud"),
+        sources=(Source("camera", "edge", rate_per_s, 1e5, Arrivals.POISSON),),
+        operators=tuple(operators),
+        pools=POOLS,
+        links=LINKS,
+        accuracy=Independent({names[0]: {"fast": 80.0, "good": 95.0}}),
+        slo=Slo(accuracy=accuracy),
+        hop_s=0.001,
+    )
+
+
+def two(accuracy: float | None = 70.0) -> Problem:
+    return together(
+        "two", {"a": workflow(10.0, {"detect": 0.06, "read": 0.01}), "b": workflow(4.0, {"listen": 0.05}, accuracy)}
+    )
+
+
+def with_p99(problem: Problem, **targets_s: float) -> Problem:
+    workflows = tuple(replace(w, slo=replace(w.slo, latency_p99_s=targets_s.get(w.name))) for w in problem.workflows)
+    return replace(problem, workflows=workflows)
+
+
+def cheapest(problem: Problem) -> Plan:
+    plan = solve(problem).plan
+    assert plan is not None
+    return plan
+
+
+def test_margins_are_points_above_each_target() -> None:
+    model = two(accuracy=90.0).accuracy
+    assert isinstance(model, Margins)
+    assert model.value({"a/detect": "fast", "a/read": "fast", "b/listen": "good"}) == pytest.approx(5.0)
+    assert model.value({"a/detect": "fast", "a/read": "fast", "b/listen": "fast"}) == pytest.approx(-10.0)
+    assert model.upper_bound({"b/listen": "good"}) == pytest.approx(5.0)
+    assert model.owed({}, 0.0)["b/listen"] == pytest.approx(90.0)
+    assert model.reach({}, "b/listen", "fast") == 80.0
+
+
+def test_a_workflow_without_a_target_owes_nothing() -> None:
+    problem = two(accuracy=None)
+    assert problem.accuracy_target == 0.0
+    assert problem.accuracy.reach({}, "b/listen", "fast") == math.inf
+    plan = cheapest(problem)
+    assert plan.selection["b/listen"] == "fast"
+    assert [own.accuracy for own in plan.workflows] == [80.0, 80.0]
+
+
+def test_a_better_target_of_one_changes_nothing_of_the_other() -> None:
+    plan = cheapest(two(accuracy=90.0))
+    assert plan.selection["a/detect"] == "fast"
+    assert plan.selection["b/listen"] == "good"
+
+
+def test_other_fleets_and_names_taken_are_refused() -> None:
+    one = workflow(1.0, {"detect": 0.01})
+    with pytest.raises(SolverError, match="b is not on the fleet of a"):
+        together("two", {"a": one, "b": replace(one, pools=POOLS[:1])})
+    with pytest.raises(SolverError, match="no workflow"):
+        together("none", {})
+    with pytest.raises(SolverError, match="names of sources and operators must hold no '/'"):
+        together("nested", {"a": two()})
+
+
+def test_requests_are_of_one_workflow_even_at_equal_rates() -> None:
+    one = workflow(5.0, {"detect": 0.01})
+    problem = together("two", {"a": one, "b": one})
+    streams = request_streams(cheapest(problem))
+    assert [(s.workflow, s.operators, s.sinks, s.rate_per_s) for s in streams] == [
+        ("a", ("a/detect",), ("a/detect",), 5.0),
+        ("b", ("b/detect",), ("b/detect",), 5.0),
+    ]
+    assert alone(problem, problem.workflows[1]).operators == problem.operators[1:]
+
+
+def test_each_draws_from_the_ways_that_differ_to_it() -> None:
+    plan = cheapest(two())
+    for stream in request_streams(plan):
+        ways = own_routes(plan.routes, stream.operators)
+        seen = [tuple(plan.routes[index].workers[name] for name in stream.operators) for index in ways]
+        assert len(set(seen)) == len(seen)
+        assert math.fsum(ways.values()) == pytest.approx(1.0)
+
+
+def test_one_after_the_other_is_a_baseline_that_costs_no_less() -> None:
+    problem = two()
+    first = baselines(problem)[0]
+    assert first.name == "planning one workflow after the other"
+    assert first.cost_usd_per_h is not None
+    assert first.cost_usd_per_h >= cheapest(problem).cost.total_usd_per_h - 1e-9
+    alone_usd = sum(cheapest(alone(problem, w)).cost.total_usd_per_h for w in problem.workflows)
+    assert first.cost_usd_per_h >= alone_usd - 1e-9
+
+
+def test_deadlines_are_shares_of_the_longest() -> None:
+    problem = with_p99(two(), a=0.4, b=0.1)
+    assert deadline_s(problem) == 0.4
+    assert shares(problem) == {"a": 1.0, "b": 0.25}
+    assert shares(with_p99(two(), b=0.1)) == {"b": 1.0}
+    assert shares(two()) == {"a": 1.0, "b": 1.0}
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_the_closed_form_of_each_is_near_the_simulator(name: str) -> None:
+    plan = cheapest(with_p99(two(), **{name: 1.0}))
+    simulated = simulate_plan(plan, duration_s=150).workflows[name].latency_p99_s
+    assert 0.75 <= latency(plan).p99_s / simulated <= 1.6
+
+
+@pytest.mark.parametrize("targets_s", [{"a": 0.2}, {"b": 0.15}, {"a": 0.25, "b": 0.17}])
+def test_a_plan_is_found_that_keeps_the_p99_of_each(targets_s: dict[str, float]) -> None:
+    problem = with_p99(two(), **targets_s)
+    before = simulate_plan(cheapest(problem), duration_s=100).workflows
+    assert any(before[name].latency_p99_s > target_s for name, target_s in targets_s.items())
+    solution = solve(problem, p99_s=deadline_s(problem))
+    plan = solution.plan
+    assert plan is not None
+    assert plan.certificate.bound <= plan.cost.total_usd_per_h
+    result = simulate_plan(plan, duration_s=100)
+    for own in plan.workflows:
+        if own.slo.latency_p99_s is not None:
+            assert result.workflows[own.name].latency_p99_s <= 1.15 * own.slo.latency_p99_s
+
+
+def test_a_p99_that_nothing_keeps_is_told_by_workflow() -> None:
+    problem = with_p99(two(), a=0.5, b=0.002)
+    solution = solve(problem, p99_s=0.5)
+    assert solution.plan is None
+    assert solution.infeasibility is not None
+    assert solution.infeasibility.reasons == (
+        "no plan keeps p99 latencies of 500 ms for a and 2 ms for b even when nothing waits",
+    )
