@@ -49,10 +49,10 @@ def cheapest_large(
     """The cheapest plan to a relative gap, within a budget; from a `running` plan, with the way there."""
     if network.problem.varying:
 
-        def ask(problem: Problem, true: bool) -> Outcome[Assignment]:
+        def ask(problem: Problem, true: bool, limit: Clock) -> Outcome[Assignment]:
             own = Network(problem, network.crossings)
             started = Running(own, running.plan, running.prices, running.horizon_h) if running is not None else None
-            return cheapest_large(own, target, fixed=fixed, gap=gap, clock=clock, budget=budget, running=started)
+            return cheapest_large(own, target, fixed=fixed, gap=gap, clock=limit, budget=budget, running=started)
 
         return over_ratios(settled(network.problem, fixed or {}), ask, gap, clock)
     if running is None:

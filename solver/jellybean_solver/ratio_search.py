@@ -20,11 +20,14 @@ from jellybean_solver.selection import RELATIVE, Clock, Outcome
 T = TypeVar("T")
 
 
-def over_ratios(problem: Problem, ask: Callable[[Problem, bool], Outcome[T]], gap: float, clock: Clock) -> Outcome[T]:
+Ask = Callable[[Problem, bool, Clock], Outcome[T]]
+
+
+def over_ratios(problem: Problem, ask: Ask[T], gap: float, clock: Clock) -> Outcome[T]:
     """The least outcome over all ratios, to a relative gap.
 
-    `ask` is given plain problems, and whether their ratios are true whatever the selection; of others the bound alone
-    is used where it gives no selection. It keeps to the clock by itself.
+    `ask` is given plain problems, whether their ratios are true whatever the selection, and the time that it may take;
+    of others the bound alone is used where it gives no selection. Before a first answer each takes half of what is left.
     """
     open_: list[tuple[float, int, Problem]] = [(-math.inf, 0, problem)]
     best: Outcome[T] | None = None
@@ -35,7 +38,9 @@ def over_ratios(problem: Problem, ask: Callable[[Problem, bool], Outcome[T]], ga
 
     while open_ and open_[0][0] < _enough(value(), gap) and not (tried and clock.left() == 0.0):
         bound, _, node = heapq.heappop(open_)
-        found = ask(plain(node), not node.varying)
+        found = ask(
+            plain(node), not node.varying, _halved(clock) if best is None and (node.varying or open_) else clock
+        )
         tried += max(1, found.tried)
         bound = max(bound, found.bound)
         wrong = _wrong(node, found.selection)
@@ -59,6 +64,11 @@ def _enough(value: float, gap: float) -> float:
     return value - max(gap * abs(value), RELATIVE * max(1.0, abs(value))) if math.isfinite(value) else value
 
 
+def _halved(clock: Clock) -> Clock:
+    left = clock.left()
+    return clock if left is None or clock.now is None else Clock(clock.now, clock.now() + left / 2)
+
+
 def _why(clock: Clock) -> str:
     return "time_limit" if clock.left() == 0.0 else "gap"
 
@@ -76,8 +86,8 @@ def _ratios(problem: Problem, name: str) -> dict[str, float]:
 
 
 def _split(node: Problem, name: str) -> Iterator[Problem]:
-    """The node's variants of an operator, by their ratios."""
-    variants = node.operator_by_name[name].variants
+    """The node's variants of an operator, by their ratios; the least first, which are served most easily."""
+    variants = sorted(node.operator_by_name[name].variants, key=lambda variant: sum(variant.ratios.values()))
     for index, variant in enumerate(variants):
         if all(variant.ratios != before.ratios for before in variants[:index]):
             yield settled(node, {name: variant.name})

@@ -103,7 +103,7 @@ def _timely_over_ratios(
         return Timely(first, first.certificate.bound)
     fastest_s, late = math.inf, False
 
-    def ask(plain: Problem, true: bool) -> Outcome[Plan]:
+    def ask(plain: Problem, true: bool, limit: Clock) -> Outcome[Plan]:
         nonlocal fastest_s, late
         unknown: Outcome[Plan] = Outcome(math.inf, None, None, -math.inf, False, 1, "time_limit")
         try:
