@@ -27,7 +27,7 @@ def over_ratios(problem: Problem, ask: Ask[T], gap: float, clock: Clock) -> Outc
     """The least outcome over all ratios, to a relative gap.
 
     `ask` is given plain problems, whether their ratios are true whatever the selection, and the time that it may take;
-    of others the bound alone is used where it gives no selection. Before a first answer each takes half of what is left.
+    of others the bound alone is used where it gives no selection. Before a first answer each takes half of the rest.
     """
     open_: list[tuple[float, int, Problem]] = [(-math.inf, 0, problem)]
     best: Outcome[T] | None = None

@@ -145,10 +145,11 @@ def test_the_way_of_large_problems_finds_the_same(accuracy: float | None) -> Non
     assert found.bound == pytest.approx(found.value, rel=1e-6)
 
 
-def test_a_search_without_time_states_a_bound_and_no_more() -> None:
+@pytest.mark.parametrize("ends", [0, 1, 2, 4, 8, 16, 32, 64])
+def test_a_search_without_time_states_a_bound_and_no_more(ends: int) -> None:
     ticks = iter(range(1000))
     found = cheapest_large(
-        Network(problem(85.0)), 85.0, fixed=None, gap=0.0, clock=Clock(lambda: float(next(ticks)), 2.0)
+        Network(problem(85.0)), 85.0, fixed=None, gap=0.0, clock=Clock(lambda: float(next(ticks)), ends)
     )
     best = planned(85.0).cost.total_usd_per_h
     assert found.bound <= best * (1 + 1e-9)
