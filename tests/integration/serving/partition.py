@@ -85,9 +85,12 @@ class Link:
 
 
 class Run:
-    """Gateway and agents of a plan, started by hand; those called cloud-* are on the other side of `link`."""
+    """Gateway and agents of a plan, started by hand; those called cloud-* are on the other side of `link`.
 
-    def __init__(self, root: Path, document: Document, workers: tuple[str, ...]) -> None:
+    `gateway`: a program to run instead of the gateway.
+    """
+
+    def __init__(self, root: Path, document: Document, workers: tuple[str, ...], gateway: Path | None = None) -> None:
         self.root, self.link = root, Link()
         ports = {name: free_port() for name in ("", *workers)}
         across = {name: self.link.through(port) for name, port in ports.items()}
@@ -101,12 +104,14 @@ class Run:
             peers = root / f"peers-{name}.json"
             peers.write_text(json.dumps(seen))
             common = [f"--plan={root}/plan.json", f"--peers={peers}", f"--links={root}/links", "--insecure"]
-            module, own = "jellybean.serving.gateway_main", [f"--spool={root}/spool.db"]
+            code, own = ["-m", "jellybean.serving.gateway_main"], [f"--spool={root}/spool.db"]
+            if gateway is not None:
+                code = [str(gateway)]
             if name:
-                module = "jellybean_agent"
+                code = ["-m", "jellybean_agent"]
                 own = [f"--worker={name}", f"--listen=127.0.0.1:{port}", f"--root={root}"]
             with (root / f"{name or 'gateway'}.log").open("wb") as log:
-                command = [sys.executable, "-P", "-m", module, *common, *own]
+                command = [sys.executable, "-P", *code, *common, *own]
                 self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def await_ready(self) -> None:
@@ -125,9 +130,11 @@ class Run:
 
 
 @contextlib.contextmanager
-def run_over_a_link(root: Path, document: Document, workers: tuple[str, ...]) -> Iterator[Run]:
-    """A run that is ready; its processes end with it."""
-    run = Run(root, document, workers)
+def run_over_a_link(
+    root: Path, document: Document, workers: tuple[str, ...], *, gateway: Path | None = None
+) -> Iterator[Run]:
+    """A run that is ready; its processes end with it. `gateway`: a program to run instead of the gateway."""
+    run = Run(root, document, workers, gateway)
     try:
         run.await_ready()
         yield run
