@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from jellybean.serving.client import Client, request_of
 from jellybean.serving.errors import ServingError
 from jellybean.serving.heldout import HeldOut, held_out
 from jellybean.serving.load import OK, UNANSWERED, Sample, Tick, due_times, offer
-from jellybean.serving.state import RunState, running_state
+from jellybean.serving.state import RunState, read_state, running_state
 from jellybean.serving.window import Meters, Progress, Window
 from jellybean.simulation import slow_latency_s
 from jellybean_agent.plan_view import PlanView, read_plan
@@ -125,8 +125,8 @@ class Target:
     """A plan that is up, and the requests to send it."""
 
     def __init__(self, directory: Path, data: HeldOut) -> None:
-        self.data = data
-        self.state: RunState = running_state(directory.resolve())
+        self.data, self._directory = data, directory.resolve()
+        self.state: RunState = running_state(self._directory)
         self.view: PlanView = read_plan(self.state.plan_path)
         self.plan: Plan = from_document(json.loads(self.state.plan_path.read_text(encoding="utf-8")))
         if data.labels is not None and len(self.view.sinks) != 1:
@@ -320,14 +320,22 @@ class Target:
             right.setdefault(sample.row, []).append(correct)
         return 100.0 * float(np.mean([np.mean(answers) for answers in right.values()]))
 
+    def _deaths(self) -> Iterator[tuple[str, str]]:
+        """What died since this began, and what became of it."""
+        now = read_state(self._directory)
+        for before in self.state.processes:
+            after = next((process for process in now.processes if process.name == before.name), None) if now else None
+            if after is None or after.process() is None:
+                yield before.name, "is gone: the plan is served without it"
+            elif after.restarts > before.restarts:
+                yield before.name, f"died and was started again, {after.restarts - before.restarts} times"
+
     def _breaches(
         self, p99_s: float | None, accuracy: float | None, answers: int, cost: float | None
     ) -> tuple[str, ...]:
         """Fewer answers than held-out rows are a sample: their accuracy misses by more than two standard errors."""
         slo = self.plan.slo
-        alive = {process.name for process, _ in self.state.alive()}
-        gone = [process.name for process in self.state.processes if process.name not in alive]
-        found = [f"{name} is gone: the plan is served without it" for name in gone]
+        found = [f"{name} {what}" for name, what in self._deaths()]
         if slo.latency_p99_s is not None and p99_s is not None and p99_s > slo.latency_p99_s:
             found.append(f"latency p99 {p99_s * 1e3:.0f} ms is above the target of {slo.latency_p99_s * 1e3:.0f} ms")
         error = 2.0 * math.sqrt((accuracy or 0.0) * (100.0 - (accuracy or 0.0)) / max(answers, 1))

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
+import select
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -23,11 +26,43 @@ _STEADY_S = 20.0  # a process that lived this long was no failure to start
 _LOOK_S = 0.1
 
 
+class Watch:
+    """Which processes have died. Where the system has file descriptors of processes, a look costs next to nothing."""
+
+    def __init__(self) -> None:
+        self._descriptors: dict[tuple[int, float], int] = {}  # by id and start of a process that lived
+
+    def only(self, processes: Sequence[ProcessState]) -> None:
+        """Look after these and no others."""
+        for key in self._descriptors.keys() - {(process.pid, process.started) for process in processes}:
+            os.close(self._descriptors.pop(key))
+
+    def has_died(self, process: ProcessState) -> bool:
+        """Whether it has ended, reaped or not."""
+        if sys.platform != "linux":
+            return process.process() is None
+        key = (process.pid, process.started)
+        if key not in self._descriptors:
+            try:
+                self._descriptors[key] = os.pidfd_open(process.pid)
+            except OSError:
+                return True
+            if process.process() is None:  # the id is another's by now
+                os.close(self._descriptors.pop(key))
+                return True
+        descriptor = self._descriptors[key]
+        if not select.select([descriptor], [], [], 0)[0]:
+            return False
+        os.close(self._descriptors.pop(key))
+        return True
+
+
 class Keeper:
     """Looks after one run."""
 
     def __init__(self, directory: Path, folder: str) -> None:
         self._directory, self._folder = directory, folder
+        self._watch = Watch()
         self._children: dict[str, Child] = {}  # those that this process has started
         self._pause_s: dict[str, float] = {}
         self._due_s: dict[str, float] = {}  # name of a process that died -> when it is started again
@@ -37,8 +72,9 @@ class Keeper:
     def run(self) -> None:
         """Until the run stops, or another has taken its place."""
         while (state := self._look()) is not None:
+            self._watch.only(state.processes)
             for process in state.processes:
-                if process.process() is None and self._is_due(process):
+                if self._watch.has_died(process) and self._is_due(process):
                     self._again(process.name)
             time.sleep(_LOOK_S)
 
@@ -65,6 +101,7 @@ class Keeper:
 
     def _again(self, name: str) -> None:
         """Start a process again, if the run still wants it."""
+        del self._due_s[name]
         with locked(self._directory):
             state = read_state(self._directory)
             if state is None or state.stopping or state.folder != self._folder:
@@ -83,7 +120,6 @@ class Keeper:
             processes = tuple(found if process.name == name else process for process in state.processes)
             write_state(self._directory, dataclasses.replace(state, processes=processes))
         self._children[name] = child
-        del self._due_s[name]
         LOG.warning("%s is started again, for the %d. time", how, found.restarts)
 
 

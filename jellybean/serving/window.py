@@ -103,7 +103,7 @@ class Window:
         return {
             name: Busy(ended[name].busy_s - before.busy_s, ended[name].late_s - before.late_s)
             for name, before in began.items()
-            if name in ended
+            if name in ended and ended[name].busy_s >= before.busy_s  # one that was started again began anew
         }
 
     def cost_usd_per_h(self, plan: Plan) -> float | None:
