@@ -10,8 +10,8 @@ import random
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.evaluate import RELATIVE
@@ -29,6 +29,16 @@ ALLOWED_LATE = 0.01  # share of an interval's requests; one may always be late
 _PROGRESS_EVERY = 2_000  # requests
 
 Progress = Callable[[float, float], None]  # virtual seconds done, in all
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowInterval:
+    """Of the requests of one of several workflows, as `ReplayInterval` has them of all."""
+
+    offered: int
+    late: int
+    missed: int
+    latency_p99_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,15 @@ class ReplayInterval:
     backlog: int
     network_usd_per_h: float
     cost_usd_per_h: float
+    workflows: Mapping[str, WorkflowInterval] = field(default_factory=dict)  # where there are several
+
+    def of(self, workflow: str) -> ReplayInterval:
+        """With the requests of one of several workflows only; the interval itself under no name."""
+        if not workflow:
+            return self
+        own = self.workflows[workflow]
+        p99_s = own.latency_p99_s
+        return replace(self, offered=own.offered, late=own.late, missed=own.missed, latency_p99_s=p99_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +133,9 @@ def replay(
     trace = sampled(trace, list(leaders), _loads(plan, streams, trace), most_requests)
     groups = _groups(trace.stretches, list(leaders))
     poisson = any(stream.arrivals is Arrivals.POISSON for stream in streams)
-    recorder = _Recorder([_seconds(group) for group in groups], _alike(plan), sites, progress)
+    late_s = {w.name: w.slo.latency_p99_s for w in plan.workflows} or {"": plan.slo.latency_p99_s}
+    recorder = _Recorder([_seconds(group) for group in groups], _alike(plan), sites, late_s, progress)
     recorder.grace_s = [_grace_s(group, list(leaders), slow_latency_s, poisson) for group in groups]
-    recorder.late_s = plan.slo.latency_p99_s or float("inf")
 
     def times(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
         leader = stream.sources[0].name
@@ -136,34 +155,42 @@ class _Recorder:
     """Sums by interval of what the simulator tells."""
 
     def __init__(
-        self, lengths_s: Sequence[float], alike: Mapping[str, int], sites: Mapping[str, int], progress: Progress
+        self,
+        lengths_s: Sequence[float],
+        alike: Mapping[str, int],
+        sites: Mapping[str, int],
+        late_s: Mapping[str, float | None],
+        progress: Progress,
     ) -> None:
-        """`alike`: worker or link of the plan -> how many there are; `sites`: of each source's tier."""
+        """`alike`: worker or link of the plan -> how many there are; `sites`: of each source's tier.
+
+        `late_s`: the SLO of each workflow's p99 latency; of one alone under no name.
+        """
         self.ends = list(accumulate(lengths_s))
         self._alike, self._sites = alike, sites
         self.grace_s: list[float] = []
-        self.late_s = float("inf")
+        self._late_s = late_s
         self._lengths_s = lengths_s
         self._progress = progress
         count = len(lengths_s)
-        self._offered = [0] * count
         self._answered = [0] * (count + 1)  # the last: after the trace
-        self._in_time = [0] * count
-        self._latencies = [array("d") for _ in range(count)]
+        self._offered = {name: [0] * count for name in late_s}
+        self._in_time = {name: [0] * count for name in late_s}
+        self._latencies = {name: [array("d") for _ in range(count)] for name in late_s}
         self._busy: list[dict[str, float]] = [{} for _ in range(count)]
         self._arrivals = 0
 
-    def arrived(self, now: float) -> None:
-        self._offered[self._at(now)] += 1
+    def arrived(self, now: float, workflow: str) -> None:
+        self._offered[workflow][self._at(now)] += 1
         self._arrivals += 1
         if self._arrivals % _PROGRESS_EVERY == 0:
             self._progress(now, self.ends[-1])
 
-    def answered(self, arrived_s: float, now: float) -> None:
+    def answered(self, arrived_s: float, now: float, workflow: str) -> None:
         index = self._at(arrived_s)
         self._answered[bisect_right(self.ends, now)] += 1
-        self._in_time[index] += now <= self.ends[index] + self.grace_s[index]
-        self._latencies[index].append(now - arrived_s)
+        self._in_time[workflow][index] += now <= self.ends[index] + self.grace_s[index]
+        self._latencies[workflow][index].append(now - arrived_s)
 
     def busy(self, place: str, begin_s: float, end_s: float) -> None:
         index = bisect_right(self.ends, begin_s)
@@ -174,14 +201,22 @@ class _Recorder:
 
     def backlogs(self) -> list[int]:
         """Requests open at each interval's end."""
-        changes = (offered - answered for offered, answered in zip(self._offered, self._answered, strict=False))
-        return list(accumulate(changes))
+        offered = map(sum, zip(*self._offered.values(), strict=True))
+        return list(accumulate(came - went for came, went in zip(offered, self._answered, strict=False)))
+
+    def _of(self, workflow: str, index: int) -> WorkflowInterval:
+        latencies = sorted(self._latencies[workflow][index])
+        limit_s = self._late_s[workflow] or math.inf
+        offered = self._offered[workflow][index]
+        late, missed = len(latencies) - bisect_right(latencies, limit_s), offered - self._in_time[workflow][index]
+        return WorkflowInterval(offered, late, missed, nearest_rank(latencies, 0.99))
 
     def interval(
         self, index: int, group: Sequence[Stretch], network: Mapping[str, float], plan: Plan, backlog: int
     ) -> ReplayInterval:
         """Closes an interval. `network`: leader of a stream -> USD per hour at one request per second."""
-        latencies = sorted(self._latencies[index])
+        latencies = sorted(chain.from_iterable(own[index] for own in self._latencies.values()))
+        workflows = {name: self._of(name, index) for name in self._late_s}
         length_s = self._lengths_s[index]
         busy = {place: busy_s / self._alike[place] for place, busy_s in self._busy[index].items()}
         busiest = max(busy, key=busy.__getitem__, default=plan.workers[0].name)
@@ -191,10 +226,10 @@ class _Recorder:
             end_s=group[-1].end_s,
             simulated_s=length_s,
             rates_per_s={n: max(s.rates_per_s[n] for s in group) / self._sites[n] for n in group[0].rates_per_s},
-            offered=self._offered[index],
+            offered=sum(own.offered for own in workflows.values()),
             answered=self._answered[index],
-            late=len(latencies) - bisect_right(latencies, self.late_s),
-            missed=self._offered[index] - self._in_time[index],
+            late=sum(own.late for own in workflows.values()),
+            missed=sum(own.missed for own in workflows.values()),
             latency_p50_s=nearest_rank(latencies, 0.50),
             latency_p99_s=nearest_rank(latencies, 0.99),
             busiest=busiest,
@@ -202,6 +237,7 @@ class _Recorder:
             backlog=backlog,
             network_usd_per_h=paid,
             cost_usd_per_h=plan.cost.compute_usd_per_h + paid,
+            workflows={name: own for name, own in workflows.items() if name},
         )
 
     def _at(self, now: float) -> int:
@@ -229,11 +265,17 @@ def _alike(plan: Plan) -> dict[str, int]:
 
 
 def _breaks(plan: Plan, intervals: Sequence[ReplayInterval]) -> tuple[Break, ...]:
-    found = [
-        _first("rate", [i for i in intervals if _missed(i)], _answered_share, ANSWERED),
-        _first("latency_p99", [i for i in intervals if _late(i)], lambda i: i.latency_p99_s, plan.slo.latency_p99_s),
-        _first("budget", _over_budget(plan, intervals), lambda i: i.cost_usd_per_h, plan.slo.budget_usd_per_h),
-    ]
+    found: list[Break | None] = []
+    targets = {workflow.name: workflow.slo for workflow in plan.workflows} or {"": plan.slo}
+    for name, slo in targets.items():
+        own = [interval.of(name) for interval in intervals]
+        breaks = (
+            _first("rate", [i for i in own if _missed(i)], _answered_share, ANSWERED),
+            _first("latency_p99", [i for i in own if _late(i)], lambda i: i.latency_p99_s, slo.latency_p99_s),
+        )
+        found += [replace(item, text=f"{name}: {item.text}" if name else item.text) for item in breaks if item]
+    costs = _over_budget(plan, intervals)
+    found.append(_first("budget", costs, lambda i: i.cost_usd_per_h, plan.slo.budget_usd_per_h))
     return tuple(sorted((item for item in found if item is not None), key=lambda item: item.start_s))
 
 

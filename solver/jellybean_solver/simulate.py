@@ -55,10 +55,13 @@ MakeTimes = Callable[[RequestStream, random.Random, float], Iterator[float]]  # 
 
 
 class Observer(Protocol):
-    """Told what happens when it happens, in virtual time; `place` is a worker of the plan or a link ("edge->cloud")."""
+    """Told what happens when it happens, in virtual time; `place` is a worker of the plan or a link ("edge->cloud").
 
-    def arrived(self, now: float) -> None: ...
-    def answered(self, arrived_s: float, now: float) -> None: ...
+    `workflow`: whose request it is, where there are several.
+    """
+
+    def arrived(self, now: float, workflow: str) -> None: ...
+    def answered(self, arrived_s: float, now: float, workflow: str) -> None: ...
     def busy(self, place: str, begin_s: float, end_s: float) -> None: ...
 
 
@@ -248,7 +251,7 @@ class _Simulation:
         self._open[request] = _Open(self._now, Answers(stream.sinks), stream.workflow)
         self._requests[stream.workflow].offered += self._window.holds(self._now)
         if self._observer is not None:
-            self._observer.arrived(self._now)
+            self._observer.arrived(self._now, stream.workflow)
         levels = {name: self._child_rng.random() for name in self._ratios if name in self._tier}
         for edge in stream.entries:
             paths: list[Path] = [()]
@@ -349,7 +352,7 @@ class _Simulation:
             sums = self._requests[request.workflow]
             sums.answered += self._window.holds(time)
             if self._observer is not None:
-                self._observer.answered(request.arrived_s, time)
+                self._observer.answered(request.arrived_s, time, request.workflow)
             if self._window.holds(request.arrived_s) and time <= self._last_s:
                 sums.latencies.append(time - request.arrived_s)
 

@@ -96,14 +96,35 @@ def test_a_budget_is_one_of_both(two: Path, capsys: pytest.CaptureFixture[str]) 
     assert found["nearest"]["accuracy"] is None
 
 
-def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    """Two small workflows, quick to plan."""
     for name, rate in (("doors", 6), ("tills", 3)):
         folder = tmp_path / "shop" / "workflows" / name
         folder.mkdir(parents=True)
         (folder / "workflow.yaml").write_text(COUNTING.format(name=name, rate=rate))
         (folder / "profiles.yaml").write_text(COUNTED)
     (tmp_path / "shop" / "infrastructure.yaml").write_text(FLEET)
-    shop = str(tmp_path / "shop")
+    return str(tmp_path / "shop")
+
+
+def test_a_trace_that_breaks_one_of_them_is_told_with_its_name(
+    shop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "day.csv"
+    trace.write_text("time_s,source,rate_per_s\n0,doors/camera,6\n60,doors/camera,30\n120,doors/camera,1\n")
+    found = answer(capsys, "plan", shop, "--check", str(trace), "--set", "tills.slo.latency_p99=9 s", status=6)
+    assert {item["text"].partition(":")[0] for item in found["breaks"]} <= {"doors", "tills"}
+    assert found["breaks"][0]["target"] == "rate"
+    assert found["breaks"][0]["start_s"] == 60
+    first = found["intervals"][0]["workflows"]
+    assert first["doors"]["offered"] == pytest.approx(360, rel=0.2)
+    assert first["tills"]["offered"] == pytest.approx(180, rel=0.3)
+    assert first["doors"]["missed"] == first["tills"]["late"] == 0
+    assert "doors.sources.camera.rate=" in (found["hint"]["command"] or " ".join(found["hint"]["reasons"]))
+
+
+def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     cheapest = answer(capsys, "plan", shop)["cost_usd_per_h"]["total"]
     kept = answer(capsys, "plan", shop, "--set", "doors.slo.latency_p99=150 ms")
     assert kept["workflows"]["doors"]["slo"]["latency_p99_s"] == 0.15

@@ -47,10 +47,10 @@ class Answered:
         self.at: dict[float, float] = {}
         self.runs: list[tuple[float, float]] = []
 
-    def arrived(self, now: float) -> None:
+    def arrived(self, now: float, workflow: str) -> None:
         pass
 
-    def answered(self, arrived_s: float, now: float) -> None:
+    def answered(self, arrived_s: float, now: float, workflow: str) -> None:
         self.at[arrived_s] = now
 
     def busy(self, place: str, begin_s: float, end_s: float) -> None:
