@@ -30,6 +30,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 DELIVER = "/jellybean.agent.v1.Agent/Deliver"
 SILENT_S = 2.0  # four heartbeats
+CONNECT_S = 5.0  # until the first one
 _LOOK_S = 0.25
 _RETRY_S = 0.1
 _TAKEOVER_S = 10.0  # for a new connection to stand, and for the old one to end
@@ -85,7 +86,7 @@ class _Stream:
             if now_s - looked_s > 3 * _LOOK_S:
                 self.heard_s += now_s - looked_s
             looked_s = now_s
-            if now_s - self.heard_s > SILENT_S:
+            if now_s - self.heard_s > (SILENT_S if self.granted.is_set() else CONNECT_S):
                 self.silent = f"nothing was heard from it for {now_s - self.heard_s:.1f} s"
                 self.call.cancel()
                 return

@@ -14,8 +14,7 @@ import math
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import grpc.aio
 from jellybean.serving.answers import SinkAnswer
 from jellybean.serving.eventually import Eventually, Tensors
 from jellybean.serving.fleet import Fleet
+from jellybean.serving.in_hand import Attempt, Figures, Request, finish, outputs_of
 from jellybean.serving.inputs import check_inputs
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.retries import RetryBudget
@@ -33,7 +33,6 @@ from jellybean_agent.channels import Transport
 from jellybean_agent.driver import read_path
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_from_number, status_of
 from jellybean_agent.links import EmulatedLinks
-from jellybean_agent.messages import GATEWAY
 from jellybean_agent.plan_view import PlanView, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
@@ -46,54 +45,6 @@ RETRY_SHARE = 0.2  # of the requests, in the long run
 _POLL_S = 0.02
 _TELL_S = 0.05  # before a client's deadline, at most: or he never learns why there was no answer
 ANSWERED_IDS = 65_536  # of clients, that are remembered
-
-
-@dataclass(eq=False, slots=True)
-class _Attempt:
-    """One way of a request through a fleet. Its `key` is never used twice, whatever ids clients choose."""
-
-    key: str
-    request: _Request
-    fleet: Fleet
-    route: int
-    answers: dict[str, SinkAnswer]
-    missing: set[str]
-
-
-@dataclass(eq=False, slots=True)
-class _Request:
-    """A request in hand. Invariant: it is under way by `attempts`, or waits for a route, until it is `done`."""
-
-    inputs: Mapping[str, agent_pb2.Tensor]
-    until_s: float
-    done: asyncio.Future[Outcome | _Attempt]
-    attempts: dict[str, _Attempt] = field(default_factory=dict)
-    tries: int = 0
-    lost: str = ""  # why the last attempt was
-
-
-@dataclass(slots=True)
-class Figures:
-    """Requests since the start: how many, and the seconds from request to answer of all of them together."""
-
-    answered: int = 0
-    failed: int = 0  # or refused
-    refused: int = 0  # because too many were in hand
-    expired: int = 0  # their time was up
-    retried: int = 0  # attempts after the first
-    answered_s: float = 0.0
-    failed_s: float = 0.0
-    last_unix_s: float = 0.0  # 0: none yet
-
-    def count(self, outcome: Outcome | None, took_s: float) -> None:
-        self.last_unix_s = time.time()
-        if outcome is None:
-            self.answered += 1
-            self.answered_s += took_s
-        else:
-            self.failed += 1
-            self.failed_s += took_s
-            self.expired += outcome.status is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class Gateway:
@@ -119,9 +70,9 @@ class Gateway:
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._run = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
-        self._requests: dict[_Request, None] = {}
-        self._attempts: dict[str, _Attempt] = {}  # under way, by key
-        self._waiting: dict[_Request, None] = {}  # for a route
+        self._requests: dict[Request, None] = {}
+        self._attempts: dict[str, Attempt] = {}  # under way, by key
+        self._waiting: dict[Request, None] = {}  # for a route
         self._bytes = 0  # of the inputs in hand
         self._ids: set[str] = set()  # of clients, in hand
         self._answered_ids: OrderedDict[str, None] = OrderedDict()
@@ -256,7 +207,7 @@ class Gateway:
     async def close(self) -> None:
         """Fail what is still in hand and end all streams."""
         for request in list(self._requests):
-            _finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down"))
+            finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down"))
         if self._eventually is not None:
             await self._eventually.close()
         for fleet, task in self._retiring.items():
@@ -354,11 +305,11 @@ class Gateway:
     ) -> tuple[Outcome | None, Mapping[str, agent_pb2.Tensor]]:
         timeout_s = min(self._timeout_s, left_s if left_s is not None else self._timeout_s)
         within_s = _within_s(timeout_s)
-        request = _Request(inputs, time.monotonic() + within_s, asyncio.get_running_loop().create_future())
+        request = Request(inputs, time.monotonic() + within_s, asyncio.get_running_loop().create_future())
         self._requests[request] = None
         if request_id:
             self._ids.add(request_id)
-        found: Outcome | _Attempt = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
+        found: Outcome | Attempt = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
         try:
             self._budget.earn()
             self._try(request)
@@ -366,7 +317,7 @@ class Gateway:
                 found = await request.done
             if isinstance(found, Outcome):
                 return found, {}
-            outputs = dict(_outputs(found))
+            outputs = dict(outputs_of(found))
             if request_id:
                 self._remember(request_id)
             return None, outputs
@@ -383,7 +334,7 @@ class Gateway:
             for attempt in list(request.attempts.values()):
                 self._end(attempt, found if isinstance(found, Outcome) else None)
 
-    def _late(self, request: _Request, timeout_s: float) -> str:
+    def _late(self, request: Request, timeout_s: float) -> str:
         within = f"within {timeout_s:.3g} s"
         if request in self._waiting:
             return f"no route was open {within}: {request.lost or self._fleet.closed}"
@@ -398,7 +349,7 @@ class Gateway:
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
-    def _try(self, request: _Request) -> None:
+    def _try(self, request: Request) -> None:
         """Send a request on its way by a route that is open, or have it wait for one."""
         fleet = self._fleet
         if request.inputs.keys() != fleet.view.source_outputs.keys():
@@ -411,11 +362,11 @@ class Gateway:
         request.tries += 1
         sinks = fleet.view.sinks
         key = f"{self._run}-{next(self._numbers)}"
-        attempt = _Attempt(key, request, fleet, route, {sink: SinkAnswer() for sink in sinks}, set(sinks))
+        attempt = Attempt(key, request, fleet, route, {sink: SinkAnswer() for sink in sinks}, set(sinks))
         request.attempts[key] = self._attempts[key] = attempt
         fleet.send(key, route, request.inputs, request.until_s)
 
-    def _end(self, attempt: _Attempt, outcome: Outcome | None) -> None:
+    def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """An attempt leads nowhere any more; `outcome`: why, unless it was answered."""
         del self._attempts[attempt.key]
         del attempt.request.attempts[attempt.key]
@@ -424,7 +375,7 @@ class Gateway:
             failure = agent_pb2.Failure(reason=outcome.reason, status=int(outcome.status.value[0]))
         attempt.fleet.over(attempt.key, attempt.route, failure)
 
-    def _lost(self, attempt: _Attempt, reason: str) -> None:
+    def _lost(self, attempt: Attempt, reason: str) -> None:
         """An attempt was lost with a worker or a hop: its request goes another way, as far as the budget allows."""
         request = attempt.request
         self._end(attempt, Outcome(grpc.StatusCode.UNAVAILABLE, reason))
@@ -440,13 +391,13 @@ class Gateway:
             self._waiting[request] = None
             self._try_in_time(request)
             return
-        _finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, reason))
+        finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, reason))
 
-    def _try_in_time(self, request: _Request) -> None:
+    def _try_in_time(self, request: Request) -> None:
         try:
             self._try(request)
         except AgentError as error:
-            _finish(request, Outcome(status_of(error), str(error)))
+            finish(request, Outcome(status_of(error), str(error)))
 
     def _changed(self) -> None:
         """Another route may be open: those that wait try theirs, in the order in which they came."""
@@ -473,32 +424,20 @@ class Gateway:
                 attempt.fleet.bar(attempt.route)
                 self._lost(attempt, reason)
             else:
-                _finish(attempt.request, Outcome(status, reason))
+                finish(attempt.request, Outcome(status, reason))
         elif message.upstream in attempt.answers:
             try:
                 path = read_path(message, attempt.fleet.view.operators[message.upstream].depth)
             except InvalidInputError as error:
                 reason = f"answer of {message.upstream}: {error}"
-                _finish(attempt.request, Outcome(grpc.StatusCode.INTERNAL, reason))
+                finish(attempt.request, Outcome(grpc.StatusCode.INTERNAL, reason))
                 return
             if attempt.answers[message.upstream].add(path, message.tensor):
                 attempt.missing.discard(message.upstream)
             if not attempt.missing:
-                _finish(attempt.request, attempt)
+                finish(attempt.request, attempt)
 
 
 def _within_s(timeout_s: float) -> float:
     """How long an answer is waited for, so that the reason why there is none still reaches the client."""
     return timeout_s - min(_TELL_S, 0.1 * timeout_s)
-
-
-def _finish(request: _Request, found: Outcome | _Attempt) -> None:
-    if not request.done.done():
-        request.done.set_result(found)
-
-
-def _outputs(attempt: _Attempt) -> Iterator[tuple[str, agent_pb2.Tensor]]:
-    """Sink -> answer."""
-    for sink, answer in attempt.answers.items():
-        signature = attempt.fleet.signature(sink)
-        yield sink, answer.tensor(signature.outputs[GATEWAY] if signature else agent_pb2.TensorSpec())

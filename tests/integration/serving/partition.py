@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from jellybean_solver.plan_document import Document
+
+Crosses = Callable[[str, str], bool]
 
 
 def free_port() -> int:
@@ -87,10 +89,12 @@ class Link:
 class Run:
     """Gateway and agents of a plan, started by hand; those called cloud-* are on the other side of `link`.
 
-    `gateway`: a program to run instead of the gateway.
+    `gateway`: a program to run instead of the gateway. `crosses` says, of two names, whether the link is between them.
     """
 
-    def __init__(self, root: Path, document: Document, workers: tuple[str, ...], gateway: Path | None = None) -> None:
+    def __init__(
+        self, root: Path, document: Document, workers: tuple[str, ...], gateway: Path | None, crosses: Crosses
+    ) -> None:
         self.root, self.link = root, Link()
         ports = {name: free_port() for name in ("", *workers)}
         across = {name: self.link.through(port) for name, port in ports.items()}
@@ -98,7 +102,7 @@ class Run:
         (root / "plan.json").write_text(json.dumps(document))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for name, port in ports.items():
-            far = {other for other in ports if other.startswith("cloud") != name.startswith("cloud")}
+            far = {other for other in ports if crosses(name, other)}
             seen = {other: f"127.0.0.1:{(across if other in far else ports)[other]}" for other in ports}
             seen[name] = f"127.0.0.1:{port}"
             peers = root / f"peers-{name}.json"
@@ -131,10 +135,15 @@ class Run:
 
 @contextlib.contextmanager
 def run_over_a_link(
-    root: Path, document: Document, workers: tuple[str, ...], *, gateway: Path | None = None
+    root: Path,
+    document: Document,
+    workers: tuple[str, ...],
+    *,
+    gateway: Path | None = None,
+    crosses: Crosses = lambda one, other: one.startswith("cloud") != other.startswith("cloud"),
 ) -> Iterator[Run]:
     """A run that is ready; its processes end with it. `gateway`: a program to run instead of the gateway."""
-    run = Run(root, document, workers, gateway)
+    run = Run(root, document, workers, gateway, crosses)
     try:
         run.await_ready()
         yield run

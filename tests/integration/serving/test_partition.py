@@ -113,6 +113,27 @@ def test_what_must_be_delivered_waits_on_disk_for_the_link(tmp_path: Path, secon
         assert client.status().kept == 0
 
 
+def test_a_worker_that_the_gateway_reaches_and_another_does_not_is_gone_round(tmp_path: Path) -> None:
+    """The hop from edge-1 to cloud-1 alone is cut: one request a second tries it, and then goes the other way."""
+    document = plan(tmp_path, Deliver.IN_TIME, "edge-1", "cloud-1")
+    workers = ("edge-1", "cloud-1")
+    with (
+        run_over_a_link(tmp_path, document, workers, crosses=lambda *hop: set(hop) == set(workers)) as run,
+        Client(run.address) as client,
+    ):
+        with SteadyLoad(run.address, 25.0, factor=6.0, timeout_s=30.0) as load:
+            until(lambda: load.sent > 50)
+            run.link.cut()
+            until(lambda: client.status().retried > 0)
+            began_s, before = time.monotonic(), client.status().retried
+            time.sleep(3.0)
+            tried = client.status().retried - before
+            assert tried <= 2 * (time.monotonic() - began_s) + 2
+            assert client.status().state == "ready"  # both workers are there
+            run.link.heal()
+        load.check()
+
+
 def test_others_fail_at_their_deadline_and_say_why(tmp_path: Path) -> None:
     document = plan(tmp_path, Deliver.IN_TIME, "cloud-1")
     with run_over_a_link(tmp_path, document, ("edge-1", "cloud-1")) as run, Client(run.address) as client:

@@ -121,7 +121,7 @@ def test_one_that_keeps_sends_again_what_may_not_have_arrived_whole() -> None:
 
 def test_a_receiver_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "SILENT_S", 0.5)
-    receiver = Receiver(takes=0, credits=0, then="sleep")
+    receiver = Receiver(takes=1, credits=0, then="sleep")
     lost: list[tuple[str, list[str]]] = []
 
     async def test(address: str) -> None:

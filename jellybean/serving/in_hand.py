@@ -1,0 +1,76 @@
+"""A request that a gateway has in hand, its attempts, and what became of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import grpc
+
+from jellybean.serving.answers import SinkAnswer
+from jellybean.serving.fleet import Fleet
+from jellybean.serving.outcomes import Outcome
+from jellybean_agent.messages import GATEWAY
+from jellybean_protos.agent.v1 import agent_pb2
+
+
+@dataclass(eq=False, slots=True)
+class Attempt:
+    """One way of a request through a fleet. Its `key` is never used twice, whatever ids clients choose."""
+
+    key: str
+    request: Request
+    fleet: Fleet
+    route: int
+    answers: dict[str, SinkAnswer]
+    missing: set[str]
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A request in hand. Invariant: it is under way by `attempts`, or waits for a route, until it is `done`."""
+
+    inputs: Mapping[str, agent_pb2.Tensor]
+    until_s: float
+    done: asyncio.Future[Outcome | Attempt]
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    tries: int = 0
+    lost: str = ""  # why the last attempt was
+
+
+@dataclass(slots=True)
+class Figures:
+    """Requests since the start: how many, and the seconds from request to answer of all of them together."""
+
+    answered: int = 0
+    failed: int = 0  # or refused
+    refused: int = 0  # because too many were in hand
+    expired: int = 0  # their time was up
+    retried: int = 0  # attempts after the first
+    answered_s: float = 0.0
+    failed_s: float = 0.0
+    last_unix_s: float = 0.0  # 0: none yet
+
+    def count(self, outcome: Outcome | None, took_s: float) -> None:
+        self.last_unix_s = time.time()
+        if outcome is None:
+            self.answered += 1
+            self.answered_s += took_s
+        else:
+            self.failed += 1
+            self.failed_s += took_s
+            self.expired += outcome.status is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def finish(request: Request, found: Outcome | Attempt) -> None:
+    if not request.done.done():
+        request.done.set_result(found)
+
+
+def outputs_of(attempt: Attempt) -> Iterator[tuple[str, agent_pb2.Tensor]]:
+    """Sink -> answer."""
+    for sink, answer in attempt.answers.items():
+        signature = attempt.fleet.signature(sink)
+        yield sink, answer.tensor(signature.outputs[GATEWAY] if signature else agent_pb2.TensorSpec())
