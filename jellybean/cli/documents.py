@@ -23,6 +23,7 @@ class Example(StrEnum):
     """Projects that `init` can copy."""
 
     DIGITS = "digits"
+    SPLIT = "split"
     VQA = "vqa"
     TWO_WORKFLOWS = "two-workflows"
 
@@ -32,6 +33,14 @@ _STEPS = {
         ("profile", "measure its models on this machine"),
         ("plan", "choose models, place operators"),
         ("simulate", "predict latency and the highest rate"),
+        ("up --detach", "serve the plan here"),
+        ("bench", "measure it under its own load"),
+        ("report", "predicted beside measured"),
+        ("down", "stop it"),
+    ),
+    Example.SPLIT: (
+        ("profile", "measure its models and their stages on this machine"),
+        ("plan", "choose a model, where to cut it, and where its stages run"),
         ("up --detach", "serve the plan here"),
         ("bench", "measure it under its own load"),
         ("report", "predicted beside measured"),
@@ -60,7 +69,7 @@ class Schema(StrEnum):
 @app.command(epilog=example("jellybean init digits my-digits", "jellybean init vqa my-vqa"))
 def init(
     name: Annotated[
-        Example, typer.Argument(metavar="EXAMPLE", help="digits (runs here), vqa (published figures) or two-workflows.")
+        Example, typer.Argument(metavar="EXAMPLE", help="digits or split (run here), vqa (published figures) or two-workflows.")
     ],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make; must not exist or be empty.")],
 ) -> None:

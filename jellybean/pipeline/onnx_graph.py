@@ -171,7 +171,7 @@ class OnnxGraph:
         early: dict[int, list[int]] = {}  # node -> nodes that only prepare its input
         for index in self.live:
             own = [*early.pop(index, []), index]
-            reader = self._prepares(index, made)
+            reader = self._prepare(own, made)
             follows = self._follows(index, made)
             if reader is not None:
                 early.setdefault(reader, []).extend(own)
@@ -193,9 +193,9 @@ class OnnxGraph:
             return -1
         return self.maker[source] if made[sent].nbytes <= made[source].nbytes else -1
 
-    def _prepares(self, index: int, made: Mapping[str, Made]) -> int | None:
-        """The node whose layer a node begins: the one that reads alone what it enlarges."""
-        source, sent = self._unary(index, made)
+    def _prepare(self, nodes: Sequence[int], made: Mapping[str, Made]) -> int | None:
+        """The node whose layer a chain of nodes begins: the one that reads alone what they enlarge."""
+        source, sent = self._unary(nodes[0], made)[0], self._unary(nodes[-1], made)[1]
         if source is None or sent is None or made[sent].nbytes <= made[source].nbytes:
             return None
         return self._reader(sent)

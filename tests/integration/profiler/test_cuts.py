@@ -171,3 +171,26 @@ def test_an_interrupted_profile_goes_on(folder: Path) -> None:
     ]
     assert len((folder / ".jellybean/profile-cache/finished.jsonl").read_text().splitlines()) == len(lines)
     assert all(json.loads(line)["key"] for line in lines)
+
+
+@pytest.mark.alone
+def test_served_cut_as_whole(folder: Path) -> None:
+    """Pictures stay at the edge, where the tail may not run: what is answered is what the whole model says."""
+    settings = ["sources.picture.stays_in=[edge]", "workers.box.memory=1 GiB"]
+    with np.load(folder / "data/heldout.npz") as data:
+        requests = {name: data[name][:3] for name in ("picture", "a", "b")}
+    sha256 = hashlib.sha256((folder / "models/conv.onnx").read_bytes()).hexdigest()
+    whole = Executor(folder / "models/conv.onnx", sha256, ["picture"], batch=3).run((requests["picture"],)).outputs
+    project = load_project(folder, settings)
+    cut = build_cuts(project)["look"][-1]
+    problem = cut_problem(build_problem(project), {"look": cut})
+    apart = {"look.head": ("edge",), "look": ("cloud",)}
+    operators = tuple(replace(one, tiers=apart.get(one.name)) for one in problem.operators)
+    plan = solve(replace(problem, operators=operators)).plan
+    assert plan is not None
+    assert [one.layers for one in planned_cuts(plan)] == [cut.head.stage.last if cut.head.stage else 0]
+    with Launch(folder, plan) as running, Client(running.gateway_address) as client:
+        for row in range(3):
+            answer = client.infer({name: rows[row : row + 1] for name, rows in requests.items()})
+            assert set(answer) == {"look", "think"}
+            np.testing.assert_allclose(answer["look"], whole["scores"][row : row + 1], rtol=0, atol=1e-5)
