@@ -69,7 +69,8 @@ class Schema(StrEnum):
 @app.command(epilog=example("jellybean init digits my-digits", "jellybean init vqa my-vqa"))
 def init(
     name: Annotated[
-        Example, typer.Argument(metavar="EXAMPLE", help="digits or split (run here), vqa (published figures) or two-workflows.")
+        Example,
+        typer.Argument(metavar="EXAMPLE", help="digits or split (run here), vqa (published figures) or two-workflows."),
     ],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make; must not exist or be empty.")],
 ) -> None:

@@ -1,4 +1,4 @@
-"""The split example, profiled, planned, served and measured: cheaper than every plan of whole models, and as predicted."""
+"""The split example, profiled, planned, served, measured: cheaper than every plan of whole models, and as predicted."""
 
 from __future__ import annotations
 

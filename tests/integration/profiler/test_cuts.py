@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,14 @@ from jellybean.planning import current_plan, plan_project, save_plan
 from jellybean.profiler import profile
 from jellybean.replanning import replan_project
 from jellybean.report.plan_view import cut_lines
+from jellybean.serving import launcher
+from jellybean.serving.client import Client
 from jellybean_agent.executor import Executor
-from jellybean_solver.cuts import as_planned, planned_cuts
+from jellybean_solver.cuts import as_planned, cut_problem, planned_cuts
 from jellybean_solver.evaluate import evaluate
+from jellybean_solver.plan_document import to_document
 from jellybean_solver.replan import Verdict
+from jellybean_solver.solve import solve
 from tests.unit.pipeline.onnx_models import conv_net, skip_net
 
 WORKFLOW = """\
@@ -189,8 +194,12 @@ def test_served_cut_as_whole(folder: Path) -> None:
     plan = solve(replace(problem, operators=operators)).plan
     assert plan is not None
     assert [one.layers for one in planned_cuts(plan)] == [cut.head.stage.last if cut.head.stage else 0]
-    with Launch(folder, plan) as running, Client(running.gateway_address) as client:
-        for row in range(3):
-            answer = client.infer({name: rows[row : row + 1] for name, rows in requests.items()})
-            assert set(answer) == {"look", "think"}
-            np.testing.assert_allclose(answer["look"], whole["scores"][row : row + 1], rtol=0, atol=1e-5)
+    launcher.up(folder, to_document(plan))
+    try:
+        with Client.of(folder) as client:
+            for row in range(3):
+                answer = client.infer({name: rows[row : row + 1] for name, rows in requests.items()})
+                assert set(answer) == {"look", "think"}
+                np.testing.assert_allclose(answer["look"], whole["scores"][row : row + 1], rtol=0, atol=1e-5)
+    finally:
+        launcher.down(folder, timeout_s=1.0)
