@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jellybean.documents import Project, build_cuts, build_problem
-from jellybean.documents.places import Place, Places
+from jellybean.documents import AnyProject, SharedProject, build_cuts, build_problem
+from jellybean.documents.places import Place, Places, places_of
 from jellybean.documents.units import (
     BANDWIDTH,
     DURATION,
@@ -29,7 +29,7 @@ from jellybean.planning import plan_project
 from jellybean.simulation import SEEDS, simulated_p99_s
 from jellybean_solver.cuts import PlannedCut, as_planned, planned_cuts
 from jellybean_solver.explanation import Explanation, explain
-from jellybean_solver.problem import Problem, Sharing
+from jellybean_solver.problem import OF_WORKFLOW, Problem, Sharing
 from jellybean_solver.requirements import Kind, Requirement
 from jellybean_solver.resolving import Means
 from jellybean_solver.why_not import Question
@@ -78,7 +78,7 @@ def _stated(conflict: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def explain_project(
-    project: Project,
+    project: AnyProject,
     overrides: Sequence[str] = (),
     why_not: Sequence[str] = (),
     *,
@@ -93,7 +93,7 @@ def explain_project(
         if plan is not None:
             problem, given = as_planned(problem, cuts, plan), planned_cuts(plan)
     questions = parse_questions(problem, why_not)
-    places = _Requirements(project, Places(project.directory, overrides))
+    places = _Requirements(project, places_of(project, overrides))
     means = Means(
         time_limit_s=time_limit_s,
         clock=time.monotonic,
@@ -151,7 +151,7 @@ def _near(word: str, known: Sequence[str]) -> str:
 class _Requirements:
     """Requirements of a problem as values of its documents."""
 
-    def __init__(self, project: Project, places: Places) -> None:
+    def __init__(self, project: AnyProject, places: Places) -> None:
         self.project, self.places = project, places
 
     def exclusive(self, problem: Problem) -> tuple[tuple[str, ...], ...]:
@@ -175,10 +175,10 @@ class _Requirements:
     def _paths(self, requirement: Requirement) -> list[tuple[Any, ...]]:
         kind, subjects = requirement.kind, requirement.subjects
         paths: dict[Kind, Callable[[], list[tuple[Any, ...]]]] = {
-            Kind.ACCURACY: lambda: [("workflow", "slo", "accuracy")],
-            Kind.BUDGET: lambda: [("workflow", "slo", "budget")],
-            Kind.LATENCY_P99: lambda: [("workflow", "slo", "latency_p99")],
-            Kind.RATE: lambda: [("workflow", "sources", name, "rate") for name in subjects],
+            Kind.ACCURACY: lambda: [(_document(*subjects), "slo", "accuracy")],
+            Kind.BUDGET: lambda: [self._budget()],
+            Kind.LATENCY_P99: lambda: [(_document(*subjects), "slo", "latency_p99")],
+            Kind.RATE: lambda: [(document, "sources", name, "rate") for document, name in map(_own, subjects)],
             Kind.UTILISATION: lambda: [("infrastructure", "limits", "utilisation")],
             Kind.SHARING: lambda: [self._sharing(subjects[0])],
             Kind.RESIDENCY: lambda: self._residency(*subjects),
@@ -192,24 +192,43 @@ class _Requirements:
         own = self.project.infrastructure.workers[pool].sharing is not None
         return ("infrastructure", "workers", pool, "sharing") if own else ("infrastructure", "limits", "sharing")
 
+    def _budget(self) -> tuple[Any, ...]:
+        if isinstance(self.project, SharedProject):
+            return ("infrastructure", "limits", "budget")
+        return ("workflow", "slo", "budget")
+
     def _residency(self, name: str, downstream: str | None = None) -> list[tuple[Any, ...]]:
         """Of an operator its tiers; of an edge what it or its source says of where its data may be."""
+        document, name = _own(name)
         if downstream is None:
-            return [("workflow", "operators", name, "tiers")]
-        inputs = self.project.workflow.operators[downstream].inputs
+            return [(document, "operators", name, "tiers")]
+        downstream = _own(downstream)[1]
+        project = self.project.workflows[document] if isinstance(self.project, SharedProject) else self.project
+        inputs = project.workflow.operators[downstream].inputs
         paths: list[tuple[Any, ...]] = [
-            ("workflow", "operators", downstream, "inputs", index, "stays_in")
+            (document, "operators", downstream, "inputs", index, "stays_in")
             for index, edge in enumerate(inputs)
             if edge.upstream == name and edge.stays_in is not None
         ]
-        source = self.project.workflow.sources.get(name)
+        source = project.workflow.sources.get(name)
         if source is not None and source.stays_in is not None:
-            paths.append(("workflow", "sources", name, "stays_in"))
+            paths.append((document, "sources", name, "stays_in"))
         return paths
 
     def _link(self, ends: tuple[str, ...]) -> int:
         links = self.project.infrastructure.links
         return next(i for i, link in enumerate(links) if (link.upstream_tier, link.downstream_tier) == ends)
+
+
+def _document(workflow: str = "") -> str:
+    """As `Places` calls the document of one of several workflows, or of the only one."""
+    return workflow or "workflow"
+
+
+def _own(name: str) -> tuple[str, str]:
+    """The document that a source or operator stands in, and its name there."""
+    workflow, _, own = name.rpartition(OF_WORKFLOW)
+    return _document(workflow), own
 
 
 _UNITS = {

@@ -213,7 +213,7 @@ def latency_breach(plan: Plan, *, seeds: int = SEEDS) -> LatencyBreach | None:
     seeds = 1 if _many_sites(plan) else seeds
     found: dict[str, list[float]] = {name: [] for name in targets_s}
     for seed in range(seeds):
-        for name, p99_s in _simulated_p99s(plan, seed).items():
+        for name, p99_s in simulated_p99_s(plan, seed=seed).items():
             if name in found:
                 found[name].append(p99_s)
         if all(_is_kept(found[name], target_s, seeds) for name, target_s in targets_s.items()):
@@ -250,20 +250,14 @@ def _simulated(p99_s: Sequence[float]) -> str:
     return f"{len(p99_s)} simulations, {_ms(p99_s[0])} to {_ms(p99_s[-1])},"
 
 
-def simulated_p99_s(plan: Plan, *, seed: int = 0) -> float:
-    """The p99 latency of one simulation; the median over the first `SEEDS` is what `check_latency` decides by."""
-    return _simulated_once(plan, seed).latency_p99_s
+def simulated_p99_s(plan: Plan, *, seed: int = 0) -> Mapping[str, float]:
+    """The p99 latencies of one simulation by workflow, of one alone under no name.
 
-
-def _simulated_p99s(plan: Plan, seed: int) -> Mapping[str, float]:
-    """By workflow; of one alone under no name."""
-    result = _simulated_once(plan, seed)
-    return {name: own.latency_p99_s for name, own in result.workflows.items()} or {"": result.latency_p99_s}
-
-
-def _simulated_once(plan: Plan, seed: int) -> SimulationResult:
+    The median over the first `SEEDS` is what `check_latency` decides by.
+    """
     duration_s = _duration_s(request_streams(plan), least_s=0.0)
-    return simulate_plan(plan, seed=seed, duration_s=duration_s)
+    result = simulate_plan(plan, seed=seed, duration_s=duration_s)
+    return {name: own.latency_p99_s for name, own in result.workflows.items()} or {"": result.latency_p99_s}
 
 
 def brains(plan: Plan) -> Mapping[str, Brain]:

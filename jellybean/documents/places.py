@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents.layout import files_of
-from jellybean.documents.overrides import apply_overrides
+from jellybean.documents.layout import INFRASTRUCTURE_FILE, WORKFLOW_FILE, files_of
+from jellybean.documents.overrides import apply_overrides, apply_overrides_of
 from jellybean.documents.reader import DocPath, Tree, dotted, read_file
+from jellybean.documents.shared import AnyProject, SharedProject
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,35 @@ class Place:
 
 
 class Places:
-    """The places of a project's documents, `--set` options applied."""
+    """The places of a project's documents, `--set` options applied.
 
-    def __init__(self, directory: Path, overrides: Sequence[str] = ()) -> None:
-        self._trees = {name: read_file(file) for name, file in files_of(directory).items() if name != "profiles"}
-        apply_overrides(self._trees, overrides)
+    By `workflow` and `infrastructure`; where workflows share a fleet, by their names and `infrastructure`.
+    """
+
+    def __init__(self, trees: Mapping[str, Tree], *, qualified: bool = False) -> None:
+        """`qualified`: paths into a workflow's document begin with its name."""
+        self._trees, self._qualified = trees, qualified
 
     def of(self, document: str, *path: str | int) -> Place:
-        """The place of a value of `workflow` or `infrastructure`."""
+        """The place of a value."""
         tree = self._trees[document]
         value = _value(tree, path)
         mark = tree.place(path, key=True)
-        return Place(mark.file, mark.line, dotted(path), None if value is None else _text(value))
+        within = (document,) if self._qualified and document != "infrastructure" else ()
+        return Place(mark.file, mark.line, dotted((*within, *path)), None if value is None else _text(value))
+
+
+def places_of(project: AnyProject, overrides: Sequence[str] = ()) -> Places:
+    """The places of the documents that a project was read from, with the same overrides."""
+    if not isinstance(project, SharedProject):
+        files = files_of(project.directory)
+        trees = {name: read_file(file) for name, file in files.items() if name != "profiles"}
+        apply_overrides(trees, overrides)
+        return Places(trees)
+    fleet = read_file(project.directory / INFRASTRUCTURE_FILE)
+    own = {name: {"workflow": read_file(p.directory / WORKFLOW_FILE)} for name, p in project.workflows.items()}
+    apply_overrides_of(fleet, own, overrides)
+    return Places({"infrastructure": fleet, **{n: trees["workflow"] for n, trees in own.items()}}, qualified=True)
 
 
 def _text(value: Any) -> str:

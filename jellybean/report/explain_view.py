@@ -203,7 +203,8 @@ def _changes(changes: Sequence[Change]) -> Table:
         if change.delta_usd_per_h is None:
             table.add_row(words, "", "", Text(f"no plan: {change.reason}", "dim"))
             continue
-        reached = f"accuracy {units.accuracy(change.accuracy)}; " if "accuracy" in change.kind else ""
+        stated = "accuracy" in change.kind and change.accuracy is not None
+        reached = f"accuracy {units.accuracy(change.accuracy)}; " if stated else ""
         happens = f"{reached}{'; '.join(change.differences) or 'the same variants and workers'}"
         if not change.holds:
             happens = f"refused: {change.reason}"

@@ -211,16 +211,20 @@ class _Easing:
         hint = self.hints.nearest_accuracy if self.hints is not None else None
         if hint is not None and hint < high:
             best = self._better(best, hint)
-        if _accuracy(best) is None:  # not in the profile; any accuracy that is will do
+        if self._reached(best) is None:  # not in the profile; any accuracy that is will do
             best = self._better(best, 0.0)
-        while (low := _accuracy(best)) is not None and high - low > STEP:
+        while (low := self._reached(best)) is not None and high - low > STEP:
             best = self._better(best, low + STEP)
-            if _accuracy(best) == low:
+            if self._reached(best) == low:
                 break
-            middle = ((_accuracy(best) or low) + high) / 2
+            middle = ((self._reached(best) or low) + high) / 2
             halfway = self._better(best, middle)
             best, high = halfway, middle if halfway is best else high
-        return _accuracy(best), best
+        return self._reached(best), best
+
+    def _reached(self, answer: Answer) -> float | None:
+        """The accuracy of an answer's plan, of the workflow in question."""
+        return None if answer.plan is None else accuracy_of(answer.plan, self.requirement)
 
     def _better(self, best: Answer, target: float) -> Answer:
         """The plan that reaches a target, or `best` when there is none."""
@@ -259,7 +263,8 @@ class _Easing:
 
     def latency(self, dropped: Answer, plan: Plan) -> Eased:
         """What the cheapest plan without the target takes."""
-        predicted = (self.resolver.p99_s(plan, thorough=thorough) for thorough in (True, False))
+        workflow = "".join(self.requirement.subjects)
+        predicted = (self.resolver.p99_s(plan, workflow, thorough=thorough) for thorough in (True, False))
         return max((p99_s for p99_s in predicted if p99_s is not None), default=None), dropped
 
     def count(self, dropped: Answer, plan: Plan) -> Eased:
@@ -296,7 +301,8 @@ class _Easing:
         plan = answer.plan
         if plan is None:
             return Relaxation(self.requirement, None)
-        return Relaxation(self.requirement, True, value, plan.cost.total_usd_per_h, plan.accuracy, self.known)
+        accuracy = accuracy_of(plan, self.requirement)
+        return Relaxation(self.requirement, True, value, plan.cost.total_usd_per_h, accuracy, self.known)
 
 
 _EASINGS: dict[Kind, Callable[[_Easing, Answer, Plan], Eased]] = {
@@ -311,18 +317,21 @@ _EASINGS: dict[Kind, Callable[[_Easing, Answer, Plan], Eased]] = {
 }
 
 
-def _accuracy(answer: Answer) -> float | None:
-    return answer.plan.accuracy if answer.plan is not None else None
+def accuracy_of(plan: Plan, requirement: Requirement) -> float | None:
+    """A plan's accuracy; of several workflows that of the one in question."""
+    if not plan.workflows or requirement.kind is not Kind.ACCURACY:
+        return plan.accuracy
+    return next(workflow.accuracy for workflow in plan.workflows if workflow.name == requirement.subjects[0])
 
 
 def used_of(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> float | None:
     """What a plan uses of a requirement, in its unit; None when that is not known."""
     subjects = requirement.subjects
     uses: dict[Kind, Callable[[], float | None]] = {
-        Kind.ACCURACY: lambda: plan.accuracy,
+        Kind.ACCURACY: lambda: accuracy_of(plan, requirement),
         Kind.RATE: lambda: requirement.value,
         Kind.BUDGET: lambda: plan.cost.total_usd_per_h,
-        Kind.LATENCY_P99: lambda: resolver.p99_s(plan, thorough=True),
+        Kind.LATENCY_P99: lambda: resolver.p99_s(plan, "".join(subjects), thorough=True),
         Kind.UTILISATION: lambda: max(evaluate(problem, plan).loads.values(), default=0.0),
         Kind.SHARING: lambda: None,
         Kind.RESIDENCY: lambda: None,

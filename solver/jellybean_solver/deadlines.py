@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jellybean_solver.plan import Plan
-from jellybean_solver.problem import OF_WORKFLOW, Problem
+from jellybean_solver.problem import Problem
 
 
 def deadline_s(of: Problem | Plan) -> float | None:
@@ -31,4 +31,4 @@ def shares(of: Problem | Plan) -> Mapping[str, float]:
 
 def share_of(problem: Problem, operator: str) -> float | None:
     """That of an operator's workflow; None for one that is asked for nothing."""
-    return shares(problem).get(operator.partition(OF_WORKFLOW)[0] if problem.workflows else "")
+    return shares(problem).get(problem.workflow_of(operator))

@@ -12,7 +12,6 @@ from typing import Any
 
 from jellybean_solver.conflicts import Conflict, conflict, used_of
 from jellybean_solver.errors import OutOfTimeError
-from jellybean_solver.infeasible import scaled
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Problem
 from jellybean_solver.requirements import Kind, Requirement, eased, requirements, without
@@ -156,19 +155,24 @@ class _Explainer:
                     yield changed, "variant", subject, f"with {operator.name} {variant.name}"
 
     def _values(self) -> Iterator[Changed]:
-        """Accuracy a point up and down and at its next step, all rates a tenth up."""
-        target, accuracy = self.problem.slo.accuracy, self.plan.accuracy
-        if target is not None:
+        """Accuracy a point up and down and at its next step, all rates a tenth up; of each workflow by itself."""
+        asked = [(r, r.value) for r in self.requirements if r.kind is Kind.ACCURACY and r.value is not None]
+        for requirement, target in asked:
+            of = "".join(f" of {name}" for name in requirement.subjects)
             for step in (ACCURACY_POINT, -ACCURACY_POINT):
-                words = f"accuracy target {target + step:g} ({step:+g})"
-                yield self._aimed(target + step), "accuracy", f"{step:+g}", words
-        if accuracy is not None:
-            words = f"accuracy above this plan's {accuracy:g}"
-            yield self._aimed(accuracy + NEXT), "next_accuracy", "next", words
-        yield scaled(self.problem, 1 + MORE), "rate", f"+{MORE * 100:g} %", f"{MORE * 100:g} % more requests"
-
-    def _aimed(self, target: float) -> Problem:
-        return replace(self.problem, slo=replace(self.problem.slo, accuracy=target))
+                words = f"accuracy target{of} {target + step:g} ({step:+g})"
+                yield eased(self.problem, requirement, target + step), "accuracy", f"{step:+g}", words
+        known = {w.name: w.accuracy for w in self.plan.workflows} or {"": self.plan.accuracy}
+        for name, accuracy in known.items():
+            if accuracy is not None:
+                of = f" of {name}" if name else ""
+                aimed = eased(self.problem, Requirement(Kind.ACCURACY, (name,) if name else ()), accuracy + NEXT)
+                yield aimed, "next_accuracy", "next", f"accuracy{of} above this plan's {accuracy:g}"
+        for requirement in self.requirements:
+            if requirement.kind is Kind.RATE:
+                of = f" of {self.problem.workflow_of(requirement.subjects[0])}" if self.problem.workflows else ""
+                words = f"{MORE * 100:g} % more requests{of}"
+                yield eased(self.problem, requirement, 1 + MORE), "rate", f"+{MORE * 100:g} %", words
 
     def _limits(self) -> Iterator[Limit]:
         binding = {requirement for group in self._groups() for requirement in self._suspects(group)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -63,9 +63,12 @@ class Effort:
     holds: Callable[[Problem], bool]
 
 
-def scaled(problem: Problem, factor: float) -> Problem:
-    """The problem with all rates multiplied."""
-    sources = tuple(replace(source, rate_per_s=source.rate_per_s * factor) for source in problem.sources)
+def scaled(problem: Problem, factor: float, names: Collection[str] | None = None) -> Problem:
+    """The problem with all rates multiplied, or those of some sources."""
+    sources = tuple(
+        replace(source, rate_per_s=source.rate_per_s * factor) if names is None or source.name in names else source
+        for source in problem.sources
+    )
     return replace(problem, sources=sources)
 
 

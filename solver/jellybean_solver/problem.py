@@ -243,6 +243,10 @@ class Problem:
         if any(variant.ratios for operator in self.operators for variant in operator.variants):
             object.__setattr__(self, "operators", with_ratios(self.operators, min))
 
+    def workflow_of(self, name: str) -> str:
+        """Whose a source or operator is; empty where there is one workflow."""
+        return name.partition(OF_WORKFLOW)[0] if self.workflows else ""
+
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
         """All edges, by downstream operator in topological order."""

@@ -12,8 +12,9 @@ from enum import StrEnum
 from typing import Any
 
 from jellybean_solver.infeasible import scaled
-from jellybean_solver.problem import Operator, Pool, Problem, Sharing, request_s
+from jellybean_solver.problem import Operator, Pool, Problem, Sharing, Slo, request_s
 from jellybean_solver.ratios import plain
+from jellybean_solver.together import slo_of, with_slo
 
 LEAST_RATE = 1e-6  # share of the rates that stands for none: a rate of 0 asks for no plan at all
 
@@ -38,7 +39,7 @@ class Requirement:
     """One requirement.
 
     `subjects`: its pool, its link's two tiers, its sources, its exclusive pools, its operator or its edge's two ends;
-    else empty.
+    of accuracy and latency its workflow, where there are several; else empty.
 
     `value` is in the kind's unit; None for sharing and residency, which have no more and less.
     """
@@ -61,17 +62,13 @@ def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None =
     slo = problem.slo
     if exclusive is None:
         exclusive = [(pool.name,) for pool in problem.pools if pool.sharing is Sharing.EXCLUSIVE]
-    sources = tuple(source.name for source in problem.sources)
-    rates = " and ".join(f"{s.name} {s.rate_per_s:g}/s{problem.in_each(s.tier)}" for s in problem.sources)
-    found = [Requirement(Kind.RATE, sources, 1.0, f"the rate of {rates}")]
-    if slo.accuracy is not None:
-        found.insert(0, Requirement(Kind.ACCURACY, (), slo.accuracy, f"the accuracy target of {slo.accuracy:g}"))
+    parts = [_Part(w.name, w.slo, w.owns) for w in problem.workflows] or [_Part("", slo, lambda name: True)]
+    found = [one for part in parts if (one := part.accuracy()) is not None]
+    found += [part.rate(problem) for part in parts]
     if slo.budget_usd_per_h is not None:
         words = f"the budget of {slo.budget_usd_per_h:g} USD/h"
         found.append(Requirement(Kind.BUDGET, (), slo.budget_usd_per_h, words))
-    if slo.latency_p99_s is not None:
-        words = f"the p99 latency of {slo.latency_p99_s * 1e3:g} ms"
-        found.append(Requirement(Kind.LATENCY_P99, (), slo.latency_p99_s, words))
+    found += [one for part in parts if (one := part.latency()) is not None]
     if problem.utilisation < 1.0:
         words = f"the utilisation cap of {problem.utilisation:g}"
         found.append(Requirement(Kind.UTILISATION, (), problem.utilisation, words))
@@ -80,6 +77,41 @@ def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None =
     found += _of_places(problem)
     found += _of_pools(problem)
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is asked of one workflow; its name is empty where there is no other."""
+
+    name: str
+    slo: Slo
+    owns: Callable[[str], bool]
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return (self.name,) if self.name else ()
+
+    @property
+    def of(self) -> str:
+        return f" of {self.name}" if self.name else ""
+
+    def accuracy(self) -> Requirement | None:
+        target = self.slo.accuracy
+        if target is None:
+            return None
+        return Requirement(Kind.ACCURACY, self.subjects, target, f"the accuracy target of {target:g}{self.of}")
+
+    def rate(self, problem: Problem) -> Requirement:
+        sources = [source for source in problem.sources if self.owns(source.name)]
+        rates = " and ".join(f"{s.name} {s.rate_per_s:g}/s{problem.in_each(s.tier)}" for s in sources)
+        return Requirement(Kind.RATE, tuple(source.name for source in sources), 1.0, f"the rate of {rates}")
+
+    def latency(self) -> Requirement | None:
+        target_s = self.slo.latency_p99_s
+        if target_s is None:
+            return None
+        words = f"the p99 latency of {target_s * 1e3:g} ms{self.of}"
+        return Requirement(Kind.LATENCY_P99, self.subjects, target_s, words)
 
 
 def _of_links(problem: Problem) -> Iterable[Requirement]:
@@ -145,7 +177,10 @@ def _enough(problem: Problem, name: str) -> int:
 
 def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:
     def change(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
-        return replace(problem, slo=replace(problem.slo, **{field: value if math.isfinite(value) else None}))
+        eased = {field: value if math.isfinite(value) else None}
+        if subjects:  # one of several workflows
+            return with_slo(problem, subjects[0], replace(slo_of(problem, subjects[0]), **eased))
+        return replace(problem, slo=replace(problem.slo, **eased))
 
     return change
 
@@ -181,7 +216,7 @@ _NOTHING = {Kind.RATE: LEAST_RATE, Kind.UTILISATION: 1.0}  # of all other kinds:
 
 _CHANGES: dict[Kind, Callable[[Problem, tuple[str, ...], float], Problem]] = {
     Kind.ACCURACY: _slo("accuracy"),
-    Kind.RATE: lambda problem, subjects, value: scaled(problem, value),
+    Kind.RATE: lambda problem, subjects, value: scaled(problem, value, subjects),
     Kind.BUDGET: _slo("budget_usd_per_h"),
     Kind.LATENCY_P99: _slo("latency_p99_s"),
     Kind.UTILISATION: lambda problem, subjects, value: replace(problem, utilisation=value),

@@ -27,14 +27,15 @@ def _silent(done: float, total: float, label: str) -> None:
 class Means:
     """What explaining may use. A time limit needs a clock; `advance` is told questions done, all, and what is next.
 
-    `p99_s(plan, seed)` simulates a plan's p99 latency; without it latency is what the solver says it is. Of the plan in
-    question the median over `seeds` decides, or over those that half of the time allows.
+    `p99_s(plan, seed)` simulates the p99 latency of each workflow, of one alone under no name; without it latency is
+    what the solver says it is. Of the plan in question the median over `seeds` decides, or over those that half of the
+    time allows.
     `exclusive` groups exclusive pools, see `requirements`.
     """
 
     time_limit_s: float | None = None
     clock: Callable[[], float] | None = None
-    p99_s: Callable[[Plan, int], float] | None = None
+    p99_s: Callable[[Plan, int], Mapping[str, float]] | None = None
     seeds: int = 5
     advance: Callable[[float, float, str], None] = _silent
     exclusive: tuple[tuple[str, ...], ...] | None = None
@@ -127,7 +128,7 @@ class Resolver:
                 raise SolverError("a time limit needs a clock, for example time.monotonic")
             self._middle = means.clock() + means.time_limit_s / 2
             self._end = self._middle + means.time_limit_s / 2
-        self._p99_s: dict[object, float] = {}
+        self._p99_s: dict[object, Mapping[str, float]] = {}
 
     @property
     def solved(self) -> int:
@@ -151,8 +152,8 @@ class Resolver:
         self.means.advance(self.done, self.expected, label)
         return answer
 
-    def p99_s(self, plan: Plan, *, thorough: bool = False) -> float | None:
-        """The plan's simulated p99 latency; None without a simulation, or time for it. Alike plans are simulated once.
+    def p99_s(self, plan: Plan, workflow: str = "", *, thorough: bool = False) -> float | None:
+        """A plan's simulated p99 latency; None without a simulation, or time for it. Alike plans are simulated once.
 
         A thorough one is made at least once, whatever the time: without it nothing is known of the plan in question.
         """
@@ -167,8 +168,8 @@ class Resolver:
             found = [self.means.p99_s(plan, 0)]
             while thorough and len(found) < self.means.seeds and not self._past(self._middle):
                 found.append(self.means.p99_s(plan, len(found)))
-            self._p99_s[key] = median(found)
-        return self._p99_s[key]
+            self._p99_s[key] = {name: median(one[name] for one in found) for name in found[0]}
+        return self._p99_s[key][workflow]
 
     def _past(self, end: float) -> bool:
         return self.means.clock is not None and self.means.clock() >= end
@@ -188,15 +189,17 @@ class Resolver:
         return self._quick_enough(problem, solution.status, solution.plan, thorough)
 
     def _quick_enough(self, problem: Problem, status: str, plan: Plan, thorough: bool) -> Answer:
-        target_s = problem.slo.latency_p99_s
-        if target_s is None or self.means.p99_s is None:
-            return Answer(status, plan)
-        p99_s = self.p99_s(plan, thorough=thorough)
-        if p99_s is None:
-            return Answer("unknown", None, "time ended before its p99 latency was simulated")
-        if p99_s > target_s:
-            reason = f"the cheapest plan's p99 latency would be {duration(p99_s)}, above {duration(target_s)}"
-            return Answer("refused", plan, reason)
+        asked = {w.name: w.slo.latency_p99_s for w in problem.workflows} or {"": problem.slo.latency_p99_s}
+        for name, target_s in asked.items():
+            if target_s is None or self.means.p99_s is None:
+                continue
+            p99_s = self.p99_s(plan, name, thorough=thorough)
+            if p99_s is None:
+                return Answer("unknown", None, "time ended before its p99 latency was simulated")
+            if p99_s > target_s:
+                of = f" of {name}" if name else ""
+                would = f"would be {duration(p99_s)}, above {duration(target_s)}"
+                return Answer("refused", plan, f"the cheapest plan's p99 latency{of} {would}")
         return Answer(status, plan)
 
     def _allowed_s(self, thorough: bool) -> float | None:

@@ -124,6 +124,18 @@ def test_a_trace_that_breaks_one_of_them_is_told_with_its_name(
     assert "doors.sources.camera.rate=" in (found["hint"]["command"] or " ".join(found["hint"]["reasons"]))
 
 
+def test_explain_names_each_and_its_lines(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "explain", shop, "--set", "limits.utilisation=1", "--why-not", "tills/count@box")
+    limits = {(limit["kind"], *limit["subjects"]): limit for limit in found["limits"]}
+    (place,) = limits["rate", "doors/camera"]["places"]
+    assert place["path"] == "doors.sources.camera.rate"
+    assert (place["file"], place["line"]) == (f"{shop}/workflows/doors/workflow.yaml", 3)
+    assert found["why_not"][0]["verdict"] == "used"
+    infeasible = answer(capsys, "explain", shop, "--set", "tills.sources.camera.rate=90/s", status=3)
+    settings = [text for item in infeasible["conflict"]["requirements"] for text in item["settings"]]
+    assert any(text.startswith("tills.sources.camera.rate=") for text in settings)
+
+
 def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     cheapest = answer(capsys, "plan", shop)["cost_usd_per_h"]["total"]
     kept = answer(capsys, "plan", shop, "--set", "doors.slo.latency_p99=150 ms")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import build_problem, load_project
-from jellybean.documents.places import Places
+from jellybean.documents.places import places_of
 from jellybean.documents.units import BANDWIDTH, RATE, SIZE, Kind, parse_quantity
 from jellybean.errors import DocumentError
 from jellybean.explain import _rounded, parse_questions
@@ -17,7 +17,7 @@ VQA = Path(__file__).parents[3] / "examples" / "vqa"
 
 
 def test_a_value_is_told_with_its_file_line_and_text() -> None:
-    place = Places(VQA).of("workflow", "slo", "accuracy")
+    place = places_of(load_project(VQA)).of("workflow", "slo", "accuracy")
     line = (VQA / "workflow.yaml").read_text().splitlines().index("slo: {accuracy: 56}") + 1
 
     assert (place.line, place.path, place.written) == (line, "slo.accuracy", "56")
@@ -25,7 +25,7 @@ def test_a_value_is_told_with_its_file_line_and_text() -> None:
 
 
 def test_an_override_and_a_default_are_told_as_such() -> None:
-    places = Places(VQA, ["slo.accuracy=57", "workers.cpu-1.count=null"])
+    places = places_of(load_project(VQA), ["slo.accuracy=57", "workers.cpu-1.count=null"])
 
     assert str(places.of("workflow", "slo", "accuracy")) == "--set slo.accuracy=57"
     assert places.of("infrastructure", "limits", "nothing").written is None

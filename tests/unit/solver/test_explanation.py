@@ -206,8 +206,8 @@ def test_exclusive_pools_are_eased_by_what_made_them_so() -> None:
 
 
 def test_latency_is_predicted_for_every_plan_and_refuses_it() -> None:
-    def p99_s(plan: Plan, seed: int) -> float:
-        return 0.2 if plan.selection["see"] == "large" else 0.05
+    def p99_s(plan: Plan, seed: int) -> dict[str, float]:
+        return {"": 0.2 if plan.selection["see"] == "large" else 0.05}
 
     quick = explain(seeing(target=75.0, latency_p99_s=0.1), means=Means(p99_s=p99_s))
     slow = explain(seeing(target=85.0, latency_p99_s=0.1), means=Means(p99_s=p99_s))
@@ -223,8 +223,8 @@ def test_latency_is_predicted_for_every_plan_and_refuses_it() -> None:
 
 
 def test_a_latency_eased_to_the_cheapest_plans_is_not_said_to_be_the_least() -> None:
-    def p99_s(plan: Plan, seed: int) -> float:
-        return 0.2 if plan.selection["see"] == "large" else 0.05
+    def p99_s(plan: Plan, seed: int) -> dict[str, float]:
+        return {"": 0.2 if plan.selection["see"] == "large" else 0.05}
 
     given = seeing(target=85.0, latency_p99_s=0.1)
     found = conflict(given, Answer("infeasible", None, "none"), Resolver(Means(p99_s=p99_s)))
@@ -260,11 +260,11 @@ def test_simulations_keep_to_the_time_allowed(limit_s: float | None, most: int) 
     """A simulation takes 10 s here, and nothing else any: the plan's own takes half of the time, but is made."""
     now_s, seeds = 0.0, list[int]()
 
-    def p99_s(plan: Plan, seed: int) -> float:
+    def p99_s(plan: Plan, seed: int) -> dict[str, float]:
         nonlocal now_s
         now_s += 10.0
         seeds.append(seed)
-        return 0.1 * (1 + seed)
+        return {"": 0.1 * (1 + seed)}
 
     means = Means(time_limit_s=limit_s, clock=lambda: now_s, p99_s=p99_s)
     found = explain(seeing(latency_p99_s=1.0), means=means)

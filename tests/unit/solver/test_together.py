@@ -27,7 +27,9 @@ from jellybean_solver import (
     solve,
 )
 from jellybean_solver.deadlines import deadline_s, shares
+from jellybean_solver.explanation import explain
 from jellybean_solver.latency import latency
+from jellybean_solver.requirements import Kind, eased, requirements, without
 from jellybean_solver.routing import own_routes
 from jellybean_solver.streams import request_streams
 from jellybean_solver.together import Margins, alone, together
@@ -144,6 +146,31 @@ def test_one_after_the_other_is_a_baseline_that_costs_no_less() -> None:
     assert first.cost_usd_per_h >= cheapest(problem).cost.total_usd_per_h - 1e-9
     alone_usd = sum(cheapest(alone(problem, w)).cost.total_usd_per_h for w in problem.workflows)
     assert first.cost_usd_per_h >= alone_usd - 1e-9
+
+
+def test_what_is_asked_of_each_can_be_eased_by_itself() -> None:
+    problem = with_p99(two(accuracy=90.0), b=0.5)
+    asked = {(r.kind, *r.subjects): r for r in requirements(problem)}
+    assert asked[Kind.ACCURACY, "b"].words == "the accuracy target of 90 of b"
+    assert asked[Kind.LATENCY_P99, "b"].words == "the p99 latency of 500 ms of b"
+    lower = eased(problem, asked[Kind.ACCURACY, "b"], 80.0)
+    assert cheapest(lower).selection["b/listen"] == "fast"
+    dropped = without(problem, asked[Kind.ACCURACY, "a"], asked[Kind.LATENCY_P99, "b"])
+    assert [w.slo for w in dropped.workflows] == [Slo(), Slo(accuracy=90.0)]
+    more = eased(problem, asked[Kind.RATE, "a/camera"], 1.1)
+    assert [source.rate_per_s for source in more.sources] == [pytest.approx(11.0), 4.0]
+
+
+def test_an_explanation_holds_each_target_against_the_plan() -> None:
+    found = explain(two(accuracy=90.0))
+    used = {limit.requirement.subjects: limit.used for limit in found.limits if limit.requirement.kind is Kind.ACCURACY}
+    assert used == {("a",): 80.0, ("b",): 95.0}
+    dearer = {change.words: change for change in found.values}
+    assert dearer["accuracy of a above this plan's 80"].delta_usd_per_h == pytest.approx(0.1, abs=1e-6)
+    conflict = explain(two(accuracy=99.0)).conflict
+    assert conflict is not None
+    assert [(r.kind, r.subjects) for r in conflict.members] == [(Kind.ACCURACY, ("b",))]
+    assert [(r.helps, r.value, r.accuracy) for r in conflict.relaxations] == [(True, 95.0, 95.0)]
 
 
 def test_deadlines_are_shares_of_the_longest() -> None:
