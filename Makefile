@@ -30,8 +30,8 @@ test: $(VENV)/.test lint types  ## lint, type-check and run the tests
 	$(BIN)/python -m pytest -m 'not nightly and alone'
 
 nightly: $(VENV)/.test  ## the long runs too
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' -n 2 --dist loadfile
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m alone
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' -n 2 --dist loadfile --timeout 3600
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m alone --timeout 3600
 
 bench: $(VENV)/.test  ## the benchmark tables of the README
 	$(BIN)/python -m benchmarks

@@ -35,7 +35,7 @@ def cheapest(problem: Problem, within_s: float, *, surely: bool) -> float | None
     """USD per hour; None when no choice is in time (`surely`: at the most), accurate and inside the budget."""
     found = [choice.cost for choice in choices(problem) if (choice.slow_s if surely else choice.fast_s) <= within_s]
     budget = problem.slo.budget_usd_per_h
-    return min((cost for cost in found if budget is None or cost <= budget), default=None)
+    return min((cost for cost in found if budget is None or cost <= budget * (1 + 1e-6)), default=None)
 
 
 def choices(problem: Problem) -> Iterator[Choice]:
