@@ -30,11 +30,16 @@ def render(
         Path | None, typer.Option(metavar="FOLDER", help="Write a kustomize base there instead of printing YAML.")
     ] = None,
     service_monitor: ServiceMonitor = False,
+    role: Annotated[bool, typer.Option("--role", help="Print the Role of whoever deploys, and nothing else.")] = False,
 ) -> None:
     """Print the plan as Kubernetes objects; kubernetes.yaml says what they need beside it. Asks no cluster."""
     from jellybean_k8s.kustomize import kustomize_base
-    from jellybean_k8s.yaml_text import documents
+    from jellybean_k8s.rights import deployer_role
+    from jellybean_k8s.yaml_text import documents, to_yaml
 
+    if role:
+        print(to_yaml(deployer_role()), end="")
+        return
     if kustomize is not None:
         folder("--kustomize", kustomize)
     objects = rendered(directory, overrides, service_monitor=service_monitor)

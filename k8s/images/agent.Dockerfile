@@ -1,0 +1,24 @@
+# An agent: runs the models of one worker. Neither solver nor torch; about 220 MB of packages, most of it ONNX Runtime.
+# docker buildx build --platform linux/amd64,linux/arm64 -f k8s/images/agent.Dockerfile -t REGISTRY/jellybean-agent:TAG .
+# PYTHON: pin it by digest where builds must be the same for ever: python:3.11.7-slim-bookworm@sha256:...
+ARG PYTHON=python:3.11.7-slim-bookworm
+FROM ${PYTHON} AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY jellybean jellybean
+COPY solver solver
+COPY protos protos
+COPY edge_agent edge_agent
+COPY k8s k8s
+COPY examples examples
+RUN python -m venv /opt/jellybean
+RUN /opt/jellybean/bin/pip install --no-cache-dir --constraint k8s/images/agent.txt '.[agent]'
+# the distribution has all packages in it; an agent is two of them
+RUN cd /opt/jellybean/lib/python3.*/site-packages && rm -r jellybean jellybean_solver jellybean_k8s
+RUN /opt/jellybean/bin/pip uninstall --yes setuptools pip
+
+FROM ${PYTHON}
+COPY --from=build /opt/jellybean /opt/jellybean
+ENV PATH=/opt/jellybean/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 65532:65532
+ENTRYPOINT ["jellybean-agent"]

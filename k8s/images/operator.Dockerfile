@@ -1,0 +1,21 @@
+# Plans and deploys from inside a cluster, or from a pipeline: all of `jellybean` but training and HTTP.
+# docker buildx build --platform linux/amd64,linux/arm64 -f k8s/images/operator.Dockerfile -t REGISTRY/jellybean-operator:TAG .
+ARG PYTHON=python:3.11.7-slim-bookworm
+FROM ${PYTHON} AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY jellybean jellybean
+COPY solver solver
+COPY protos protos
+COPY edge_agent edge_agent
+COPY k8s k8s
+COPY examples examples
+RUN python -m venv /opt/jellybean
+RUN /opt/jellybean/bin/pip install --no-cache-dir --constraint k8s/images/operator.txt '.[plan,k8s]'
+RUN /opt/jellybean/bin/pip uninstall --yes setuptools pip
+
+FROM ${PYTHON}
+COPY --from=build /opt/jellybean /opt/jellybean
+ENV PATH=/opt/jellybean/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 MPLCONFIGDIR=/tmp
+USER 65532:65532
+ENTRYPOINT ["jellybean"]

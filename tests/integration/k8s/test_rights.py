@@ -1,0 +1,82 @@
+"""The deployer's Role against what deployments really ask of a server: enough, and nothing beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from jellybean_k8s import DeployError, PoolSettings, Settings, render
+from jellybean_k8s.certificates import certificate_secrets
+from jellybean_k8s.deploy import Options, deploy, dry_run, rollback, undeploy
+from jellybean_k8s.rights import deployer_role
+from jellybean_k8s.served import Deployed
+from jellybean_k8s.status import read_status
+from jellybean_solver.plan import Plan
+from tests.integration.k8s.test_deploy import OTHER, PLAN, QUICK, REAL, Target, target
+from tests.k8s_check import schema_complaints
+from tests.k8s_plans import SETTINGS, wide
+
+__all__ = ["target"]
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+Right = tuple[str, str, str]
+
+
+def asked(target: Target) -> Iterator[Right]:
+    """Group, resource, verb of each request in the namespace."""
+    assert target.server is not None
+    for method, path, params in target.server.api.log:
+        head, separator, rest = path.partition("/namespaces/shop/")
+        if not separator:
+            continue
+        group = head.split("/")[2] if head.startswith("/apis/") else ""
+        resource, *name = rest.split("/")
+        if len(name) == 2:
+            resource = f"{resource}/{name[1]}"
+        verb = VERBS.get(method) or ("watch" if params.get("watch") == "true" else "get" if name else "list")
+        yield group, resource, verb
+
+
+@pytest.mark.skipif(bool(REAL), reason="a real server keeps no list of requests")
+def test_the_role_allows_what_deploying_takes_and_nothing_else(target: Target) -> None:
+    assert target.server is not None
+    target.server.api.monitoring = True
+    scaled = dataclasses.replace(SETTINGS, pools={"cloud": PoolSettings(autoscale=True)})
+    many = wide(PLAN, "cloud", 4)
+
+    def bring(plan: Plan, settings: Settings, options: Options = QUICK) -> None:
+        deployed = Deployed(plan, settings)
+        objects = (*certificate_secrets(deployed, target.certificates), *render(plan, settings, service_monitor=True))
+        dry_run(target.cluster, deployed, objects)
+        deploy(target.cluster, deployed, objects, options)
+
+    bring(many, scaled)
+    bring(OTHER, SETTINGS)
+    bring(OTHER, dataclasses.replace(SETTINGS, agent_image="agent:2"))
+    rollback(target.cluster, "digits", 1, QUICK)
+    target.broken.add(Deployed(OTHER, SETTINGS).prefix)
+    with pytest.raises(DeployError):
+        bring(OTHER, SETTINGS, Options(timeout_s=0.3, back=True))
+    read_status(target.cluster, "digits")
+    undeploy(target.cluster, "digits", QUICK)
+
+    role = deployer_role()
+    allowed = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    kubelet = {("", "pods/status", "patch")}
+    found = set(asked(target)) - kubelet
+    found |= {(group, resource, "create") for group, resource, verb in found if verb == "patch" and "/" not in resource}
+    assert found - allowed == set()
+    # a first look at a set may find it ready, then nothing is watched
+    assert allowed - found <= {
+        ("apps", "deployments", "watch"),
+        ("apps", "statefulsets", "watch"),
+        ("", "pods", "watch"),
+    }
+    assert schema_complaints([role]) == []
