@@ -106,6 +106,9 @@ class GatewaySpec(Strict):
     tier: Name | None = Field(default=None, description="Where it runs; the first source's tier unless given.")
     cpu: Cores = 1.0
     memory_bytes: Size = Field(default=512.0 * MIB, alias="memory")
+    spool: Name | None = Field(
+        default=None, description="PersistentVolumeClaim for requests of sources with `deliver: eventually`."
+    )
 
 
 class KubernetesDocument(Strict):
@@ -161,6 +164,7 @@ def _settings(document: KubernetesDocument) -> Settings:
         gateway_tier=gateway.tier,
         gateway_cpu=gateway.cpu,
         gateway_memory_bytes=gateway.memory_bytes,
+        gateway_spool=gateway.spool,
         image_pull_secrets=document.images.pull_secrets,
         drain_s=document.drain_s,
         start_s=document.start_s,

@@ -10,6 +10,7 @@ from jellybean_k8s.settings import MIB
 from jellybean_k8s.workers import Group
 
 FILES, MODELS, RUN, SECRETS = "/etc/jellybean", "/models", "/run/jellybean", "/etc/jellybean-tls"
+SPOOL = "/var/lib/jellybean"
 NUMBER = "WORKER_NUMBER"  # environment variable: the pod's ordinal
 _TLS = f"{RUN}/tls"
 _EVERYWHERE = "0.0.0.0"
@@ -38,6 +39,7 @@ def gateway(deployed: Deployed) -> Command:
         f"--listen={_EVERYWHERE}:{AGENT_PORT}",
         f"--host={_EVERYWHERE}",
         f"--port={CLIENT_PORT}",
+        *([f"--spool={SPOOL}/spool.db"] if deployed.spools else []),
     )
 
 

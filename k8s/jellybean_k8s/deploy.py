@@ -18,6 +18,7 @@ from jellybean_k8s.compare import Changes, Key, by_key, changes, is_ours, key_of
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.lock import Lock, LockedError
 from jellybean_k8s.names import APP, OWN
+from jellybean_k8s.pods import SPOOL_VOLUME
 from jellybean_k8s.preflight import check
 from jellybean_k8s.reasons import summary
 from jellybean_k8s.records import (
@@ -214,6 +215,7 @@ def _bring(
     current = work.inventory.current
     if not found.to_apply and not stale and current is not None and current is work.inventory.revisions[-1]:
         return Outcome(None)
+    _refuse_two_spools(work, objects, stale)
     _refuse_conflicts(work, found)
     number = max((revision.number for revision in work.inventory.revisions), default=0) + 1
     plan, cost, accuracy = about
@@ -234,6 +236,17 @@ def _bring(
     work.remember(Inventory(done.app, done.objects - stale, done.revisions))
     work.prune(("ConfigMap", revision_name(work.app, old)) for old in gone)
     return Outcome(number, tuple(work.applied), tuple(work.pruned))
+
+
+def _refuse_two_spools(work: _Work, objects: Sequence[Object], stale: frozenset[Key]) -> None:
+    """One gateway at a time may work on the requests that are kept on a volume."""
+    beside = any(kind == "Deployment" for kind, _ in stale) and not work.options.in_place
+    volumes = [v for o in objects if o["kind"] == "Deployment" for v in o["spec"]["template"]["spec"]["volumes"]]
+    if beside and any(volume["name"] == SPOOL_VOLUME for volume in volumes):
+        raise DeployError(
+            "nothing was applied: two gateways cannot share the volume of kept requests; --in-place lets the running "
+            "one go first, and the new one answers what it left"
+        )
 
 
 def _refuse_conflicts(work: _Work, found: Changes) -> None:

@@ -20,6 +20,7 @@ STOP_S = 10  # from the end of a drain to SIGKILL
 _EVERY_S = 5  # readiness
 _LIVENESS_EVERY_S, _LIVENESS_MISSES = 10, 6  # a worker busy with a large run may be late; a dead one has a minute
 _STARTING_EVERY_S = 2
+SPOOL_VOLUME = "spool"
 _SPREAD = "topologySpreadConstraints"
 
 
@@ -90,6 +91,10 @@ def gateway_template(deployed: Deployed) -> Object:
     spec["tolerations"] = _tolerations(deployed, tier)
     spec[_SPREAD] = _spread(selector(deployed, "gateway"))
     spec["volumes"] = _volumes(deployed, commands.tls_secret(deployed, None))
+    if deployed.spools:
+        gateway["volumeMounts"].append({"name": SPOOL_VOLUME, "mountPath": commands.SPOOL})
+        claim = {"claimName": settings.gateway_spool, "readOnly": False}
+        spec["volumes"].append({"name": SPOOL_VOLUME, "persistentVolumeClaim": claim})
     return _template(deployed, labels(deployed, "gateway"), spec)
 
 

@@ -45,6 +45,11 @@ def _check(deployed: Deployed) -> None:
     for name, tier in [("gateway tier", deployed.gateway_tier), *(("edge tier", tier) for tier in deployed.edge_tiers)]:
         if tier not in tiers:
             raise DeployError(f"{name} {tier}: the tiers of {plan.name} are {', '.join(tiers)}")
+    if deployed.spools and deployed.settings.gateway_spool is None:
+        raise DeployError(
+            f"{plan.name} keeps requests on disk (`deliver: eventually`): name a PersistentVolumeClaim for them in "
+            "kubernetes.yaml, gateway: {spool: CLAIM}"
+        )
     names = [deployed.set_name(group) for group in deployed.groups]
     if twice := {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set():
         raise DeployError(f"two pools become one name: {', '.join(sorted(twice))}; rename one of them")

@@ -18,6 +18,7 @@ from jellybean_k8s.settings import Settings
 from jellybean_k8s.workers import Group, groups
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import to_document
+from jellybean_solver.problem import Deliver
 
 AGENT_PORT = 7001
 CLIENT_PORT = 8001
@@ -90,6 +91,11 @@ class Deployed:
     def gateway(self) -> str:
         """Of the gateway's Deployment, and of the Service by which agents reach it."""
         return f"{self.prefix}-gateway"
+
+    @cached_property
+    def spools(self) -> bool:
+        """Whether requests of some source are kept on disk until they are answered."""
+        return any(source.deliver is Deliver.EVENTUALLY for source in self.plan.sources)
 
     @cached_property
     def agents(self) -> str:

@@ -81,6 +81,7 @@ class Settings:
     gateway_tier: str | None = None
     gateway_cpu: float = 1.0
     gateway_memory_bytes: float = 512 * MIB
+    gateway_spool: str | None = None  # PersistentVolumeClaim for requests that are kept until they are answered
     image_pull_secrets: tuple[str, ...] = ()
     drain_s: float = 30.0
     pre_stop_s: int = 5

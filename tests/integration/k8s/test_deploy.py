@@ -32,6 +32,7 @@ from jellybean_k8s.settings import Settings
 from jellybean_k8s.status import read_status
 from jellybean_k8s.wait import NotReadyError
 from jellybean_solver.plan import Plan
+from jellybean_solver.problem import Deliver
 from tests import report_plans
 from tests.api_server import RunningServer
 from tests.k8s_plans import SETTINGS, wide, with_models
@@ -478,6 +479,16 @@ def test_in_place_lets_the_running_plan_go_first(target: Target) -> None:
     assert seen
     assert not any(seen)
     assert read_status(target.cluster, "digits").is_well
+
+
+def test_kept_requests_are_handed_from_one_gateway_to_the_next(target: Target) -> None:
+    sources = tuple(dataclasses.replace(source, deliver=Deliver.EVENTUALLY) for source in PLAN.sources)
+    settings = dataclasses.replace(SETTINGS, gateway_spool="kept")
+    target.deploy(dataclasses.replace(PLAN, sources=sources), settings)
+    other = dataclasses.replace(OTHER, sources=sources)
+    with pytest.raises(DeployError, match="two gateways cannot share the volume"):
+        target.deploy(other, settings)
+    assert target.deploy(other, settings, dataclasses.replace(QUICK, in_place=True)).number == 2
 
 
 @only_mock
