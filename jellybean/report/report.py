@@ -6,7 +6,7 @@ A pure value made of the store's rows; tables, JSON and the page only show it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -26,8 +26,9 @@ from jellybean.report.comparison import (
 )
 from jellybean.report.store import Record, Row, Snapshot, Store
 from jellybean_solver.errors import JellyBeanError
-from jellybean_solver.plan import Plan, PlannedWorker
+from jellybean_solver.plan import Cost, Plan, PlannedWorker
 from jellybean_solver.plan_document import from_document
+from jellybean_solver.streams import request_streams
 
 REPORT_VERSION = 3
 
@@ -80,6 +81,16 @@ class WorkerUse:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkflowUse:
+    """One of several workflows: its part of the cost, its figures as predicted, and its targets."""
+
+    name: str
+    cost: Cost
+    predicted: Mapping[str, float]  # accuracy, throughput_per_s, latency_p50_s, latency_p90_s, latency_p99_s
+    slos: tuple[SloVerdict, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """How one measurement was made."""
 
@@ -107,6 +118,7 @@ class Report:
     baselines: tuple[Baseline, ...]
     planning: Record
     advice: tuple[str, ...]  # what to run to learn what is missing
+    workflows: tuple[WorkflowUse, ...] = ()  # where there are several
 
     @property
     def measured(self) -> bool:
@@ -145,6 +157,7 @@ class Report:
             "baselines": [_plain(baseline) for baseline in self.baselines],
             "planning": dict(self.planning),
             "advice": list(self.advice),
+            **({"workflows": [_plain(workflow) for workflow in self.workflows]} if self.workflows else {}),
         }
 
 
@@ -168,12 +181,13 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
     rows = store.history(snapshot.plan_hash)
     benches = [row for row in rows if row.kind == "bench"]
     advice = _advice(snapshot, plan, store.project)
+    workflows = tuple(_workflows(plan, snapshot))
     return Report(
         plan=plan,
         plan_hash=snapshot.plan_hash,
         planned_at=snapshot.planning.created_s,
         project=store.project,
-        headline=_headline(comparisons, slos, snapshot),
+        headline=_headline(comparisons, slos, snapshot, workflows),
         comparisons=comparisons,
         slos=slos,
         breakdown=break_down(plan),
@@ -183,20 +197,40 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
         baselines=_baselines(snapshot.planning.record),
         planning=snapshot.planning.record,
         advice=advice,
+        workflows=workflows,
     )
+
+
+def _workflows(plan: Plan, snapshot: Snapshot) -> Iterator[WorkflowUse]:
+    """Of several workflows what the plan and the simulator say of each."""
+    record = snapshot.prediction.record if snapshot.prediction is not None else {}
+    simulated = record.get("workflows") or {}
+    for workflow in plan.workflows:
+        known = {"accuracy": workflow.accuracy, **simulated.get(workflow.name, {})}
+        predicted = {key: value for key in METRIC_BY_KEY if (value := figure(known, key)) is not None}
+        yield WorkflowUse(workflow.name, workflow.cost, predicted, judge(workflow.slo, predicted, {}))
 
 
 def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
     """The simulator's figures over the plan's own."""
     predicted = {
         "cost_usd_per_h": plan.cost.total_usd_per_h,
-        "throughput_per_s": min(s.rate_per_s * plan.sites.get(s.tier, 1) for s in plan.sources),
+        "throughput_per_s": _offered_per_s(plan),
     }
     if plan.accuracy is not None:
         predicted["accuracy"] = plan.accuracy
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated = {key: value for key in METRIC_BY_KEY if (value := figure(record, key)) is not None}
+    if plan.workflows:  # each has rates of its own: no one rate is the highest of all
+        simulated.pop("highest_rate_per_s", None)
     return predicted | simulated
+
+
+def _offered_per_s(plan: Plan) -> float:
+    """Requests per second; of several workflows those of all."""
+    if plan.workflows:
+        return sum(stream.rate_per_s for stream in request_streams(plan))
+    return min(s.rate_per_s * plan.sites.get(s.tier, 1) for s in plan.sources)
 
 
 def _measured(snapshot: Snapshot) -> dict[str, float]:
@@ -209,17 +243,23 @@ def _measured(snapshot: Snapshot) -> dict[str, float]:
     return measured
 
 
-def _headline(comparisons: Sequence[Comparison], slos: Sequence[SloVerdict], snapshot: Snapshot) -> Headline:
+def _headline(
+    comparisons: Sequence[Comparison],
+    slos: Sequence[SloVerdict],
+    snapshot: Snapshot,
+    workflows: Sequence[WorkflowUse] = (),
+) -> Headline:
     bad: list[str] = []
     bench = snapshot.bench.record if snapshot.bench is not None else {}
-    for slo in slos:
+    named = [("", slo) for slo in slos] + [(f"{own.name}: ", slo) for own in workflows for slo in own.slos]
+    for of, slo in named:
         for state, value, word in (
             (slo.measured_state, slo.measured, "measured"),
             (slo.predicted_state, slo.predicted, "predicted"),
         ):
             if state is SloState.BROKEN:
                 metric = METRIC_BY_KEY[slo.metric]
-                bad.append(f"{metric.label} {metric.show(value)} {word}, target {metric.show(slo.target)}")
+                bad.append(f"{of}{metric.label} {metric.show(value)} {word}, target {metric.show(slo.target)}")
     if errors := figure(bench, "errors"):
         bad.append(f"{errors:.0f} of {figure(bench, 'offered') or 0:.0f} requests failed")
     if bench.get("sustained") is False:

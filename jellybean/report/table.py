@@ -16,6 +16,7 @@ from jellybean.report.plan_view import plan_text
 from jellybean.report.report import Level, Report
 
 BAR_CELLS = 20
+WORKFLOW_FIGURES = ("accuracy", "throughput_per_s", "latency_p50_s", "latency_p99_s")
 MAX_WORKERS = 12
 STYLE = {Level.GOOD: "green", Level.WARNING: "yellow", Level.BAD: "red", Level.OPEN: "cyan"}
 
@@ -26,6 +27,8 @@ def to_table(report: Report) -> RenderableType:
     solve_s = report.planning.get("solve_s")
     parts: list[RenderableType] = [plan_text(report.plan, solve_s, baselines), "", _headline(report), ""]
     parts += [Padding(_figures(report), (0, 0, 0, 2), expand=False), ""]
+    if report.workflows:
+        parts += [Padding(_workflows(report), (0, 0, 0, 2), expand=False), ""]
     parts.append(Padding(_workers(report), (0, 0, 0, 2), expand=False))
     if report.drift and (moved := [item for item in report.drift if item.verdict is not Verdict.WITHIN]):
         parts.append("")
@@ -67,6 +70,26 @@ def _figures(report: Report) -> Table:
             _verdict(item),
             Text(target, "red" if target.endswith("broken") else ""),
         )
+    return table
+
+
+def _workflows(report: Report) -> Table:
+    """What is predicted of each workflow beside its targets."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("workflow", overflow="fold")
+    for key in WORKFLOW_FIGURES:
+        table.add_column(METRIC_BY_KEY[key].label, justify="right", no_wrap=True)
+    table.add_column("targets")
+    for own in report.workflows:
+        targets = [
+            f"{metric.label} {'<=' if metric.lower_is_better else '>='} {metric.show(slo.target)} "
+            f"{slo.predicted_state.value}"
+            for slo in own.slos
+            for metric in [METRIC_BY_KEY[slo.metric]]
+        ]
+        broken = any(slo.predicted_state is SloState.BROKEN for slo in own.slos)
+        figures = [METRIC_BY_KEY[key].show(own.predicted.get(key)) for key in WORKFLOW_FIGURES]
+        table.add_row(Text(own.name), *figures, Text(", ".join(targets), "red" if broken else ""))
     return table
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.planning import load_plan
+from jellybean.records import record_prediction
 from jellybean.simulation import simulate_plan
 
 COUNTING = """\
@@ -134,6 +135,25 @@ def test_explain_names_each_and_its_lines(shop: str, capsys: pytest.CaptureFixtu
     infeasible = answer(capsys, "explain", shop, "--set", "tills.sources.camera.rate=90/s", status=3)
     settings = [text for item in infeasible["conflict"]["requirements"] for text in item["settings"]]
     assert any(text.startswith("tills.sources.camera.rate=") for text in settings)
+
+
+def test_the_report_has_each_with_its_targets(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--set", "doors.slo.latency_p99=9 s")
+    assert run(["plan", shop, *options]) == 0
+    plan = load_plan(Path(shop))
+    workflows = {
+        name: {"throughput_per_s": rate, "latency_p50_s": 0.1, "latency_p99_s": p99_s}
+        for name, rate, p99_s in (("doors", 6.0, 9.5), ("tills", 3.0, 0.4))
+    }
+    record_prediction(Path(shop), plan, {"throughput_per_s": 9.0, "latency_p99_s": 9.2, "workflows": workflows})
+    text = " ".join(printed(capsys, "report", shop)[0].split())
+    assert "Misses its targets: doors: Latency p99 9.50 s predicted, target 9.00 s" in text
+    assert "doors – 6.00/s 100 ms 9.50 s Latency p99 <= 9.00 s broken tills – 3.00/s 100 ms 400 ms" in text
+    page = (Path(shop) / "report.html").read_text()
+    assert '<h2 id="workflows">Workflows</h2>' in page
+    found = answer(capsys, "report", shop)
+    assert [own["name"] for own in found["workflows"]] == ["doors", "tills"]
+    assert found["workflows"][0]["slos"][0]["predicted_state"] == "broken"
 
 
 def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
