@@ -27,7 +27,7 @@ from jellybean_solver.infeasible import scaled
 from jellybean_solver.plan_document import from_document, to_document
 from tests import brute_force
 from tests.plan_check import complaints
-from tests.strategies import more_workers, problems
+from tests.strategies import more_workers, problems, with_ratios
 from tests.vqa_medium import vqa_problem
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -63,7 +63,7 @@ def test_solver_equals_brute_force(problem: Problem) -> None:
 
 
 @settings(max_examples=500 if NIGHTLY else 60)
-@given(problems(strained=True))
+@given(problems(strained=True) | problems(strained=True, fanned=True).flatmap(with_ratios))
 def test_nearest_targets_are_feasible_and_nothing_beyond_them_is(problem: Problem) -> None:
     infeasibility = solve(problem).infeasibility
     assume(infeasibility is not None)
@@ -85,7 +85,7 @@ def test_nearest_targets_are_feasible_and_nothing_beyond_them_is(problem: Proble
 
 
 @settings(max_examples=300 if NIGHTLY else 25)
-@given(problems())
+@given(problems() | problems(fanned=True).flatmap(with_ratios))
 def test_budget_is_a_real_limit(problem: Problem) -> None:
     plan = solve(problem).plan
     assume(plan is not None)
