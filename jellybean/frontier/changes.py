@@ -11,7 +11,9 @@ from jellybean_solver.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An operator whose variant or place is another. Before is None for the first plan of a curve."""
+    """An operator whose variant or place is another. Before is None for the first plan of a curve, and for the first
+    layers of a model that was whole.
+    """
 
     operator: str
     variant_before: str | None
@@ -38,12 +40,13 @@ def changes(before: Plan | None, after: Plan) -> tuple[Change, ...]:
 
 
 def _changes(before: Plan | None, after: Plan) -> Iterator[Change]:
-    for name, variant in after.selection.items():
-        here = _places(after, name)
-        if before is None:
+    for operator in after.operators:
+        name, variant, here = operator.name, operator.label, _places(after, operator.name)
+        old = before.operator_by_name.get(name) if before is not None else None
+        if before is None or old is None:
             yield Change(name, None, variant, None, here)
             continue
-        was, there = before.selection[name], _places(before, name)
+        was, there = old.label, _places(before, name)
         if (was, there) != (variant, here):
             yield Change(name, was, variant, there, here)
 

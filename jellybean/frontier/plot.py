@@ -62,7 +62,10 @@ def save_plot(frontier: Frontier, path: Path) -> None:
 def _corners(frontier: Frontier) -> list[_Mark]:
     corners = frontier.accuracy.corners
     varied = {
-        name for corner in corners for name, v in corner.plan.selection.items() if v != corners[0].plan.selection[name]
+        name
+        for corner in corners
+        for name, v in corner.plan.selection.items()
+        if v != corners[0].plan.selection.get(name)
     }
     found: list[_Mark] = []
     before: Plan | None = None
