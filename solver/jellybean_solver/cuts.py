@@ -20,6 +20,7 @@ from jellybean_solver.plan import Certificate, Plan
 from jellybean_solver.problem import OF_WORKFLOW, Edge, Operator, Problem, Variant
 from jellybean_solver.selection import BEAM_WIDTH, RELATIVE
 from jellybean_solver.solve import Solution, limited, solve
+from jellybean_solver.together import qualified_variant
 
 MOST_CHOICES = 512
 
@@ -79,19 +80,11 @@ def qualified(workflow: str, cuts: Cuts) -> Cuts:
     def called(name: str) -> str:
         return f"{workflow}{OF_WORKFLOW}{name}"
 
-    def stage(one: Variant) -> Variant:
-        sent = {called(name): size for name, size in one.message_bytes.items()}
-        ratios = {called(name): ratio for name, ratio in one.ratios.items()}
-        own = None if one.stage is None else replace(one.stage, operator=called(one.stage.operator))
-        return replace(one, message_bytes=sent, ratios=ratios, stage=own)
+    def cut(one: Cut) -> Cut:
+        head, tail = (qualified_variant(workflow, stage) for stage in (one.head, one.tail))
+        return Cut(head, tail, tuple(called(upstream) for upstream in one.head_inputs))
 
-    return {
-        called(name): tuple(
-            Cut(stage(cut.head), stage(cut.tail), tuple(called(upstream) for upstream in cut.head_inputs))
-            for cut in found
-        )
-        for name, found in cuts.items()
-    }
+    return {called(name): tuple(cut(one) for one in found) for name, found in cuts.items()}
 
 
 def choices(cuts: Cuts) -> Iterator[Choice]:

@@ -116,23 +116,33 @@ def _fleet(problem: Problem) -> tuple[object, ...]:
     return problem.tiers, problem.pools, problem.links, problem.utilisation, dict(problem.sites)
 
 
-def _qualified(workflow: str, problem: Problem) -> Problem:
+def qualified_variant(workflow: str, variant: Variant) -> Variant:
+    """A variant of one of several workflows, with the names that its operators have together."""
+
     def called(name: str) -> str:
         return f"{workflow}{OF_WORKFLOW}{name}"
 
-    def variant(one: Variant) -> Variant:
-        sizes, ratios = one.message_bytes.items(), one.ratios.items()
-        return replace(
-            one,
-            message_bytes={called(name): size for name, size in sizes},
-            ratios={called(name): ratio for name, ratio in ratios},
-        )
+    stage = variant.stage
+    return replace(
+        variant,
+        message_bytes={called(name): size for name, size in variant.message_bytes.items()},
+        ratios={called(name): ratio for name, ratio in variant.ratios.items()},
+        stage=None if stage is None else replace(stage, operator=called(stage.operator)),
+    )
+
+
+def _qualified(workflow: str, problem: Problem) -> Problem:
+    def called(name: str) -> str:
+        return f"{workflow}{OF_WORKFLOW}{name}"
 
     def edge(one: Edge) -> Edge:
         return replace(one, upstream=called(one.upstream), downstream=called(one.downstream))
 
     def operator(one: Operator) -> Operator:
-        inputs, variants = tuple(edge(e) for e in one.inputs), tuple(variant(v) for v in one.variants)
+        inputs, variants = (
+            tuple(edge(e) for e in one.inputs),
+            tuple(qualified_variant(workflow, v) for v in one.variants),
+        )
         return replace(one, name=called(one.name), inputs=inputs, variants=variants)
 
     if problem.workflows or any(OF_WORKFLOW in name for name in problem.rate_per_s):

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Problem, ServiceTime, Variant, evaluate
-from jellybean_solver.cuts import Cut, Cuts, as_planned, choices, cut_problem, head_name, solve_cut
+from jellybean_solver import EndToEnd, Problem, ServiceTime, Variant, evaluate
+from jellybean_solver.cuts import Cut, Cuts, as_planned, choices, cut_problem, head_name, qualified, solve_cut
 from jellybean_solver.plan_document import from_document, to_document
 from jellybean_solver.problem import ModelRef, Slo, Stage
 from jellybean_solver.solve import solve
+from jellybean_solver.together import together
 from tests import brute_force
 from tests.plan_check import complaints
 from tests.strategies import LOADS_S, MESSAGE_BYTES, problems
@@ -110,6 +111,22 @@ def test_a_budget_below_all_cuts_is_refused(drawn: tuple[Problem, Cuts]) -> None
 def test_without_cuts_it_is_the_solver(drawn: tuple[Problem, Cuts]) -> None:
     problem, _ = drawn
     assert solve_cut(replace(problem, slo=Slo()), {}) == solve(replace(problem, slo=Slo()))
+
+
+@settings(max_examples=50 if NIGHTLY else 5)
+@given(cut_problems())
+def test_one_of_several_workflows_is_cut_as_alone(drawn: tuple[Problem, Cuts]) -> None:
+    problem, cuts = drawn
+    other = replace(problem, operators=problem.operators[:1], accuracy=EndToEnd((), {}), slo=Slo())
+    other = replace(
+        other, sources=tuple(s for s in problem.sources if s.name == problem.operators[0].inputs[0].upstream)
+    )
+    other = replace(other, operators=(replace(problem.operators[0], inputs=problem.operators[0].inputs[:1]),))
+    both = together("both", {"one": problem, "two": other})
+    for choice in choices(cuts):
+        known = qualified("one", {name: (cut,) for name, cut in choice.items()})
+        found = cut_problem(both, {name: cut for name, (cut,) in known.items()})
+        assert found == together("both", {"one": cut_problem(problem, choice), "two": other})
 
 
 def test_a_head_has_a_name_of_its_own() -> None:
