@@ -22,12 +22,13 @@ from jellybean_solver import (
 TIERS = ("edge", "hub", "cloud")
 GIB = 2.0**30
 MESSAGE_BYTES = 36e3  # of an operator, in the middle
-SOURCE_BYTES, SITE_SOURCE_BYTES = (2e5, 1e6), (1e5, 4e5)
+SOURCE_BYTES, SITE_SOURCE_BYTES = (2e5, 1e6), (3e5, 8e5)
 UTILISATION = 0.8
+USED, SITE_USED = 0.35, 1.0  # of a fleet, if all variants took as long as a middle one by itself
 TYPES = 6  # of device in each tier
 MEMORY_GIB = {"edge": 2.0, "hub": 8.0, "cloud": 24.0}  # half of it, and double
-SITE_MEMORY_GIB = {"edge": 2.0, "hub": 4.0, "cloud": 6.0}  # of fleets with sites
-SITE_PRICE, DEARER = 0.6, 0.25  # of a site's boxes; of a memory that is as many times larger, as a power
+SITE_MEMORY_GIB = {"edge": 16.0, "hub": 4.0, "cloud": 6.0}  # of fleets with sites
+SITE_PRICE, DEARER = 1.0, 0.5  # of a site's boxes; of a memory that is as many times larger, as a power
 NEAR, LEAN = 3, 3  # operators that a site's uplinks are sized by, and their variants
 
 
@@ -67,15 +68,13 @@ def fleet(seed: int, size: Size = Size()) -> Problem:
     operators = _operators(rng, size, pools, work)
     sites = {"edge": size.sites} if size.sites > 1 else {}
     power = sum(pool.count * sites.get(pool.tier, 1) * kind.speed for pool, kind in pools)
-    rate = 0.35 * UTILISATION * power / (2.5 * sum(work.values()))
+    used = USED if size.sites == 1 else SITE_USED
+    rate = used * UTILISATION * power / (2.5 * sum(work.values()))
     message = rng.uniform(*(SOURCE_BYTES if size.sites == 1 else SITE_SOURCE_BYTES))
     accuracy = Independent({operator.name: _percents(rng, size.variants) for operator in operators})
     best = accuracy.upper_bound({}) or 100.0
     worst = accuracy.value(dict.fromkeys(accuracy.table, "v0")) or 0.0
-    links = tuple(
-        Link(low, high, rng.uniform(0.01, 0.12) / 10, carried * rate * rng.uniform(0.5, 2.0), rng.uniform(0.002, 0.05))
-        for (low, high), carried in _carried(operators, size).items()
-    )
+    links = tuple(_link(rng, ends, rate * carried, size) for ends, carried in _carried(operators, size).items())
     return Problem(
         name=f"fleet-{seed}",
         tiers=TIERS,
@@ -106,6 +105,14 @@ def _carried(operators: tuple[Operator, ...], size: Size) -> dict[tuple[str, str
         return dict.fromkeys((("edge", "hub"), ("edge", "cloud"), ("hub", "cloud")), MESSAGE_BYTES)
     waist = min(_leaving(operators, first) for first in range(1, NEAR + 1))
     return {("edge", "hub"): waist / size.sites, ("edge", "cloud"): waist / size.sites, ("hub", "cloud"): MESSAGE_BYTES}
+
+
+def _link(rng: random.Random, ends: tuple[str, str], carried: float, size: Size) -> Link:
+    """A site's uplinks are narrow, at a flat rate."""
+    price, more = rng.uniform(0.01, 0.12) / 10, rng.uniform(0.5, 2.0)
+    if size.sites > 1 and ends[0] == "edge":
+        price, more = 0.0, 1.0 + (more - 0.5) / 1.5
+    return Link(*ends, price, carried * more, rng.uniform(0.002, 0.05))
 
 
 def _leaving(operators: tuple[Operator, ...], first: int) -> float:

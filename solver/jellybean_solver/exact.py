@@ -79,7 +79,8 @@ class _Exact:
             *(part.tolist() for part in (self.choices, self.own, self.served)), strict=True
         ):
             rows, values = skeleton.entries(choice, int(kinds.tier[kind]))
-            self.program.fill(rows, [column] * len(rows), values)
+            more, weights = skeleton.few.entries(choice, kind)
+            self.program.fill(rows + more, [column] * len(rows + more), values + weights)
             if kinds.exclusive[kind]:
                 row = self._counted(int(kinds.owner[choice]), kind)
                 self.program.fill([row], [column], float(kinds.needed[choice, kind]))

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from jellybean_solver.assignment import Assignment, improve
 from jellybean_solver.branching import Tree
 from jellybean_solver.demand import Network, restricted
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.exact import exact
+from jellybean_solver.few import Box
 from jellybean_solver.kinds import Mask
+from jellybean_solver.program import Floats
 from jellybean_solver.relaxation import Point, Relaxation
 from jellybean_solver.rounding import rounded
 from jellybean_solver.selection import RELATIVE, Clock, Outcome, Selection
@@ -28,6 +28,7 @@ from jellybean_solver.staff import Staff
 
 CLOSE = (0.6, 0.3, 0.1)  # of the gap: how close to the best relaxed selection the search goes, step by step
 FINE = 0.2  # of the gap: what making workers whole may lose beside the best way
+ROOM = (0.0, 0.2, 1.0)  # workers of a kind left out per operator on it, for memory to need more than time does
 MOST_ROUNDED = 5  # selections whose workers are made whole before the search goes on
 GRACE_S = 1.0  # for a plan of what was found when time ended
 MOST_SOLVED = 3  # selections by themselves, before the rest at once
@@ -53,17 +54,17 @@ class FleetSearch:
         self.missed: list[Selection] = []  # that are less accurate than the program takes them for
         self.met: set[bytes] = set()
         self.late = False
-        self.waiting: list[tuple[int, Mask, Point]] = []  # selections met and not yet tried
+        self.waiting: list[tuple[int, Box, Point]] = []  # selections met, with counts of few workers, and not yet tried
+        self.known: dict[bytes, float] = {}  # selections solved exactly -> bound
 
     def run(self) -> Outcome[Assignment]:
         """Until the gap is reached or time is up."""
         if not self.skeleton.possible:
             return self._outcome(math.inf)
         self.relaxation = Relaxation(self.skeleton, self.clock.left())
-        every = np.ones(len(self.skeleton.kinds.choices), bool)
-        tree = Tree(self.skeleton.kinds.owner, self.relaxation.solve, self._meet)
+        tree = Tree(self.skeleton.kinds.owner, self.skeleton.few.pools, self.relaxation.solve, self._meet)
         try:
-            tree.start(every)
+            tree.start(self.relaxation.everything())
         except OutOfTimeError:
             self.late = True
             return self._outcome(0.0)
@@ -97,39 +98,47 @@ class FleetSearch:
         accuracy = self.network.problem.accuracy.value(selection)
         return accuracy is not None and accuracy >= self.target - RELATIVE * max(1.0, abs(self.target))
 
-    def _meet(self, mask: Mask) -> None:
-        """A selection that a relaxation came up with."""
-        if mask.tobytes() in self.met:
+    def _meet(self, box: Box) -> None:
+        """A selection that a relaxation came up with, and its counts of few workers."""
+        if box.key in self.met:
             return
-        self.met.add(mask.tobytes())
-        if not self._is_accurate(self._selection(mask)):
+        self.met.add(box.key)
+        if not self._is_accurate(self._selection(box.allowed)):
             return
         try:
-            point = self.relaxation.solve(mask)
+            point = self.relaxation.solve(box)
         except OutOfTimeError:
             return
         if point is not None:
             self.relaxed = min(self.relaxed, point.bound)
-            self.waiting.append((len(self.met), mask, point))
+            self.waiting.append((len(self.met), box, point))
 
     def _make_whole(self, tree: Tree) -> None:
         """Round the workers of the best selections met, until one is good enough."""
         self.waiting.sort(key=lambda entry: (entry[2].bound, entry[0]))
-        for _, mask, point in self.waiting[:MOST_ROUNDED]:
+        for _, box, point in self.waiting[:MOST_ROUNDED]:
             if point.bound >= self._enough() or self._enough() <= tree.bound():
                 break
-            staff = self._rounded(point) or self._rounded(self._with_room(mask, point))
-            self._take(self._selection(mask), None if staff is None else staff.assignment())
+            self._take(self._selection(box.allowed), self._rounded(box, point))
         self.waiting.clear()
 
-    def _rounded(self, point: Point | None) -> Staff | None:
-        if point is None:
-            return None
-        return rounded(self.skeleton, point, gap=FINE * self.gap, time_limit_s=self._limit_s())
+    def _rounded(self, box: Box, point: Point) -> Assignment | None:
+        """Whole workers and seats for a selection's point; where models do not fit, with ever more workers left out."""
+        for share in ROOM:
+            most = self.relaxation.less_room(point, share)
+            near = point if share == 0.0 else self._within(box, most)
+            if near is None:
+                return None
+            gap, limit_s = FINE * self.gap, self._limit_s()
+            staff = rounded(self.skeleton, near, most, gap=gap, time_limit_s=limit_s)
+            found = None if staff is None else staff.assignment()
+            if found is not None:
+                return found
+        return None
 
-    def _with_room(self, mask: Mask, point: Point) -> Point | None:
+    def _within(self, box: Box, most: Floats) -> Point | None:
         try:
-            return self.relaxation.solve_with_room(mask, point)
+            return self.relaxation.solve_within(box, most)
         except OutOfTimeError:
             return None
 
@@ -144,11 +153,13 @@ class FleetSearch:
     def _settle(self, tree: Tree) -> None:
         """Split the cheapest whole node, or solve the one selection that it allows."""
         node = tree.part()
-        if node is None or not self._is_accurate(self._selection(node.allowed)):
+        if node is None or not self._is_accurate(self._selection(node.box.allowed)):
             return
-        self.solved += 1
-        selection = self._selection(node.allowed)
-        self.settled = min(self.settled, max(node.bound, self._solve(None, selection)))
+        key = node.box.allowed.tobytes()
+        if key not in self.known:
+            self.solved += 1
+            self.known[key] = self._solve(None, self._selection(node.box.allowed))
+        self.settled = min(self.settled, max(node.bound, self.known[key]))
 
     def _at_once(self, bound: float) -> float:
         """Solve what is left in one program; a better bound."""

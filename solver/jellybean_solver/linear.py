@@ -70,9 +70,10 @@ class Linear:
     def columns(self) -> int:
         return int(self._highs.getNumCol())
 
-    def limit(self, columns: Indices, high: Floats) -> None:
-        """New upper bounds."""
-        self._highs.changeColsBounds(len(columns), columns.astype(np.int32), np.zeros(len(columns)), high)
+    def limit(self, columns: Indices, high: Floats, low: Floats | None = None) -> None:
+        """New bounds; `low` is 0 unless given."""
+        low = np.zeros(len(columns)) if low is None else low
+        self._highs.changeColsBounds(len(columns), columns.astype(np.int32), low, high)
 
     def add_columns(self, block: Block) -> Indices:
         """Columns from 0 up that cost nothing."""

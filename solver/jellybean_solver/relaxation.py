@@ -1,4 +1,4 @@
-"""The linear relaxation of the joint program, warm from one set of allowed choices to the next.
+"""The linear relaxation of the joint program, warm from one box of choices and counts to the next.
 
 Of the columns y (choice, kind) only those are there that some set of allowed choices wanted: after each solve the
 others are priced, and added where they would pay. Where allowed choices look infeasible, columns that would mend the
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jellybean_solver.closed import Closed
+from jellybean_solver.few import FEW, Box
 from jellybean_solver.kinds import Mask
 from jellybean_solver.linear import Block, Linear, Optimum
 from jellybean_solver.program import Floats
@@ -29,25 +31,27 @@ FIRST = 3  # cheapest kinds per choice and tier that are there from the start
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An optimum. `bound`: USD per hour that no plan with the allowed choices falls below.
+    """An optimum. `bound`: USD per hour that no plan within the box falls below.
 
-    `chosen`: per choice; `values`: of the skeleton's columns; `served`: y, per choice and kind; `scarcity`: what one
-    more worker of a kind would be worth, in USD per hour.
+    `chosen`: per choice; `counted`: of `Few.columns`; `values`: of the skeleton's columns; `served`: y, per choice and
+    kind; `scarcity`: what one more worker of a kind would be worth, in USD per hour.
     """
 
     bound: float
     chosen: Floats
+    counted: Floats
     values: Floats
     served: Floats
     scarcity: Floats
 
 
 class Relaxation:
-    """Solves the skeleton's relaxation for any mask of allowed choices."""
+    """Solves the skeleton's relaxation for any box."""
 
     def __init__(self, skeleton: Skeleton, time_limit_s: float | None = None) -> None:
         """`time_limit_s`: for all solves together."""
         self.skeleton, self.kinds = skeleton, skeleton.kinds
+        self._closed = Closed(skeleton)
         self._linear = Linear(skeleton.program, time_limit_s)
         self._matrix = skeleton.program.matrix()
         self._width = skeleton.program.columns
@@ -59,36 +63,54 @@ class Relaxation:
         self._shares()
         self._add(self._cheapest())
 
-    def solve(self, allowed: Mask) -> Point | None:
-        """The optimum over the allowed choices; None when they are infeasible. OutOfTimeError."""
-        self._linear.limit(self.skeleton.chosen, allowed.astype(float))
-        return self._solve(allowed)
+    def everything(self) -> Box:
+        """The box that rules out nothing."""
+        most = self.skeleton.few.most
+        return Box(np.ones(len(self.kinds.choices), bool), np.zeros(len(most)), most)
 
-    def solve_with_room(self, allowed: Mask, point: Point) -> Point | None:
-        """A point near another one that leaves a worker of a kind free for each operator that is on it."""
+    def solve(self, box: Box) -> Point | None:
+        """The optimum in the box; None when there is none. OutOfTimeError."""
+        box = self._closed.tightened(box)
+        self._linear.limit(self.skeleton.chosen, box.allowed.astype(float))
+        self._linear.limit(self.skeleton.few.columns, box.most, box.least)
+        return self._solve(box)
+
+    @property
+    def most(self) -> Floats:
+        """Workers that may be paid, by the skeleton's columns."""
+        most: Floats = self._matrix.most[self.skeleton.paid]
+        return most
+
+    def less_room(self, point: Point, share: float) -> Floats:
+        """The same, but for some of a kind: a share of a worker for each operator that the point has on it."""
         users = np.zeros((len(self._owned), len(self.kinds.kinds)))
         np.maximum.at(users, self.kinds.owner, (point.served > BROKEN).astype(float))
-        most = self._matrix.most[self.skeleton.paid]
+        most = self.most
         dearer = np.concatenate([np.cumsum(part[::-1])[::-1] - part for part in self._by_kind(most)])
-        kept = np.clip(users.sum(axis=0)[self.skeleton.pools_kind] - dearer, 0.0, most)
-        self._linear.limit(self.skeleton.paid, most - kept)
+        wanted = np.where(self.kinds.counts > FEW, np.ceil(share * users.sum(axis=0)), 0.0)
+        left: Floats = most - np.clip(wanted[self.skeleton.pools_kind] - dearer, 0.0, most)
+        return left
+
+    def solve_within(self, box: Box, most: Floats) -> Point | None:
+        """The optimum in the box where fewer workers may be paid."""
+        self._linear.limit(self.skeleton.paid, most)
         try:
-            return self.solve(allowed)
+            return self.solve(box)
         finally:
-            self._linear.limit(self.skeleton.paid, most)
+            self._linear.limit(self.skeleton.paid, self.most)
 
     def _by_kind(self, figures: Floats) -> list[Floats]:
         """Figures of the paid columns, cut by kind."""
         return np.split(figures, np.flatnonzero(np.diff(self.skeleton.pools_kind)) + 1)
 
-    def _solve(self, allowed: Mask) -> Point | None:
+    def _solve(self, box: Box) -> Point | None:
         while True:
             optimum = self._linear.solve()
             if optimum is None:
-                if not self._mend(allowed):
+                if not self._mend(box.allowed):
                     return None
-            elif not self._price(optimum.duals, allowed) and not self._hold(optimum.values):
-                return self._point(optimum, allowed)
+            elif not self._price(optimum.duals, box.allowed) and not self._hold(optimum.values):
+                return self._point(optimum, box)
 
     # -- columns
 
@@ -125,6 +147,9 @@ class Relaxation:
             if self.skeleton.full[kind] >= 0:
                 rows.append(int(self.skeleton.full[kind]))
                 values.append(float(self.kinds.stored[choice, kind]))
+            more, weights = self.skeleton.few.entries(choice, kind)
+            rows += more
+            values += weights
             operator = int(self.kinds.owner[choice])
             if (operator, kind) in self._presence:
                 rows.append(self._presence[operator, kind])
@@ -139,6 +164,7 @@ class Relaxation:
         gains: Floats = shares[:, self.kinds.tier] + self._needed * weights[self.skeleton.held]
         full = np.flatnonzero(self.skeleton.full >= 0)
         gains[:, full] += self.kinds.stored[:, full] * weights[self.skeleton.full[full]]
+        gains += self.skeleton.few.gains(weights)
         for (operator, kind), row in self._presence.items():
             gains[self._owned[operator], kind] += weights[row]
         return gains
@@ -208,25 +234,30 @@ class Relaxation:
         served[there] = np.maximum(values[self._column[there]], 0.0)
         return served
 
-    def _bound(self, duals: Floats, allowed: Mask) -> float:
+    def _bound(self, duals: Floats, box: Box) -> float:
         """What the duals prove: every column at the worst end of its range, one y per operator."""
         count = len(self._matrix.low)
         weights = np.concatenate([self._matrix.signed(duals[:count]), np.minimum(duals[count:], 0.0)])
         left = self._matrix.left(weights[:count])
         for (_, kind), row in self._presence.items():
             left[self.skeleton.paid[self.skeleton.pools_kind == kind]] += weights[row]
-        most = self._matrix.most.copy()
-        most[self.skeleton.chosen] = allowed
-        gains = np.where(self.skeleton.open & allowed[:, None], self._gains(weights), 0.0).max(axis=1)
+        least, most = np.zeros(self._width), self._matrix.most.copy()
+        most[self.skeleton.chosen] = box.allowed
+        least[self.skeleton.few.columns], most[self.skeleton.few.columns] = box.least, box.most
+        gains = np.where(self.skeleton.open & box.allowed[:, None], self._gains(weights), 0.0).max(axis=1)
         best = np.zeros(len(self._owned))
         np.maximum.at(best, self.kinds.owner, gains)
-        return self._matrix.sides(weights[:count]) + float(np.minimum(left, 0.0) @ most) - float(best.sum())
+        sides = self._matrix.sides(weights[:count])
+        return sides + float(np.minimum(left, 0.0) @ most + np.maximum(left, 0.0) @ least) - float(best.sum())
 
-    def _point(self, optimum: Optimum, allowed: Mask) -> Point:
+    def _point(self, optimum: Optimum, box: Box) -> Point:
+        few, served = self.skeleton.few, self._served(optimum.values)
+        paid, chosen = optimum.values[few.columns[: few.pools]], optimum.values[self.skeleton.chosen]
         return Point(
-            self._bound(optimum.duals, allowed),
-            optimum.values[self.skeleton.chosen],
+            self._bound(optimum.duals, box),
+            chosen,
+            np.clip(few.needed(paid, chosen, served), box.least, box.most),
             optimum.values[: self._width],
-            self._served(optimum.values),
+            served,
             -optimum.duals[self.skeleton.held],
         )

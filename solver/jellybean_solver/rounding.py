@@ -13,6 +13,8 @@ import numpy as np
 
 from jellybean_solver.covering import ways_near
 from jellybean_solver.exact import Shared
+from jellybean_solver.few import FEW
+from jellybean_solver.kinds import LEAST_BYTES
 from jellybean_solver.mip import TOLERANCE
 from jellybean_solver.program import Floats, Indices, Program
 from jellybean_solver.relaxation import Point
@@ -22,15 +24,18 @@ from jellybean_solver.staff import Staff
 WAYS = 40  # per operator and tier
 
 
-def rounded(skeleton: Skeleton, point: Point, *, gap: float, time_limit_s: float | None) -> Staff | None:
-    """Whole workers for a point of one selection, on its flows; None when none were found."""
-    return _Rounding(skeleton, point).solve(gap, time_limit_s)
+def rounded(skeleton: Skeleton, point: Point, most: Floats, *, gap: float, time_limit_s: float | None) -> Staff | None:
+    """Whole workers for a point of one selection, on its flows; None when none were found.
+
+    `most`: workers that may be paid, by the skeleton's columns.
+    """
+    return _Rounding(skeleton, point, most).solve(gap, time_limit_s)
 
 
 class _Rounding:
     """The program over ways and loads, for one point's flows."""
 
-    def __init__(self, skeleton: Skeleton, point: Point) -> None:
+    def __init__(self, skeleton: Skeleton, point: Point, most: Floats) -> None:
         self.skeleton, self.point, self.program = skeleton, point, Program()
         kinds = skeleton.kinds
         best = np.where(point.chosen > 0.5, np.arange(len(point.chosen)), -1)
@@ -40,11 +45,12 @@ class _Rounding:
         self.room = kinds.counts - paid
         pools = [pool for kind in kinds.kinds for pool in kind.pools]
         price = skeleton.network.usd_per_h
-        costs, most = [price[pool.name] for pool in pools], [float(pool.count) for pool in pools]
+        costs = [price[pool.name] for pool in pools]
         self.held = self.program.add_rows(-math.inf, 0.0, len(kinds.kinds))
         self.program.fill(self.held[skeleton.pools_kind], self.program.add_columns(costs, most), -1.0)
         self.shared = Shared(self.program, skeleton, self.held)
         self.ways: list[tuple[int, Indices, Floats, float]] = []  # operator, columns, ways, share that each serves
+        self.rooms: dict[int, int] = {}  # kind of few workers -> row of its memory
         self.parts: list[tuple[int, int, int]] = []  # operator, shared kind, column
         for operator, choice in enumerate(self.choices.tolist()):
             for tier in range(len(skeleton.tiers)):
@@ -93,4 +99,20 @@ class _Rounding:
         self.program.fill(np.repeat(row, len(columns)), columns, 1.0)
         for kind, column in zip(kinds.tolist(), columns.tolist(), strict=True):
             self.shared.take(column, choice, kind)
+            self._hold(column, choice, kind)
             self.parts.append((operator, kind, column))
+
+    def _hold(self, column: int, choice: int, kind: int) -> None:
+        """Whole models in the memories of few workers, where a fraction of one would hide much."""
+        kinds = self.skeleton.kinds
+        limit_bytes = kinds.kinds[kind].memory_bytes
+        if kinds.kinds[kind].count > FEW or limit_bytes is None:
+            return
+        if kind not in self.rooms:
+            self.rooms[kind] = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
+            self.program.fill([self.rooms[kind]], [int(self.shared.count[kind])], -1.0)
+        models = int(self.program.add_columns([0.0], kinds.counts[kind], integer=True)[0])
+        row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
+        self.program.fill([row, row], [column, models], [max(float(kinds.workers[choice, kind]), 1.0), -1.0])
+        share = float(kinds.memory_bytes[choice, kind]) / max(limit_bytes, LEAST_BYTES)
+        self.program.fill([self.rooms[kind]], [models], share)

@@ -6,6 +6,7 @@ of all operators is fitted onto the rest, as time and memory allow. A load that 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,7 +65,8 @@ def _seated(kind: Kind, loads: Sequence[Load], count: int, time: float) -> list[
     """Workers by what they hold: how many, and the shares that they serve together."""
     own = {load.name: max(0, math.floor(load.workers / time + LITTLE) - 1) for load in loads}
     left = {load.name: load.workers - own[load.name] * time for load in loads}
-    for order in (list(loads), sorted(loads, key=lambda load: (-load.memory_bytes, load.name))):
+    large = sorted(loads, key=lambda load: (-load.memory_bytes, load.name))
+    for order in (list(loads), _in_turn(large), large):
         for fill in (_end_to_end, _best_fit):
             seats = [_Seat(time) for _ in range(count - sum(own.values()))]
             if fill(order, left, seats, kind.memory_bytes):
@@ -73,6 +75,13 @@ def _seated(kind: Kind, loads: Sequence[Load], count: int, time: float) -> list[
                 rest = [{name: _share(by_name[name], part) for name, part in seat.parts.items()} for seat in seats]
                 return [*whole, *((1, shares) for shares in rest if shares)]
     return None
+
+
+def _in_turn(large: Sequence[Load]) -> list[Load]:
+    """A large model beside a small one: neighbours share a worker when loads are cut end to end."""
+    half = (len(large) + 1) // 2
+    turns = itertools.zip_longest(large[:half], reversed(large[half:]))
+    return [load for pair in turns for load in pair if load is not None]
 
 
 def _share(load: Load, time: float) -> float:

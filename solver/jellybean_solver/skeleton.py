@@ -11,7 +11,7 @@ Rows:
     sum_{c, k in t} y[c, k] = sum_{a: a[o] = t} f[b, a];
     sum_t g[e, c, (s, t)] <= sum_{k in s} y[c, k]; sum_c g[e, c, t] = sum_{a on t} f[b, a];
     sum_{c} needed[c, k] y[c, k] <= sum_{p in k} m[p]; the same for stored[c, k], memory in place of time;
-    traffic within bandwidth; accuracy (accuracy_rows.py).
+    traffic within bandwidth; accuracy (accuracy_rows.py); whole workers where there are few of a kind (few.py).
 That g is held by y tier by tier, and not by z alone, keeps the relaxation from sending one variant's messages while it
 runs another. Which models fit together on one worker is left out, so the program's bound holds for the problem.
 """
@@ -27,6 +27,7 @@ import numpy as np
 from jellybean_solver.accuracy_rows import add_accuracy
 from jellybean_solver.bag_rows import add_flows
 from jellybean_solver.demand import EdgeKey, Network, Tiers
+from jellybean_solver.few import Few
 from jellybean_solver.kinds import Choice, Mask, kinds_of
 from jellybean_solver.program import Floats, Indices, Program
 
@@ -53,6 +54,7 @@ class Skeleton:
         self._paid()
         self.flows = add_flows(self.program, self.network, self.network.demand({}))
         self._meet()
+        self.few = Few(self.program, self.kinds, self.open, self.chosen, self.paid, self.pools_kind)
         self._messages()
         self._links()
         chosen = dict(zip(self.kinds.choices, self.chosen.tolist(), strict=True))

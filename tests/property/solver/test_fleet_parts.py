@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import Pool, Problem
+from jellybean_solver.closed import Closed
 from jellybean_solver.covering import ways_near
 from jellybean_solver.demand import Network
-from jellybean_solver.kinds import Kind, Mask
+from jellybean_solver.few import Box
+from jellybean_solver.kinds import Kind
 from jellybean_solver.relaxation import Relaxation
 from jellybean_solver.seating import Load, seat_together
 from jellybean_solver.skeleton import Skeleton
@@ -22,17 +25,26 @@ from tests.strategies import problems
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
-def _all_at_once(skeleton: Skeleton, allowed: Mask) -> float:
+def _box(skeleton: Skeleton, random: object) -> Box:
+    draw: Callable[[], float] = random.random  # type: ignore[attr-defined]
+    least = np.array([float(draw() < 0.1) for _ in skeleton.few.most])
+    most = np.array([one if draw() < 0.8 else max(1.0, one - 1.0) for one in skeleton.few.most])
+    return Box(np.array([draw() < 0.7 for _ in skeleton.kinds.choices]), least, most)
+
+
+def _all_at_once(skeleton: Skeleton, box: Box) -> float:
     """The relaxation with every column and row there from the start; inf when infeasible."""
     program, kinds = skeleton.program, skeleton.kinds
     small = skeleton.open & (kinds.workers < 1.0) & ~kinds.exclusive
-    for column in skeleton.chosen[~allowed].tolist():
+    for column in skeleton.chosen[~box.allowed].tolist():
         program.fill(program.add_rows(0.0, 0.0, 1), [column], 1.0)
+    program.fill(program.add_rows(box.least, box.most, len(box.most)), skeleton.few.columns, 1.0)
     presence: dict[tuple[int, int], int] = {}
     for choice, kind in np.argwhere(skeleton.open).tolist():
         column = int(program.add_columns([0.0])[0])
         rows, values = skeleton.entries(choice, int(kinds.tier[kind]))
-        rows, values = [*rows, int(skeleton.held[kind])], [*values, float(kinds.needed[choice, kind])]
+        more, weights = skeleton.few.entries(choice, kind)
+        rows, values = [*rows, *more, int(skeleton.held[kind])], [*values, *weights, float(kinds.needed[choice, kind])]
         if skeleton.full[kind] >= 0:
             rows, values = [*rows, int(skeleton.full[kind])], [*values, float(kinds.stored[choice, kind])]
         program.fill(rows, [column] * len(rows), values)
@@ -58,13 +70,13 @@ def test_relaxations_one_after_the_other_are_those_solved_at_once(problem: Probl
         return
     relaxation = Relaxation(own)
     for _ in range(4):
-        allowed = np.array([random.random() < 0.7 for _ in own.kinds.choices])  # type: ignore[attr-defined]
-        point = relaxation.solve(allowed)
-        expected = _all_at_once(skeleton(), allowed)
+        box = _box(own, random)
+        point = relaxation.solve(box)
+        expected = _all_at_once(skeleton(), Closed(own).tightened(box))
         assert (point is None) == math.isinf(expected)
         if point is not None:
             assert point.bound == pytest.approx(expected, rel=1e-6, abs=1e-6)
-            assert point.chosen[~allowed].max(initial=0.0) <= 1e-9
+            assert point.chosen[~box.allowed].max(initial=0.0) <= 1e-9
 
 
 @settings(max_examples=300 if NIGHTLY else 60)
