@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from jellybean_solver.few import FEW, Box
-from jellybean_solver.kinds import Mask
 from jellybean_solver.program import Floats, Indices
 from jellybean_solver.skeleton import Skeleton
 
@@ -65,9 +64,10 @@ class Closed:
         least = np.full(len(self._before), np.inf)
         np.minimum.at(least, self._kinds.owner, np.where(box.allowed, memory, np.inf))
         at = few.at[:, kinds]
-        forced: Mask = ((at >= 0) & (box.least[at] > 0.0)).any(axis=1)
-        there: Mask = self._before[forced].any(axis=0)
-        together = self._before | there
+        forced = np.flatnonzero(((at >= 0) & (box.least[at] > 0.0)).any(axis=1))
+        there = np.flatnonzero(self._before[forced].any(axis=0))
+        together = self._before.copy()
+        together[:, there] = True
         over = np.where(together, least, 0.0).sum(axis=1) > room * (1.0 + SPARE)
         gone = at[over]
         most = box.most.copy()
