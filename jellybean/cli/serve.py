@@ -14,6 +14,7 @@ from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progres
 from jellybean.cli.current import plan_of
 from jellybean.cli.documents import check
 from jellybean.documents import Project, load_project
+from jellybean.documents.layout import is_shared, workflow_folders
 from jellybean.errors import JellyBeanError
 from jellybean.planning import unproven
 from jellybean.tensor_files import Array, read_npy, read_npz
@@ -49,6 +50,12 @@ def up(
     ] = 0,
 ) -> None:
     """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
+    if is_shared(directory):
+        one = next(iter(workflow_folders(directory).values()))
+        raise JellyBeanError(
+            f"{directory}: a plan of several workflows can be made and simulated, but is not served yet; "
+            f"to serve one of them by a plan of its own: jellybean up {one}"
+        )
     project = load_project(directory, overrides or ())
     face: dict[str, Any] = {
         "port": port,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jellybean.documents.flow import flow_of
-from jellybean.documents.problem import model_ref, most_requests, ratios_of, readers_of, variant_of
+from jellybean.documents.problem import model_ref, most_requests, placed, ratios_of, readers_of, variant_of
 from jellybean.documents.profiles import ANY_DOWNSTREAM, VariantProfile
 from jellybean.documents.project import Project
 from jellybean.documents.shared import AnyProject, SharedProject
@@ -17,9 +17,16 @@ from jellybean_solver.problem import Stage
 def build_cuts(project: AnyProject) -> Cuts:
     """The cuts that the workflow allows and the profiles know, by operator."""
     if isinstance(project, SharedProject):
-        parts = {name: build_cuts(part) for name, part in project.workflows.items()}
+        parts = {name: _placed(build_cuts(part), name) for name, part in project.workflows.items()}
         return {name: found for workflow, part in parts.items() for name, found in qualified(workflow, part).items()}
     return {name: found for name in project.workflow.operators if (found := tuple(_cuts(project, name)))}
+
+
+def _placed(cuts: Cuts, workflow: str) -> Cuts:
+    return {
+        name: tuple(replace(cut, head=placed(cut.head, workflow), tail=placed(cut.tail, workflow)) for cut in found)
+        for name, found in cuts.items()
+    }
 
 
 def _cuts(project: Project, operator: str) -> Iterator[Cut]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from jellybean.documents.flow import Flow, flow_of
-from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE
+from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
 from jellybean.documents.models import InfrastructureDocument, WorkerPoolSpec, WorkflowDocument
 from jellybean.documents.profiles import AccuracyProfile, Figures, ProfilesDocument, VariantProfile, latency_figure
 from jellybean.documents.reader import dotted
@@ -34,7 +35,7 @@ from jellybean_solver.together import together
 def build_problem(project: AnyProject) -> Problem:
     """The problem that the solver answers. DocumentError without profiles, or when requests cannot flow."""
     if isinstance(project, SharedProject):
-        parts = {name: build_problem(part) for name, part in project.workflows.items()}
+        parts = {name: _placed(build_problem(part), name) for name, part in project.workflows.items()}
         return together(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
     workflow, infrastructure = project.workflow, project.infrastructure
     if project.profiles is None:
@@ -72,6 +73,23 @@ def build_problem(project: AnyProject) -> Problem:
         hop_s=project.profiles.hop_s or 0.0,
         sites={tier: count for tier, count in infrastructure.sites.items() if count > 1},
     )
+
+
+def _placed(problem: Problem, workflow: str) -> Problem:
+    """The problem of one of several workflows, its models' files told from the folder of all."""
+    operators = (
+        replace(operator, variants=tuple(placed(variant, workflow) for variant in operator.variants))
+        for operator in problem.operators
+    )
+    return replace(problem, operators=tuple(operators))
+
+
+def placed(variant: Variant, workflow: str) -> Variant:
+    """A variant of one of several workflows, its model's file told from the folder of all."""
+    if variant.model is None:
+        return variant
+    path = Path(WORKFLOWS_FOLDER, workflow, variant.model.path).as_posix()
+    return replace(variant, model=replace(variant.model, path=path))
 
 
 def accuracy_model(profile: AccuracyProfile | None, workflow: WorkflowDocument) -> AccuracyModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from jellybean.documents import Project, SharedProject, build_problem, load_any,
 from jellybean.errors import DocumentError
 from tests.unit.documents.conftest import INFRASTRUCTURE, PROFILES, WORKFLOW
 
+MODEL = Path(__file__).parents[3] / "examples" / "digits" / "models" / "strokes-linear.onnx"
 ALONE = WORKFLOW.replace(", budget: 10 USD/h", "")
 COUNTING = """\
 kind: Workflow
@@ -72,6 +74,18 @@ def test_names_are_qualified_and_targets_their_own(shop: Path) -> None:
     assert problem.hop_s == 0.0015  # the longest
     assert problem.slo.budget_usd_per_h is None
     assert problem.accuracy.value({op.name: op.variants[0].name for op in problem.operators}) == pytest.approx(1.5)
+
+
+def test_models_are_told_from_the_folder_of_all(shop: Path) -> None:
+    (shop / "workflows/count/models").mkdir()
+    (shop / "workflows/count/models/small.onnx").write_bytes(MODEL.read_bytes())
+    digest = hashlib.sha256(MODEL.read_bytes()).hexdigest()
+    named = f"variants: {{small: {{model: models/small.onnx, sha256: {digest}}}}}"
+    edit(shop / "workflows/count/workflow.yaml", "variants: [small]", named)
+    (detect, *_) = build_problem(load_any(shop)).operators
+    assert detect.variants[0].model is not None
+    assert detect.variants[0].model.path == "workflows/count/models/small.onnx"
+    assert (shop / detect.variants[0].model.path).is_file()
 
 
 def test_a_workflow_is_a_project_of_its_own_on_the_same_fleet(shop: Path) -> None:
