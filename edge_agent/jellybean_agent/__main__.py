@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from jellybean_agent.channels import RENEW_S
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, in_words
 from jellybean_agent.hosts import RUN_LIMIT_S, Nursery
+from jellybean_agent.join import join, keep_renewed
 from jellybean_agent.server import DRAIN_S, Options, serve
 
 _EXAMPLE = """example:
@@ -21,23 +23,77 @@ _EXAMPLE = """example:
 
 peers.json names every process of the run; the gateway has the empty name:
   {"": "unix:/tmp/run/gateway.sock", "edge-1": "unix:/tmp/run/edge-1.sock", "cloud-1": "cloud.example:7001"}
+
+a box that joins a gateway brings certificate, plan and models itself; later starts need no token:
+  jellybean-agent --join gateway.example:7002 --token-file token --state /var/lib/jellybean-agent
 """
+_NEEDED = ("plan", "worker", "listen", "peers")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run an agent. 0 after a drain, 2 when the plan, a model or an address is at fault, 1 otherwise."""
+    parser = _parser()
+    given = vars(parser.parse_args(argv))
+    joining = {name: given.pop(name) for name in ("join", "token", "token_file", "state")}
+    missing = [f"--{name}" for name in _NEEDED if given[name] is None]
+    if joining["join"] is None and missing:
+        parser.error(f"the following arguments are required: {', '.join(missing)} (or --join)")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    name = given["worker"] or "jellybean-agent"
+    try:
+        with contextlib.ExitStack() as stack:
+            nursery: Nursery | None = None
+            if not given["in_process"]:  # before anything of gRPC is used: later no process may be forked
+                nursery = stack.enter_context(Nursery((given["model_memory_mib"] or 0) * 2**20 or None))
+            given["emulate"] = not given.pop("no_emulation")
+            if joining["join"] is None:
+                asyncio.run(serve(Options(**given), nursery))
+            else:
+                asyncio.run(_joined(joining, given, nursery))
+    except AgentError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, PlanViewError | ModelError) else 1
+    except OSError as error:
+        print(f"{name}: {in_words(error, name=True)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _joined(joining: dict[str, object], given: dict[str, object], nursery: Nursery | None) -> None:
+    """Join, then serve what the gateway gave, with a certificate that is renewed meanwhile."""
+    token = joining["token"]
+    if joining["token_file"] is not None and token is None:
+        token = Path(str(joining["token_file"])).read_text(encoding="utf-8")
+    found = await join(str(joining["join"]), None if token is None else str(token), Path(str(joining["state"])))
+    own = json.loads((found.folder / "peers.json").read_bytes())[found.worker.name]
+    files = {"plan": found.folder / "plan.json", "peers": found.folder / "peers.json", "root": found.models}
+    listen = given["listen"] or f"0.0.0.0:{str(own).rpartition(':')[2]}"
+    ours = {"worker": found.worker.name, "tls": found.tls, "listen": listen, "emulate": False}
+    renewing = asyncio.create_task(keep_renewed(found.folder))
+    try:
+        await serve(Options(**{**given, **files, **ours}), nursery)  # type: ignore[arg-type]
+    finally:
+        renewing.cancel()
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="jellybean-agent",
         description="Serve one worker of a JellyBean plan until SIGTERM, then finish the requests in hand.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--plan", type=Path, required=True, help="the plan document (JSON)")
-    parser.add_argument("--worker", required=True, help="the name of this worker in the plan")
+    parser.add_argument("--plan", type=Path, help="the plan document (JSON)")
+    parser.add_argument("--worker", help="the name of this worker in the plan")
     parser.add_argument("--root", type=Path, default=Path(), help="the folder that model paths start from")
-    parser.add_argument("--listen", required=True, help="unix:/path (in a private folder) or HOST:PORT")
-    parser.add_argument("--peers", type=Path, required=True, help="JSON: worker name -> address")
+    parser.add_argument("--listen", help="unix:/path (in a private folder) or HOST:PORT")
+    parser.add_argument("--peers", type=Path, help="JSON: worker name -> address")
+    parser.add_argument("--join", metavar="GATEWAY", help="HOST:PORT where a gateway enrols boxes")
+    parser.add_argument("--token", help="with --join, the first time (better --token-file: others see command lines)")
+    parser.add_argument("--token-file", type=Path, help="a file that holds the token")
+    parser.add_argument("--state", type=Path, default=Path("jellybean-agent"), help="with --join: where all is kept")
     parser.add_argument("--links", type=Path, help="state of the emulated links (default: beside the peers file)")
+    parser.add_argument("--no-emulation", action="store_true", help="links and devices are real: emulate none")
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
     parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
     parser.add_argument("--renew-s", type=float, default=RENEW_S, help="seconds after which connections are made anew")
@@ -48,21 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-run-s", type=float, default=RUN_LIMIT_S, help="a run that takes longer is ended")
     parser.add_argument("--model-memory-mib", type=int, help="most that models may take (default: half of all)")
     parser.add_argument("--drain-s", type=float, default=DRAIN_S, help="seconds that a drain may take")
-    given = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        with contextlib.ExitStack() as stack:
-            nursery: Nursery | None = None
-            if not given.in_process:  # before anything of gRPC is used: later no process may be forked
-                nursery = stack.enter_context(Nursery((given.model_memory_mib or 0) * 2**20 or None))
-            asyncio.run(serve(Options(**vars(given)), nursery))
-    except AgentError as error:
-        print(f"{given.worker}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, PlanViewError | ModelError) else 1
-    except OSError as error:
-        print(f"{given.worker}: {in_words(error, name=True)}", file=sys.stderr)
-        return 1
-    return 0
+    return parser
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from jellybean_agent.certificates import CertificateFolder
 from jellybean_agent.errors import PlanViewError, StatusError
-from jellybean_agent.identity import Identity, Policy, Role
+from jellybean_agent.identity import Identity, Policy, Role, identities
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.tensors import MAX_MESSAGE_BYTES
 
@@ -112,7 +112,7 @@ class Transport:
         try:
             if self.certificate is None or address.startswith("unix:"):
                 return server.add_insecure_port(address)
-            return server.add_secure_port(address, _server_credentials(self.certificate))
+            return server.add_secure_port(address, server_credentials(self.certificate))
         except RuntimeError as error:
             raise PlanViewError(f"cannot listen on {address}: it is in use or may not be used") from error
 
@@ -144,8 +144,14 @@ def _dialling(
     return options, grpc.ssl_channel_credentials(found.ca, found.key, found.chain)
 
 
-def _server_credentials(folder: CertificateFolder) -> grpc.ServerCredentials:
-    """Asks for a certificate in every handshake, and takes this process's own from the files as they are then."""
+def caller(context: Any) -> Identity | None:
+    """Who calls, by certificate; None without one."""
+    found = identities(context.auth_context())
+    return found[0] if len(found) == 1 else None
+
+
+def server_credentials(folder: CertificateFolder, *, clients: bool = True) -> grpc.ServerCredentials:
+    """Takes this process's certificate from the files as they are at each handshake, and asks `clients` for theirs."""
     given = folder.current()
 
     def configuration() -> Any:
@@ -159,7 +165,7 @@ def _server_credentials(folder: CertificateFolder) -> grpc.ServerCredentials:
     def _configured(found: Any) -> grpc.ServerCertificateConfiguration:
         return grpc.ssl_server_certificate_configuration([(found.key, found.chain)], found.ca)
 
-    return grpc.dynamic_ssl_server_credentials(_configured(given), configuration, require_client_authentication=True)
+    return grpc.dynamic_ssl_server_credentials(_configured(given), configuration, require_client_authentication=clients)
 
 
 def _check_private(socket: Path) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 import grpc
 
 from jellybean_agent.errors import StatusError
+from jellybean_agent.versions import PROTOCOL_KEY, refusal, stated
 
 SCHEME = "jellybean://"
 SENDER_KEY = "jellybean-sender"
@@ -64,6 +65,7 @@ def parse_identity(uri: str) -> Identity | None:
 
 
 _ANYONE = frozenset(Role)
+_AGENTS = frozenset({Role.AGENT})
 _CLIENTS = frozenset({Role.CLIENT, Role.ADMIN})
 _AGENT, _GATEWAY = "/jellybean.agent.v1.Agent/", "/jellybean.gateway.v1.Gateway/"
 RULES: Mapping[str, frozenset[Role]] = {
@@ -75,6 +77,7 @@ RULES: Mapping[str, frozenset[Role]] = {
     f"{_GATEWAY}Drain": frozenset({Role.ADMIN}),
     f"{_GATEWAY}Replace": frozenset({Role.ADMIN}),
     "/inference.GRPCInferenceService/": _CLIENTS,  # all of a service
+    **dict.fromkeys((f"/jellybean.enrol.v1.Enrolment/{name}" for name in ("Renew", "Plan", "Model")), _AGENTS),
     "/grpc.health.v1.Health/": _ANYONE,
     "/grpc.reflection.v1alpha.ServerReflection/": _ANYONE,
     "/grpc.reflection.v1.ServerReflection/": _ANYONE,
@@ -104,7 +107,12 @@ class Policy:
     plain: Role | None = None
 
     def check(self, method: str, context: Any) -> None:
-        """StatusError when the caller may not call the method."""
+        """StatusError when the caller may not call the method, or is of a version too far away."""
+        told = dict(context.invocation_metadata() or ())
+        if PROTOCOL_KEY in told or method.startswith(_AGENT):
+            reason = refusal(f"the caller of {method}", stated(told.get(PROTOCOL_KEY)))
+            if reason:
+                raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
         auth = context.auth_context()
         if "ssl" not in [kind.decode() for kind in auth.get("transport_security_type", ())]:
             if self.plain is not None and not context.peer().startswith("unix:"):

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import grpc
 import grpc.aio
 
+from jellybean_agent import versions
 from jellybean_agent.channels import Transport
 from jellybean_agent.errors import AgentError, TransientError
 from jellybean_agent.identity import SENDER_KEY
@@ -222,7 +223,7 @@ class Peer:
         )
         age_s = self._transport.stream_age_s
         until_s = math.inf if age_s is None else time.monotonic() + age_s
-        stream = _Stream(channel, deliver(metadata=((SENDER_KEY, self._sender),)), until_s)
+        stream = _Stream(channel, deliver(metadata=((SENDER_KEY, self._sender), *versions.metadata())), until_s)
         stream.reader = asyncio.create_task(self._read_credit(stream))
         stream.watcher = asyncio.create_task(stream.watch())
         stream.reader.add_done_callback(lambda _: self._wake.set())

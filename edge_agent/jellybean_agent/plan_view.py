@@ -123,9 +123,10 @@ def plan_view(document: Any) -> PlanView:
     """The view of a plan document. PlanViewError unless kind, version and hash are right."""
     if not isinstance(document, dict) or document.get("kind") != "Plan":
         raise PlanViewError("not a plan: kind is not 'Plan'")
-    if document.get("version") != PLAN_VERSION:
+    if document.get("version") not in (PLAN_VERSION - 1, PLAN_VERSION):
         raise PlanViewError(
-            f"plan version {document.get('version')!r}; this agent reads {PLAN_VERSION}: plan again, with its JellyBean"
+            f"plan version {document.get('version')!r}; this agent reads {PLAN_VERSION} and {PLAN_VERSION - 1}: "
+            "plan again, with its JellyBean"
         )
     if content_hash(document) != document.get("hash"):
         raise PlanViewError("the plan's content does not match its hash: it was changed; plan again")

@@ -9,7 +9,7 @@ import logging
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,6 +17,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from jellybean_agent import versions
 from jellybean_agent.channels import RENEW_S, Transport, make_transport
 from jellybean_agent.driver import Driver
 from jellybean_agent.emulation import EmulatedDevice
@@ -57,6 +58,7 @@ class Options:
     tls: Path | None = None
     insecure: bool = False
     renew_s: float = RENEW_S
+    emulate: bool = True  # links, and devices slower than this one
     in_process: bool = False
     max_run_s: float = RUN_LIMIT_S
     model_memory_mib: int | None = None
@@ -175,6 +177,7 @@ class AgentService:
             plan=self.view.hash,
             state=self.state,
             uptime_s=time.monotonic() - self._began,
+            protocol=versions.PROTOCOL,
             signatures={name: self._signature(name, executor) for name, executor in self.executors.items()},
         )
         if self.driver is not None:
@@ -246,7 +249,9 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
     addresses = read_peers(options.peers, transport)
     links_path = options.links or options.peers.with_name("links")
     stop = stop_event()
-    with EmulatedLinks(view.links, links_path) as links:
+    if not options.emulate:
+        worker = replace(worker, device_s=None)
+    with EmulatedLinks(view.links if options.emulate else (), links_path) as links:
         host = None if nursery is None else Host(nursery, run_limit_s=options.max_run_s)
         service = AgentService(view, worker, addresses, links, transport, host)
         server = transport.server(Policy(view.name, view.workers))

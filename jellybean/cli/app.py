@@ -23,7 +23,7 @@ app = typer.Typer(
 
 ORDER = (
     *("init", "validate", "profile", "plan", "explain", "frontier", "simulate"),
-    *("up", "apply", "infer", "bench", "report", "down", "certs"),
+    *("up", "apply", "infer", "bench", "report", "down", "certs", "token", "gateway"),
     *("render", "deploy", "status", "rollback", "undeploy", "discover", "diff", "schema", "demo"),
 )
 
@@ -98,6 +98,7 @@ from jellybean.cli import (  # noqa: E402  (each adds its commands)
     documents,  # noqa: F401
     explain,  # noqa: F401
     frontier,  # noqa: F401
+    gateway,  # noqa: F401
     kubernetes,  # noqa: F401
     measure,  # noqa: F401
     pipeline,  # noqa: F401

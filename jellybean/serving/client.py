@@ -16,6 +16,7 @@ import numpy as np
 
 from jellybean.serving.errors import KeptError, RequestError, ServingError
 from jellybean.serving.state import running_state
+from jellybean_agent import versions
 from jellybean_agent.certificates import CertificateFolder
 from jellybean_agent.channels import Transport
 from jellybean_agent.errors import AgentError, InvalidInputError
@@ -111,7 +112,9 @@ class Client:
         if folder is not None and folder.current() is not self._shown:
             self._open()  # calls under way end on the channel before it
         try:
-            return getattr(self._stub, method)(request, timeout=timeout_s or self._timeout_s)
+            return getattr(self._stub, method)(
+                request, timeout=timeout_s or self._timeout_s, metadata=versions.metadata()
+            )
         except grpc.RpcError as error:
             raise RequestError(error.code().name, error.details() or "no details") from error
 

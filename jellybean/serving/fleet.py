@@ -19,6 +19,7 @@ import grpc.aio
 
 from jellybean.serving.inputs import children
 from jellybean.serving.places import PlaceDrawer
+from jellybean_agent import versions
 from jellybean_agent.channels import Transport
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
@@ -190,6 +191,10 @@ class Fleet:
         if status.plan != self.view.hash or status.worker != name:
             worker.reason = f"{status.worker} of plan {status.plan[:12]} answers at its address"
             return
+        if reason := versions.refusal("it", status.protocol or 1):
+            worker.reason = reason
+            LOG.warning("%s: %s", name, reason)
+            return
         worker.signatures = dict(status.signatures)
         worker.state, worker.reason = "ready", ""
         LOG.info("%s is ready", name)
@@ -204,7 +209,7 @@ class Fleet:
                     await asyncio.sleep(_DESCRIBE_AGAIN_S)
                 try:
                     status: agent_pb2.AgentStatus = await stub.Describe(
-                        agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S
+                        agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S, metadata=versions.metadata()
                     )
                     return status
                 except grpc.aio.AioRpcError as error:

@@ -19,7 +19,7 @@ from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
 from jellybean.serving.gateway_metrics import GatewayCollector
 from jellybean.serving.spool import Spool
 from jellybean.serving.workflow import Workflow
-from jellybean_agent.channels import RENEW_S, make_transport
+from jellybean_agent.channels import RENEW_S, Transport, make_transport
 from jellybean_agent.errors import AgentError, PlanViewError
 from jellybean_agent.health_port import serve_health
 from jellybean_agent.identity import Policy, Role
@@ -47,7 +47,7 @@ async def serve(given: argparse.Namespace) -> None:
     if given.http_port and not given.insecure:
         raise PlanViewError("HTTP has no TLS: --insecure serves it, on the loopback only")
     stop = stop_event()
-    with EmulatedLinks(view.links, given.links) as links:
+    with EmulatedLinks(() if given.no_emulation else view.links, given.links) as links:
         known = set(view.workers)
         workers = transport.server(Policy(view.name, known))
         clients = transport.server(Policy(view.name, known, plain=Role.CLIENT))
@@ -67,6 +67,7 @@ async def serve(given: argparse.Namespace) -> None:
             no_health = await serve_health(given.health_port, healthy)
             following = asyncio.create_task(_follow(gateway, healthy))
             metrics = serve_metrics(("127.0.0.1", given.metrics_port), GatewayCollector(gateway))
+            enrolment = await _enrolment(given, view, addresses, transport, workers)
             await workers.start()
             await clients.start()
             if given.address_file is not None:
@@ -79,6 +80,8 @@ async def serve(given: argparse.Namespace) -> None:
                 following.cancel()
                 if metrics is not None:
                     metrics()
+                if enrolment is not None:
+                    await enrolment.stop(0.5)
                 await gateway.close()
                 await no_health()
                 await clients.stop(1.0)
@@ -90,6 +93,26 @@ def _spool(path: Path | None, view: PlanView) -> Spool | None:
     if view.eventually and path is None:
         raise PlanViewError("a source has `deliver: eventually`: say with --spool FILE where its requests are kept")
     return Spool(path) if path is not None and (view.eventually or path.exists()) else None
+
+
+async def _enrolment(
+    given: argparse.Namespace,
+    view: PlanView,
+    addresses: dict[str, str],
+    transport: Transport,
+    workers: grpc.aio.Server,
+) -> grpc.aio.Server | None:
+    """Let boxes enrol where that is asked for: with a token at a port of its own; the rest is among workers' calls."""
+    if given.enrol is None:
+        return None
+    if given.ca is None or given.tokens is None:
+        raise PlanViewError("--enrol needs --ca and --tokens: the authority that signs, and the tokens that it takes")
+    from jellybean.serving.enrolment import Enrolment, add_enrolment, serve_enrolment
+
+    life_s = given.certificate_hours * 3600.0
+    found = Enrolment(view, given.ca, given.tokens, given.plan, given.peers, given.root, addresses, life_s)
+    add_enrolment(workers, found)
+    return await serve_enrolment(found, transport, given.enrol)
 
 
 def _add_deliver(server: grpc.aio.Server, gateway: Gateway) -> None:
@@ -145,6 +168,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes; 0: off")
     parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1; 0: off")
     parser.add_argument("--spool", type=Path, help="file for requests of sources with `deliver: eventually`")
+    parser.add_argument("--enrol", help="HOST:PORT where boxes with a token join; needs --tls, --ca and --tokens")
+    parser.add_argument("--ca", type=Path, help="folder of the authority that signs their certificates")
+    parser.add_argument("--tokens", type=Path, help="folder of their tokens (`jellybean token`)")
+    parser.add_argument("--root", type=Path, default=Path(), help="where model paths start, for boxes that enrol")
+    parser.add_argument("--certificate-hours", type=float, default=168.0, help="life of their certificates")
+    parser.add_argument("--no-emulation", action="store_true", help="links are real: do not emulate the plan's")
     parser.add_argument("--max-in-hand", type=int, default=MAX_IN_HAND)
     parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S)
     parser.add_argument("--drain-s", type=float, default=DRAIN_S)

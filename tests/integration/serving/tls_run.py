@@ -75,7 +75,7 @@ class TlsRun:
     def client(self, role: Role = Role.CLIENT, name: str = "alice") -> Client:
         return Client(self.gateway, tls=self.certificate(role, name))
 
-    def await_ready(self, timeout_s: float = 60.0) -> None:
+    def await_ready(self, timeout_s: float = 120.0) -> None:
         until, reason = time.monotonic() + timeout_s, ""
         with self.client() as client:
             while time.monotonic() < until:

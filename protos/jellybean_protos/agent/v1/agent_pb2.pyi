@@ -71,7 +71,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("worker", "plan", "state", "requests_in_hand", "completed", "busy_s", "signatures", "uptime_s", "runs", "late_s", "expired")
+    __slots__ = ("worker", "plan", "state", "requests_in_hand", "completed", "busy_s", "signatures", "uptime_s", "runs", "late_s", "expired", "protocol")
     class CompletedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,7 @@ class AgentStatus(_message.Message):
     RUNS_FIELD_NUMBER: _ClassVar[int]
     LATE_S_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     worker: str
     plan: str
     state: str
@@ -129,7 +130,8 @@ class AgentStatus(_message.Message):
     runs: _containers.ScalarMap[str, int]
     late_s: _containers.ScalarMap[str, float]
     expired: int
-    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., signatures: _Optional[_Mapping[str, Signature]] = ..., uptime_s: _Optional[float] = ..., runs: _Optional[_Mapping[str, int]] = ..., late_s: _Optional[_Mapping[str, float]] = ..., expired: _Optional[int] = ...) -> None: ...
+    protocol: int
+    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., signatures: _Optional[_Mapping[str, Signature]] = ..., uptime_s: _Optional[float] = ..., runs: _Optional[_Mapping[str, int]] = ..., late_s: _Optional[_Mapping[str, float]] = ..., expired: _Optional[int] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class TensorSpec(_message.Message):
     __slots__ = ("dtype", "shape")
