@@ -62,8 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _joined(joining: dict[str, object], given: dict[str, object], nursery: Nursery | None) -> None:
     """Join, then serve what the gateway gave, with a certificate that is renewed meanwhile."""
     token = joining["token"]
-    if joining["token_file"] is not None and token is None:
-        token = Path(str(joining["token_file"])).read_text(encoding="utf-8")
+    file = Path(str(joining["token_file"] or ""))
+    if token is None and file.is_file():  # it may be gone once it was used
+        token = file.read_text(encoding="utf-8")
     found = await join(str(joining["join"]), None if token is None else str(token), Path(str(joining["state"])))
     own = json.loads((found.folder / "peers.json").read_bytes())[found.worker.name]
     files = {"plan": found.folder / "plan.json", "peers": found.folder / "peers.json", "root": found.models}

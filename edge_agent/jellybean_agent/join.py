@@ -32,7 +32,7 @@ from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 LOG = logging.getLogger("jellybean.agent")
 _CALL_S = 30.0
 _AGAIN_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # between tries; the last one for ever
-_RENEW_AT = 1 / 3  # of the life that is left
+_RENEW_AT = 2 / 3  # of its life is left: the rest is for a gateway that is away
 _LOOK_S = 60.0
 
 
@@ -82,7 +82,7 @@ async def join(gateway: str, token: str | None, folder: Path) -> Joined:
 
 
 async def keep_renewed(folder: Path) -> None:
-    """Get a new certificate whenever a third of the life of the present one is left; for ever."""
+    """Get a new certificate whenever a third of the present one's life is over; for ever."""
     tls = folder / "tls"
     born = time.time()
     while True:

@@ -61,6 +61,7 @@ def gateway(
     run.mkdir(exist_ok=True)
     (run / "plan.json").write_text(json.dumps(document), encoding="utf-8")
     given: dict[str, object] = {"plan": run / "plan.json", "peers": peers, "links": run / "links", "host": host}
+    given["spool"] = run / "spool"
     given |= {"tls": folder / "certs/gateway", "ca": folder / "certs/ca", "tokens": folder / "tokens"}
     given |= {"root": project.directory, "listen": listen, "enrol": enrol, "port": port}
     out.print(f"serving {document['name']} with workers from {peers}; Ctrl-C drains and stops", style="green")
