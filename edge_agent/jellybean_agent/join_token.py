@@ -41,6 +41,7 @@ def parse_token(text: str) -> Token:
     except (binascii.Error, ValueError) as error:
         raise PlanViewError("the token is damaged: copy it whole") from error
     identity = parse_identity(uri.decode("utf-8", "replace"))
-    if identity is None or identity.role is not Role.AGENT or len(secret) != SECRET_BYTES or b"CERTIFICATE" not in ca:
+    whole = len(secret) == SECRET_BYTES and ca.rstrip().endswith(b"-----END CERTIFICATE-----")
+    if identity is None or identity.role is not Role.AGENT or not whole:
         raise PlanViewError("the token is damaged: copy it whole")
     return Token(secret, identity, ca)
