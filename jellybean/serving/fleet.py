@@ -222,6 +222,8 @@ class Fleet:
         if (describing := self._describing.pop(name, None)) is not None:
             describing.cancel()  # the next connection asks anew
         if worker.state == "starting":
+            if reason != worker.reason:
+                LOG.warning("%s is not there yet: %s", name, reason)
             worker.reason = reason
             return
         if worker.state != "gone":
