@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jellybean_solver.demand import Network
+from jellybean_solver.pace import Pace
 from jellybean_solver.program import Indices, Program
 from jellybean_solver.skeleton import Skeleton
 from jellybean_solver.staff import Staff
@@ -22,13 +23,14 @@ def exact(
     cutoff: float,
     gap: float,
     time_limit_s: float | None,
+    pace: Pace | None = None,
 ) -> tuple[Staff | None, float]:
     """The cheapest selection and workers not dearer than `cutoff`, to a relative gap; and a bound that holds anyway.
 
     Memory is left to seating.py. `fixed`: operators whose variant is given; `excluded`: selections. The bound is inf
     when there is nothing that cheap.
     """
-    skeleton = Skeleton(network, target, fixed)
+    skeleton = Skeleton(network, target, fixed, pace)
     if not skeleton.possible:
         return None, math.inf
     return _Exact(skeleton).solve(excluded, cutoff, gap, time_limit_s)
@@ -81,6 +83,9 @@ class _Exact:
             rows, values = skeleton.entries(choice, int(kinds.tier[kind]))
             more, weights = skeleton.few.entries(choice, kind)
             self.program.fill(rows + more, [column] * len(rows + more), values + weights)
+            if skeleton.seconds is not None:
+                timed = skeleton.timed[int(kinds.owner[choice])]
+                self.program.fill(timed, [column] * len(timed), float(skeleton.seconds[choice, kind]))
             if kinds.exclusive[kind]:
                 row = self._counted(int(kinds.owner[choice]), kind)
                 self.program.fill([row], [column], float(kinds.needed[choice, kind]))

@@ -11,14 +11,17 @@ plan from one run to the next.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import cached_property
 
 from jellybean_solver.assignment import Assignment, improve
 from jellybean_solver.branching import Tree
 from jellybean_solver.demand import Network, restricted
-from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.exact import exact
 from jellybean_solver.few import Box
 from jellybean_solver.kinds import Mask
+from jellybean_solver.pace import Pace
 from jellybean_solver.program import Floats
 from jellybean_solver.relaxation import Point, Relaxation
 from jellybean_solver.rounding import rounded
@@ -31,6 +34,7 @@ FINE = 0.2  # of the gap: what making workers whole may lose beside the best way
 ROOM = (0.0, 0.2, 1.0)  # workers of a kind left out per operator on it, for memory to need more than time does
 MOST_ROUNDED = 5  # selections whose workers are made whole before the search goes on
 GRACE_S = 1.0  # for a plan of what was found when time ended
+MOST_PACED = 250  # relaxations solved under one deadline
 MOST_SOLVED = 3  # selections by themselves, before the rest at once
 MOST_MISSES = 50  # selections that are less accurate than the program takes them for
 
@@ -42,10 +46,26 @@ class FleetSearch:
     """
 
     def __init__(
-        self, network: Network, target: float | None, fixed: Selection, gap: float, clock: Clock, budget: float
+        self,
+        network: Network,
+        target: float | None,
+        fixed: Selection,
+        gap: float,
+        clock: Clock,
+        budget: float,
+        pace: Pace | None = None,
     ) -> None:
         self.network, self.target, self.gap, self.clock, self.budget = network, target, gap, clock, budget
-        self.fixed, self.skeleton = fixed, Skeleton(network, target, fixed)
+        self.fixed, self.pace, self.skeleton = fixed, pace, Skeleton(network, target, fixed, pace)
+        self._begin()
+
+    @cached_property
+    def relaxation(self) -> Relaxation:
+        """Warm from one solve to the next."""
+        return Relaxation(self.skeleton, self.clock.left())
+
+    def _begin(self) -> None:
+        self.enough_solved = MOST_PACED
         self.best: Assignment | None = None
         self.best_selection: Selection | None = None
         self.relaxed = math.inf  # the least relaxed cost of the selections met
@@ -57,11 +77,21 @@ class FleetSearch:
         self.waiting: list[tuple[int, Box, Point]] = []  # selections met, with counts of few workers, and not yet tried
         self.known: dict[bytes, float] = {}  # selections solved exactly -> bound
 
+    def under(self, left_s: float, budget: float, clock: Clock) -> FleetSearch:
+        """The same under another deadline and budget; what the relaxation has learnt of columns and rows stays."""
+        if self.pace is None:
+            raise SolverError("a search without a pace has no deadline")
+        self.pace, self.budget, self.clock = replace(self.pace, left_s=left_s), budget, clock
+        if self.skeleton.possible:
+            self.relaxation.answer_within(left_s, clock.left())
+        self._begin()
+        self.enough_solved += self.relaxation.solved
+        return self
+
     def run(self) -> Outcome[Assignment]:
         """Until the gap is reached or time is up."""
         if not self.skeleton.possible:
             return self._outcome(math.inf)
-        self.relaxation = Relaxation(self.skeleton, self.clock.left())
         tree = Tree(self.skeleton.kinds.owner, self.skeleton.few.pools, self.relaxation.solve, self._meet)
         try:
             tree.start(self.relaxation.everything())
@@ -70,8 +100,10 @@ class FleetSearch:
             return self._outcome(0.0)
         for close in CLOSE:
             near = 1.0 - close * self.gap
-            tree.explore(lambda near=near: min(self._enough(), near * self.relaxed), self.clock)  # type: ignore[misc]
+            tree.explore(lambda near=near: min(self._enough(), near * self.relaxed, self._most()), self.clock)  # type: ignore[misc]
             self._make_whole(tree)
+        if self.pace is not None:
+            return self._outcome(tree.bound())
         while tree.bound() < self._enough() and self.clock.left() != 0.0:
             if tree.least_whole() > tree.bound():
                 tree.explore(lambda: min(self._enough(), tree.least_whole()), self.clock)
@@ -81,6 +113,11 @@ class FleetSearch:
                 return self._outcome(self._at_once(min(tree.bound(), self.settled)))
             self._make_whole(tree)
         return self._outcome(min(tree.bound(), self.settled))
+
+    def _most(self) -> float:
+        """Under a deadline selections are many and close: the first that are met must do."""
+        tired = self.pace is not None and self.relaxation.solved >= self.enough_solved
+        return -math.inf if tired and self.met else math.inf
 
     def _enough(self) -> float:
         """What costs as much need not be looked at."""
@@ -184,6 +221,7 @@ class FleetSearch:
             cutoff=most,
             gap=0.5 * self.gap,
             time_limit_s=left,
+            pace=self.pace,
         )
         if staff is None:
             return bound if self.best is None else min(bound, most)

@@ -66,6 +66,11 @@ class Linear:
             self._highs.setOptionValue(option, value)
         self._highs.passModel(program.lp(relaxed=True))
 
+    def allow(self, time_limit_s: float | None) -> None:
+        """Time for all solves from now on."""
+        limit = math.inf if time_limit_s is None else self._highs.getRunTime() + time_limit_s
+        self._highs.setOptionValue("time_limit", limit)
+
     @property
     def columns(self) -> int:
         return int(self._highs.getNumCol())

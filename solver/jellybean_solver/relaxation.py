@@ -52,6 +52,7 @@ class Relaxation:
         """`time_limit_s`: for all solves together."""
         self.skeleton, self.kinds = skeleton, skeleton.kinds
         self._closed = Closed(skeleton)
+        self.solved = 0
         self._linear = Linear(skeleton.program, time_limit_s)
         self._matrix = skeleton.program.matrix()
         self._width = skeleton.program.columns
@@ -73,6 +74,7 @@ class Relaxation:
         box = self._closed.tightened(box)
         self._linear.limit(self.skeleton.chosen, box.allowed.astype(float))
         self._linear.limit(self.skeleton.few.columns, box.most, box.least)
+        self.solved += 1
         return self._solve(box)
 
     @property
@@ -98,6 +100,13 @@ class Relaxation:
             return self.solve(box)
         finally:
             self._linear.limit(self.skeleton.paid, self.most)
+
+    def answer_within(self, left_s: float, time_limit_s: float | None) -> None:
+        """Another deadline (pace.py), and time for all solves from now on."""
+        self._linear.allow(time_limit_s)
+        at_hand = self.skeleton.at_hand
+        self._matrix.most[at_hand] = self.skeleton.share * left_s
+        self._linear.limit(at_hand, self.skeleton.share * left_s)
 
     def _by_kind(self, figures: Floats) -> list[Floats]:
         """Figures of the paid columns, cut by kind."""
@@ -154,6 +163,9 @@ class Relaxation:
             if (operator, kind) in self._presence:
                 rows.append(self._presence[operator, kind])
                 values.append(1.0)
+            if self.skeleton.seconds is not None:
+                rows += self.skeleton.timed[operator].tolist()
+                values += [float(self.skeleton.seconds[choice, kind])] * len(self.skeleton.timed[operator])
             block.add(rows, values)
         self._column[pairs[:, 0], pairs[:, 1]] = self._linear.add_columns(block)
 
@@ -167,6 +179,9 @@ class Relaxation:
         gains += self.skeleton.few.gains(weights)
         for (operator, kind), row in self._presence.items():
             gains[self._owned[operator], kind] += weights[row]
+        if self.skeleton.seconds is not None:
+            spent = np.array([weights[rows].sum() for rows in self.skeleton.timed])[self.kinds.owner]
+            gains += np.where(self.kinds.runs, self.skeleton.seconds, 0.0) * spent[:, None]
         return gains
 
     def _best(self, gains: Floats, missing: Mask, least: float) -> Mask:

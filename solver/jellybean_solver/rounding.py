@@ -54,7 +54,7 @@ class _Rounding:
         self.parts: list[tuple[int, int, int]] = []  # operator, shared kind, column
         for operator, choice in enumerate(self.choices.tolist()):
             for tier in range(len(skeleton.tiers)):
-                here = (kinds.tier == tier) & skeleton.open[choice]
+                here = (kinds.tier == tier) & skeleton.no_slower(choice, point.served[choice])
                 self._alone(operator, choice, here & kinds.exclusive)
                 self._together(operator, choice, np.flatnonzero(here & ~kinds.exclusive))
 
@@ -97,6 +97,10 @@ class _Rounding:
         columns = self.program.add_columns(np.zeros(len(kinds)), 1.0)
         row = self.program.add_rows(share, share, 1)
         self.program.fill(np.repeat(row, len(columns)), columns, 1.0)
+        if self.skeleton.seconds is not None:  # no later than by the point
+            seconds = self.skeleton.seconds[choice, kinds]
+            late = self.program.add_rows(-math.inf, float(seconds @ self.point.served[choice, kinds]), 1)
+            self.program.fill(np.repeat(late, len(columns)), columns, seconds)
         for kind, column in zip(kinds.tolist(), columns.tolist(), strict=True):
             self.shared.take(column, choice, kind)
             self._hold(column, choice, kind)

@@ -26,10 +26,16 @@ import numpy as np
 
 from jellybean_solver.accuracy_rows import add_accuracy
 from jellybean_solver.bag_rows import add_flows
+from jellybean_solver.deadlines import share_of
 from jellybean_solver.demand import EdgeKey, Network, Tiers
 from jellybean_solver.few import Few
 from jellybean_solver.kinds import Choice, Mask, kinds_of
+from jellybean_solver.latency_rows import link_s, visits_per_request
+from jellybean_solver.pace import Pace
 from jellybean_solver.program import Floats, Indices, Program
+from jellybean_solver.stations import jobs
+
+USED = 1e-6  # a smaller fraction of requests is rounding
 
 
 class Skeleton:
@@ -38,16 +44,22 @@ class Skeleton:
     `possible` is False when no selection can do.
     """
 
-    def __init__(self, network: Network, target: float | None, fixed: Mapping[str, str]) -> None:
+    def __init__(
+        self, network: Network, target: float | None, fixed: Mapping[str, str], pace: Pace | None = None
+    ) -> None:
         self.network, self.program = network, Program()
         self.tiers = network.problem.tiers
         variants = {name: [v for v in own if fixed.get(name, v) == v] for name, own in network.runnable.items()}
         choices = [(name, variant) for name in network.names for variant in variants[name]]
         self.demands = {choice: network.demand(dict([choice])) for choice in choices}
         self.kinds = kinds_of(network, choices, self.demands)
+        self.seconds: Floats | None = None  # per choice and kind, where there is a deadline
+        self.timed: tuple[Indices, ...] = ()  # per operator the rows that its seconds enter
         self.possible = all(variants.values())
         if self.possible:
             self._build(target)
+            if pace is not None:
+                self._deadline(pace)
 
     def _build(self, target: float | None) -> None:
         self._choices()
@@ -152,6 +164,51 @@ class Skeleton:
             if columns:
                 row = int(self.program.add_rows(-math.inf, 1.0, 1)[0])
                 self.program.fill([row] * len(columns), columns, np.array(values))
+
+    def _deadline(self, pace: Pace) -> None:
+        """The rows of pace.py; each workflow has its share of the deadline (deadlines.py)."""
+        problem, visits = self.network.problem, visits_per_request(self.network.problem)
+        self.seconds = pace.seconds(self.network, self.kinds)
+        shares = [share_of(problem, name) for name in self.network.names]
+        self.share = np.array([share if share is not None else 0.0 for share in shares])
+        self.at_hand = self.program.add_columns(np.zeros(len(self.network.names)), self.share * pace.left_s)
+        column = dict(zip(self.network.names, self.at_hand.tolist(), strict=True))
+        choices: dict[str, list[Choice]] = {}
+        for choice in self.kinds.choices:
+            choices.setdefault(choice[0], []).append(choice)
+        timed = []
+        for name in self.network.names:
+            inputs = {edge.upstream: edge for edge in problem.operator_by_name[name].inputs}
+            if share_of(problem, name) is None:
+                inputs = {}
+            rows = self.program.add_rows(-math.inf, 0.0, len(inputs))
+            self.program.fill(rows, [column[name]] * len(rows), -1.0)
+            for row, upstream in zip(rows.tolist(), inputs, strict=True):
+                terms = [] if upstream not in column else [(column[upstream], 1.0)]
+                for choice in choices.get(upstream, []):
+                    sent = problem.operator_by_name[upstream].variant(choice[1]).message_bytes[name] * jobs(
+                        visits[name]
+                    )
+                    flows = self.messages[(upstream, name), choice]
+                    terms += [(g, link_s(problem, tiers, sent)) for tiers, g in flows.items()]
+                source = problem.source_by_name.get(upstream)
+                if source is not None:
+                    for tier in self.tiers:
+                        brought = self.flows.marginal.get((name, tier), ())
+                        if brought and tier != source.tier:
+                            time = link_s(problem, (source.tier, tier), source.message_bytes * jobs(visits[name]))
+                            terms += [(f, time) for f in brought]
+                self.program.fill([row] * len(terms), [c for c, _ in terms], [time for _, time in terms])
+            timed.append(rows)
+        self.timed = tuple(timed)
+
+    def no_slower(self, choice: int, served: Floats) -> Mask:
+        """The kinds on which a choice takes no longer than where a point has it served."""
+        found: Mask = self.open[choice]
+        if self.seconds is not None:
+            slowest = np.max(self.seconds[choice], where=served > USED, initial=0.0)
+            found = found & (self.seconds[choice] <= slowest * (1 + 1e-9))
+        return found
 
     def traffic_usd_per_h(self, values: Floats) -> float:
         """What a point's data cost: everything but its workers."""

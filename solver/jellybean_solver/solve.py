@@ -87,12 +87,15 @@ def _timely(
             outcome = assigned(network, proposal, budget, gap / 10.0, limit)
         else:
             outcome = cheapest(Fleet(network), target, beam_width=beam_width, gap=gap, clock=limit)
-        if outcome.found is None:
-            return None
+        return planned(network, outcome) if outcome.found is not None else None
+
+    def planned(network: Network, outcome: Outcome[Assignment]) -> Plan | None:
         plan, evaluation = finish(network, outcome)
         return None if evaluation.complaints else plan
 
-    return cheapest_timely(problem, p99_s, gap=gap, clock=limit, solve=solved, first=first, large=large)
+    return cheapest_timely(
+        problem, p99_s, gap=gap, clock=limit, solve=solved, planned=planned, first=first, large=large
+    )
 
 
 def _timely_over_ratios(

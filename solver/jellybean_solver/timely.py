@@ -4,8 +4,9 @@ What a plan's queues add (`latency.py`) is no linear function of it. But no plan
 joint program under the whole deadline (`latency_rows.py`) bounds the cost of every plan that keeps it. Plans come from
 the same program under deadlines that are ever shorter, each with ever more headroom where requests wait, in pools and
 on links that are all but full, step by step where a step helps most for its price. On large problems, where the program
-is dear, headroom around the cheapest plan comes first, in the worst quarter of the pools at once. The cheapest whose
-p99 fits is the answer, and the gap to that bound is stated.
+is dear, one price of delay comes first (`timely_fleet.py`), and where that leads to no plan headroom around the
+cheapest one, in the worst quarter of the pools at once. The cheapest whose p99 fits is the answer, and the gap to that
+bound is stated.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Problem, Variant
 from jellybean_solver.selection import RELATIVE, Clock
 from jellybean_solver.stations import jobs
+from jellybean_solver.timely_fleet import PacedSearch, Planned, least_cost_in_time
 
 DEADLINES = (1.0, 0.7, 0.45, 0.25)  # shares of the deadline that a request may take unqueued
 STARTS = (1.0, 0.8)  # shares of the cap on utilisation
@@ -52,14 +54,23 @@ class Timely:
 
 
 def cheapest_timely(
-    problem: Problem, deadline_s: float, *, gap: float, clock: Clock, solve: Solve, first: Plan, large: bool
+    problem: Problem,
+    deadline_s: float,
+    *,
+    gap: float,
+    clock: Clock,
+    solve: Solve,
+    planned: Planned,
+    first: Plan,
+    large: bool,
 ) -> Timely:
     """Search as above. `first`: the cheapest plan without the deadline.
 
     `solve` is given a restricted network and the proposal that it was restricted by, and returns its cheapest plan;
-    without a proposal (on large problems) the cheapest one of the first plan's selection.
+    without a proposal (on large problems) the cheapest one of the first plan's selection. `planned` makes a plan of a
+    search's answer.
     """
-    search = _Search(problem, deadline_s, gap, clock, solve)
+    search = _Search(problem, deadline_s, gap, clock, solve, planned)
     return search.run_large(first) if large else search.run(first)
 
 
@@ -79,8 +90,11 @@ class _Tried:
 
 
 class _Search:
-    def __init__(self, problem: Problem, deadline_s: float, gap: float, clock: Clock, solve: Solve) -> None:
+    def __init__(
+        self, problem: Problem, deadline_s: float, gap: float, clock: Clock, solve: Solve, planned: Planned
+    ) -> None:
         self.problem, self.deadline_s, self.gap, self.clock, self.solve = problem, deadline_s, gap, clock, solve
+        self.planned = planned
         self.best: _Tried | None = None
         self.fastest_s = math.inf
         self.late = False
@@ -103,11 +117,24 @@ class _Search:
         return self._answer(bound)
 
     def run_large(self, first: Plan) -> Timely:
-        """Headroom around the first plan, and where that is not near enough around proposals, which are dear to find:
+        """A price of delay for all, and where that leads to no plan headroom around the first plan; where that is not
 
-        under the whole deadline, and under one that leaves its share to the queues.
+        near enough around proposals, which are dear to find: under the whole deadline, and under one that leaves its
+        share to the queues.
         """
         bound = first.certificate.bound
+        if self._looked(first, Room()).latency.meets(self.deadline_s):
+            return self._answer(bound)
+        bound = max(bound, least_cost_in_time(self.problem, self.deadline_s, first, self.clock))
+        if math.isinf(bound):
+            return self._answer(bound)
+        paced = PacedSearch(self.problem, self.deadline_s, self.gap, self.clock, self.planned)
+        paced.run(first, bound)
+        self.fastest_s = min(self.fastest_s, paced.fastest_s)
+        if paced.best is not None:
+            self._looked(paced.best, Room())
+            self._late()
+            return self._answer(bound)
         self._widen(self._looked(first, Room()), self._again)
         near = self.best is not None and self.best.cost - bound <= self.gap * self.best.cost
         if near or self._late():

@@ -7,8 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import Link, Pool, large, solve
+from benchmarks.fleet import Size, fleet
+from jellybean_solver import Link, Pool, Sharing, large, solve
+from jellybean_solver.demand import Network
+from jellybean_solver.fleet_search import FleetSearch
 from jellybean_solver.latency import latency
+from jellybean_solver.pace import Pace
+from jellybean_solver.selection import Clock
+from jellybean_solver.solve import finish
 from tests.plan_check import complaints
 from tests.unit.solver.fleet import operator, problem, variant
 
@@ -48,3 +54,40 @@ def test_where_headroom_is_no_help_faster_workers_are_found(monkeypatch: pytest.
     assert found is not None
     assert latency(found).meets(0.8)
     assert {worker.pool for worker in found.workers} == {"fast"}
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+def test_a_fleet_keeps_a_binding_p99_near_the_bound(sharing: Sharing) -> None:
+    asked = fleet(3, Size(operators=8, variants=3, pools=60, workers=600, sharing=sharing, batches=(1, 2, 4)))
+    gap = {Sharing.SHARED: 0.01, Sharing.EXCLUSIVE: 0.03}[sharing]
+    cheapest = solve(asked, gap=gap, explained=False).plan
+    assert cheapest is not None
+    before = latency(cheapest)
+    within_s = 0.95 * max(before.p99_s, before.unqueued_s)
+    found = solve(asked, gap=gap, explained=False, p99_s=within_s).plan
+    assert found is not None
+    assert latency(found).meets(within_s)
+    assert not complaints(asked, found)
+    assert found.certificate.bound >= cheapest.certificate.bound * (1 - 1e-9)
+    assert found.certificate.gap <= 2.5 * gap
+
+
+def test_a_search_under_ever_shorter_sums_keeps_them_and_costs_more() -> None:
+    """By the sum over its own routes, and with a bound that no plan found under a shorter sum falls below."""
+    asked = fleet(5, Size(operators=6, variants=3, pools=40, workers=400))
+    pace = Pace(math.inf, 50.0)
+    free, _ = finish(
+        Network(asked), FleetSearch(Network(asked), asked.accuracy_target, {}, 1e-3, Clock(), math.inf).run()
+    )
+    longest_s = pace.of_plan(asked, free)
+    start = replace(pace, left_s=longest_s)
+    search = FleetSearch(Network(asked), asked.accuracy_target, {}, 1e-3, Clock(), math.inf, start)
+    bounds = [free.certificate.bound]
+    for share in (0.95, 0.85):
+        outcome = search.under(share * longest_s, math.inf, Clock()).run()
+        plan, evaluation = finish(Network(asked), outcome)
+        assert evaluation.complaints == ()
+        assert pace.of_plan(asked, plan) <= share * longest_s * (1 + 1e-6)
+        assert plan.cost.total_usd_per_h >= bounds[-1] * (1 - 1e-9)
+        bounds.append(outcome.bound)
+    assert bounds == sorted(bounds)
