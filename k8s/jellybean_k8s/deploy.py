@@ -154,14 +154,13 @@ def deploy(cluster: Cluster, deployed: Deployed, objects: Sequence[Object], opti
     DeployError names what is missing before anything was applied (`PreflightError`), whose fields those are
     (`FieldConflictError`), or why pods do not run (`NotReadyError`).
     """
-    options = options or Options()
+    options, plan = options or Options(), deployed.plan
+    leaving = _others(read_inventory(cluster, deployed.app).objects, objects) if options.in_place else frozenset()
+    names = frozenset(name for kind, name in leaving if kind in WORKLOADS)
+    for note in check(cluster, deployed, objects, leaving=names):
+        options.say(note)
     with Lock(cluster, deployed.app, now=options.now, say=options.say) as lock:
         work = _Work(cluster, deployed.app, lock, options, read_inventory(cluster, deployed.app))
-        leaving = _others(work.inventory.objects, objects) if options.in_place else frozenset()
-        names = frozenset(name for kind, name in leaving if kind in WORKLOADS)
-        for note in check(cluster, deployed, objects, leaving=names):
-            options.say(note)
-        plan = deployed.plan
         about = (str(to_document(plan)["hash"]), plan.cost.total_usd_per_h, plan.accuracy)
         return _bring(work, objects, deployed.id, about, keep=_certificates(deployed))
 
@@ -169,6 +168,7 @@ def deploy(cluster: Cluster, deployed: Deployed, objects: Sequence[Object], opti
 def rollback(cluster: Cluster, app: str, number: int | None = None, options: Options | None = None) -> Outcome:
     """Serve an earlier revision again: the last one that served before the present one, unless one is named."""
     options = options or Options()
+    _require(cluster, app)
     with Lock(cluster, app, now=options.now, say=options.say) as lock:
         work = _Work(cluster, app, lock, options, read_inventory(cluster, app))
         target = _earlier(work.inventory, number)
@@ -181,11 +181,10 @@ def rollback(cluster: Cluster, app: str, number: int | None = None, options: Opt
 def undeploy(cluster: Cluster, app: str, options: Options | None = None) -> tuple[Key, ...]:
     """Take everything away that this deployment made, gateway first so that requests in hand are answered."""
     options = options or Options()
+    _require(cluster, app)
     with Lock(cluster, app, now=options.now, say=options.say) as lock:
         work = _Work(cluster, app, lock, options, read_inventory(cluster, app))
         inventory = work.inventory
-        if not inventory.objects and not inventory.revisions:
-            raise DeployError(f"nothing of {app} is deployed in {cluster.namespace}")
         gateway = [key for key in inventory.objects if key[0] in ("Deployment", "Service")]
         work.prune(gateway)
         if options.wait:
@@ -197,6 +196,13 @@ def undeploy(cluster: Cluster, app: str, options: Options | None = None) -> tupl
         work.prune(("ConfigMap", revision_name(app, revision.number)) for revision in inventory.revisions)
         work.prune([("ConfigMap", inventory.name), ("Lease", lock.name)])
         return tuple(work.pruned)
+
+
+def _require(cluster: Cluster, app: str) -> None:
+    """DeployError where nothing was ever deployed: not even a lock is left there."""
+    inventory = read_inventory(cluster, app)
+    if not inventory.objects and not inventory.revisions:
+        raise DeployError(f"nothing of {app} is deployed in {cluster.namespace}")
 
 
 def _bring(

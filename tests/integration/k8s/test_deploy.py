@@ -435,8 +435,10 @@ def test_undeploy_takes_all_of_it_and_nothing_else(target: Target) -> None:
     assert not any(target.names(kind) for kind in (*kinds, "PodDisruptionBudget", "Pod"))
     found = target.cluster.get("ConfigMap", "theirs")
     assert found is not None
-    with pytest.raises(DeployError, match="nothing of digits is deployed"):
-        undeploy(target.cluster, "digits", QUICK)
+    for command in (undeploy, lambda *more: rollback(*more[:2])):
+        with pytest.raises(DeployError, match="nothing of digits is deployed"):
+            command(target.cluster, "digits", QUICK)
+    assert target.names("Lease") == set()
     target.cluster.delete("ConfigMap", "theirs", found["metadata"]["uid"])
 
 
