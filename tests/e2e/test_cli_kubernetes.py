@@ -78,27 +78,33 @@ def kubelet(server: RunningServer) -> Iterator[None]:
     thread.join()
 
 
-def test_render_prints_sound_objects_and_writes_a_base(project: Path, tmp_path: Path) -> None:
+def test_render_prints_sound_objects_and_writes_a_base(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     objects = list(yaml.safe_load_all(jellybean("render", str(project)).stdout))
     assert complaints(objects) == []
-    done = jellybean("render", str(project), "--kustomize", str(tmp_path / "base"))
-    assert f"wrote {len(objects)} objects" in done.stdout
+    assert run(["render", str(project), "--kustomize", str(tmp_path / "base")]) == 0
+    assert f"wrote {len(objects)} objects" in capsys.readouterr().out
     assert (tmp_path / "base" / "kustomization.yaml").exists()
 
 
-def test_settings_that_are_missing_or_wrong_are_told_with_place(project: Path, tmp_path: Path) -> None:
+def test_settings_that_are_missing_or_wrong_are_told_with_place(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy = tmp_path / "digits"
     shutil.copytree(project, copy)
     (copy / "kubernetes.yaml").write_text(
         SETTINGS.replace("gateway:", "gatewy:", 1) + "pools: {cloud: {gpu: matrox}}\n"
     )
-    text = jellybean("render", str(copy), status=2).stderr
+    assert run(["render", str(copy)]) == 2
+    text = capsys.readouterr().err
     assert "kubernetes.yaml:2:" in text
     assert "did you mean 'gateway'" in text
     assert "kubernetes.yaml:4:" in text
     assert "no vendor of GPUs" in text
     (copy / "kubernetes.yaml").unlink()
-    assert "models: {url: https://HOST/FOLDER}" in jellybean("render", str(copy), status=2).stderr
+    assert run(["render", str(copy)]) == 2
+    assert "models: {url: https://HOST/FOLDER}" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("kubelet")
@@ -152,11 +158,13 @@ def test_pods_that_do_not_come_up_end_with_their_reasons(project: Path, flags: l
     assert "Traceback" not in done.stderr
 
 
-def test_a_cluster_that_is_not_named_or_not_there_is_told(project: Path, flags: list[str], tmp_path: Path) -> None:
-    text = jellybean("deploy", str(project), "--kubeconfig", str(tmp_path / "none"), status=1).stderr
-    assert "no cluster to talk to" in text
-    text = jellybean("status", str(project), *flags[:2], "--context", "other", status=1).stderr
-    assert "no cluster to talk to" in text
+def test_a_cluster_that_is_not_named_or_not_there_is_told(
+    project: Path, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["deploy", str(project), "--kubeconfig", str(tmp_path / "none")]) == 1
+    assert "no cluster to talk to" in capsys.readouterr().err
+    assert run(["status", str(project), *flags[:2], "--context", "other"]) == 1
+    assert "no cluster to talk to" in capsys.readouterr().err
 
 
 def test_nodes_become_a_document_that_plans(
