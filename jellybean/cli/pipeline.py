@@ -14,7 +14,7 @@ from jellybean.cli.console import out, print_json, say, warn
 from jellybean.errors import InfeasibleError
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.device_limit import LIMITED, DeviceLimit
-from jellybean_solver.pipeline.partition import OBJECTIVES, Level, NothingFitsError, partition
+from jellybean_solver.pipeline.partition import OBJECTIVES, Level, NothingFitsError, partition, partition_line
 from jellybean_solver.pipeline.schedule import Schedule
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 from jellybean_solver.pipeline.simulate import Costs, Seconds, Timeline, at, simulate
@@ -97,7 +97,9 @@ def profile_command(
         "jellybean pipeline plan resnet50.txt --workers 4 --bandwidth 1e9",
         "jellybean pipeline plan resnet50.txt --workers 4,4 --bandwidth 4e9,2.7e9 --json",
         "jellybean pipeline plan vgg16.txt --workers 16 --bandwidth 1e9 --objective pipedream-paper",
-        "jellybean pipeline plan vgg16.txt --workers 4 --memory 4e9 --schedule pipedream-2bw --states 2",
+        "jellybean pipeline plan vgg16.txt --workers 4 --memory 12e9 --schedule pipedream-2bw --states 2",
+        "jellybean pipeline plan vgg16.txt --workers 8,2 --bandwidth 1e10,1e9 --objective dapple --microbatches 16",
+        "jellybean pipeline plan vgg16.txt --speeds 0.05,0.2,1 --bandwidth 2e6,1e8 --objective latency",
     ),
 )
 def plan_command(
@@ -107,8 +109,12 @@ def plan_command(
         str, typer.Option(metavar="B[,B]", help="Bytes per second between workers; one per level, inner first.")
     ] = "1e9",
     objective: Annotated[
-        str, typer.Option(metavar="NAME", help=f"What is minimised: {' or '.join(OBJECTIVES)}.")
+        str, typer.Option(metavar="NAME", help=f"What is minimised: {', '.join(OBJECTIVES)}.")
     ] = "slowest-stage",
+    speeds: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="Unlike devices in a line, in place of --workers: speeds, 1 the profile's."),
+    ] = None,
     memory: Annotated[
         float | None, typer.Option(metavar="BYTES", help="What a device holds; no limit by default.")
     ] = None,
@@ -116,7 +122,7 @@ def plan_command(
         str, typer.Option(metavar="NAME", help=f"Says what is kept in memory: {', '.join(LIMITED)}.")
     ] = "1f1b",
     microbatches: Annotated[
-        int | None, typer.Option(min=1, help="Micro-batches of an iteration, for --memory; without end by default.")
+        int | None, typer.Option(min=1, help="Micro-batches of an iteration, for alpa, dapple and --memory.")
     ] = None,
     states: Annotated[
         float, typer.Option(min=0, help="Optimizer's bytes per byte of parameters, for --memory: momentum 1, Adam 2.")
@@ -127,14 +133,15 @@ def plan_command(
     from jellybean.pipeline.figures import partition_json, partition_table
     from jellybean.pipeline.profile_file import read_profile
 
-    counts, bandwidths = _numbers("--workers", workers), _numbers("--bandwidth", bandwidth)
-    if len(counts) != len(bandwidths) or any(count != int(count) for count in counts):
-        raise typer.BadParameter("--workers and --bandwidth have one number per level, such as 4,4 and 4e9,2.7e9")
-    levels = [Level(int(count), speed) for count, speed in zip(counts, bandwidths, strict=True)]
     graph = read_profile(profile)
+    links = _numbers("--bandwidth", bandwidth)
     try:
-        limit = DeviceLimit(memory, schedule, microbatches, states) if memory is not None else None
-        found = partition(graph, levels, objective=objective, limit=limit)
+        if speeds is not None:
+            found = partition_line(graph, _numbers("--speeds", speeds), links, objective=objective)
+        else:
+            limit = DeviceLimit(memory, schedule, microbatches, states) if memory is not None else None
+            levels = _levels(_numbers("--workers", workers), links)
+            found = partition(graph, levels, objective=objective, limit=limit, microbatches=microbatches)
     except NothingFitsError as error:
         raise InfeasibleError((str(error),)) from error
     except SolverError as error:
@@ -143,6 +150,12 @@ def plan_command(
         print_json(partition_json(graph, found))
     else:
         out.print(partition_table(graph, found))
+
+
+def _levels(counts: list[float], bandwidths: list[float]) -> list[Level]:
+    if len(counts) != len(bandwidths) or any(count != int(count) for count in counts):
+        raise typer.BadParameter("--workers and --bandwidth have one number per level, such as 4,4 and 4e9,2.7e9")
+    return [Level(int(count), speed) for count, speed in zip(counts, bandwidths, strict=True)]
 
 
 def _numbers(option: str, text: str) -> list[float]:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from jellybean_solver.pipeline.layers import LayerGraph
 from jellybean_solver.pipeline.memory import memory
-from jellybean_solver.pipeline.partition import Partition, Stage
+from jellybean_solver.pipeline.partition import ITERATIONS, Partition, Stage
 from jellybean_solver.pipeline.simulate import Timeline, bubble_fraction
 
 
@@ -92,6 +92,7 @@ def comparison(timelines: list[Timeline]) -> Table:
 def partition_json(graph: LayerGraph, found: Partition) -> dict[str, Any]:
     """The record of one partition; docs/pipelines.md lists its keys."""
     return {
+        "objective": found.objective,
         "objective_s": found.objective_s,
         "bound_s": found.bound_s,
         "gap": found.gap,
@@ -106,6 +107,10 @@ def _stage_json(graph: LayerGraph, stage: Stage) -> dict[str, Any]:
         "replicas": stage.replicas,
         "time_s": stage.time_s,
     }
+    if stage.submesh is not None:
+        record["submesh"] = list(stage.submesh)
+    if stage.device is not None:
+        record["device"] = stage.device
     if stage.inside:
         record["stages"] = [_stage_json(graph, inner) for inner in stage.inside]
     return record
@@ -115,7 +120,8 @@ def partition_table(graph: LayerGraph, found: Partition) -> Table:
     """One row per stage, those inside a group below it."""
     proof = "the fastest there is" if found.gap == 0 else f"at most {found.gap:.1%} above the fastest"
     table = Table("stage", "layers", "first", "last", "replicas", "time", title_justify="left")
-    table.title = f"{found.objective_s:.6g} s per micro-batch, {proof}"
+    per = "iteration" if found.objective in ITERATIONS else "request" if found.objective == "latency" else "micro-batch"
+    table.title = f"{found.objective_s:.6g} s per {per}, {proof}"
     _stage_rows(table, graph, found.stages, "")
     return table
 

@@ -103,6 +103,17 @@ def test_a_model_is_cut_into_stages(tmp_path: Path) -> None:
     refused = jellybean("pipeline", "plan", str(profile), "--workers", "4,4", "--bandwidth", "1e9", status=2)
     assert "one number per level" in refused.stderr
     assert "No such file" in jellybean("pipeline", "plan", "none.txt", status=1).stderr
+    assert "would do" in jellybean("pipeline", "plan", str(profile), *flat, "--memory", "1", status=3).stderr
+    assert "say how many" in jellybean("pipeline", "plan", str(profile), *flat, "--objective", "alpa", status=2).stderr
+    for objective in ("alpa", "dapple"):
+        iteration = ("--objective", objective, "--microbatches", "8", "--json")
+        answer = json.loads(jellybean("pipeline", "plan", str(profile), *flat, *iteration).stdout)
+        assert answer["objective"] == objective
+        assert sum(stage["replicas"] for stage in answer["stages"]) <= 4
+    line = ("--speeds", "0.1,1", "--bandwidth", "1e3", "--objective", "latency", "--json")
+    assert {
+        stage["device"] for stage in json.loads(jellybean("pipeline", "plan", str(profile), *line).stdout)["stages"]
+    }
     for number in ("inf", "nan"):
         assert "finite" in jellybean("pipeline", "plan", str(profile), "--workers", number, status=2).stderr
     assert "finite" in jellybean("pipeline", "compare", "--backward-s", "inf", status=2).stderr

@@ -75,13 +75,17 @@ def test_a_thousand_stores_are_planned_as_one(stores: Path) -> None:
     assert "sites are planned alike: workers and load of each, rate of all together" in text
 
 
-def test_simulated_and_explained_in_the_same_words(stores: Path) -> None:
+@pytest.mark.nightly
+def test_a_thousand_stores_are_simulated(stores: Path) -> None:
     record = json.loads(jellybean("simulate", str(stores), "--json").stdout)
 
     assert record["throughput_per_s"] == pytest.approx(2000, rel=0.05)
     assert record["utilisation"]["box-1"] == pytest.approx(0.6, rel=0.05)
     assert record["highest_rate_per_s"] == pytest.approx(2500, rel=0.15)
     assert 1.2 < record["latency_p50_s"] < record["latency_p99_s"] < 8.0
+
+
+def test_simulated_and_explained_in_the_same_words(stores: Path) -> None:
     few = ("--set", "sites.store=20", "--set", "slo.latency_p99=null")
     assert "busy box-1 in each store" in jellybean("simulate", str(stores), *few).stdout
     told = jellybean("explain", str(stores), *few, "--json").stdout

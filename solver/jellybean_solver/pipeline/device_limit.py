@@ -65,6 +65,10 @@ class DeviceLimit:
         most = math.ceil(behind + 1)
         return min(most, share) if share is not None and self.schedule in _FLUSHING else most
 
+    def in_pipeline(self, behind: int) -> int:
+        """Micro-batches that a stage keeps whose devices share each of them, with so many stages behind it."""
+        return self.flying(Fraction(behind), 1)
+
     def taken(self, parameters: Floats, activations: Floats, flying: int) -> Floats:
         """Bytes per device."""
         weights = _VERSIONS[self.schedule](flying) + 1 + self.states

@@ -7,14 +7,31 @@ from collections.abc import Sequence
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.device_limit import DeviceLimit
+from jellybean_solver.pipeline.iteration import least_iteration
 from jellybean_solver.pipeline.layers import MOST_CUTS, LayerGraph, cuts
 from jellybean_solver.pipeline.slowest import LeastMemory, SlowestStage, StageCost, paper_cost, summed_cost
 from jellybean_solver.pipeline.spans import Spans
 from jellybean_solver.pipeline.stages import Level, Partition, Stage
+from jellybean_solver.pipeline.straight import Straight
+from jellybean_solver.pipeline.submeshes import Submeshes
 
-__all__ = ["MOST_WORKERS", "OBJECTIVES", "Level", "NothingFitsError", "Partition", "Stage", "partition"]
+__all__ = [
+    "ITERATIONS",
+    "MOST_WORKERS",
+    "OBJECTIVES",
+    "Level",
+    "NothingFitsError",
+    "Partition",
+    "Stage",
+    "partition",
+    "partition_line",
+]
 
-OBJECTIVES: dict[str, StageCost] = {"slowest-stage": summed_cost, "pipedream-paper": paper_cost}
+STAGE_COSTS: dict[str, StageCost] = {"slowest-stage": summed_cost, "pipedream-paper": paper_cost}
+LIMITED = (*STAGE_COSTS, "alpa")  # by which devices' memory may be limited
+ITERATIONS = ("dapple", "alpa")  # of a number of micro-batches
+STRAIGHT = ("slowest-stage", "latency")  # over unlike devices
+OBJECTIVES = (*STAGE_COSTS, *ITERATIONS, "balance", "latency")
 MOST_WORKERS = 4096
 
 
@@ -28,25 +45,74 @@ def partition(
     *,
     objective: str = "slowest-stage",
     limit: DeviceLimit | None = None,
+    microbatches: int | None = None,
     most_cuts: int = MOST_CUTS,
 ) -> Partition:
     """The stages of least time over all workers of `levels` (lowest first), each within `limit`.
 
-    SolverError for what cannot be asked; NothingFitsError, with how much would do, where memory is too small.
+    `microbatches` of an iteration, for the objectives that are about one. SolverError for what cannot be asked;
+    NothingFitsError, with how much would do, where memory is too small.
     """
-    _check(graph, levels, objective)
-    sets, complete = cuts(graph, most_cuts)
+    _check(graph, levels, objective, limit, microbatches)
+    sets, complete = cuts(graph, 0 if objective == "balance" else most_cuts)
     spans = Spans(graph, sets)
-    best, stages = SlowestStage(spans, levels, OBJECTIVES[objective], limit).solve()
+    rounds = microbatches or 1
+    if objective == "dapple":
+        best, stages, looked = least_iteration(graph, sets, levels, rounds)
+        complete, sets = complete and looked == len(sets), sets[:looked]
+    elif objective == "alpa":
+        best, stages = Submeshes(spans, levels, rounds, limit).solve()
+    elif objective == "balance":
+        best, stages = Straight(spans, *_alike(levels), latency=False, sent=False).solve()
+        complete = True
+    else:
+        best, stages = SlowestStage(spans, levels, STAGE_COSTS[objective], limit).solve()
     if limit is not None and not math.isfinite(best):
-        raise NothingFitsError(_too_small(spans, levels, limit))
-    bound = best if complete else min(best, _bound(graph, levels))
-    return Partition(best, bound, stages, len(sets))
+        raise NothingFitsError(_too_small(spans, levels, limit, objective))
+    per_round = rounds if objective in ITERATIONS else 1
+    bound = best if complete else min(best, per_round * _bound(graph, levels))
+    return Partition(best, bound, stages, len(sets), objective)
 
 
-def _check(graph: LayerGraph, levels: Sequence[Level], objective: str) -> None:
+def partition_line(
+    graph: LayerGraph,
+    speeds: Sequence[float],
+    bandwidths: Sequence[float],
+    *,
+    objective: str = "latency",
+    most_cuts: int = MOST_CUTS,
+) -> Partition:
+    """The stages of least time on a line of unlike devices, in their order; see `Straight`."""
+    if objective not in STRAIGHT:
+        raise SolverError(f"unlike devices go with {' and '.join(STRAIGHT)}, not with {objective}")
+    if not graph.layers:
+        raise SolverError("the model has no layers")
+    if not all(0 < bandwidth < math.inf for bandwidth in bandwidths):
+        raise SolverError("a bandwidth must be above 0 bytes per second")
+    sets, complete = cuts(graph, most_cuts)
+    latency = objective == "latency"
+    best, stages = Straight(Spans(graph, sets), speeds, bandwidths, latency=latency).solve()
+    work = sum(layer.forward_s if latency else layer.both_s for layer in graph.layers)
+    bound = best if complete else min(best, work / (max(speeds) if latency else sum(speeds)))
+    return Partition(best, bound, stages, len(sets), objective)
+
+
+def _alike(levels: Sequence[Level]) -> tuple[list[float], list[float]]:
+    workers = math.prod(level.count for level in levels)
+    return [1.0] * workers, [math.inf] * (workers - 1)
+
+
+def _check(
+    graph: LayerGraph, levels: Sequence[Level], objective: str, limit: DeviceLimit | None, microbatches: int | None
+) -> None:
     if objective not in OBJECTIVES:
         raise SolverError(f"no objective is called {objective}; there are {', '.join(OBJECTIVES)}")
+    if objective == "latency":
+        raise SolverError("latency is about unlike devices in a line: give their speeds")
+    if objective in ITERATIONS and (microbatches is None or microbatches < 1):
+        raise SolverError(f"{objective} is about an iteration: say how many micro-batches it has")
+    if limit is not None and objective not in LIMITED:
+        raise SolverError(f"devices' memory can be limited with {', '.join(LIMITED)}, not with {objective}")
     if not graph.layers:
         raise SolverError("the model has no layers")
     workers = math.prod(level.count for level in levels)
@@ -57,11 +123,13 @@ def _check(graph: LayerGraph, levels: Sequence[Level], objective: str) -> None:
 
 
 def _bound(graph: LayerGraph, levels: Sequence[Level]) -> float:
-    """All work spread evenly over all workers."""
+    """All work of a micro-batch spread evenly over all workers."""
     return sum(layer.both_s for layer in graph.layers) / math.prod(level.count for level in levels)
 
 
-def _too_small(spans: Spans, levels: Sequence[Level], limit: DeviceLimit) -> str:
-    least, _ = LeastMemory(spans, levels, limit).solve()
+def _too_small(spans: Spans, levels: Sequence[Level], limit: DeviceLimit, objective: str) -> str:
     asked = f"no partition fits into {limit.limit_bytes:,.0f} bytes a device under {limit.schedule}"
+    if objective not in STAGE_COSTS:
+        return f"{asked}: take larger devices, more of them, or smaller micro-batches"
+    least, _ = LeastMemory(spans, levels, limit).solve()
     return f"{asked}; {least:,.0f} would do: take larger devices, more of them, or smaller micro-batches"

@@ -17,23 +17,31 @@ class Level:
 class Stage:
     """`layers` by place in the graph. `replicas` of the next lower level's groups, each of which holds `inside`.
 
-    `time_s`: per micro-batch, gradient sums included. `inside` is empty at the lowest level.
+    `time_s`: per micro-batch, by the objective's own cost. `inside` is empty at the lowest level. `submesh`: hosts and
+    devices of each, where the objective gives a stage one; its replicas are then all of them. `device`: its place in a
+    line of unlike devices.
     """
 
     layers: tuple[int, ...]
     replicas: int
     time_s: float
     inside: tuple[Stage, ...] = ()
+    submesh: tuple[int, int] | None = None
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The best partition. `bound_s`: none is faster; below `objective_s` only where not all cuts were looked at."""
+    """The best partition by an objective, in its seconds: of a micro-batch or of a whole iteration.
+
+    `bound_s`: none is faster; below `objective_s` only where not all cuts were looked at.
+    """
 
     objective_s: float
     bound_s: float
     stages: tuple[Stage, ...]
     cuts: int
+    objective: str = "slowest-stage"
 
     @property
     def gap(self) -> float:

@@ -23,8 +23,8 @@ BYTES = st.sampled_from([0.0, 1.0, 4.0, 30.0])
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> LayerGraph:
-    size = draw(st.integers(1, 6))
+def graphs(draw: st.DrawFn, most: int = 6) -> LayerGraph:
+    size = draw(st.integers(1, most))
     layers = tuple(Layer(f"l{i}", draw(TIMES), draw(TIMES) + 0.5, draw(BYTES), draw(BYTES)) for i in range(size))
     if draw(st.booleans()):
         return LayerGraph(layers, tuple((i, i + 1) for i in range(size - 1)))

@@ -33,13 +33,13 @@ from tests.vqa_medium import vqa_problem
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
-@settings(max_examples=2000 if NIGHTLY else 150)
+@settings(max_examples=2000 if NIGHTLY else 100)
 @given(problems(limited=True))
 def test_with_memory_bandwidth_and_residency_too(problem: Problem) -> None:
     test_solver_equals_brute_force.hypothesis.inner_test(problem)  # type: ignore[attr-defined]
 
 
-@settings(max_examples=1500 if NIGHTLY else 200)
+@settings(max_examples=1500 if NIGHTLY else 100)
 @given(problems())
 def test_solver_equals_brute_force(problem: Problem) -> None:
     expected = brute_force.cheapest(problem)
@@ -62,7 +62,7 @@ def test_solver_equals_brute_force(problem: Problem) -> None:
     assert from_document(to_document(solution.plan)) == solution.plan
 
 
-@settings(max_examples=500 if NIGHTLY else 60)
+@settings(max_examples=500 if NIGHTLY else 20)
 @given(problems(strained=True) | problems(strained=True, fanned=True).flatmap(with_ratios))
 def test_nearest_targets_are_feasible_and_nothing_beyond_them_is(problem: Problem) -> None:
     infeasibility = solve(problem).infeasibility
@@ -84,7 +84,7 @@ def test_nearest_targets_are_feasible_and_nothing_beyond_them_is(problem: Proble
         assert brute_force.cheapest(scaled(problem, 1e-4)).cost is None
 
 
-@settings(max_examples=300 if NIGHTLY else 25)
+@settings(max_examples=300 if NIGHTLY else 12)
 @given(problems() | problems(fanned=True).flatmap(with_ratios))
 def test_budget_is_a_real_limit(problem: Problem) -> None:
     plan = solve(problem).plan
@@ -118,7 +118,7 @@ def test_budget_is_a_real_limit(problem: Problem) -> None:
         assert accuracy == (pytest.approx(max(affordable), abs=1e-9) if affordable else None)
 
 
-@settings(max_examples=400 if NIGHTLY else 40)
+@settings(max_examples=400 if NIGHTLY else 15)
 @given(problems())
 def test_more_workers_never_cost_more(problem: Problem) -> None:
     before, after = solve(problem), solve(more_workers(problem))

@@ -18,7 +18,7 @@ from tests.strategies import problems
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
-@settings(max_examples=1000 if NIGHTLY else 80)
+@settings(max_examples=1000 if NIGHTLY else 25)
 @given(problems())
 def test_every_accuracy_has_its_cheapest_cost(problem: Problem) -> None:
     known = [
@@ -54,7 +54,7 @@ def test_every_accuracy_has_its_cheapest_cost(problem: Problem) -> None:
         assert evaluate(target, corner.plan).complaints == corner.breaches == ()
 
 
-@settings(max_examples=400 if NIGHTLY else 40)
+@settings(max_examples=400 if NIGHTLY else 12)
 @given(problems(strained=True))
 def test_every_rate_has_its_cheapest_cost_and_nothing_beyond_the_highest_fits(problem: Problem) -> None:
     curve = cost_rate(problem, (0.5, 1.0))

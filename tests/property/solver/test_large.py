@@ -65,13 +65,13 @@ def exclusive_problems(draw: st.DrawFn) -> Problem:
     return replace(problem, pools=tuple(pools), operators=operators)
 
 
-@settings(max_examples=800 if NIGHTLY else 60)
+@settings(max_examples=800 if NIGHTLY else 25)
 @given(problems())
 def test_without_memory_limits_it_is_exact(problem: Problem) -> None:
     _is_exact(problem)
 
 
-@settings(max_examples=400 if NIGHTLY else 60)
+@settings(max_examples=400 if NIGHTLY else 25)
 @given(exclusive_problems())
 def test_exclusive_workers_are_exact(problem: Problem) -> None:
     _is_exact(problem)
@@ -93,7 +93,7 @@ def _is_exact(problem: Problem) -> None:
     assert plan.cost.total_usd_per_h == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=800 if NIGHTLY else 60)
+@settings(max_examples=800 if NIGHTLY else 25)
 @given(problems(limited=True))
 def test_the_bound_holds_and_the_plan_too(problem: Problem) -> None:
     expected = brute_force.cheapest(problem).cost
@@ -110,7 +110,7 @@ def test_the_bound_holds_and_the_plan_too(problem: Problem) -> None:
         assert (plan.certificate.gap == 0) == (plan.certificate.termination == "optimal")
 
 
-@settings(max_examples=400 if NIGHTLY else 40)
+@settings(max_examples=400 if NIGHTLY else 15)
 @given(st.one_of(problems(), exclusive_problems()), st.sampled_from((0.01, 0.1, 0.4)))
 def test_the_gap_is_kept(problem: Problem, gap: float) -> None:
     expected = brute_force.cheapest(problem).cost
@@ -122,7 +122,7 @@ def test_the_gap_is_kept(problem: Problem, gap: float) -> None:
         assert outcome.value * (1.0 - gap) <= outcome.bound + _slack(expected)
 
 
-@settings(max_examples=400 if NIGHTLY else 40)
+@settings(max_examples=400 if NIGHTLY else 15)
 @given(st.one_of(problems(), exclusive_problems()), st.integers(1, 40))
 def test_time_that_ends_anywhere_proves_nothing_false(problem: Problem, ticks: int) -> None:
     expected = brute_force.cheapest(problem).cost

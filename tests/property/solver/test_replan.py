@@ -124,7 +124,7 @@ def right(today: Problem, before: Plan, asked: Terms, expected: float | None) ->
     return found
 
 
-@settings(max_examples=600 if NIGHTLY else 40)
+@settings(max_examples=600 if NIGHTLY else 15)
 @given(st.data(), terms())
 def test_replanning_equals_enumeration(data: st.DataObject, asked: Terms) -> None:
     today, before, prices = case(data, asked, 2, 2, operators=3, variants=2)
@@ -143,7 +143,7 @@ def equals_a_program_worker_by_worker(data: st.DataObject, asked: Terms) -> None
     right(today, before, asked, cheapest_move_of_larger(today, before, prices))
 
 
-@settings(max_examples=600 if NIGHTLY else 40)
+@settings(max_examples=600 if NIGHTLY else 15)
 @given(st.data(), terms())
 def test_replanning_equals_a_program_worker_by_worker(data: st.DataObject, asked: Terms) -> None:
     equals_a_program_worker_by_worker(data, asked)
@@ -153,14 +153,14 @@ def test_replanning_equals_a_program_worker_by_worker(data: st.DataObject, asked
 def test_both_exact_ways_to_match_workers(columns: int, sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "MOST_COLUMNS", columns)
     monkeypatch.setattr(packing, "MOST_SUBSETS", sets)
-    settings(max_examples=400 if NIGHTLY else 20)(given(st.data(), terms())(equals_a_program_worker_by_worker))()
+    settings(max_examples=400 if NIGHTLY else 10)(given(st.data(), terms())(equals_a_program_worker_by_worker))()
 
 
 def test_workers_that_are_only_arranged_have_a_true_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "MOST_COLUMNS", 0)
     monkeypatch.setattr(packing, "MOST_SUBSETS", 0)
 
-    @settings(max_examples=400 if NIGHTLY else 30)
+    @settings(max_examples=400 if NIGHTLY else 12)
     @given(st.data(), terms())
     def check(data: st.DataObject, asked: Terms) -> None:
         today, before, prices = case(data, asked, 4, 3)
@@ -179,7 +179,7 @@ def test_workers_that_are_only_arranged_have_a_true_bound(monkeypatch: pytest.Mo
     check()
 
 
-@settings(max_examples=600 if NIGHTLY else 40)
+@settings(max_examples=600 if NIGHTLY else 15)
 @given(st.data(), terms())
 def test_a_large_problem_states_its_gap(data: st.DataObject, asked: Terms) -> None:
     today, before, prices = case(data, asked, 4, 3)
@@ -199,7 +199,7 @@ def test_a_large_problem_states_its_gap(data: st.DataObject, asked: Terms) -> No
         event("optimal" if plan.certificate.gap == 0 else "gap")
 
 
-@settings(max_examples=300 if NIGHTLY else 25)
+@settings(max_examples=300 if NIGHTLY else 10)
 @given(problems(), terms())
 def test_an_unchanged_problem_keeps_its_plan(problem: Problem, asked: Terms) -> None:
     before = running(problem)

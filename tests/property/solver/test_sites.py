@@ -28,7 +28,7 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 placed = problems(limited=True).flatmap(with_sites)
 
 
-@settings(max_examples=1500 if NIGHTLY else 120)
+@settings(max_examples=1500 if NIGHTLY else 30)
 @given(placed)
 def test_cost_and_feasibility_are_those_of_enumeration(problem: Problem) -> None:
     expected = brute_force.cheapest(problem)
@@ -46,7 +46,7 @@ def test_cost_and_feasibility_are_those_of_enumeration(problem: Problem) -> None
     assert from_document(to_document(solution.plan)) == solution.plan
 
 
-@settings(max_examples=500 if NIGHTLY else 50)
+@settings(max_examples=500 if NIGHTLY else 15)
 @given(placed)
 def test_fleets_are_bounded_by_enumeration(problem: Problem) -> None:
     """The way of large problems: its bound holds, and its plan is one."""
@@ -64,7 +64,7 @@ def test_fleets_are_bounded_by_enumeration(problem: Problem) -> None:
         assert complaints(problem, plan) == []
 
 
-@settings(max_examples=300 if NIGHTLY else 40)
+@settings(max_examples=300 if NIGHTLY else 12)
 @given(problems(limited=True))
 def test_one_site_is_no_site(problem: Problem) -> None:
     alone = solve(problem)
@@ -75,7 +75,7 @@ def test_one_site_is_no_site(problem: Problem) -> None:
         assert to_document(one.plan) == to_document(alone.plan)
 
 
-@settings(max_examples=300 if NIGHTLY else 40)
+@settings(max_examples=300 if NIGHTLY else 12)
 @given(problems(limited=True), st.integers(2, 1000))
 def test_everything_in_sites_costs_as_many_times(problem: Problem, sites: int) -> None:
     one, many = solve(problem, explained=False), solve(replace(problem, sites=dict.fromkeys(problem.tiers, sites)))
@@ -85,7 +85,7 @@ def test_everything_in_sites_costs_as_many_times(problem: Problem, sites: int) -
         assert many.plan.cost.total_usd_per_h == pytest.approx(sites * one.plan.cost.total_usd_per_h, rel=1e-6)
 
 
-@settings(max_examples=300 if NIGHTLY else 40)
+@settings(max_examples=300 if NIGHTLY else 12)
 @given(problems(limited=True, max_operators=3), st.integers(2, 50), st.sampled_from((0.5, 1.0, 2.0)))
 def test_going_on_costs_as_many_times_too(problem: Problem, sites: int, scale: float) -> None:
     """Alike sites change alike: what one loads, all load."""
@@ -107,7 +107,7 @@ def test_going_on_costs_as_many_times_too(problem: Problem, sites: int, scale: f
         assert many.best.cost.total_usd_per_h * 4.0 + many.migration.total_usd == pytest.approx(sites * total, rel=1e-5)
 
 
-@settings(max_examples=200 if NIGHTLY else 30)
+@settings(max_examples=200 if NIGHTLY else 10)
 @given(placed, placed.map(lambda other: other.sites))
 def test_going_on_with_other_numbers_of_sites(problem: Problem, other: dict[str, int]) -> None:
     """The assignment's cost of moving is that of the two plans, or `finish` would refuse it."""

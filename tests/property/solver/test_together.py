@@ -81,13 +81,13 @@ def _called(workflow: str, selection: dict[str, str]) -> dict[str, str]:
     return {f"{workflow}/{name}": variant for name, variant in selection.items()}
 
 
-@settings(max_examples=800 if NIGHTLY else 40)
+@settings(max_examples=800 if NIGHTLY else 25)
 @given(pairs())
 def test_two_are_planned_exactly(pair: Pair) -> None:
     _is_exact(pair)
 
 
-@settings(max_examples=800 if NIGHTLY else 40)
+@settings(max_examples=800 if NIGHTLY else 25)
 @given(pairs(limited=True))
 def test_two_with_memory_bandwidth_and_residency_too(pair: Pair) -> None:
     _is_exact(pair)
@@ -117,7 +117,7 @@ def _is_exact(pair: Pair) -> None:
     assert parts == pytest.approx(plan.cost.total_usd_per_h, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=400 if NIGHTLY else 30)
+@settings(max_examples=400 if NIGHTLY else 15)
 @given(pairs())
 def test_the_way_of_large_problems_is_exact_too(pair: Pair) -> None:
     both = together("both", {"a": pair[0], "b": pair[1]})
@@ -135,7 +135,7 @@ def test_the_way_of_large_problems_is_exact_too(pair: Pair) -> None:
     assert complaints(both, plan) == []
 
 
-@settings(max_examples=200 if NIGHTLY else 20)
+@settings(max_examples=200 if NIGHTLY else 10)
 @given(pairs())
 def test_together_never_costs_more_than_one_after_the_other(pair: Pair) -> None:
     both = together("both", {"a": pair[0], "b": pair[1]})
@@ -153,7 +153,7 @@ def test_together_never_costs_more_than_one_after_the_other(pair: Pair) -> None:
         assert plan.cost.total_usd_per_h <= apart + 1e-6 * max(1.0, apart)
 
 
-@settings(max_examples=200 if NIGHTLY else 20)
+@settings(max_examples=200 if NIGHTLY else 10)
 @given(pairs())
 def test_a_budget_is_one_of_both(pair: Pair) -> None:
     both = together("both", {"a": pair[0], "b": pair[1]})

@@ -11,6 +11,7 @@ import pytest
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.profile_file import read_profile
 from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline import iteration
 from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.layers import Layer, LayerGraph
 from jellybean_solver.pipeline.partition import Level, NothingFitsError, partition
@@ -62,7 +63,7 @@ CHAIN = LayerGraph((Layer("a", 1, 1, 1, 1), Layer("b", 1, 1, 1, 1)), ((0, 1),))
         ([Level(0, 1.0)], "slowest-stage", "0 workers"),
         ([Level(100, 1.0), Level(100, 1.0)], "slowest-stage", "10000 workers"),
         ([Level(2, 0.0)], "slowest-stage", "bandwidth"),
-        ([Level(2, 1.0)], "fastest", "there are slowest-stage, pipedream-paper"),
+        ([Level(2, 1.0)], "fastest", "there are slowest-stage, pipedream-paper, dapple"),
     ],
 )
 def test_what_cannot_be_asked(levels: list[Level], objective: str, told: str) -> None:
@@ -124,3 +125,22 @@ def test_memory_is_kept_as_the_schedule_needs_it() -> None:
 def test_limits_that_cannot_be(limit: dict[str, Any], told: str) -> None:
     with pytest.raises(SolverError, match=told):
         DeviceLimit(**limit)
+
+
+def test_dapple_looks_at_fewer_cuts_where_all_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iteration, "MOST_STATES", 300)
+    layers = tuple(Layer(f"l{i}", 1 + i % 3, 2 + i % 5, 10 + i % 7, 5) for i in range(70))
+    chain = LayerGraph(layers, tuple((i, i + 1) for i in range(69)))
+    found = partition(chain, [Level(4, 50.0), Level(2, 5.0)], objective="dapple", microbatches=8)
+    assert found.cuts <= 62
+    assert 0 < found.gap < 1
+    assert sum(len(stage.layers) for stage in found.stages) == 70
+
+
+def test_balanced_blocks_leave_out_what_is_sent() -> None:
+    """The best that torchgpipe's balance could do: the slowest block of consecutive layers."""
+    layers = tuple(Layer(f"l{i}", 1, time, 1e12) for i, time in enumerate([0, 4, 2, 1, 6]))
+    chain = LayerGraph(layers, tuple((i, i + 1) for i in range(4)))
+    found = partition(chain, [Level(3, 1.0)], objective="balance")
+    assert found.objective_s == 7
+    assert found.gap == 0

@@ -18,7 +18,7 @@ RUNS = 8
 STUDENT_99 = 3.5  # two-sided 99 % of Student's t with 7 degrees of freedom
 
 
-def runs(simulated: Plan, duration_s: float = 2000.0) -> list[SimulationResult]:
+def runs(simulated: Plan, duration_s: float = 800.0) -> list[SimulationResult]:
     """Independent repetitions."""
     return [simulate_plan(simulated, seed=seed, duration_s=duration_s, warmup_s=100.0) for seed in range(RUNS)]
 
@@ -59,7 +59,7 @@ def test_general_service_pollaczek_khinchine() -> None:
 
 
 def test_equal_constant_services_in_tandem_queue_only_at_the_first() -> None:
-    results = runs(chain([FIXED, FIXED, FIXED], 6.0), 1000.0)
+    results = runs(chain([FIXED, FIXED, FIXED], 6.0), 500.0)
     assert agrees([r.latency_mean_s for r in results], 0.3 + 0.6 * 0.1 / (2 * 0.4))
     assert all(r.operators[name].wait_mean_s < 1e-9 for r in results for name in ("op2", "op3"))
 
@@ -77,10 +77,10 @@ def test_periodic_arrivals_at_constant_service_never_queue() -> None:
 
 
 def test_littles_law_holds_exactly_for_each_queue() -> None:
-    result = simulate_plan(chain([exponential(0.1)], 7.0), duration_s=8_000, warmup_s=0.0)
+    result = simulate_plan(chain([exponential(0.1)], 7.0), duration_s=4_000, warmup_s=0.0)
     arrived = result.operators["op1"]
     waiting = arrived.requests / result.duration_s * arrived.wait_mean_s
-    assert result.queues["w1-1"].mean == pytest.approx(waiting, rel=5e-3)  # what is cut at the window's ends
+    assert result.queues["w1-1"].mean == pytest.approx(waiting, rel=1e-2)  # what is cut at the window's ends
 
 
 def test_hops_count_between_processes_only() -> None:

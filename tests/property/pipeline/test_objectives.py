@@ -1,0 +1,255 @@
+"""Partitions of least iteration and of least latency against enumeration, straight from the definitions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.device_limit import DeviceLimit
+from jellybean_solver.pipeline.layers import LayerGraph
+from jellybean_solver.pipeline.partition import Level, partition, partition_line
+from jellybean_solver.pipeline.schedules import make_schedule
+from jellybean_solver.pipeline.simulate import Costs, simulate
+from tests.property.pipeline.test_partition import graphs
+
+Layers = tuple[int, ...]
+BANDWIDTHS = st.sampled_from([0.5, 2.0, 50.0])
+
+
+def chains(graph: LayerGraph, stages: int) -> Iterator[tuple[Layers, ...]]:
+    """Every way to cut the graph into so many stages, each of which needs none behind it."""
+    for places in itertools.product(range(stages), repeat=len(graph.layers)):
+        if set(places) == set(range(stages)) and all(places[up] <= places[down] for up, down in graph.edges):
+            yield tuple(tuple(i for i, place in enumerate(places) if place == stage) for stage in range(stages))
+
+
+def crossing(graph: LayerGraph, before: Sequence[Layers]) -> float:
+    done = {layer for stage in before for layer in stage}
+    senders = {up for up, down in graph.edges if up in done and down not in done}
+    return sum(graph.layers[i].activation_bytes for i in senders)
+
+
+def forward(graph: LayerGraph, layers: Layers) -> float:
+    return sum(graph.layers[i].forward_s for i in layers)
+
+
+def backward(graph: LayerGraph, layers: Layers) -> float:
+    return sum(graph.layers[i].backward_s for i in layers)
+
+
+def parameters(graph: LayerGraph, layers: Layers) -> float:
+    return sum(graph.layers[i].parameter_bytes for i in layers)
+
+
+def by_alpa(graph: LayerGraph, levels: Sequence[Level], microbatches: int, limit: DeviceLimit | None) -> float:
+    devices, hosts = levels[0].count, levels[1].count if len(levels) > 1 else 1
+    shapes = [(1 << power, levels[0].bandwidth) for power in range(devices.bit_length())]
+    shapes += [(hosts_ * devices, levels[-1].bandwidth) for hosts_ in range(2, hosts + 1)]
+    best = math.inf
+    for count in range(1, len(graph.layers) + 1):
+        for meshes in itertools.product(shapes, repeat=count):
+            if sum(size for size, _ in meshes) != devices * hosts:
+                continue
+            for cut in chains(graph, count):
+                times = []
+                for position, (layers, (m, bandwidth)) in enumerate(zip(cut, meshes, strict=True)):
+                    work, weights = forward(graph, layers) + backward(graph, layers), parameters(graph, layers)
+                    times.append((work + 4 * (m - 1) * weights / (bandwidth * m)) / m)
+                    if limit is not None:
+                        kept = min(count - position, limit.microbatches or 99)
+                        held = sum(graph.layers[i].activation_bytes for i in layers) / m
+                        if 2 * weights + kept * held > limit.limit_bytes * (1 + 1e-12):
+                            times.append(math.inf)
+                best = min(best, sum(times) + (microbatches - 1) * max(times))
+    return best
+
+
+@settings(max_examples=60)
+@given(
+    graphs(most=5),
+    st.lists(st.tuples(st.sampled_from([1, 2, 4]), BANDWIDTHS), min_size=1, max_size=1),
+    st.one_of(st.none(), st.tuples(st.integers(1, 2), BANDWIDTHS)),
+    st.integers(1, 9),
+    st.one_of(st.none(), st.builds(DeviceLimit, st.sampled_from([20.0, 60.0]), st.just("1f1b"), st.integers(1, 9))),
+)
+def test_alpa_is_the_least_of_all(
+    graph: LayerGraph,
+    inner: list[tuple[int, float]],
+    outer: tuple[int, float] | None,
+    microbatches: int,
+    limit: DeviceLimit | None,
+) -> None:
+    levels = [Level(*inner[0])] + ([Level(*outer)] if outer else [])
+    expected = by_alpa(graph, levels, microbatches, limit)
+    event("none" if math.isinf(expected) else "some")
+    if math.isinf(expected):
+        with pytest.raises(SolverError):
+            partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
+        return
+    found = partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
+    assert found.objective_s == pytest.approx(expected)
+    assert sum(stage.replicas for stage in found.stages) == math.prod(level.count for level in levels)
+    times = [stage.time_s for stage in found.stages]
+    assert found.objective_s == pytest.approx(sum(times) + (microbatches - 1) * max(times))
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A stage, or what crosses a cut."""
+
+    forward_s: float
+    backward_s: float
+    sum_s: float
+
+
+def iteration_s(stages: Sequence[Placed], microbatches: int) -> float:
+    """Warm-up, steady phase and end of every pivot."""
+    longest = 0.0
+    for pivot, own in enumerate(stages):
+        steady = sum(stage.forward_s for stage in stages[: pivot + 1])
+        steady += (microbatches - 1) * (own.forward_s + own.backward_s)
+        for last, stage in enumerate(stages):
+            if last <= pivot:
+                end = sum(one.backward_s for one in stages[last : pivot + 1])
+            else:
+                end = -sum(one.backward_s for one in stages[pivot + 1 : last])
+            longest = max(longest, steady + stage.sum_s + end)
+    return longest
+
+
+def placements(free: tuple[int, ...], whole: int, replicas: Sequence[int]) -> Iterator[list[tuple[int, ...]]]:
+    """Each stage's devices by machine, the last stage placed first, by any of the three policies."""
+    if not replicas:
+        yield []
+        return
+    *before, m = replicas
+    fresh, used = ([i for i, f in enumerate(free) if f and (f == whole) is new] for new in (True, False))
+    ways = [in_order(free, fresh + used, m), in_order(free, used + fresh, m)]
+    ways.append(evenly(free, [used, fresh] if used else [fresh], m))
+    for counts in ways:
+        if sum(counts) == m:
+            rest = tuple(f - c for f, c in zip(free, counts, strict=True))
+            for others in placements(rest, whole, before):
+                yield [*others, counts]
+
+
+def in_order(free: Sequence[int], machines: Sequence[int], wanted: int) -> tuple[int, ...]:
+    taken = dict.fromkeys(machines, 0)
+    for machine in machines:
+        taken[machine] = min(free[machine], wanted - sum(taken.values()))
+    return tuple(taken.get(machine, 0) for machine in range(len(free)))
+
+
+def evenly(free: Sequence[int], groups: Sequence[Sequence[int]], wanted: int) -> tuple[int, ...]:
+    """One device of each machine in turn; the later groups when the first are full."""
+    order = [(i, turn, machine) for i, group in enumerate(groups) for machine in group for turn in range(free[machine])]
+    taken = [machine for *_, machine in sorted(order)[:wanted]]
+    return tuple(taken.count(machine) for machine in range(len(free)))
+
+
+def by_dapple(graph: LayerGraph, levels: Sequence[Level], microbatches: int) -> float:
+    devices, machines = levels[0].count, levels[1].count if len(levels) > 1 else 1
+    best = math.inf
+    for count in range(1, min(len(graph.layers), devices * machines) + 1):
+        for replicas in itertools.product(range(1, devices * machines + 1), repeat=count):
+            if sum(replicas) > devices * machines:
+                continue
+            for where in placements((devices,) * machines, devices, replicas):
+                for cut in chains(graph, count):
+                    best = min(best, iteration_s(placed(graph, levels, cut, replicas, where), microbatches))
+    return best
+
+
+def placed(
+    graph: LayerGraph,
+    levels: Sequence[Level],
+    cut: Sequence[Layers],
+    replicas: Sequence[int],
+    where: Sequence[tuple[int, ...]],
+) -> list[Placed]:
+    def bandwidth(*stages: int) -> float:
+        touched = {i for stage in stages for i, n in enumerate(where[stage]) if n}
+        return levels[0].bandwidth if len(touched) == 1 else levels[-1].bandwidth
+
+    found = []
+    for stage, (layers, m) in enumerate(zip(cut, replicas, strict=True)):
+        if stage:
+            sent_s = crossing(graph, cut[:stage]) / (bandwidth(stage - 1, stage) * m)
+            found.append(Placed(sent_s, sent_s, -math.inf))
+        sum_s = 2 * (m - 1) * parameters(graph, layers) / (m * bandwidth(stage))
+        found.append(Placed(forward(graph, layers) / m, backward(graph, layers) / m, sum_s))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    graphs(most=4),
+    st.sampled_from([[3], [2, 2], [1, 3], [3, 1]]),
+    st.lists(BANDWIDTHS, min_size=2, max_size=2),
+    st.integers(1, 9),
+)
+def test_dapple_is_the_least_of_all(
+    graph: LayerGraph, counts: list[int], bandwidths: list[float], microbatches: int
+) -> None:
+    levels = [Level(count, bandwidth) for count, bandwidth in zip(counts, bandwidths, strict=False)]
+    found = partition(graph, levels, objective="dapple", microbatches=microbatches)
+    assert found.objective_s == pytest.approx(by_dapple(graph, levels, microbatches))
+    assert sum(stage.replicas for stage in found.stages) <= math.prod(counts)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.5]), min_size=1, max_size=4), st.integers(1, 12), st.data())
+def test_dapples_latency_is_a_bound_and_often_the_makespan(
+    times: list[float], microbatches: int, data: st.DataObject
+) -> None:
+    """The simulator never beats it. The two agree for stages alike, and where the last stage is the pivot."""
+    backward = [data.draw(st.sampled_from([1.0, 2.0, 3.0])) * time for time in times]
+    schedule = make_schedule("1f1b", len(times), microbatches)
+    makespan_s = simulate(schedule, Costs(tuple(times), tuple(backward))).makespan_s
+    stages = [Placed(f, b, 0.0) for f, b in zip(times, backward, strict=True)]
+    predicted_s = iteration_s(stages, microbatches)
+    assert predicted_s <= makespan_s * (1 + 1e-9)
+    both = [f + b for f, b in zip(times, backward, strict=True)]
+    alike = len(set(times)) == len(set(backward)) == 1
+    event("alike" if alike else "pivot last" if both[-1] == max(both) else "other")
+    event("equal" if math.isclose(predicted_s, makespan_s) else "longer")
+    if alike or both[-1] == max(both):
+        assert makespan_s == pytest.approx(predicted_s)
+
+
+@settings(max_examples=80)
+@given(
+    graphs(),
+    st.lists(st.sampled_from([0.1, 0.5, 1.0, 4.0]), min_size=1, max_size=3),
+    st.lists(BANDWIDTHS, min_size=2, max_size=2),
+    st.booleans(),
+)
+def test_a_line_of_unlike_devices(
+    graph: LayerGraph, speeds: list[float], bandwidths: list[float], latency: bool
+) -> None:
+    links = bandwidths[: len(speeds) - 1]
+    joined = sum if latency else max
+    best = math.inf
+    for places in itertools.product(range(len(speeds)), repeat=len(graph.layers)):
+        if any(places[up] > places[down] for up, down in graph.edges):
+            continue
+        parts = [tuple(i for i, place in enumerate(places) if place == device) for device in range(len(speeds))]
+        steps = [
+            (forward(graph, part) + (0.0 if latency else backward(graph, part))) / speed
+            for part, speed in zip(parts, speeds, strict=True)
+        ]
+        steps += [
+            (1 if latency else 2) * crossing(graph, parts[: device + 1]) / link for device, link in enumerate(links)
+        ]
+        best = min(best, joined(steps))
+    found = partition_line(graph, speeds, links, objective="latency" if latency else "slowest-stage")
+    assert found.objective_s == pytest.approx(best)
+    devices = [stage.device for stage in found.stages]
+    assert devices == sorted(set(devices), key=lambda device: device or 0)
