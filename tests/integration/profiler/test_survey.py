@@ -1,0 +1,53 @@
+"""How many children each variant's outputs have, on held-out requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jellybean.documents import load_project
+from jellybean.profiler import survey
+from jellybean.profiler.flow import Flow
+from jellybean.profiler.project import workload_of
+
+REQUESTS = 8
+
+
+def test_children_are_counted_for_each_variant_and_held_against_its_ratio(
+    project_folder: Path, edit: Callable[[Path, str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = project_folder / "workflow.yaml"
+    (model,) = re.findall(r"\n      find: (\{model: .*\})", path.read_text())
+    edit(path, f"      find: {model}", f"      find: {model}\n      again: {model}")
+    path.write_text(
+        re.sub(r"\{from: find, ratio: [0-9.]+\}", "{from: find, ratio: {find: 1, again: 2}}", path.read_text())
+    )
+    monkeypatch.setattr(survey, "MOST_REQUESTS", REQUESTS)
+    monkeypatch.setattr(survey, "OTHER_REQUESTS", 1)  # not of variants that decide how many children there are
+    project = load_project(project_folder, profiles=False)
+    workload = workload_of(project)
+    flow = Flow(workload)
+
+    found = survey.survey(workload, flow)
+
+    means = {
+        (variant, down): found.children["find", variant, down]
+        for variant in ("find", "again")
+        for down in ("shape", "strokes")
+    }
+    assert len(set(means.values())) == 1  # one model under two names
+    assert found.child_shares["find", "find"] == found.child_shares["find", "again"]
+    assert flow.traffic.runs["find", "again", "shape"] == REQUESTS
+    notes = survey.ratio_warnings(project.workflow, found)
+    assert len(notes) == 4
+    assert (
+        f"shape: workflow.yaml says ratio 2 from find again, held-out data show {means['again', 'shape']:.3g}"
+        in " ".join(notes)
+    )
+    said = load_project(
+        project_folder, [f"operators.{name}.inputs.0.ratio=measured" for name in ("shape", "strokes")], profiles=False
+    )
+    assert survey.ratio_warnings(said.workflow, found) == []
