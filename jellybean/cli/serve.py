@@ -126,7 +126,7 @@ def start(project: Project, *, detach: bool, port: int | None = None, http_port:
         raise typer.Exit(EXIT_FAILURE)
 
 
-@app.command(epilog=example("jellybean plan my-digits --set slo.accuracy=80 && jellybean apply my-digits"))
+@app.command(epilog=example("jellybean apply my-digits", "jellybean apply my-digits --set slo.accuracy=80"))
 def apply(directory: Directory, overrides: Overrides = None) -> None:
     """Have what is up serve the current plan: new workers beside the old ones, a switch, no request lost."""
     from jellybean.serving import replacing

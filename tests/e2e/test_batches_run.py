@@ -83,6 +83,17 @@ def test_every_request_of_a_burst_gets_its_own_answer(crops: Path) -> None:
     assert status.runs["shape"] <= len(data) // 2, "hardly any run had several requests"
 
 
+def test_another_plan_takes_over(crops: Path) -> None:
+    crop = np.zeros((1, 16, 16), np.uint8)
+    with Client.of(crops) as client:
+        before = client.infer({"crop": crop})["shape"]
+        alone = ("apply", str(crops), "--set", "limits.batch=1")
+        assert "serving the new plan of crops with 2 workers" in jellybean(*alone).stdout
+        assert "served by this plan already" in jellybean(*alone).stdout
+        np.testing.assert_array_equal(client.infer({"crop": crop})["shape"], before)
+        assert len(client.status().workers) == 2
+
+
 def describe(address: str) -> agent_pb2.AgentStatus:
     with grpc.insecure_channel(address) as channel:
         return agent_pb2_grpc.AgentStub(channel).Describe(agent_pb2.DescribeRequest(), timeout=5)
