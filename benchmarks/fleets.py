@@ -38,6 +38,7 @@ class _Run:
     cost_usd_per_h: float | None
     memory_binds: bool
     links_bind: bool
+    p99_binds: bool
     complaints: int
 
 
@@ -46,7 +47,7 @@ CASES = (
     *(_Case(30, 10_000, sharing, limits=True) for sharing in GAPS),
     *(_Case(30, workers, sharing) for sharing in GAPS for workers in (30_000, 100_000)),
     *(_Case(operators, 10_000, sharing) for sharing in GAPS for operators in (10, 20, 50)),
-    _Case(30, 10_000, "shared", p99=0.9),
+    *(_Case(30, 10_000, sharing, p99=0.9) for sharing in GAPS),
     _Case(30, 10_000, "shared", sites=1_000),
 )
 SMOKE = tuple(_Case(8, 200, sharing) for sharing in GAPS)
@@ -71,6 +72,7 @@ def fleets(smoke: bool) -> None:
             "s (worst)",
             "MB (worst)",
             "memory / links bind",
+            "p99 binds",
             "complaints",
         ],
         [_row(case, found[case]) for case in sorted(found, key=_place)],
@@ -96,6 +98,7 @@ def _row(case: _Case, runs: Sequence[_Run]) -> list[str]:
         f"{max(run.seconds for run in runs):.1f}",
         f"{max(run.megabytes for run in runs):.0f}",
         f"{sum(run.memory_binds for run in runs)} / {sum(run.links_bind for run in runs)}" if case.limits else "",
+        f"{sum(run.p99_binds for run in runs)}" if case.p99 else "",
         str(sum(run.complaints for run in runs)),
     ]
 
