@@ -124,7 +124,8 @@ def _plan(directory: Path, overrides: list[str] | None, *, gap: float, time_limi
     elif planned.plan is not None:
         out.print(plan_text(planned.plan, planned.solve_s, planned.comparison))
         again = f"{directory}{repeated(overrides)}"
-        say(f"wrote {directory / 'plan.json'}; next: jellybean simulate {again}, jellybean up {again}")
+        after = "explain" if planned.plan.workflows else "up"  # several workflows are not served yet
+        say(f"wrote {directory / 'plan.json'}; next: jellybean simulate {again}, jellybean {after} {again}")
     if planned.plan is None:
         infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
         errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style="red", soft_wrap=True)
