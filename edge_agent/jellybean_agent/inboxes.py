@@ -24,6 +24,7 @@ INITIAL_CREDIT = 64
 HEARTBEAT_S = 0.5
 MAX_STREAMS = 8  # of one sender: it needs one, and a second while it moves to another connection
 _EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
+_LAST_WRITE_S = 5.0
 _GRANT = 16  # credit goes back in lots of this many
 
 
@@ -32,6 +33,7 @@ class _Inbox:
     sender: str
     owed: int = INITIAL_CREDIT
     granted: int = 0  # messages that may still come
+    over: bool = False  # no more credit
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -85,6 +87,7 @@ class Inboxes:
         inbox.wake.set()
         self._open.add(inbox)
         granter = asyncio.create_task(self._grant(inbox, context))
+        refusal: AgentError | None = None
         try:
             while (data := await context.read()) is not _EOF:
                 message = _parsed(data)
@@ -97,19 +100,26 @@ class Inboxes:
                 if inbox.owed >= _GRANT and not self._is_full():
                     inbox.wake.set()
         except AgentError as error:
-            await context.abort(status_of(error), str(error))
+            refusal = error
         finally:
             self._open.discard(inbox)
+            inbox.over = True  # a write that is cut off would leave the call without a status
+            inbox.wake.set()
+            await asyncio.wait({granter}, timeout=_LAST_WRITE_S)
             granter.cancel()
             await asyncio.gather(granter, return_exceptions=True)
+        if refusal is not None:
+            await context.abort(status_of(refusal), str(refusal))
 
     async def _grant(self, inbox: _Inbox, context: Any) -> None:
-        while True:
+        while not inbox.over:
             due = True
             try:
                 await asyncio.wait_for(inbox.wake.wait(), HEARTBEAT_S)
             except TimeoutError:
                 due = not self._is_full()
+            if inbox.over:
+                return
             inbox.wake.clear()
             owed, inbox.owed = (inbox.owed, 0) if due else (0, inbox.owed)
             inbox.granted += owed

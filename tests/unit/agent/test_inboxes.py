@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
 from jellybean_agent.identity import SENDER_KEY
 from jellybean_agent.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, deliver_handler
@@ -68,3 +69,21 @@ def test_more_streams_than_a_sender_needs() -> None:
         return deliver()
 
     assert ended(talk, []) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "8 streams of 'edge-1' are open, which is the most")
+
+
+def test_a_stream_that_ends_while_credit_is_written_has_a_status(caplog: pytest.LogCaptureFixture) -> None:
+    """Many at a time: the end of each comes while its first credit is on its way."""
+
+    async def talk(deliver: Any) -> Any:
+        for _ in range(40):
+            calls = [deliver() for _ in range(MAX_STREAMS)]
+            for call in calls:
+                await call.done_writing()
+            for call in calls:
+                async for _ in call:
+                    pass
+            assert {await call.code() for call in calls} == {grpc.StatusCode.OK}
+        return calls[0]
+
+    assert ended(talk, [])[0] is grpc.StatusCode.OK
+    assert "ExecuteBatchError" not in caplog.text
