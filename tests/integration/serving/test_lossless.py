@@ -29,7 +29,7 @@ pytestmark = pytest.mark.alone
 REPLICAS = ("cloud-1", "cloud-2", "cloud-3")
 RATE_PER_S = 40.0
 ONES = {"x": np.ones((1, 4), np.float32)}
-few_and_many = pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.nightly)])
+few_and_many = pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.nightly)])
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -89,7 +89,7 @@ def test_killed_replicas_lose_nothing_and_come_back(directory: Path, times: int)
         assert after.left_out - before.left_out == times
 
 
-@pytest.mark.parametrize("times", [3, pytest.param(40, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("times", [2, pytest.param(40, marks=pytest.mark.nightly)])
 def test_replicas_told_to_leave_lose_nothing_and_come_back(directory: Path, times: int) -> None:
     with Client.of(directory) as client:
         until(lambda: all_ready(client))
