@@ -167,8 +167,7 @@ class FleetSearch:
             if near is None:
                 return None
             gap, limit_s = FINE * self.gap, self._limit_s()
-            staff = rounded(self.skeleton, near, most, gap=gap, time_limit_s=limit_s)
-            found = None if staff is None else staff.assignment()
+            found = rounded(self.skeleton, near, most, gap=gap, time_limit_s=limit_s)
             if found is not None:
                 return found
         return None

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from jellybean_solver.assignment import Assignment
 from jellybean_solver.covering import ways_near
 from jellybean_solver.exact import Shared
 from jellybean_solver.few import FEW
@@ -22,14 +23,31 @@ from jellybean_solver.skeleton import Skeleton
 from jellybean_solver.staff import Staff
 
 WAYS = 40  # per operator and tier
+TRIES = 4  # to find seats for all models
 
 
-def rounded(skeleton: Skeleton, point: Point, most: Floats, *, gap: float, time_limit_s: float | None) -> Staff | None:
-    """Whole workers for a point of one selection, on its flows; None when none were found.
+def rounded(
+    skeleton: Skeleton, point: Point, most: Floats, *, gap: float, time_limit_s: float | None
+) -> Assignment | None:
+    """Whole workers and seats for a point of one selection, on its flows; None when none were found.
 
-    `most`: workers that may be paid, by the skeleton's columns.
+    `most`: workers that may be paid, by the skeleton's columns. Where models together need more workers than time does,
+    the program is told and asked again.
     """
-    return _Rounding(skeleton, point, most).solve(gap, time_limit_s)
+    rounding, idle = _Rounding(skeleton, point, most), np.zeros(len(skeleton.kinds.kinds))
+    best: Assignment | None = None
+    for _ in range(TRIES):
+        staff = rounding.solve(idle, gap, time_limit_s)
+        if staff is None:
+            break
+        found = staff.assignment()
+        if found is not None and (best is None or found.cost < best.cost):
+            best = found
+        more = np.where(np.isinf(staff.idle), 1.0, np.maximum(staff.idle - idle, 0.0))
+        if not more.any():
+            break
+        idle += more
+    return best
 
 
 class _Rounding:
@@ -58,7 +76,10 @@ class _Rounding:
                 self._alone(operator, choice, here & kinds.exclusive)
                 self._together(operator, choice, np.flatnonzero(here & ~kinds.exclusive))
 
-    def solve(self, gap: float, time_limit_s: float | None) -> Staff | None:
+    def solve(self, idle: Floats, gap: float, time_limit_s: float | None) -> Staff | None:
+        """`idle`: workers of shared kinds whose time is left unused."""
+        for row, workers in zip(self.shared.load.tolist(), idle.tolist(), strict=True):
+            self.program.row_high[row] = -workers
         answer = self.program.solve(gap=gap, time_limit_s=time_limit_s)
         if answer.values is None:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -49,14 +50,34 @@ class Staff:
         )
         groups: list[Group] = []
         cost = self.skeleton.traffic_usd_per_h(self.values)
-        for kind in range(len(self.skeleton.kinds.kinds)):
-            seated = self._seated(kind)
+        for seated in self._seats:
             if seated is None:
                 return None
             groups += seated
         price = self.skeleton.network.usd_per_h
         cost += sum(price[group.pool] * group.count for group in groups)
         return Assignment(cost, -math.inf, bags, tuple(groups))
+
+    @property
+    def idle(self) -> Floats:
+        """Workers that memory asks for beyond those that time does, per shared kind; inf where no seats were found."""
+        found = np.zeros(len(self._seats))
+        for index, seated in enumerate(self._seats):
+            if seated is None:
+                found[index] = math.inf
+            elif not self.skeleton.kinds.exclusive[index]:
+                found[index] = sum(group.count for group in seated) - self._asked(index)
+        return found
+
+    @cached_property
+    def _seats(self) -> list[list[Group] | None]:
+        return [self._seated(kind) for kind in range(len(self.skeleton.kinds.kinds))]
+
+    def _asked(self, index: int) -> int:
+        """Workers of a shared kind whose time all loads take."""
+        own = np.flatnonzero(self.served[:, index] > TOLERANCE)
+        load = float(self.served[own, index] @ self.skeleton.kinds.workers[self.choices[own], index])
+        return max(1, math.ceil(load - SPARE)) if len(own) else 0
 
     def _seated(self, index: int) -> list[Group] | None:
         kinds, names = self.skeleton.kinds, self.skeleton.network.names
@@ -76,8 +97,7 @@ class Staff:
             )
             for o in own
         ]
-        count = max(1, math.ceil(sum(load.workers for load in loads) - SPARE))
-        return seat_together(kinds.kinds[index], loads, count)
+        return seat_together(kinds.kinds[index], loads, self._asked(index))
 
     def _workers(self, operator: int, kind: int) -> int:
         """Of an exclusive kind: no more than its requests need."""
