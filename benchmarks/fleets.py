@@ -48,7 +48,7 @@ CASES = (
     *(_Case(30, workers, sharing) for sharing in GAPS for workers in (30_000, 100_000)),
     *(_Case(operators, 10_000, sharing) for sharing in GAPS for operators in (10, 20, 50)),
     *(_Case(30, 10_000, sharing, p99=0.9) for sharing in GAPS),
-    _Case(30, 10_000, "shared", sites=1_000),
+    *(_Case(30, 10_000, sharing, sites=1_000, limits=True) for sharing in GAPS),
 )
 SMOKE = tuple(_Case(8, 200, sharing) for sharing in GAPS)
 
