@@ -154,9 +154,7 @@ def test_what_a_box_is_refused(run: JoinRun) -> None:
     take_token(run.root / "tokens", parse_token(used).secret)
     for token, told in [
         (used, "the token is unknown, was used, or its time is over"),
-        (run.token("edge-1", life_s=-1.0), "the token is unknown, was used, or its time is over"),
         (run.token("moon-1"), "which is no worker of the plan"),
-        ("jbt1.x", "not a token of this version"),
         (used[:-40] + "!" + used[-39:], "the token is damaged"),
     ]:
         assert run.box("edge-1", f"--token={token}").wait(120) == 2
@@ -228,7 +226,8 @@ def test_a_token_works_once_and_damaged_ones_do_not(tmp_path: Path, run: JoinRun
     assert parse_token(str(token)) == token
     assert [path.name for path in (run.root / "tokens").iterdir()] != [token.secret.hex()]
     assert take_token(run.root / "tokens", token.secret) == token.identity.uri
-    for secret in (token.secret, b"", b"x" * 32):
+    over = parse_token(run.token("edge-1", life_s=-1.0))
+    for secret in (token.secret, over.secret, b"", b"x" * 32):
         with pytest.raises(StatusError, match="unknown, was used"):
             take_token(run.root / "tokens", secret)
     for text in ("", "jbt1", "jbt2.a.b.c", "jbt1.a.b.c", str(token)[:-300], "x" * 10**6):

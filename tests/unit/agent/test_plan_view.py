@@ -131,3 +131,7 @@ def test_times_of_an_emulated_device_are_needed() -> None:
     document["operators"][1]["service"]["cloud"] = {"2": {"mean_s": 0.1, "load_s": 0.1, "quantiles": []}}
     with pytest.raises(PlanViewError, match="times of each"):
         plan_view(rehash(document))
+
+
+def test_a_plan_of_the_version_before_is_read() -> None:
+    assert plan_view(make_document(version=2)).hash == plan_view(make_document()).hash

@@ -1,0 +1,46 @@
+"""Identities in certificates, and that every method of ours has its row in the table of who may call it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jellybean_agent.identity import Identity, Role, allowed, parse_identity
+from jellybean_protos.agent.v1 import agent_pb2
+from jellybean_protos.enrol.v1 import enrol_pb2
+from jellybean_protos.gateway.v1 import gateway_pb2
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
+
+
+@given(NAMES, st.sampled_from([role for role in Role if role is not Role.GATEWAY]), NAMES)
+def test_an_identity_comes_back_from_its_uri_whatever_its_names(workflow: str, role: Role, name: str) -> None:
+    for identity in (Identity(workflow, role, name), Identity(workflow, Role.GATEWAY)):
+        assert parse_identity(identity.uri) == identity
+        assert identity.uri.isascii()
+        assert re.fullmatch(r"[0-9a-f]{32}\.jellybean\.internal", identity.tls_name)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *("", "jellybean://", "jellybean://w", "jellybean://w/agent", "jellybean://w/agent/", "jellybean:///agent/a"),
+        *("jellybean://w/root/a", "jellybean://w/gateway/a", "jellybean://w/agent/a/b", "spiffe://w/agent/a"),
+    ],
+)
+def test_what_is_no_identity(uri: str) -> None:
+    assert parse_identity(uri) is None
+
+
+def test_every_method_says_who_may_call_it() -> None:
+    files = (agent_pb2.DESCRIPTOR, gateway_pb2.DESCRIPTOR, enrol_pb2.DESCRIPTOR)
+    services = [service for file in files for service in file.services_by_name.values()]
+    methods = [f"/{service.full_name}/{method.name}" for service in services for method in service.methods]
+    assert len(methods) > 8
+    unruled = [method for method in methods if not allowed(method)]
+    assert unruled == ["/jellybean.enrol.v1.Enrolment/Enrol"]  # for who has a token, at a port of its own
+    assert not allowed("/jellybean.agent.v1.Agent/Other")
+    assert not allowed("")
