@@ -9,6 +9,10 @@ What comes varies in three ways, in squared seconds of work per second of work:
   is bounded however long one looks, so it does not grow without end as a queue nears its capacity.
 - chance: times of runs, and requests that a thinning lets by.
 
+A burst makes runs larger, so that it is worked off as fast as full batches allow. Where several operators share a
+worker their runs grow slower: the wait is that of a load a part of the way (`CATCHING_UP`) to the time of the runs that
+form by themselves.
+
 Mean waits follow the formula of Kraemer and Langenbach-Belz for GI/G/1 (in Whitt, The Queueing Network Analyzer, Bell
 System Technical Journal, 1983). A wait is 0 with probability 1 - load, else exponential.
 """
@@ -30,6 +34,7 @@ ALONE = 0.45  # irregularity of one route's share of a round robin
 MIXED = 1.1  # more of many routes or operators together
 ALL = 8  # power of the share of requests, near which what comes from a source is as regular as they are
 RARE = 3e-4  # a share of requests far below the one in a hundred that p99 leaves out
+CATCHING_UP = 0.25  # of the time lost in runs smaller than full: what a burst of several operators still meets
 FULL = 0.9999  # a load from which a queue is taken to be without end
 
 Floats = NDArray[np.float64]
@@ -163,7 +168,8 @@ def station(traffic: Traffic, load: float, busy: float) -> Station:
         return Queue(used, per_work_s * math.exp(-calm) / 2.0 / (1.0 - used))
 
     own = waited(irregular, busy).mean_s + waited(chance, load).mean_s
-    return Station(waited(bursts, load), Queue(busy, own / busy))
+    full = load + (CATCHING_UP * max(0.0, busy - load) if len(traffic.pieces) > 1 else 0.0)
+    return Station(waited(bursts, full), Queue(busy, own / busy))
 
 
 def service_variance(service: ServiceTime) -> float:
