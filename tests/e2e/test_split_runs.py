@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jellybean.documents import load_project
+from jellybean.profiler import profile
 from jellybean.serving.client import Client
 from jellybean_agent.executor import Executor
 from tests.e2e.test_cli_plan import jellybean
 
-pytestmark = [pytest.mark.alone, pytest.mark.nightly]
+pytestmark = [pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(900)]
 WHOLE = ("--set", "operators.read.cuts=0")
 AGREES = 0.15  # measured beside predicted
 
@@ -23,7 +25,7 @@ AGREES = 0.15  # measured beside predicted
 def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("projects") / "split"
     jellybean("init", "split", str(directory))
-    jellybean("profile", str(directory))
+    profile(load_project(directory, profiles=False), seconds_per_point=0.3)
     return directory
 
 
