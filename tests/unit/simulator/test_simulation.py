@@ -162,7 +162,7 @@ def test_the_highest_sustained_rate_does_not_depend_on_the_rate_of_the_plan() ->
 
 
 def test_a_fast_plan_is_judged_on_a_shorter_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulation, "PROBE_REQUESTS", 2_000)
+    monkeypatch.setattr(simulation, "PROBE_REQUESTS", 5_000)
     found = highest_sustained_rate(chain([ServiceTime(1e-3, 1e-3)], 10.0), window_s=1e6)
     assert found == pytest.approx(1_000.0, rel=0.08)
 
