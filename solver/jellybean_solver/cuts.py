@@ -220,7 +220,7 @@ class _Union:
             return 0.0
         self.tried += found.selections_tried
         if found.plan is None:
-            return found.infeasibility.least_usd_per_h if found.infeasibility is not None else math.inf
+            return _least_of_refused(candidate, found)
         if found.plan.cost.total_usd_per_h < self.value * (1 - RELATIVE):
             self.best = replace(found.plan, slo=slo)
         return found.plan.certificate.bound
@@ -236,6 +236,15 @@ class _Union:
             certificate = Certificate(value, bound, (value - bound) / value, stopped)
         best = replace(plan, certificate=certificate)
         return Solution(certificate.termination, best, None, self.tried, certificate)
+
+
+def _least_of_refused(candidate: Problem, found: Solution) -> float:
+    """What a candidate without an answer costs at least; inf where none of its plans can be the answer."""
+    refused, budget = found.infeasibility, candidate.slo.budget_usd_per_h
+    if refused is None or not refused.breaches or found.certificate is None:
+        return refused.least_usd_per_h if refused is not None else math.inf
+    bound = found.certificate.bound
+    return bound if budget is None or bound <= budget else math.inf
 
 
 def least_usd_per_h(problem: Problem) -> float:

@@ -43,7 +43,9 @@ class Pace:
         found = np.full(kinds.workers.shape, math.inf)
         for row, (name, variant) in enumerate(kinds.choices):
             for column in np.flatnonzero(kinds.runs[row]).tolist():
-                found[row, column] = self.taken_s(network.problem, name, variant, kinds.kinds[column].pools[0].name)
+                pools = kinds.kinds[column].pools
+                told = pools if self.theta == 0 else pools[:1]  # a bound takes the quickest of pools of like capacity
+                found[row, column] = min(self.taken_s(network.problem, name, variant, pool.name) for pool in told)
         return found
 
     def taken_s(self, problem: Problem, name: str, variant: str, pool: str) -> float:

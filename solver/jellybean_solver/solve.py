@@ -68,7 +68,7 @@ def solve(
     search = _timely_over_ratios if problem.varying else _timely
     found = search(problem, solution.plan, p99_s, beam_width, gap if large else 0.0, limit, large=large)
     if found.plan is None:
-        if large and found.late and math.isfinite(found.bound):
+        if found.late and math.isfinite(found.bound):
             raise OutOfTimeError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
         return _too_slow(problem, solution, found, p99_s)
     return solution if found.plan == solution.plan else _keeping(problem, found, solution.selections_tried)
@@ -180,15 +180,8 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
         reasons = explain(fleet, effort) if explained else None
         return Solution("infeasible", None, reasons, outcome.tried, None)
     plan, evaluation = finish(fleet.network, outcome)
-    budget = problem.slo.budget_usd_per_h
-    if evaluation.breaches and budget is not None and outcome.bound <= budget and is_large(fleet.network):
-        # A gap around the budget: ask again for a plan within it.
-        target = problem.accuracy_target
-        outcome = cheapest_large(fleet.network, target, fixed=None, gap=gap, clock=limit, budget=budget)
-        if outcome.found is not None:
-            plan, evaluation = finish(fleet.network, outcome)
-        elif not outcome.finished:
-            raise nothing_found(outcome, f" within the budget of {budget:g} USD/h")
+    if evaluation.breaches and (affordable := _affordable(fleet, outcome, gap, limit)) is not None:
+        outcome, (plan, evaluation) = affordable, finish(fleet.network, affordable)
     if evaluation.violations:
         raise SolverError(
             f"the plan found contradicts the problem ({'; '.join(evaluation.violations)}); please report this problem"
@@ -198,6 +191,21 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
         reasons = explain_breaches(fleet, plan, evaluation, effort) if explained else broken
         return Solution("infeasible", None, reasons, outcome.tried, plan.certificate)
     return Solution(plan.certificate.termination, plan, None, outcome.tried, plan.certificate)
+
+
+def _affordable(fleet: Fleet, outcome: Outcome[Assignment], gap: float, limit: Clock) -> Outcome[Assignment] | None:
+    """An answer within the budget after one that is not, if there may be one; an error where that stays unknown."""
+    budget, target = fleet.network.problem.slo.budget_usd_per_h, fleet.network.problem.accuracy_target
+    if budget is None or outcome.bound > budget:
+        return None
+    within = outcome
+    if is_large(fleet.network):  # a gap around the budget
+        within = cheapest_large(fleet.network, target, fixed=None, gap=gap, clock=limit, budget=budget)
+        if within.found is not None:
+            return within
+    if not within.finished:
+        raise nothing_found(within, f" within the budget of {budget:g} USD/h")
+    return None
 
 
 def cheapest(

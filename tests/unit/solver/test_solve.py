@@ -229,3 +229,21 @@ def test_a_plan_that_contradicts_the_problem_is_never_handed_on(monkeypatch: pyt
     monkeypatch.setattr(scorer, "accuracy_violations", broken)
     with pytest.raises(SolverError, match=r"contradicts the problem \(box-1 is overloaded\)"):
         solve(case)
+
+
+def test_out_of_time_with_a_plan_above_the_budget_proves_nothing() -> None:
+    variants = [variant(f"v{i}", {"box": 0.06 + 0.001 * i, "gpu": 0.02 + 0.001 * i}) for i in range(4)]
+    case = problem(operator("a", ["camera"], *variants), pools=[box(5, 1.0), gpu(5, 2.9)], rate_per_s=30.0)
+    plan = solve(case).plan
+    assert plan is not None
+    case = replace(case, slo=Slo(budget_usd_per_h=plan.cost.total_usd_per_h * (1 + 1e-9)))
+    seen = set()
+    for limit in range(1, 40):
+        ticks = itertools.count(0.0, 1.0)
+        try:
+            seen.add(solve(case, time_limit_s=float(limit), clock=lambda ticks=ticks: next(ticks)).status)  # type: ignore[misc]
+        except SolverError as error:
+            assert "allow more time" in str(error)
+            seen.add("unknown")
+    assert "infeasible" not in seen
+    assert {"unknown", "optimal"} <= seen

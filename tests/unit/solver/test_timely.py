@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fleet import Size, fleet
-from jellybean_solver import Link, Pool, Sharing, large, solve
+from jellybean_solver import Link, Pool, ServiceTime, Sharing, Variant, large, solve
 from jellybean_solver.demand import Network
 from jellybean_solver.fleet_search import FleetSearch
 from jellybean_solver.latency import latency
@@ -54,6 +54,21 @@ def test_where_headroom_is_no_help_faster_workers_are_found(monkeypatch: pytest.
     assert found is not None
     assert latency(found).meets(0.8)
     assert {worker.pool for worker in found.workers} == {"fast"}
+
+
+@pytest.mark.parametrize("is_large", (False, True))
+def test_pools_of_like_capacity_may_differ_in_time(monkeypatch: pytest.MonkeyPatch, is_large: bool) -> None:
+    """Batches of four take as long per request as one by one on the dearer pool, and twice as long each."""
+    if is_large:
+        monkeypatch.setattr(large, "MOST_PAIRS", 0)
+    pools = [Pool("batched", "edge", 100, 0.1), Pool("quick", "edge", 100, 0.2)]
+    batched = {1: ServiceTime(0.5, 0.5), 4: ServiceTime(1.0, 1.0)}
+    step = operator("a", ["camera"], Variant("v", {"batched": batched, "quick": {1: ServiceTime(0.25, 0.25)}}, {}))
+    asked = problem(step, pools=pools, rate_per_s=2.0)
+    found = solve(asked, p99_s=0.45)
+    assert found.plan is not None
+    assert {worker.pool for worker in found.plan.workers} == {"quick"}
+    assert latency(found.plan).meets(0.45)
 
 
 @pytest.mark.parametrize("sharing", Sharing)
