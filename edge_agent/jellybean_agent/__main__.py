@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,10 +73,19 @@ async def _joined(joining: dict[str, object], given: dict[str, object], nursery:
     listen = given["listen"] or f"0.0.0.0:{str(own).rpartition(':')[2]}"
     ours = {"worker": found.worker.name, "tls": found.tls, "listen": listen, "emulate": False}
     renewing = asyncio.create_task(keep_renewed(found.folder))
+    renewing.add_done_callback(_drain_unless_cancelled)
     try:
         await serve(Options(**{**given, **files, **ours}), nursery)  # type: ignore[arg-type]
     finally:
         renewing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await renewing
+
+
+def _drain_unless_cancelled(renewing: asyncio.Task[None]) -> None:
+    """Nobody renews any more: drain and end with the error, to be started again, not serve on until it expires."""
+    if not renewing.cancelled():
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _parser() -> argparse.ArgumentParser:

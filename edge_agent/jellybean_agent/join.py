@@ -10,8 +10,10 @@ import contextlib
 import json
 import logging
 import os
+import secrets
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,14 @@ import grpc
 import grpc.aio
 
 from jellybean_agent import versions
-from jellybean_agent.certificates import CA, CHAIN, KEY, CertificateFolder, read_credentials
+from jellybean_agent.certificates import CA, CHAIN, FILES, KEY, CertificateFolder, read_credentials
 from jellybean_agent.channels import CHANNEL_OPTIONS, Transport
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, TransientError, in_words
 from jellybean_agent.executor import MAX_MODEL_BYTES, file_sha256
 from jellybean_agent.identity import Identity, Role
 from jellybean_agent.join_token import Token, parse_token
 from jellybean_agent.plan_view import PlanView, WorkerView, plan_view
+from jellybean_agent.private_files import is_inside, write_private
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 
 LOG = logging.getLogger("jellybean.agent")
@@ -34,6 +37,7 @@ _CALL_S = 30.0
 _AGAIN_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # between tries; the last one for ever
 _RENEW_AT = 2 / 3  # of its life is left: the rest is for a gateway that is away
 _LOOK_S = 60.0
+_CURRENT = "..data"  # link to the folder of the present key and certificate, as in a Kubernetes secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +90,21 @@ async def keep_renewed(folder: Path) -> None:
     tls = folder / "tls"
     born = time.time()
     while True:
-        found = read_credentials(tls)
-        if found.expires_unix_s - time.time() < _RENEW_AT * max(1.0, found.expires_unix_s - born):
-            try:
+        left_s = _AGAIN_S[-1]
+        try:
+            found = read_credentials(tls)
+            left_s = found.expires_unix_s - time.time()
+            if left_s < _RENEW_AT * max(1.0, found.expires_unix_s - born):
                 key, request = _key_and_request(found.identity)
                 async with _channel(folder) as channel:
                     stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
                     given = await _call(stub.Renew, enrol_pb2.RenewRequest(request=request))
-                _write_credentials(tls, key, given)
+                write_credentials(tls, key, given)
                 born = time.time()
-            except (AgentError, grpc.aio.AioRpcError, OSError) as error:
-                LOG.warning("the certificate could not be renewed, which is tried again: %s", error)
-        left_s = read_credentials(tls).expires_unix_s - time.time()
-        await asyncio.sleep(min(_LOOK_S, max(0.2, left_s / 10)))
+                left_s = read_credentials(tls).expires_unix_s - born
+        except (AgentError, grpc.aio.AioRpcError, OSError) as error:
+            LOG.warning("the certificate could not be renewed, which is tried again: %s", error)
+        await asyncio.sleep(min(_LOOK_S, max(1.0, left_s / 10)))
 
 
 def _is_enrolled(folder: Path) -> bool:
@@ -119,8 +125,8 @@ async def _enrol(gateway: str, token: Token, folder: Path) -> None:
             f"enrolling at {gateway}",
             lambda: _call(stub.Enrol, enrol_pb2.EnrolRequest(secret=token.secret, request=request)),
         )
-    _write_credentials(folder / "tls", key, given)
-    _write(folder / "gateway", given.gateway.encode())
+    write_credentials(folder / "tls", key, given)
+    write_private(folder / "gateway", given.gateway.encode())
     LOG.info("%s has enrolled", token.identity)
 
 
@@ -134,8 +140,8 @@ async def _plan(stub: Any, identity: Identity, folder: Path) -> PlanView:
     view = plan_view(document)
     if view.name != identity.workflow:
         raise PlanViewError(f"the gateway's plan is of workflow {view.name}, this box belongs to {identity.workflow}")
-    _write(folder / "plan.json", given.plan)
-    _write(folder / "peers.json", given.peers)
+    write_private(folder / "plan.json", given.plan)
+    write_private(folder / "peers.json", given.peers)
     return view
 
 
@@ -214,24 +220,46 @@ def _key_and_request(identity: Identity) -> tuple[bytes, bytes]:
     return key.private_bytes(serialization.Encoding.PEM, *form), request.public_bytes(serialization.Encoding.DER)
 
 
-def _write_credentials(folder: Path, key: bytes, given: enrol_pb2.Certificate) -> None:
+def write_credentials(folder: Path, key: bytes, given: enrol_pb2.Certificate) -> None:
+    """Key, certificate and CA in one step, as Kubernetes does it: a link to the folder with all three is exchanged.
+
+    Whatever stops it, the folder holds what it held before or all that is new.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name, data in ((CA, given.ca), (KEY, key), (CHAIN, given.chain)):
-        _write(folder / name, data)
+    current = folder / _CURRENT
+    if not current.is_symlink() and all((folder / name).is_file() for name in FILES):  # as agents before kept them
+        _point(current, _generation(folder, {name: (folder / name).read_bytes() for name in FILES}))
+    new = _generation(folder, {CA: given.ca, KEY: key, CHAIN: given.chain})
+    for name in FILES:
+        if not (folder / name).is_symlink():
+            _point(folder / name, f"{_CURRENT}/{name}")
+    _point(current, new)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink() and path.name != new:
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, and for this user alone."""
-    part = path.with_name(path.name + ".new")
+def _generation(folder: Path, files: Mapping[str, bytes]) -> str:
+    """A new folder inside of one with these files; its name."""
+    made = folder / f"..{secrets.token_hex(8)}"
+    made.mkdir(mode=0o700)
+    try:
+        for name, data in files.items():
+            write_private(made / name, data)
+    except OSError:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return made.name
+
+
+def _point(link: Path, target: str) -> None:
+    part = link.with_name(link.name + ".part")
     part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    part.symlink_to(target)
+    part.replace(link)
 
 
 def _inside(folder: Path, path: str) -> Path:
-    if Path(path).is_absolute() or ".." in Path(path).parts:
+    if not is_inside(path):
         raise ModelError(f"model {path} is not inside the project's folder")
     return folder / path

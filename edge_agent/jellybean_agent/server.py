@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -34,6 +34,7 @@ from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import AgentCollector, serve_metrics
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
+from jellybean_agent.private_files import is_inside
 from jellybean_agent.tensors import spec
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -97,10 +98,9 @@ def load_executors(
 def _model(operator: OperatorView, root: Path) -> tuple[Path, str]:
     if not operator.model_path or not operator.model_sha256:
         raise ModelError("the plan names no model file: it can be planned and simulated, but not served")
-    path = PurePosixPath(operator.model_path)
-    if path.is_absolute() or ".." in path.parts:
-        raise ModelError(f"model {path} is not inside the project's folder")
-    return root / path, operator.model_sha256
+    if not is_inside(operator.model_path):
+        raise ModelError(f"model {operator.model_path} is not inside the project's folder")
+    return root / operator.model_path, operator.model_sha256
 
 
 def _check_outputs(operator: OperatorView, executor: Executor) -> None:

@@ -14,6 +14,7 @@ from jellybean.documents import load_project
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
 from jellybean_agent.plan_view import plan_view
+from jellybean_agent.private_files import is_inside
 from jellybean_solver.plan_document import to_document
 
 
@@ -64,6 +65,6 @@ def certs(
 
 
 def _inside(folder: Path, path: str) -> Path:
-    if ".." in path.split("/") or path.startswith("/"):
+    if not is_inside(path):
         raise JellyBeanError(f"{path!r} is no name: it leads out of {folder}")
     return folder / path

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from jellybean.serving.errors import ServingError
 from jellybean_agent.certificates import CA, CHAIN, KEY
 from jellybean_agent.errors import in_words
 from jellybean_agent.identity import Identity
+from jellybean_agent.private_files import write_private
 
 LIFE_S = 7 * 86400.0
 _CA_LIFE_S = 365 * 86400.0
@@ -60,7 +60,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self.sign(identity, key.public_key(), hosts=hosts, life_s=life_s)
         for name, data in ((CA, self.bundle), (KEY, _private_pem(key)), (CHAIN, certificate)):
-            _write(folder / name, data)
+            write_private(folder / name, data)
 
 
 def open_authority(folder: Path, *, renew: bool = False) -> Authority:
@@ -118,8 +118,8 @@ def _make(folder: Path) -> Authority:
     )
     kept = [certificate, *(old for old in before if old.not_valid_after_utc > _now())]
     bundle = b"".join(item.public_bytes(serialization.Encoding.PEM) for item in kept)
-    _write(folder / KEY, _private_pem(key))
-    _write(folder / CA, bundle)
+    write_private(folder / KEY, _private_pem(key))
+    write_private(folder / CA, bundle)
     return Authority(key, certificate, bundle)
 
 
@@ -175,17 +175,6 @@ def _private_pem(key: Any) -> bytes:
     form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     pem: bytes = key.private_bytes(serialization.Encoding.PEM, *form)
     return pem
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, and never readable by others, not even for a moment."""
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def _now() -> datetime.datetime:

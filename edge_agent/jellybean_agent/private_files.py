@@ -1,0 +1,23 @@
+"""Files for this user alone, and paths that stay inside a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Whole or not at all, and never readable by others, not even for a moment."""
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def is_inside(path: str) -> bool:
+    """Whether a relative path, of a plan or a name, stays in the folder that it is put after."""
+    found = PurePosixPath(path)
+    return not found.is_absolute() and ".." not in found.parts

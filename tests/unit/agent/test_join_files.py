@@ -1,0 +1,87 @@
+"""A box's certificate on disk: whatever stops a renewal, key and certificate fit each other."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from jellybean.serving.authority import Authority, open_authority
+from jellybean_agent import join, private_files
+from jellybean_agent.certificates import CA, CHAIN, FILES, KEY, CertificateFolder, read_credentials
+from jellybean_agent.identity import Identity, Role
+from jellybean_protos.enrol.v1 import enrol_pb2
+
+ME = Identity("tiny", Role.AGENT, "edge-1")
+
+
+def issue(authority: Authority) -> tuple[bytes, enrol_pb2.Certificate]:
+    key, request = join._key_and_request(ME)
+    public = x509.load_der_x509_csr(request).public_key()
+    return key, enrol_pb2.Certificate(chain=authority.sign(ME, public), ca=authority.bundle)
+
+
+@pytest.mark.parametrize("as_before", [False, True], ids=["links", "plain files"])
+def test_a_renewal_that_stops_anywhere_leaves_a_whole_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_before: bool
+) -> None:
+    authority, tls = open_authority(tmp_path / "ca"), tmp_path / "tls"
+    if as_before:
+        authority.equip(tls, ME)
+    else:
+        join.write_credentials(tls, *issue(authority))
+    used, first, steps = CertificateFolder(tls), read_credentials(tls).chain, 0
+    real = Path.replace
+
+    for stop_at in range(20):
+        left = [stop_at]
+
+        def replace(path: Path, target: Path, left: list[int] = left) -> Path:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            return real(path, target)
+
+        monkeypatch.setattr(Path, "replace", replace)
+        try:
+            join.write_credentials(tls, *issue(authority))
+        except OSError:
+            steps += 1
+            assert read_credentials(tls).chain == first
+        else:
+            break
+        finally:
+            monkeypatch.undo()
+    assert steps >= 4  # three files and the link
+    assert used.current().chain == read_credentials(tls).chain != first
+    assert all((tls / name).is_symlink() for name in FILES)
+    assert len([path for path in tls.iterdir() if path.is_dir() and not path.is_symlink()]) == 1
+    assert (tls / KEY).stat().st_mode & 0o077 == 0
+    assert {path.name for path in (tls / "..data").iterdir()} == {CA, CHAIN, KEY}
+
+
+def test_the_renewing_task_outlives_a_folder_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    join.write_credentials(tmp_path / "tls", *issue(open_authority(tmp_path / "ca")))
+    (tmp_path / "tls" / CHAIN).unlink()
+    sleeps: list[float] = []
+
+    async def sleep(seconds: float) -> Any:
+        sleeps.append(seconds)
+        if len(sleeps) == 2:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(join.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(join.keep_renewed(tmp_path))
+    assert "tried again" in caplog.text
+
+
+def test_paths_that_lead_out() -> None:
+    inside = {path: private_files.is_inside(path) for path in ("a/b..c", "..", "a/../b", "/a")}
+    assert inside == {"a/b..c": True, "..": False, "a/../b": False, "/a": False}
