@@ -95,6 +95,12 @@ def identities(auth_context: Mapping[str, Iterable[bytes]]) -> list[Identity]:
     return [identity for identity in found if identity is not None]
 
 
+def caller(context: Any) -> str:
+    """The URI of who calls; empty without TLS, where it may be anybody on this machine."""
+    found = identities(context.auth_context())
+    return found[0].uri if found else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Whom a server lets in. `plain`: who a caller without TLS counts as; None: whoever owns this process.

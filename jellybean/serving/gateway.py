@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 
 from jellybean.serving.answers import SinkAnswer
-from jellybean.serving.eventually import Eventually, Tensors
+from jellybean.serving.eventually import Eventually, Key, Tensors
 from jellybean.serving.fleet import Fleet
 from jellybean.serving.in_hand import Attempt, Figures, Request, finish, outputs_of
 from jellybean.serving.inputs import check_inputs
@@ -32,6 +32,7 @@ from jellybean.serving.spool import Spool
 from jellybean_agent.channels import Transport
 from jellybean_agent.driver import read_path
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_from_number, status_of
+from jellybean_agent.identity import caller
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.plan_view import PlanView, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
@@ -45,6 +46,7 @@ RETRY_SHARE = 0.2  # of the requests, in the long run
 _POLL_S = 0.02
 _TELL_S = 0.05  # before a client's deadline, at most: or he never learns why there was no answer
 ANSWERED_IDS = 65_536  # of clients, that are remembered
+MAX_ID_BYTES = 256
 
 
 class Gateway:
@@ -74,8 +76,8 @@ class Gateway:
         self._attempts: dict[str, Attempt] = {}  # under way, by key
         self._waiting: dict[Request, None] = {}  # for a route
         self._bytes = 0  # of the inputs in hand
-        self._ids: set[str] = set()  # of clients, in hand
-        self._answered_ids: OrderedDict[str, None] = OrderedDict()
+        self._ids: set[Key] = set()  # of clients, in hand
+        self._answered_ids: OrderedDict[Key, None] = OrderedDict()
         self._budget = RetryBudget(max_in_hand, RETRY_SHARE)
         self._draining = False
         self._drain_until = math.inf
@@ -101,7 +103,8 @@ class Gateway:
 
     async def Infer(self, request: gateway_pb2.InferRequest, context: Any) -> gateway_pb2.InferResponse:
         response = gateway_pb2.InferResponse(request_id=request.request_id or uuid.uuid4().hex)
-        outcome, outputs = await self.infer(request.inputs, context.time_remaining(), request.request_id)
+        who = caller(context)
+        outcome, outputs = await self.infer(request.inputs, context.time_remaining(), request.request_id, who)
         if outcome is not None and outcome.kept:
             return gateway_pb2.InferResponse(request_id=outcome.kept, kept=True)
         if outcome is not None:
@@ -111,16 +114,23 @@ class Gateway:
         return response
 
     async def infer(
-        self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, request_id: str = ""
+        self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, request_id: str = "", who: str = ""
     ) -> tuple[Outcome | None, Mapping[str, agent_pb2.Tensor]]:
-        """Answer one request within the seconds left for it, or say why not. No id: the client has none."""
-        if self._eventually is not None and self.view.eventually:
-            return await self._infer_eventually(self._eventually, inputs, left_s, request_id)
+        """Answer one request within the seconds left for it, or say why not. No id: the client has none.
+
+        An id is its caller's own: another's request of the same id is another request.
+        """
+        if len(request_id.encode()) > MAX_ID_BYTES:
+            reason = f"a request's id has {len(request_id.encode())} bytes; {MAX_ID_BYTES} are the most"
+            return Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason), {}
+        if self._eventually is not None and (self.view.eventually or (request_id and not inputs)):
+            return await self._infer_eventually(self._eventually, inputs, left_s, Key(who, request_id))
+        key = Key(who, request_id) if request_id else None
         began = time.monotonic()
         outputs: Mapping[str, agent_pb2.Tensor] = {}
         size = sum(len(tensor.data) for tensor in inputs.values())
         try:
-            outcome = self._refusal(request_id, size)
+            outcome = self._refusal(key, size)
             if outcome is None:
                 check_inputs(self.view, self.signature, inputs)
         except AgentError as error:
@@ -128,14 +138,14 @@ class Gateway:
         if outcome is None:
             self._bytes += size
             try:
-                outcome, outputs = await self._serve(inputs, left_s, request_id)
+                outcome, outputs = await self._serve(inputs, left_s, key)
             finally:
                 self._bytes -= size
         self.figures.count(outcome, time.monotonic() - began)
         return outcome, outputs
 
     async def _infer_eventually(
-        self, eventually: Eventually, inputs: Tensors, left_s: float | None, request_id: str
+        self, eventually: Eventually, inputs: Tensors, left_s: float | None, key: Key
     ) -> tuple[Outcome | None, Tensors]:
         """As `infer`; what has no answer in time is kept, and not counted before it has."""
         began = time.monotonic()
@@ -147,7 +157,9 @@ class Gateway:
             if inputs:
                 check_inputs(self.view, self.signature, inputs)
             within_s = _within_s(min(self._timeout_s, left_s if left_s is not None else self._timeout_s))
-            outcome, outputs = await eventually.infer(request_id or uuid.uuid4().hex, inputs, within_s)
+            outcome, outputs = await eventually.infer(
+                key if key.id else Key(key.who, uuid.uuid4().hex), inputs, within_s
+            )
         except AgentError as error:
             outcome = Outcome(status_of(error), str(error))
             self.figures.refused += outcome.status is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -159,7 +171,7 @@ class Gateway:
         """One try of a request of the spool."""
         try:
             check_inputs(self.view, self.signature, inputs)
-            return await self._serve(inputs, None, "")
+            return await self._serve(inputs, None, None)
         except AgentError as error:
             return Outcome(status_of(error), str(error)), {}
 
@@ -202,6 +214,8 @@ class Gateway:
         self._drain_until = min(self._drain_until, time.monotonic() + timeout_s)  # asked twice: the sooner counts
         while self._requests and time.monotonic() < self._drain_until:
             await asyncio.sleep(0.01)
+        if self._eventually is not None:
+            self._eventually.release()
         return len(self._requests)
 
     async def close(self) -> None:
@@ -210,7 +224,7 @@ class Gateway:
             finish(request, Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down"))
         if self._eventually is not None:
             await self._eventually.close()
-        for fleet, task in self._retiring.items():
+        for fleet, task in list(self._retiring.items()):  # each that ends leaves it
             task.cancel()
             await fleet.close()
         await self._fleet.close()
@@ -242,6 +256,9 @@ class Gateway:
             why = (
                 f"no address of {missing[0]}" if missing else f"it serves {self.view.name}, the plan is of {view.name}"
             )
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, why)
+        if view.eventually and self._eventually is None:
+            why = "a source has `deliver: eventually`, this gateway has no file to keep requests in: give --spool"
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, why)
         self._replacing = True
         self._known.update(worker.name for worker in view.serving)
@@ -285,13 +302,13 @@ class Gateway:
             return f"still starting: waiting for {self._fleet.waiting_for}"
         return self._fleet.closed
 
-    def _refusal(self, request_id: str, size: int) -> Outcome | None:
+    def _refusal(self, key: Key | None, size: int) -> Outcome | None:
         if self.state in ("draining", "starting"):
             return Outcome(grpc.StatusCode.UNAVAILABLE, self.refusing)
-        if request_id in self._ids:
-            return Outcome(grpc.StatusCode.ALREADY_EXISTS, f"request {request_id[:60]!r} is in hand already")
-        if request_id in self._answered_ids:
-            return Outcome(grpc.StatusCode.ALREADY_EXISTS, f"request {request_id[:60]!r} was answered already")
+        if key is not None and key in self._ids:
+            return Outcome(grpc.StatusCode.ALREADY_EXISTS, f"request {key} is in hand already")
+        if key is not None and key in self._answered_ids:
+            return Outcome(grpc.StatusCode.ALREADY_EXISTS, f"request {key} was answered already")
         full = ""
         if len(self._requests) >= self._max_in_hand:
             full = f"{len(self._requests)} requests in hand are the most this gateway takes"
@@ -301,14 +318,14 @@ class Gateway:
         return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, f"overloaded: {full}") if full else None
 
     async def _serve(
-        self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, request_id: str
+        self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, key: Key | None
     ) -> tuple[Outcome | None, Mapping[str, agent_pb2.Tensor]]:
         timeout_s = min(self._timeout_s, left_s if left_s is not None else self._timeout_s)
         within_s = _within_s(timeout_s)
         request = Request(inputs, time.monotonic() + within_s, asyncio.get_running_loop().create_future())
         self._requests[request] = None
-        if request_id:
-            self._ids.add(request_id)
+        if key is not None:
+            self._ids.add(key)
         found: Outcome | Attempt = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
         try:
             self._budget.earn()
@@ -318,17 +335,19 @@ class Gateway:
             if isinstance(found, Outcome):
                 return found, {}
             outputs = dict(outputs_of(found))
-            if request_id:
-                self._remember(request_id)
+            if key is not None:
+                self._remember(key)
             return None, outputs
         except TimeoutError:
-            found = Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, self._late(request, timeout_s))
+            stuck = request not in self._waiting
+            found = Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, self._late(request, timeout_s), stuck=stuck)
             return found, {}
         except AgentError as error:
             found = Outcome(status_of(error), str(error))
             return found, {}
         finally:
-            self._ids.discard(request_id)
+            if key is not None:
+                self._ids.discard(key)
             del self._requests[request]
             self._waiting.pop(request, None)
             for attempt in list(request.attempts.values()):
@@ -341,9 +360,9 @@ class Gateway:
         waiting = ", ".join(sorted({sink for attempt in request.attempts.values() for sink in attempt.missing}))
         return f"no answer of {waiting} {within}: overloaded or stuck"
 
-    def _remember(self, request_id: str) -> None:
+    def _remember(self, key: Key) -> None:
         """What was answered once is not answered again, as far back as is remembered."""
-        self._answered_ids[request_id] = None
+        self._answered_ids[key] = None
         if len(self._answered_ids) > ANSWERED_IDS:
             self._answered_ids.popitem(last=False)
 

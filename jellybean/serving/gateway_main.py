@@ -89,10 +89,10 @@ async def serve(given: argparse.Namespace) -> None:
 
 
 def _spool(path: Path | None, view: PlanView) -> Spool | None:
-    """What requests are kept in until they are answered; none where no source asks for it and nothing is kept."""
+    """What requests are kept in until they are answered; a plan that takes over may ask for it too."""
     if view.eventually and path is None:
         raise PlanViewError("a source has `deliver: eventually`: say with --spool FILE where its requests are kept")
-    return Spool(path) if path is not None and (view.eventually or path.exists()) else None
+    return Spool(path) if path is not None else None
 
 
 async def _enrolment(

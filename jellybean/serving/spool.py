@@ -1,13 +1,16 @@
 """Requests that must be answered eventually, on disk until they are, and their answers until somebody has taken them.
 
-One SQLite file with a bound on the bytes that it holds. A call that returned has reached the disk (write-ahead log,
-full synchronisation). An id is in `requests` or in `answers`, never in both: the step from one to the other is one
-transaction, so an answer is written down once, however often its request was served.
+One SQLite file with a bound on the bytes that it holds, ids included; a share of them is kept free for answers. A call
+that returned has reached the disk (write-ahead log, full synchronisation). An id is in `requests` or in `answers`,
+never in both: the step from one to the other is one transaction, so an answer is written down once, however often its
+request was served.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -22,17 +25,24 @@ from jellybean_agent.errors import StatusError, in_words
 
 MOST_BYTES = 2**30
 TAKEN_IDS = 1_000_000  # of answers that were taken, whose ids are remembered
+ROW_BYTES = 128  # of a request or an answer besides its id, which stands in an index too, and its data
+_FOR_ANSWERS = 8  # this part of the bytes takes answers only
 _TABLES = """
 CREATE TABLE IF NOT EXISTS requests (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, inputs BLOB NOT NULL, arrived_s REAL NOT NULL);
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, inputs BLOB NOT NULL, arrived_s REAL NOT NULL,
+    digest BLOB);
 CREATE TABLE IF NOT EXISTS answers (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, outputs BLOB, status INTEGER NOT NULL,
-    reason TEXT NOT NULL, taken INTEGER NOT NULL DEFAULT 0, answered_s REAL NOT NULL);
+    reason TEXT NOT NULL, taken INTEGER NOT NULL DEFAULT 0, answered_s REAL NOT NULL,
+    digest BLOB);
 CREATE INDEX IF NOT EXISTS taken_answers ON answers (taken, number) WHERE outputs IS NOT NULL;
 """
-_BYTES = """
-SELECT (SELECT COALESCE(SUM(LENGTH(inputs)), 0) FROM requests), (SELECT COUNT(*) FROM requests),
-    (SELECT COALESCE(SUM(LENGTH(outputs)), 0) FROM answers)
+_ROW = f"{ROW_BYTES} + 2 * LENGTH(CAST(id AS BLOB))"
+_REQUEST_BYTES = f"{_ROW} + LENGTH(inputs)"
+_ANSWER_BYTES = f"{_ROW} + LENGTH(CAST(reason AS BLOB)) + COALESCE(LENGTH(outputs), 0)"
+_BYTES = f"""
+SELECT (SELECT COALESCE(SUM({_REQUEST_BYTES}), 0) FROM requests), (SELECT COUNT(*) FROM requests),
+    (SELECT COALESCE(SUM({_ANSWER_BYTES}), 0) FROM answers)
 """
 T = TypeVar("T")
 
@@ -64,40 +74,58 @@ class Spool:
         self._most_bytes = most_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spool")
         self._database = self._thread.submit(self._open, path).result()
+        self.closed = False
         self.waiting, self.bytes = 0, 0
+        self.full = False  # an answer has found no room: nothing more is worth serving until one is taken
         self._thread.submit(self._count).result()
 
     def _open(self, path: Path) -> sqlite3.Connection:
         try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # the files beside it get the modes that it has
+            path.chmod(0o600)
             database = sqlite3.connect(path, isolation_level=None)
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
             database.executescript(_TABLES)
-        except sqlite3.Error as error:
+            for table in ("requests", "answers"):  # of a version before
+                if "digest" not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
+                    database.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
+        except (sqlite3.Error, OSError) as error:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"{path}: {in_words(error)}") from error
-        path.chmod(0o600)
         return database
 
     async def put(self, request_id: str, inputs: bytes) -> bool:
-        """Keep a request; False when its id is known. StatusError when there is no room, on the disk neither."""
+        """Keep a request; False when its id is known.
+
+        StatusError when it is known with other inputs, or when there is no room, on the disk neither.
+        """
         return await self._run(self._put, request_id, inputs)
 
     def _put(self, request_id: str, inputs: bytes) -> bool:
-        known = "SELECT 1 FROM requests WHERE id = ?1 UNION ALL SELECT 1 FROM answers WHERE id = ?1"
-        if self._database.execute(known, (request_id,)).fetchone():
+        known = "SELECT digest FROM requests WHERE id = ?1 UNION ALL SELECT digest FROM answers WHERE id = ?1"
+        row = self._database.execute(known, (request_id,)).fetchone()
+        digest = hashlib.sha256(inputs).digest()
+        if row:
+            if row[0] not in (None, digest):
+                reason = "its id is known here with other inputs: give every request an id of its own"
+                raise StatusError(grpc.StatusCode.ALREADY_EXISTS, reason)
             return False
-        self._make_room(len(inputs))
-        insert = "INSERT INTO requests (id, inputs, arrived_s) VALUES (?, ?, ?)"
-        self._database.execute(insert, (request_id, inputs, time.time()))
-        self.waiting, self.bytes = self.waiting + 1, self.bytes + len(inputs)
+        size = _row_bytes(request_id) + len(inputs)
+        self._make_room(size, self._most_bytes - self._most_bytes // _FOR_ANSWERS)
+        insert = "INSERT INTO requests (id, inputs, arrived_s, digest) VALUES (?, ?, ?, ?)"
+        self._database.execute(insert, (request_id, inputs, time.time(), digest))
+        self.waiting, self.bytes = self.waiting + 1, self.bytes + size
         return True
 
-    def _make_room(self, size: int) -> None:
-        """Answers that were taken go first, the oldest before the others; nothing else goes."""
-        while self.bytes + size > self._most_bytes:
+    def _make_room(self, size: int, most_bytes: int) -> None:
+        """Answers that were taken go first, the oldest before the others, then their ids; nothing else goes."""
+        while self.bytes + size > most_bytes:
             oldest = "SELECT number FROM answers WHERE taken AND outputs IS NOT NULL ORDER BY number LIMIT 100"
             numbers = self._database.execute(oldest).fetchall()
-            if not numbers:
+            forget = (
+                "DELETE FROM answers WHERE number IN (SELECT number FROM answers WHERE taken ORDER BY number LIMIT 100)"
+            )
+            if not numbers and not self._database.execute(forget).rowcount:
                 reason = (
                     f"the spool is full: {self.waiting} requests wait, {self.bytes} of {self._most_bytes} bytes with "
                     "answers that nobody has taken; take them by their ids, or send this again later"
@@ -120,12 +148,26 @@ class Spool:
         return Kept(*row) if row else None
 
     async def settle(self, kept: Kept, answer: Answer) -> None:
-        """A request has its answer: the first one counts."""
+        """A request has its answer: the first one counts. StatusError when there is no room for it yet."""
         await self._run(self._settle, kept, answer)
 
     def _settle(self, kept: Kept, answer: Answer) -> None:
         database = self._database
-        insert = "INSERT OR IGNORE INTO answers (id, outputs, status, reason, answered_s) VALUES (?, ?, ?, ?, ?)"
+        most = self._most_bytes // _FOR_ANSWERS
+        if len(answer.outputs or b"") > most:
+            reason = f"its answer has {len(answer.outputs or b'')} bytes; the spool keeps none above {most}"
+            answer = Answer(None, int(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]), reason)
+        size = _row_bytes(kept.id) + len(answer.outputs or b"") + len(answer.reason.encode())
+        freed = _row_bytes(kept.id) + len(kept.inputs)
+        try:
+            self._make_room(size - freed, self._most_bytes)
+        except StatusError:
+            self.full = True
+            raise
+        insert = (
+            "INSERT OR IGNORE INTO answers (id, outputs, status, reason, answered_s, digest)"
+            " VALUES (?, ?, ?, ?, ?, (SELECT digest FROM requests WHERE id = ?1))"
+        )
         database.execute("BEGIN IMMEDIATE")
         try:
             values = (kept.id, answer.outputs, answer.status, answer.reason, time.time())
@@ -136,7 +178,7 @@ class Spool:
             database.execute("ROLLBACK")
             raise
         self.waiting -= removed
-        self.bytes += added * len(answer.outputs or b"") - removed * len(kept.inputs)
+        self.bytes += added * size - removed * freed
 
     async def take(self, request_id: str) -> Answer | None:
         """The answer of an id, which may make room from now on; None when there is none yet."""
@@ -149,8 +191,10 @@ class Spool:
             return None
         if not row[3]:
             self._database.execute("UPDATE answers SET taken = 1 WHERE number = ?", (row[4],))
+            self.full = False
             if row[4] % 1000 == 0:
                 self._database.execute("DELETE FROM answers WHERE taken AND number < ?", (row[4] - TAKEN_IDS,))
+                self._count()
         return Answer(*row[:3])
 
     async def knows(self, request_id: str) -> bool:
@@ -159,6 +203,8 @@ class Spool:
         return await self._run(lambda: self._database.execute(select, (request_id,)).fetchone() is not None)
 
     async def _run(self, call: Callable[..., T], *arguments: object) -> T:
+        if self.closed:
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(*arguments))
         except sqlite3.Error as error:
@@ -166,5 +212,12 @@ class Spool:
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason) from error
 
     def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
         self._thread.submit(self._database.close).result()
         self._thread.shutdown()
+
+
+def _row_bytes(request_id: str) -> int:
+    return ROW_BYTES + 2 * len(request_id.encode())

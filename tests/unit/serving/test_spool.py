@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -43,15 +45,15 @@ def test_once_by_id_and_in_order(tmp_path: Path) -> None:
         await spool.settle(first, Answer(b"another", 0, ""))  # it was served twice: the first answer counts
         assert await spool.take("b") == DONE
         assert await spool.take("b") == DONE
-        assert not await spool.put("b", b"once more")
+        assert not await spool.put("b", b"b")
         assert (await spool.after(0)).id == "a"
         assert (await spool.knows("a"), await spool.knows("b")) == (True, False)
 
     run(tmp_path / "spool.db", test)
 
     async def again(spool: Spool) -> None:
-        assert (spool.waiting, spool.bytes) == (1, 1 + len(b"answer"))
-        assert not await spool.put("b", b"once more")
+        assert (spool.waiting, spool.bytes) == (1, 1 + len(b"answer") + 2 * 130)
+        assert not await spool.put("b", b"b")
 
     run(tmp_path / "spool.db", again)
 
@@ -59,18 +61,84 @@ def test_once_by_id_and_in_order(tmp_path: Path) -> None:
 def test_answers_that_were_taken_make_room_and_nothing_else_does(tmp_path: Path) -> None:
     async def test(spool: Spool) -> None:
         for name in ("a", "b", "c"):
-            await spool.put(name, b"x" * 300)
-        with pytest.raises(StatusError, match=r"the spool is full: 3 requests wait, 900 of 1000 bytes") as caught:
-            await spool.put("d", b"x" * 300)
+            await spool.put(name, b"x" * 1000)
+        full = r"the spool is full: 3 requests wait, 3390 of 5000 bytes"
+        with pytest.raises(StatusError, match=full) as caught:  # an eighth is for answers
+            await spool.put("d", b"x" * 1000)
         assert caught.value.status is grpc.StatusCode.RESOURCE_EXHAUSTED
-        await spool.settle(await spool.after(0), Answer(b"y" * 300, 0, ""))
+        await spool.settle(await spool.after(0), Answer(b"y" * 600, 0, ""))
         with pytest.raises(StatusError):  # nobody has taken the answer
-            await spool.put("d", b"x" * 300)
-        assert (await spool.take("a")).outputs == b"y" * 300
-        assert await spool.put("d", b"x" * 300)
+            await spool.put("d", b"x" * 1300)
+        assert (await spool.take("a")).outputs == b"y" * 600
+        assert await spool.put("d", b"x" * 1300)
         assert await spool.take("a") == Answer(None, 0, "")  # still known, so that it is not served again
+        assert not await spool.put("a", b"x" * 1000)
+        assert (spool.waiting, spool.bytes) == (3, 2 * 1130 + 130 + 1430)
+
+    run(tmp_path / "spool.db", test, 5000)
+
+
+def test_answers_and_ids_have_their_bound_too(tmp_path: Path) -> None:
+    async def test(spool: Spool) -> None:
+        for number in range(9):
+            await spool.put(str(number), b"x" * 600)
+        for number in range(9):
+            kept = await spool.after(0)
+            if number < 8:
+                await spool.settle(kept, Answer(b"y" * 900, 0, ""))
+        with pytest.raises(StatusError, match="the spool is full"):
+            await spool.settle(kept, Answer(b"y" * 1000, 0, ""))
+        assert spool.full
+        assert spool.bytes <= 9000
+        await spool.take("0")
+        assert not spool.full
+        await spool.settle(kept, Answer(b"y" * 1126, 0, ""))
+        assert (await spool.take("8")).reason == "its answer has 1126 bytes; the spool keeps none above 1125"
+        for number in range(100):  # ids of answers that were taken go last, but go
+            await spool.take(str(number))
+            await spool.put(f"{number} {'i' * 200}", b"x")
+            await spool.settle(await spool.after(0), Answer(b"", 0, ""))
+            await spool.take(f"{number} {'i' * 200}")
+            assert spool.bytes <= 9000
+
+    run(tmp_path / "spool.db", test, 9000)
+
+
+def test_an_id_stands_for_one_request(tmp_path: Path) -> None:
+    async def test(spool: Spool) -> None:
+        assert await spool.put("a", b"one")
+        with pytest.raises(StatusError, match="with other inputs") as caught:
+            await spool.put("a", b"two")
+        assert caught.value.status is grpc.StatusCode.ALREADY_EXISTS
+        await spool.settle(await spool.after(0), DONE)
+        assert not await spool.put("a", b"one")
+        with pytest.raises(StatusError, match="with other inputs"):
+            await spool.put("a", b"two")
+
+    run(tmp_path / "spool.db", test)
+
+
+def test_nobody_else_reads_it(tmp_path: Path) -> None:
+    async def test(spool: Spool) -> None:
+        await spool.put("a", b"x")
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        assert modes == {"spool.db": 0o600, "spool.db-wal": 0o600, "spool.db-shm": 0o600}
+
+    run(tmp_path / "spool.db", test)
+
+
+def test_a_file_of_a_version_before_is_read(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "spool.db")) as database:
+        database.executescript(
+            "CREATE TABLE requests (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,"
+            " inputs BLOB NOT NULL, arrived_s REAL NOT NULL);"
+            "INSERT INTO requests (id, inputs, arrived_s) VALUES ('a', 'x', 0.0);"
+        )
+
+    async def test(spool: Spool) -> None:
         assert not await spool.put("a", b"x")
-        assert (spool.waiting, spool.bytes) == (3, 900)
+        await spool.settle(await spool.after(0), DONE)
+        assert await spool.take("a") == DONE
 
     run(tmp_path / "spool.db", test)
 
