@@ -37,6 +37,7 @@ _CALL_S = 30.0
 _AGAIN_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # between tries; the last one for ever
 _RENEW_AT = 2 / 3  # of its life is left: the rest is for a gateway that is away
 _LOOK_S = 60.0
+_WAITING = "enrolling.key"  # until its certificate has come
 _CURRENT = "..data"  # link to the folder of the present key and certificate, as in a Kubernetes secret
 
 
@@ -115,7 +116,9 @@ def _is_enrolled(folder: Path) -> bool:
 
 
 async def _enrol(gateway: str, token: Token, folder: Path) -> None:
-    key, request = _key_and_request(token.identity)
+    waiting = folder / _WAITING  # the same key again after a stop: the token may be this key's already
+    key, request = _key_and_request(token.identity, waiting.read_bytes() if waiting.exists() else None)
+    write_private(waiting, key)
     wanted = Identity(token.identity.workflow, Role.GATEWAY)
     options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", wanted.tls_name)]
     credentials = grpc.ssl_channel_credentials(token.ca)
@@ -125,8 +128,9 @@ async def _enrol(gateway: str, token: Token, folder: Path) -> None:
             f"enrolling at {gateway}",
             lambda: _call(stub.Enrol, enrol_pb2.EnrolRequest(secret=token.secret, request=request)),
         )
-    write_credentials(folder / "tls", key, given)
     write_private(folder / "gateway", given.gateway.encode())
+    write_credentials(folder / "tls", key, given)
+    waiting.unlink()
     LOG.info("%s has enrolled", token.identity)
 
 
@@ -206,14 +210,19 @@ def _channel(folder: Path) -> grpc.aio.Channel:
     return Transport(credentials.current().identity.workflow, credentials).channel(address)
 
 
-def _key_and_request(identity: Identity) -> tuple[bytes, bytes]:
-    """A new key (PEM), which stays here, and a request to certify it (DER)."""
+def _key_and_request(identity: Identity, key_pem: bytes | None = None) -> tuple[bytes, bytes]:
+    """A key (PEM), which stays here, a new one unless it is given, and a request to certify it (DER)."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
 
     key = ec.generate_private_key(ec.SECP256R1())
+    if key_pem is not None:
+        found = serialization.load_pem_private_key(key_pem, None)
+        if not isinstance(found, ec.EllipticCurvePrivateKey):
+            raise PlanViewError("the key kept for enrolling is of another kind: remove the state folder and join anew")
+        key = found
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(identity)[:64])])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
-from jellybean.cli.console import out, print_json
+from jellybean.cli.console import out, print_json, say
 from jellybean.cli.current import plan_of
 from jellybean.documents import load_project
 from jellybean.errors import JellyBeanError
@@ -57,6 +57,11 @@ def certs(
     for path, identity in made.items():
         at = ("localhost", "127.0.0.1", *(hosts or ())) if identity.role is Role.GATEWAY else ()
         authority.equip(_inside(folder, path), identity, hosts=at, life_s=hours * 3600.0)
+    if new_ca:
+        say(
+            "a new authority is believed from now on; it signs from the next `jellybean certs` on: give that when every"
+            " process has its files and every box that joined has renewed (after a third of its certificate's life)"
+        )
     if json:
         print_json({"folder": str(folder), "identities": {path: identity.uri for path, identity in made.items()}})
         return

@@ -26,7 +26,7 @@ def token(
     minutes: Annotated[float, typer.Option(min=0.01, max=10080.0, help="How long it may be used, once.")] = 15.0,
 ) -> None:
     """Print a token with which one box joins the gateway: jellybean-agent --join GATEWAY --token-file FILE."""
-    from jellybean.serving.authority import open_authority
+    from jellybean.serving.authority import read_authority
     from jellybean.serving.enrolment import make_token
     from jellybean_agent.identity import Identity, Role
 
@@ -35,7 +35,7 @@ def token(
     if worker not in (known := [found.name for found in view.serving]):
         raise JellyBeanError(f"the plan has no worker {worker!r} with something to do; it has {', '.join(known)}")
     folder = state_folder(project.directory)
-    authority = open_authority(folder / "certs" / "ca")
+    authority = read_authority(folder / "certs" / "ca")
     made = make_token(folder / "tokens", authority, Identity(view.name, Role.AGENT, worker), life_s=minutes * 60.0)
     typer.echo(str(made))
     say(f"good once, for {minutes:g} minutes")

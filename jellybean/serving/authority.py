@@ -6,6 +6,7 @@ not renewed ends. Where a team has an authority of its own, it signs the same na
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 from collections.abc import Iterable, Sequence
@@ -25,13 +26,14 @@ from jellybean_agent.identity import Identity
 from jellybean_agent.private_files import write_private
 
 LIFE_S = 7 * 86400.0
+_NEXT = "next.key"  # of an authority that is believed already and does not sign yet
 _CA_LIFE_S = 365 * 86400.0
 _SKEW_S = 300.0  # clocks of others may be behind
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Signs certificates. `bundle` (PEM): whom to believe, the newest authority first."""
+    """Signs certificates. `bundle` (PEM): whom to believe, the newest authority first; one of them signs."""
 
     key: Any
     certificate: Any
@@ -66,19 +68,39 @@ class Authority:
 def open_authority(folder: Path, *, renew: bool = False) -> Authority:
     """The authority in a folder, made where there is none. ServingError when it is damaged or over.
 
-    `renew`: from now on a new one is believed too, and this once the old one goes on signing: only when everybody
-    believes the new one may it sign, which it does when the folder is opened next. The old one is believed until it
-    expires.
+    `renew`: from now on a new one is believed too, while the old one goes on signing: only when everybody believes the
+    new one may it sign, which it does from the next time on that this is called without `renew`. The old one is
+    believed until it expires.
     """
     if not (folder / KEY).exists():
-        return _make(folder)
-    found = _read(folder)
+        return _make(folder, signs=True)
     if renew:
-        new = _make(folder)
-        return new if _is_over(found) else Authority(found.key, found.certificate, new.bundle)
+        found = _read(folder)
+        if _is_over(found):
+            return _make(folder, signs=True)
+        return read_authority(folder) if _is_believed(folder, _NEXT) else _make(folder, signs=False)
+    if _is_believed(folder, _NEXT):
+        (folder / _NEXT).replace(folder / KEY)
+    return read_authority(folder)
+
+
+def read_authority(folder: Path) -> Authority:
+    """The authority that signs now; none is made, and one that waits to sign goes on waiting. ServingError likewise."""
+    if not (folder / KEY).exists():
+        raise ServingError(f"{folder}: no authority is there; `jellybean certs` makes one")
+    found = _read(folder)
     if _is_over(found):
-        raise ServingError(f"{folder}: the authority has expired; give --new-ca")
+        raise ServingError(f"{folder}: the authority has expired; give `jellybean certs` --new-ca")
     return found
+
+
+def _is_believed(folder: Path, name: str) -> bool:
+    """Whether a key is there, and the certificate of it among those believed: what a stop in `_make` left is not."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        key = serialization.load_pem_private_key((folder / name).read_bytes(), None).public_key()
+        believed = x509.load_pem_x509_certificates((folder / CA).read_bytes())
+        return any(found.public_key() == key for found in believed)
+    return False
 
 
 def _is_over(authority: Authority) -> bool:
@@ -89,20 +111,21 @@ def _read(folder: Path) -> Authority:
     try:
         bundle = (folder / CA).read_bytes()
         key = serialization.load_pem_private_key((folder / KEY).read_bytes(), None)
-        certificate = x509.load_pem_x509_certificates(bundle)[0]
-        fits = key.public_key() == certificate.public_key()
+        believed = x509.load_pem_x509_certificates(bundle)
+        certificate = next((found for found in believed if found.public_key() == key.public_key()), None)
     except OSError as error:
         raise ServingError(f"{folder}: {in_words(error, name=True)}") from error
-    except (ValueError, TypeError, IndexError) as error:
+    except (ValueError, TypeError) as error:
         raise ServingError(
             f"{folder}: no certificate authority: {in_words(error)}; remove it, it is made anew"
         ) from error
-    if not fits:
+    if certificate is None:
         raise ServingError(f"{folder}: {KEY} is not the key of {CA}; remove the folder, it is made anew")
     return Authority(key, certificate, bundle)
 
 
-def _make(folder: Path) -> Authority:
+def _make(folder: Path, *, signs: bool) -> Authority:
+    """A new authority that is believed, and signs at once or waits. Of its steps the last alone makes it sign."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     before: Sequence[x509.Certificate] = ()
     if (folder / CA).exists():
@@ -118,9 +141,11 @@ def _make(folder: Path) -> Authority:
     )
     kept = [certificate, *(old for old in before if old.not_valid_after_utc > _now())]
     bundle = b"".join(item.public_bytes(serialization.Encoding.PEM) for item in kept)
-    write_private(folder / KEY, _private_pem(key))
+    write_private(folder / _NEXT, _private_pem(key))
     write_private(folder / CA, bundle)
-    return Authority(key, certificate, bundle)
+    if signs:
+        (folder / _NEXT).replace(folder / KEY)
+    return _read(folder)
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, public_key: Any, life_s: float) -> x509.CertificateBuilder:

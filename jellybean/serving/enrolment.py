@@ -1,12 +1,14 @@
 """Enrolment at the gateway: tokens that work once, certificates for who has one, plan and models for its agents.
 
 Tokens lie in a folder, one file each, named by the sha256 of the secret: whoever makes one (`jellybean token`) needs no
-word with the gateway, and nobody who reads the folder learns a secret. Taking a token is removing its file.
+word with the gateway, and nobody who reads the folder learns a secret. Taking a token writes the sha256 of the key that
+takes it beside its file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -21,18 +23,20 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from jellybean.serving.authority import LIFE_S, Authority, open_authority
+from jellybean.serving.authority import LIFE_S, Authority, read_authority
 from jellybean.serving.errors import ServingError
 from jellybean_agent.channels import Transport, caller, server_credentials
-from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
+from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, in_words, status_of
 from jellybean_agent.identity import Identity, Role
 from jellybean_agent.join_token import SECRET_BYTES, Token
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.plan_view import PlanView
+from jellybean_agent.private_files import write_private
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 
 LOG = logging.getLogger("jellybean.gateway")
 TOKEN_S = 900.0
+_REFUSED = "the token is unknown, was used, or its time is over: make another"
 _PART_BYTES = 2**20
 _MAX_REQUEST_BYTES = 16 * 2**10
 _MAX_DOWNLOADS = 16
@@ -46,8 +50,9 @@ _ENROL_OPTIONS = (
 
 
 def make_token(folder: Path, authority: Authority, identity: Identity, *, life_s: float = TOKEN_S) -> Token:
-    """A token for one worker, good once and for so long."""
+    """A token for one worker, good for one key and for so long."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _remove_what_is_over(folder)
     secret = secrets.token_bytes(SECRET_BYTES)
     path = folder / hashlib.sha256(secret).hexdigest()
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -55,20 +60,48 @@ def make_token(folder: Path, authority: Authority, identity: Identity, *, life_s
     return Token(secret, identity, authority.bundle)
 
 
-def take_token(folder: Path, secret: bytes) -> str:
-    """The identity (a URI) that a secret stands for; it does so once. StatusError when it stands for none."""
-    refused = StatusError(
-        grpc.StatusCode.PERMISSION_DENIED, "the token is unknown, was used, or its time is over: make another"
-    )
-    path = folder / hashlib.sha256(secret).hexdigest()
+def identity_of(folder: Path, secret: bytes) -> str:
+    """The identity (a URI) that a secret stands for. StatusError when it stands for none, or its time is over."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        path.unlink()  # of two who come at once one fails here
-        if time.time() > float(found["until"]):
-            raise refused
-        return str(found["identity"])
+        found = json.loads((folder / hashlib.sha256(secret).hexdigest()).read_text(encoding="utf-8"))
+        if time.time() <= float(found["until"]):
+            return str(found["identity"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise refused from error
+        raise StatusError(grpc.StatusCode.PERMISSION_DENIED, _REFUSED) from error
+    raise StatusError(grpc.StatusCode.PERMISSION_DENIED, _REFUSED)
+
+
+def take_token(folder: Path, secret: bytes, key: bytes) -> str:
+    """The identity that a secret stands for, which is from now on this key's (its bytes) alone.
+
+    The same key may take it again until its time is over: the answer to the first time may have been lost. StatusError
+    for any other key.
+    """
+    identity = identity_of(folder, secret)
+    taken = folder / f"{hashlib.sha256(secret).hexdigest()}.key"
+    mine = hashlib.sha256(key).hexdigest().encode()
+    part = taken.with_name(f"{taken.name}.{secrets.token_hex(8)}")
+    try:
+        write_private(part, mine)
+        with contextlib.suppress(FileExistsError):
+            os.link(part, taken)  # of two who come at once one is first
+        first = taken.read_bytes()
+    except OSError as error:
+        raise StatusError(grpc.StatusCode.UNAVAILABLE, f"the token cannot be taken: {in_words(error)}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    if first != mine:
+        raise StatusError(grpc.StatusCode.PERMISSION_DENIED, _REFUSED)
+    return identity
+
+
+def _remove_what_is_over(folder: Path) -> None:
+    """Tokens whose time is over, and which key took them."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if not path.suffix and time.time() > float(json.loads(path.read_text(encoding="utf-8"))["until"]):
+                path.unlink()
+                path.with_name(f"{path.name}.key").unlink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +121,22 @@ class Enrolment:
         """Public: the secret is all that a caller has."""
         try:
             key = _public_key(request.request)
-            uri = take_token(self.tokens, request.secret)
+            uri = identity_of(self.tokens, request.secret)
             identity = next((found for found in map(self._agent, self.view.workers) if found.uri == uri), None)
             if identity is None:
                 reason = f"the token is for {uri}, which is no worker of the plan"
                 raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+            authority = self._authority()  # what is wrong here leaves the token as it is
+            take_token(self.tokens, request.secret, _bytes_of(key))
             LOG.info("%s enrols from %s", identity, context.peer())
-            return self._certificate(identity, key)
+            return self._certificate(authority, identity, key)
         except AgentError as error:
             await context.abort(status_of(error), str(error))
             raise  # abort has raised already
 
     async def Renew(self, request: enrol_pb2.RenewRequest, context: Any) -> enrol_pb2.Certificate:
         try:
-            return self._certificate(_agent_of(context), _public_key(request.request))
+            return self._certificate(self._authority(), _agent_of(context), _public_key(request.request))
         except AgentError as error:
             await context.abort(status_of(error), str(error))
             raise  # abort has raised already
@@ -136,11 +171,13 @@ class Enrolment:
         reason = f"the plan gives {identity} no model of sha256 {sha256[:12]}"
         raise StatusError(grpc.StatusCode.NOT_FOUND, reason)
 
-    def _certificate(self, identity: Identity, key: Any) -> enrol_pb2.Certificate:
+    def _authority(self) -> Authority:
         try:
-            authority = open_authority(self.authority_folder)
+            return read_authority(self.authority_folder)
         except ServingError as error:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
+
+    def _certificate(self, authority: Authority, identity: Identity, key: Any) -> enrol_pb2.Certificate:
         chain = authority.sign(identity, key, life_s=self.life_s)
         return enrol_pb2.Certificate(chain=chain, ca=authority.bundle, gateway=self.addresses[GATEWAY])
 
@@ -174,6 +211,13 @@ def _agent_of(context: Any) -> Identity:
     found = caller(context)
     if found is None:
         raise StatusError(grpc.StatusCode.UNAUTHENTICATED, "this is for agents with a certificate")
+    return found
+
+
+def _bytes_of(key: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    found: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return found
 
 

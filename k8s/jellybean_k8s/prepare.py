@@ -69,13 +69,38 @@ def digest(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Followed; the secret goes to the scheme, host and port that it was given for, and nowhere else."""
+
+    def redirect_request(  # type: ignore[no-untyped-def]
+        self, req, fp, code, msg, headers, newurl
+    ) -> urllib.request.Request | None:
+        found = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if found is not None and _origin(found.full_url) != _origin(req.full_url):
+            found.remove_header("Authorization")
+        return found
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+
+
+def _is_private(url: str) -> bool:
+    scheme, host, _ = _origin(url)
+    return scheme == "https" or host in ("127.0.0.1", "localhost", "::1")
+
+
 def fetch(url: str, file: Path) -> None:
-    """Write what the URL gives, whole or not at all."""
+    """Write what the URL gives, whole or not at all. ValueError where a secret would go over the network in clear."""
     headers = {"Authorization": os.environ["AUTHORIZATION"]} if os.environ.get("AUTHORIZATION") else {}
+    if headers and not _is_private(url):
+        raise ValueError(f"{url} is asked with a secret, which only https:// keeps secret")
     part = file.with_name(f"{file.name}.part")
+    opener = urllib.request.build_opener(_Redirects)
     try:
         with (
-            urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as answer,
+            opener.open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as answer,
             part.open("wb") as stream,
         ):
             while chunk := answer.read(_CHUNK):

@@ -37,6 +37,8 @@ class Models:
         if len(given) != 1:
             named = " and ".join(given) or "none"
             raise DeployError(f"models: one of url, image or claim says where the model files are; given: {named}")
+        if self.secret and self.url and not self.url.startswith("https://"):
+            raise DeployError(f"models: {self.url} with a secret: only https:// keeps it secret")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,15 @@ def test_certificates_for_every_part_and_renewed(tmp_path: Path) -> None:
         assert stat.S_IMODE((folder / path / KEY).stat().st_mode) == 0o600
     assert stat.S_IMODE((folder / "ca" / KEY).stat().st_mode) == 0o600
     before = {name: (folder / "gateway" / name).read_bytes() for name in (CA, CHAIN, KEY)}
-    jellybean("certs", str(project), "--new-ca")  # believed, and the old one signs once more
+    told = jellybean("certs", str(project), "--new-ca").stderr  # believed, and the old one goes on signing
+    assert "signs from the next `jellybean certs` on" in " ".join(told.split())
     after = {name: (folder / "gateway" / name).read_bytes() for name in (CA, CHAIN, KEY)}
     assert after[CA].endswith(before[CA])
     assert after[CHAIN] != before[CHAIN]
     assert after[KEY] != before[KEY]
+    jellybean("certs", str(project))
+    assert (folder / "gateway" / CA).read_bytes() == after[CA]  # believed as before, and now the new one signs
+    assert not (folder / "ca" / "next.key").exists()
     (folder / "ca" / KEY).write_text("no key")
     done = jellybean("certs", str(project), status=1)
     assert "remove it, it is made anew" in done.stderr

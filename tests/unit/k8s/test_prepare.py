@@ -22,7 +22,16 @@ SHA256 = hashlib.sha256(MODEL).hexdigest()
 
 class _Guarded(http.server.SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
-        if "/private/" in self.path and self.headers.get("Authorization") != "Bearer x":
+        if "/elsewhere/" in self.path:  # the store's own: 127.0.0.1 by another name, as another host
+            port = self.server.server_address[1]
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{port}{self.path.replace('elsewhere', 'private')}")
+            self.end_headers()
+        elif "/moved/" in self.path:
+            self.send_response(302)
+            self.send_header("Location", self.path.replace("moved", "private"))
+            self.end_headers()
+        elif "/private/" in self.path and self.headers.get("Authorization") != "Bearer x":
             self.send_error(403)
         else:
             super().do_GET()
@@ -96,3 +105,18 @@ def test_a_missing_certificate_is_named(tmp_path: Path) -> None:
     done = prepare(tmp_path, "--tls-name=7")
     assert done.returncode == 1
     assert "certificate 7" in done.stderr
+
+
+def test_the_secret_follows_a_redirect_on_its_own_host_only(tmp_path: Path, url: str) -> None:
+    arguments = ("--tls-name=2", f"--url={url}")
+    assert prepare(tmp_path, *arguments, f"{SHA256}:moved/a b.onnx", AUTHORIZATION="Bearer x").returncode == 0
+    done = prepare(tmp_path, *arguments, f"{SHA256}:elsewhere/a b.onnx", AUTHORIZATION="Bearer x")
+    assert done.returncode == 1
+    assert "answers 403" in done.stderr  # it was asked without
+
+
+def test_a_secret_goes_over_https_only(tmp_path: Path) -> None:
+    arguments = ("--tls-name=2", "--url=http://store.invalid", f"{SHA256}:m.onnx")
+    done = prepare(tmp_path, *arguments, AUTHORIZATION="Bearer x")
+    assert done.returncode == 1
+    assert "only https:// keeps secret" in done.stderr
