@@ -127,8 +127,11 @@ class Brain:
             self._accept(message, out)
             self._settle(message.request)
             if self._most is not None and len(self._requests) > self._most:
-                oldest = next(iter(self._requests))
-                self._fail(oldest, message.downstream, f"overloaded: {self._most} newer requests are in hand", out)
+                oldest, state = next(iter(self._requests.items()))
+                where = next((operator for operator, _ in (*state.pending, *state.queued)), message.downstream)
+                self._drop(oldest)
+                reason = f"overloaded: {self._most} newer requests are in hand"
+                out.append(Failed(oldest, where, reason, overloaded=True))
         elif message.request not in self._forgotten:
             self._fail(message.request, message.downstream, refusal, out)
         self._start(out, now)

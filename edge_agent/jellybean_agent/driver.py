@@ -297,7 +297,8 @@ class Driver:
             elif isinstance(instruction, Send):
                 self._send(instruction.worker, instruction.message)
             elif isinstance(instruction, Failed):
-                self._fail(instruction.request, instruction.operator, instruction.reason, status)
+                why = grpc.StatusCode.RESOURCE_EXHAUSTED if instruction.overloaded else status
+                self._fail(instruction.request, instruction.operator, instruction.reason, why)
             elif isinstance(instruction, Expired):
                 self.figures.expired[instruction.operator] += 1
 

@@ -26,10 +26,11 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from jellybean_agent.errors import AgentError, CrashError, ModelError, PermanentError
+from jellybean_agent.errors import AgentError, CrashError, ModelError, PermanentError, TransientError
 from jellybean_agent.executor import LocalSession, Port
 from jellybean_agent.tensors import DTYPES, MAX_RANK, Array
 
+NURSERY_DIED = "the process that starts models' processes has died: this agent ends, to be started again"
 LOAD_LIMIT_S = 300.0
 RUN_LIMIT_S = 60.0  # a request has no longer than that
 MAX_OUTPUT_BYTES = 2**30  # of the inputs, and of the outputs, of one run
@@ -58,8 +59,13 @@ class Nursery:
         other.close()
         self._pid = pid
 
+    @property
+    def pid(self) -> int:
+        """Of its process, which no host is started without: whoever serves watches it."""
+        return self._pid
+
     def new(self) -> _Process:
-        """A new host."""
+        """A new host. TransientError when the nursery has died."""
         mine, other = socket.socketpair()
         memory = _Memory(os.memfd_create("jellybean-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         fcntl.fcntl(memory.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # a host must not pull it from under the agent
@@ -68,7 +74,7 @@ class Nursery:
             pid, _ = _PID.unpack(_receive(self._control, _PID.size))
         except OSError as error:
             _Process(mine, 0, memory).close()
-            raise PermanentError("the process that starts models' processes has died: start the agent again") from error
+            raise TransientError(NURSERY_DIED) from error
         finally:
             other.close()
         return _Process(mine, pid, memory)

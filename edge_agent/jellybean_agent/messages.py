@@ -73,6 +73,7 @@ class Failed:
     request: str
     operator: str
     reason: str
+    overloaded: bool = False  # the worker has no room for it; nothing is wrong with it
     kind: Literal["failed"] = "failed"
 
 

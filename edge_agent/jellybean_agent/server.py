@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from jellybean_agent import versions
 from jellybean_agent.channels import RENEW_S, Transport, make_transport
 from jellybean_agent.driver import Driver
 from jellybean_agent.emulation import EmulatedDevice
-from jellybean_agent.errors import ModelError, PlanViewError, in_words
+from jellybean_agent.errors import ModelError, PlanViewError, TransientError, in_words
 from jellybean_agent.executor import Executor, LocalSession, OpenSession
 from jellybean_agent.health_port import serve_health
-from jellybean_agent.hosts import RUN_LIMIT_S, Host, Nursery
+from jellybean_agent.hosts import NURSERY_DIED, RUN_LIMIT_S, Host, Nursery
 from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes, deliver_handler
 from jellybean_agent.inference.operators import Operators
@@ -238,7 +239,10 @@ class AgentService:
 
 
 async def serve(options: Options, nursery: Nursery | None = None) -> None:
-    """Run one agent until SIGTERM or SIGINT, then drain it. Models run in a process of the nursery, or in this one."""
+    """Run one agent until SIGTERM or SIGINT, then drain it. Models run in a process of the nursery, or in this one.
+
+    TransientError when the nursery has died: an agent without one would fail every model that has to start again.
+    """
     view = read_plan(options.plan)
     worker = view.workers.get(options.worker)
     if worker is None or not worker.operators:
@@ -249,6 +253,7 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
     addresses = read_peers(options.peers, transport)
     links_path = options.links or options.peers.with_name("links")
     stop = stop_event()
+    orphaned = _end_of(nursery, stop)
     if not options.emulate:
         worker = replace(worker, device_s=None)
     with EmulatedLinks(view.links if options.emulate else (), links_path) as links:
@@ -277,6 +282,25 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
             await service.close()
             await no_health()
             await server.stop(0.5)
+    if orphaned():
+        raise TransientError(NURSERY_DIED)
+
+
+def _end_of(nursery: Nursery | None, stop: asyncio.Event) -> Callable[[], bool]:
+    """Set `stop` when the nursery ends; says whether it has."""
+    if nursery is None:
+        return lambda: False
+    loop, descriptor, ended = asyncio.get_running_loop(), os.pidfd_open(nursery.pid), asyncio.Event()
+
+    def end() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        LOG.error("%s", NURSERY_DIED)
+        ended.set()
+        stop.set()
+
+    loop.add_reader(descriptor, end)
+    return ended.is_set
 
 
 async def tell_health(servicer: Any, *, serving: bool) -> None:

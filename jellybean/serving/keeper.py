@@ -19,6 +19,7 @@ import psutil
 
 from jellybean.serving.processes import Child, describe, spawn, told
 from jellybean.serving.state import ProcessState, RunState, locked, read_state, state_path, write_state
+from jellybean_agent.errors import in_words
 
 LOG = logging.getLogger("jellybean.keeper")
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
@@ -75,7 +76,7 @@ class Keeper:
             self._watch.only(state.processes)
             for process in state.processes:
                 if self._watch.has_died(process) and self._is_due(process):
-                    self._again(process.name)
+                    self._try_again(process.name)
             time.sleep(_LOOK_S)
 
     def _look(self) -> RunState | None:
@@ -99,9 +100,19 @@ class Keeper:
             self._due_s[process.name] = now_s + pause_s
         return self._due_s[process.name] <= now_s
 
+    def _try_again(self, name: str) -> None:
+        """Start a process again; where the system has no room for it now (disk, memory, files), later."""
+        try:
+            self._again(name)
+        except OSError as error:
+            pause_s = self._pause_s[name]
+            self._pause_s[name] = min(2 * pause_s, MOST_PAUSE_S)
+            self._due_s[name] = time.monotonic() + pause_s
+            LOG.warning("%s cannot be started: %s; tried again in %.1f s", name, in_words(error, name=True), pause_s)
+
     def _again(self, name: str) -> None:
         """Start a process again, if the run still wants it."""
-        del self._due_s[name]
+        self._due_s.pop(name, None)
         with locked(self._directory):
             state = read_state(self._directory)
             if state is None or state.stopping or state.folder != self._folder:
@@ -118,7 +129,12 @@ class Keeper:
                 found = dataclasses.replace(dead, pid=child.pid)
             found = dataclasses.replace(found, restarts=dead.restarts + 1, death=how)
             processes = tuple(found if process.name == name else process for process in state.processes)
-            write_state(self._directory, dataclasses.replace(state, processes=processes))
+            try:
+                write_state(self._directory, dataclasses.replace(state, processes=processes))
+            except OSError:  # nobody would know of it
+                child.kill()
+                child.wait()
+                raise
         self._children[name] = child
         LOG.warning("%s is started again, for the %d. time", how, found.restarts)
 

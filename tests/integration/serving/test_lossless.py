@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from serving_models import make_plan, scale
 from steady_load import SteadyLoad
@@ -163,6 +164,20 @@ def test_a_plan_that_does_not_come_up_leaves_the_old_one_serving(directory: Path
         assert client.status().plan == before
         assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
         assert not read_state(directory).others
+
+
+def test_an_agent_that_can_start_no_models_ends_and_comes_back(directory: Path) -> None:
+    with Client.of(directory) as client:
+        until(lambda: all_ready(client))
+        before, agent = client.status().failed, psutil.Process(pid(directory, "cloud-1"))
+        (nursery,) = agent.children()
+        for process in (nursery, *nursery.children()):  # its model's too
+            process.kill()
+        until(lambda: pid(directory, "cloud-1") != agent.pid)
+        for _ in range(6):
+            assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
+        until(lambda: all_ready(client))
+        assert client.status().failed == before
 
 
 def test_a_request_id_is_answered_once(directory: Path) -> None:

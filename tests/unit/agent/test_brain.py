@@ -331,6 +331,7 @@ def test_inputs_whose_others_never_come_are_bounded() -> None:
         ("r0", "overloaded: 2 newer requests are in hand"),
         ("r1", "overloaded: 2 newer requests are in hand"),
     ]
+    assert all(one.overloaded for one in out)
     assert brain.requests_in_hand == 2
     assert brain.received(source("r0", downstream="number")) == []  # it stays forgotten
     assert brain.requests_in_hand == 2

@@ -1,0 +1,44 @@
+"""The keeper with a real child, on a disk that is full for a while."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jellybean.folders import state_folder
+from jellybean.serving import keeper
+from jellybean.serving.keeper import Keeper
+from jellybean.serving.state import ProcessState, RunState, read_state, state_path, write_state
+
+
+def test_a_disk_that_is_full_ends_neither_the_keeper_nor_leaves_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state_folder(tmp_path)
+    command = (sys.executable, "-S", "-c", "import time; time.sleep(60)")
+    dead = ProcessState("edge-1", 2**22 + 1, time.time(), "", str(tmp_path / "log"), command)
+    write_state(tmp_path, RunState("hash", "flow", "folder", "folder/1", "unix:none", processes=(dead,)))
+    tried: list[int] = []
+
+    def write(directory: Path, state: RunState) -> None:
+        tried.append(state.processes[0].pid)
+        if len(tried) < 3:
+            raise OSError(errno.ENOSPC, "no space", str(directory))
+        write_state(directory, state)
+        state_path(directory).touch()
+        monkeypatch.setattr(keeper, "read_state", lambda _: None)  # the run is over: `run` returns
+
+    monkeypatch.setattr(keeper, "write_state", write)
+    Keeper(tmp_path, "folder").run()
+    found = read_state(tmp_path)
+    assert found is not None
+    assert found.processes[0].pid == tried[2]
+    assert not any(psutil.pid_exists(number) for number in tried[:2])
+    os.kill(tried[2], signal.SIGKILL)
