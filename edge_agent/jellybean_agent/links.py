@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 import struct
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,10 +26,11 @@ _SLOT = struct.Struct("<dd")  # next free second, bytes sent so far
 class EmulatedLinks:
     """The pipes of a run. `reserve` says when a message may arrive; whoever sends it waits until then."""
 
-    def __init__(self, links: Sequence[LinkView], path: Path) -> None:
+    def __init__(self, links: Sequence[LinkView], path: Path | None) -> None:
+        """`path`: the file that the processes of a run share; None: a file of this process alone, which has no name."""
         self._links = {(link.upstream_tier, link.downstream_tier): (slot, link) for slot, link in enumerate(links)}
         size = max(1, len(links)) * _SLOT.size
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = _unnamed() if path is None else os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.fstat(self._file).st_size < size:
             os.ftruncate(self._file, size)  # zero bytes read as 0.0: free, nothing sent
         self._map = mmap.mmap(self._file, size)
@@ -71,3 +73,8 @@ class EmulatedLinks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _unnamed() -> int:
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -26,11 +26,6 @@ class Message:
     payload: Payload = None
     until: float = math.inf
 
-    @property
-    def is_marker(self) -> bool:
-        """True when it stands for 'no child at all' (the innermost or an outer fan-out had none)."""
-        return any(count == 0 for _, count in self.path)
-
 
 @dataclass(frozen=True, slots=True)
 class Send:

@@ -15,8 +15,8 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,16 @@ from jellybean_agent.identity import Identity, Role
 from jellybean_agent.join_token import SECRET_BYTES, Token
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.plan_view import PlanView
-from jellybean_agent.private_files import write_private
+from jellybean_agent.private_files import is_inside, write_private
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
+from jellybean_protos.gateway.v1 import gateway_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
 TOKEN_S = 900.0
 _REFUSED = "the token is unknown, was used, or its time is over: make another"
 _PART_BYTES = 2**20
 _MAX_REQUEST_BYTES = 16 * 2**10
-_MAX_DOWNLOADS = 16
+MAX_DOWNLOADS = 16  # at once
 _ENROL_OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", 2 * _MAX_REQUEST_BYTES),
@@ -106,9 +107,12 @@ def _remove_what_is_over(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """The Enrolment service of a gateway. `root`: where model paths start."""
+    """The Enrolment service of a gateway. `root`: where model paths start.
 
-    view: PlanView
+    `serving`: the plan that is served now, and how it took over from that of the file `plan`; None: it did not.
+    """
+
+    serving: Callable[[], tuple[PlanView, gateway_pb2.ReplaceRequest | None]]
     authority_folder: Path
     tokens: Path
     plan: Path
@@ -116,6 +120,12 @@ class Enrolment:
     root: Path
     addresses: dict[str, str]
     life_s: float = LIFE_S
+    downloads: set[object] = field(default_factory=set)  # under way
+
+    @property
+    def view(self) -> PlanView:
+        """The plan that is served now."""
+        return self.serving()[0]
 
     async def Enrol(self, request: enrol_pb2.EnrolRequest, context: Any) -> enrol_pb2.Certificate:
         """Public: the secret is all that a caller has."""
@@ -142,10 +152,17 @@ class Enrolment:
             raise  # abort has raised already
 
     async def Plan(self, _request: enrol_pb2.PlanRequest, _context: Any) -> enrol_pb2.PlanResponse:
+        if (replaced := self.serving()[1]) is not None:
+            peers = json.dumps(dict(replaced.peers)).encode()
+            return enrol_pb2.PlanResponse(plan=replaced.plan, peers=peers)
         return enrol_pb2.PlanResponse(plan=self.plan.read_bytes(), peers=self.peers.read_bytes())
 
     async def Model(self, request: enrol_pb2.ModelRequest, context: Any) -> AsyncIterator[enrol_pb2.ModelPart]:
+        me = object()
         try:
+            if len(self.downloads) >= MAX_DOWNLOADS:
+                reason = f"{MAX_DOWNLOADS} downloads are under way, the most at once: ask again later"
+                raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)  # which boxes do
             path = self._model(_agent_of(context), request.sha256)
             size = path.stat().st_size
             if request.offset > size:
@@ -154,19 +171,24 @@ class Enrolment:
             status = status_of(error) if isinstance(error, AgentError) else grpc.StatusCode.NOT_FOUND
             await context.abort(status, str(error))
             return
-        with path.open("rb") as file:
-            file.seek(request.offset)
-            while data := await asyncio.to_thread(file.read, _PART_BYTES):
-                yield enrol_pb2.ModelPart(data=data, size=size)
+        self.downloads.add(me)
+        try:
+            with path.open("rb") as file:
+                file.seek(request.offset)
+                while data := await asyncio.to_thread(file.read, _PART_BYTES):
+                    yield enrol_pb2.ModelPart(data=data, size=size)
+        finally:
+            self.downloads.discard(me)
 
     def _agent(self, worker: str) -> Identity:
         return Identity(self.view.name, Role.AGENT, worker)
 
     def _model(self, identity: Identity, sha256: str) -> Path:
         """The file of a model that the plan gives this worker; nothing else leaves this machine."""
-        worker = self.view.workers[identity.name]
-        for operator in (self.view.operators[name] for name in worker.operators):
-            if operator.model_sha256 == sha256 and operator.model_path:
+        view = self.view
+        worker = view.workers.get(identity.name)
+        for operator in (view.operators[name] for name in (worker.operators if worker else ())):
+            if operator.model_sha256 == sha256 and operator.model_path and is_inside(operator.model_path):
                 return self.root / operator.model_path
         reason = f"the plan gives {identity} no model of sha256 {sha256[:12]}"
         raise StatusError(grpc.StatusCode.NOT_FOUND, reason)

@@ -63,11 +63,15 @@ class Gateway:
         timeout_s: float = TIMEOUT_S,
         known: set[str] | None = None,
         spool: Spool | None = None,
+        emulate: bool = True,
     ) -> None:
         """`known`: the workers that may talk to this process; those of a plan that takes over are added.
 
-        `spool`: for requests that are answered eventually; closed with the gateway.
+        `spool`: for requests that are answered eventually; closed with the gateway. `emulate`: the links of a plan
+        that takes over, too.
         """
+        self._emulate = emulate
+        self.replaced: gateway_pb2.ReplaceRequest | None = None  # the last one that was done
         self._transport, self._known = transport, known if known is not None else set()
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._run = uuid.uuid4().hex[:8]
@@ -236,14 +240,16 @@ class Gateway:
         try:
             view = plan_view(json.loads(request.plan))
             addresses = {name: self._transport.check(address) for name, address in request.peers.items()}
-            await self.replace(view, addresses, Path(request.links), request.timeout_s)
+            own = context.peer().startswith("unix:")  # a path that others name is nothing to make or write here
+            await self.replace(view, addresses, Path(request.links) if own else None, request.timeout_s)
+            self.replaced = request
         except AgentError as error:
             await context.abort(status_of(error), str(error))
         except (ValueError, RecursionError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the plan is not JSON: {error}")
         return gateway_pb2.ReplaceResponse(before=before)
 
-    async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path, timeout_s: float) -> None:
+    async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path | None, timeout_s: float) -> None:
         """Serve new requests by another plan once its workers are ready; those in hand finish by the old one.
 
         StatusError when they do not become ready in time, or it is another workflow's: the old plan then goes on.
@@ -262,7 +268,7 @@ class Gateway:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, why)
         self._replacing = True
         self._known.update(worker.name for worker in view.serving)
-        emulated = EmulatedLinks(view.links, links)
+        emulated = EmulatedLinks(view.links, links) if self._emulate else EmulatedLinks((), None)
         fleet = Fleet(view, addresses, emulated, self._transport, on_change=self._changed, on_gone=self._gone)
         try:
             async with asyncio.timeout(timeout_s):

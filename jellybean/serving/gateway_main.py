@@ -55,8 +55,11 @@ async def serve(given: argparse.Namespace) -> None:
         address = addresses[GATEWAY]
         if given.port is not None:
             address = f"{given.host}:{transport.bind(clients, f'{given.host}:{given.port}')}"
+        emulate = not given.no_emulation
         limits = {"max_in_hand": given.max_in_hand, "timeout_s": given.timeout_s}
-        gateway = Gateway(view, addresses, links, transport, known=known, spool=_spool(given.spool, view), **limits)
+        gateway = Gateway(
+            view, addresses, links, transport, known=known, spool=_spool(given.spool, view), emulate=emulate, **limits
+        )
         inference = InferenceService(Workflow(gateway))
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         _add_deliver(workers, gateway)
@@ -67,7 +70,7 @@ async def serve(given: argparse.Namespace) -> None:
             no_health = await serve_health(given.health_port, healthy)
             following = asyncio.create_task(_follow(gateway, healthy))
             metrics = serve_metrics(("127.0.0.1", given.metrics_port), GatewayCollector(gateway))
-            enrolment = await _enrolment(given, view, addresses, transport, workers)
+            enrolment = await _enrolment(given, gateway, addresses, transport, workers)
             await workers.start()
             await clients.start()
             if given.address_file is not None:
@@ -97,7 +100,7 @@ def _spool(path: Path | None, view: PlanView) -> Spool | None:
 
 async def _enrolment(
     given: argparse.Namespace,
-    view: PlanView,
+    gateway: Gateway,
     addresses: dict[str, str],
     transport: Transport,
     workers: grpc.aio.Server,
@@ -110,7 +113,8 @@ async def _enrolment(
     from jellybean.serving.enrolment import Enrolment, add_enrolment, serve_enrolment
 
     life_s = given.certificate_hours * 3600.0
-    found = Enrolment(view, given.ca, given.tokens, given.plan, given.peers, given.root, addresses, life_s)
+    files = (given.ca, given.tokens, given.plan, given.peers, given.root)
+    found = Enrolment(lambda: (gateway.view, gateway.replaced), *files, addresses, life_s)
     add_enrolment(workers, found)
     return await serve_enrolment(found, transport, given.enrol)
 

@@ -22,7 +22,6 @@ from jellybean_solver.pipeline.layers import LayerGraph
 from jellybean_solver.pipeline.spans import Spans
 from jellybean_solver.pipeline.stages import Level, Stage
 
-POLICIES = ("fresh-first", "append-first", "scatter-first")
 WIDER = 1.2  # what is looked at first: iterations up to so many times as long as without any bubble; then more
 MOST_STATES = 2_000  # partitions of a rest that are gone on from; then fewer cuts are looked at
 FEWER_CUTS = (60, 30, 15, 8)
