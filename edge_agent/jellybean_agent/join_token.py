@@ -1,4 +1,4 @@
-"""What a box is given to enrol with: whom to believe, who it will be, and a secret that works once.
+"""What a box is given to enrol with: whom to believe, who it will be, and a secret that works for one key.
 
 jbt1.SECRET.IDENTITY.CA: parts in base64url. The authority's certificate lies in it, so that the box believes this
 gateway and no other from the first byte.

@@ -23,7 +23,7 @@ def token(
     directory: Directory,
     worker: Annotated[str, typer.Option(help="The worker of the plan that a box will be.")],
     overrides: Overrides = None,
-    minutes: Annotated[float, typer.Option(min=0.01, max=10080.0, help="How long it may be used, once.")] = 15.0,
+    minutes: Annotated[float, typer.Option(min=0.01, max=10080.0, help="How long it may be used, by one box.")] = 15.0,
 ) -> None:
     """Print a token with which one box joins the gateway: jellybean-agent --join GATEWAY --token-file FILE."""
     from jellybean.serving.authority import read_authority
@@ -38,7 +38,7 @@ def token(
     authority = read_authority(folder / "certs" / "ca")
     made = make_token(folder / "tokens", authority, Identity(view.name, Role.AGENT, worker), life_s=minutes * 60.0)
     typer.echo(str(made))
-    say(f"good once, for {minutes:g} minutes")
+    say(f"good for one box, for {minutes:g} minutes")
 
 
 @app.command(epilog=example("jellybean gateway my-digits --peers peers.json --enrol 0.0.0.0:7002 --port 8001"))

@@ -1,4 +1,4 @@
-"""Enrolment at the gateway: tokens that work once, certificates for who has one, plan and models for its agents.
+"""Enrolment at the gateway: tokens that work for one key, certificates for who has one, plan and models for its agents.
 
 Tokens lie in a folder, one file each, named by the sha256 of the secret: whoever makes one (`jellybean token`) needs no
 word with the gateway, and nobody who reads the folder learns a secret. Taking a token writes the sha256 of the key that

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jellybean_agent.certificates import CA, CHAIN, KEY, read_credentials
 from jellybean_agent.identity import parse_identity
+from jellybean_agent.join_token import parse_token
 from tests.e2e.test_cli_plan import jellybean
 
 
@@ -20,6 +21,8 @@ def test_certificates_for_every_part_and_renewed(tmp_path: Path) -> None:
     assert {"gateway", "client/alice", "admin/admin"} < set(made["identities"])
     workers = [path for path in made["identities"] if path.startswith("agent/")]
     assert len(workers) == 5
+    worker = workers[0].removeprefix("agent/")
+    assert parse_token(jellybean("token", str(project), "--worker", worker).stdout.strip()).identity.name == worker
     for path, uri in made["identities"].items():
         found = read_credentials(folder / path)
         assert found.identity == parse_identity(uri)
