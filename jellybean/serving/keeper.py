@@ -7,24 +7,27 @@ says, and changes that file only under its lock: a run that is stopping gets no 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import logging
 import os
 import select
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
+from jellybean.serving.errors import AlreadyRunningError, ServingError
 from jellybean.serving.processes import Child, describe, spawn, told
-from jellybean.serving.state import ProcessState, RunState, locked, read_state, state_path, write_state
-from jellybean_agent.errors import in_words
+from jellybean.serving.state import ProcessState, RunState, lock_path, locked, read_state, state_path, write_state
 
 LOG = logging.getLogger("jellybean.keeper")
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
 _STEADY_S = 20.0  # a process that lived this long was no failure to start
 _LOOK_S = 0.1
+_RECOVER_S = 2.0
 
 
 class Watch:
@@ -69,15 +72,29 @@ class Keeper:
         self._due_s: dict[str, float] = {}  # name of a process that died -> when it is started again
         self._state: RunState | None = None
         self._read_ns = 0
+        self._recovering: threading.Thread | None = None
+        self._recover_s = 0.0  # when it is tried next
 
     def run(self) -> None:
         """Until the run stops, or another has taken its place."""
         while (state := self._look()) is not None:
             self._watch.only(state.processes)
+            self._recover(state)
             for process in state.processes:
                 if self._watch.has_died(process) and self._is_due(process):
                     self._try_again(process.name)
             time.sleep(_LOOK_S)
+
+    def _recover(self, state: RunState) -> None:
+        """End or undo what an `apply` left that was killed, beside the other work: it may take as long as a drain."""
+        is_left = bool(state.arriving or state.others)
+        if not is_left or time.monotonic() < self._recover_s or (self._recovering and self._recovering.is_alive()):
+            return
+        self._recover_s = time.monotonic() + _RECOVER_S
+        if _is_locked(self._directory):  # an `apply` is at work
+            return
+        self._recovering = threading.Thread(target=_recover, args=(self._directory,), daemon=True)
+        self._recovering.start()
 
     def _look(self) -> RunState | None:
         """The run's state, read when it has changed; None when it is over."""
@@ -108,7 +125,7 @@ class Keeper:
             pause_s = self._pause_s[name]
             self._pause_s[name] = min(2 * pause_s, MOST_PAUSE_S)
             self._due_s[name] = time.monotonic() + pause_s
-            LOG.warning("%s cannot be started: %s; tried again in %.1f s", name, in_words(error, name=True), pause_s)
+            LOG.warning("%s cannot be started: %s; tried again in %.1f s", name, error.strerror or error, pause_s)
 
     def _again(self, name: str) -> None:
         """Start a process again, if the run still wants it."""
@@ -137,6 +154,26 @@ class Keeper:
                 raise
         self._children[name] = child
         LOG.warning("%s is started again, for the %d. time", how, found.restarts)
+
+
+def _is_locked(directory: Path) -> bool:
+    try:
+        with lock_path(directory).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+def _recover(directory: Path) -> None:
+    from jellybean.serving.replacing import recover  # gRPC only where it is needed
+
+    try:
+        recover(directory)
+    except AlreadyRunningError:  # one that has just begun
+        pass
+    except (ServingError, OSError) as error:
+        LOG.warning("%s", error)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from jellybean.serving.client import Client
 from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S
 from jellybean.serving.processes import Child, describe, spawn, stop, told
-from jellybean.serving.state import GATEWAY_NAME, RunState, clear_state, locked, read_state, write_state
+from jellybean.serving.state import GATEWAY_NAME, RunState, clear_state, lock_path, locked, read_state, write_state
 from jellybean_agent.errors import AgentError
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.plan_view import PlanView, plan_view
@@ -380,7 +380,7 @@ def _run_folder() -> Path:
 @contextlib.contextmanager
 def lock(directory: Path) -> Iterator[None]:
     """One launcher at a time per project."""
-    with (state_folder(directory) / "up.lock").open("w") as file:
+    with lock_path(directory).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

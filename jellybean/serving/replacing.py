@@ -1,7 +1,9 @@
 """Replaces the plan of a run under load: the new plan's agents start beside the old ones, the gateway switches, the old
 ones finish what they have.
 
-Until the gateway has switched, the old plan serves as if nothing were, and goes on if anything fails.
+Until the gateway has switched, the old plan serves as if nothing were, and goes on if anything fails. Whether it has is
+known to the gateway alone: it is asked before either plan's workers are ended. What is under way is written down before
+it begins, so that the run's keeper ends or undoes it where `apply` was killed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ import psutil
 
 from jellybean.folders import state_folder
 from jellybean.serving.client import Client
-from jellybean.serving.errors import LaunchError
+from jellybean.serving.errors import LaunchError, NotRunningError, RequestError
 from jellybean.serving.launcher import DRAIN_S, START_S, Progress, agent_command, lock, write_plan
 from jellybean.serving.processes import Child, describe, spawn, stop, told
 from jellybean.serving.state import GATEWAY_NAME, ProcessState, RunState, locked, read_state, running_state, write_state
@@ -28,6 +31,9 @@ from jellybean_agent.errors import AgentError
 from jellybean_agent.plan_view import PlanView, plan_view
 
 _POLL_S = 0.05
+_STATUS_S = 5.0
+_ASK_S = 10.0  # for the gateway to say which plan it serves
+_CANCELLED_S = 0.3  # after which a call that was cancelled changes nothing any more
 
 
 def apply(
@@ -47,6 +53,7 @@ def apply(
     except AgentError as error:
         raise LaunchError(str(error)) from error
     with lock(directory):
+        _recover(directory, running_state(directory))
         state = running_state(directory)
         if state.plan == view.hash:
             return False
@@ -55,12 +62,49 @@ def apply(
             arrival.spawn(document)
             arrival.switch(document, start_timeout_s, progress)
             after = arrival.take_over()
-        except BaseException:
-            arrival.abandon()
-            raise
+        except BaseException as error:
+            if not arrival.has_switched():
+                arrival.abandon()
+                raise
+            after = arrival.take_over()
+            if not isinstance(error, Exception):  # Ctrl-C: the keeper ends the old workers
+                raise
         progress(1, 1, "the old workers finish what they have")
         _retire(directory, after, Path(state.plan_folder))
     return True
+
+
+def recover(directory: Path) -> None:
+    """End or undo what an `apply` left that was killed. LaunchError when that is not possible yet."""
+    with lock(directory):
+        _recover(directory, running_state(directory))
+
+
+def _recover(directory: Path, state: RunState) -> None:
+    if state.arriving:
+        served = _served(directory)
+        if not served:
+            raise LaunchError("an `apply` was killed, and the gateway does not say which plan it serves: try again")
+        if served == state.arriving:
+            old = Path(state.plan_folder)
+            _retire(directory, _change(directory, _taken_over), old)
+        else:
+            _end(state.others, 2.0)
+            _change(directory, _alone)
+            shutil.rmtree(state.arriving_folder, ignore_errors=True)
+    elif state.others:
+        _retire(directory, state, None)
+
+
+def _served(directory: Path, within_s: float = _ASK_S) -> str:
+    """Hash of the plan that the gateway serves; empty when it does not say so in time, to start again included."""
+    until = time.monotonic() + within_s
+    while True:
+        with contextlib.suppress(RequestError, NotRunningError), Client.of(directory, timeout_s=_STATUS_S) as client:
+            return client.status().plan
+        if time.monotonic() > until:
+            return ""
+        time.sleep(_POLL_S)
 
 
 class _Arrival:
@@ -77,6 +121,8 @@ class _Arrival:
         self._children: dict[str, Child] = {}
 
     def spawn(self, document: Mapping[str, Any]) -> None:
+        hash_, folder = self._view.hash, str(self._folder)
+        _change(self._directory, lambda state: dataclasses.replace(state, arriving=hash_, arriving_folder=folder))
         self._addresses = write_plan(self._folder, self._view, document, self._gateway.address)
         for worker in self._view.serving:
             address = self._addresses[worker.name]
@@ -85,7 +131,7 @@ class _Arrival:
             self._children[worker.name] = child = spawn(command, self._directory, log, again=True)
             with contextlib.suppress(psutil.Error):  # it has ended already: `switch` says so
                 found = describe(worker.name, child, command, address, log)
-                _change(self._directory, lambda state, found=found: _with_others(state, (*state.others, found)))  # type: ignore[misc]
+                _change(self._directory, partial(_with_arrived, found))
 
     def switch(self, document: Mapping[str, Any], timeout_s: float, progress: Progress) -> None:
         """Have the gateway take the plan once its workers are ready."""
@@ -112,48 +158,77 @@ class _Arrival:
 
     def take_over(self) -> RunState:
         """Write down that the new processes are the run's; the old ones are kept apart until they have ended."""
-        old, new = Path(self._state.plan_folder), self._folder
+        return _change(self._directory, _taken_over)
 
-        def change(state: RunState) -> RunState:
-            arrived = tuple(process for process in state.others if process.name in self._children)
-            gateway = next(process for process in state.processes if process.name == GATEWAY_NAME)
-            command = tuple(
-                item.replace(str(old), str(new)) if item.startswith(("--plan=", "--peers=", "--links=")) else item
-                for item in gateway.command
-            )
-            left = tuple(process for process in state.processes if process.name != GATEWAY_NAME)
-            return dataclasses.replace(
-                state,
-                plan=self._view.hash,
-                plan_folder=str(new),
-                processes=(*arrived, dataclasses.replace(gateway, command=command)),
-                others=left,
-            )
-
-        return _change(self._directory, change)
+    def has_switched(self) -> bool:
+        """Whether the gateway serves the new plan. LaunchError when it cannot say: then neither plan is ended."""
+        time.sleep(_CANCELLED_S)
+        served = _served(self._directory)
+        if not served:
+            raise LaunchError("the gateway does not say which plan it serves; the run's keeper will ask it again")
+        return served == self._view.hash
 
     def abandon(self) -> None:
         """Nothing of the new plan is left."""
         stop([psutil.Process(child.pid) for child in self._children.values() if child.poll() is None], 2.0)
         for child in self._children.values():
             child.wait()
-        _change(self._directory, lambda state: _with_others(state, ()))
+        _change(self._directory, _alone)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _log(self, worker: str) -> Path:
         return state_folder(self._directory) / "logs" / f"{worker}.log"
 
 
-def _retire(directory: Path, state: RunState, folder: Path) -> None:
-    """SIGTERM to the old agents: each ends when its last request has been answered."""
-    old = [process for process in map(ProcessState.process, state.others) if process is not None]
-    stop(old, DRAIN_S + 5.0)
-    _change(directory, lambda state: _with_others(state, ()))
-    shutil.rmtree(folder, ignore_errors=True)
+def _taken_over(state: RunState) -> RunState:
+    """The plan that was to arrive is the run's. As it is where that was written down before."""
+    if not state.arriving:
+        return state
+    old, new = state.plan_folder, state.arriving_folder
+    gateway = next(process for process in state.processes if process.name == GATEWAY_NAME)
+    command = tuple(
+        item.replace(old, new) if item.startswith(("--plan=", "--peers=", "--links=")) else item
+        for item in gateway.command
+    )
+    return dataclasses.replace(
+        state,
+        plan=state.arriving,
+        plan_folder=new,
+        processes=(*state.others, dataclasses.replace(gateway, command=command)),
+        others=tuple(process for process in state.processes if process.name != GATEWAY_NAME),
+        arriving="",
+        arriving_folder="",
+    )
 
 
-def _with_others(state: RunState, others: tuple[ProcessState, ...]) -> RunState:
-    return dataclasses.replace(state, others=others)
+def _retire(directory: Path, state: RunState, folder: Path | None) -> None:
+    """SIGTERM to the old agents: each ends when its last request has been answered.
+
+    A gateway that died before its new plan was written down has come back with the old one: it is started once more.
+    LaunchError when it serves another plan even so; the old agents then stay.
+    """
+    if _served(directory) != state.plan:
+        gateway = next(process for process in state.processes if process.name == GATEWAY_NAME)
+        _end([read for read in running_state(directory).processes if read.name == gateway.name], 2.0)
+        if _served(directory, START_S) != state.plan:
+            raise LaunchError(f"the gateway does not serve plan {state.plan[:12]} yet; the old workers stay until then")
+    _end(state.others, DRAIN_S + 5.0)
+    _change(directory, _alone)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(processes: Iterable[ProcessState], graceful_s: float) -> None:
+    stop([process for process in map(ProcessState.process, processes) if process is not None], graceful_s)
+
+
+def _with_arrived(process: ProcessState, state: RunState) -> RunState:
+    return dataclasses.replace(state, others=(*state.others, process))
+
+
+def _alone(state: RunState) -> RunState:
+    """One plan, and none that is to take over."""
+    return dataclasses.replace(state, others=(), arriving="", arriving_folder="")
 
 
 def _change(directory: Path, change: Callable[[RunState], RunState]) -> RunState:

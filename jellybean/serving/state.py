@@ -65,6 +65,8 @@ class RunState:
     processes: tuple[ProcessState, ...] = ()
     others: tuple[ProcessState, ...] = ()  # of a plan that is to take over, or did from theirs
     keeper: ProcessState | None = None
+    arriving: str = ""  # hash of a plan that is to take over: whether it has, the gateway knows
+    arriving_folder: str = ""
 
     @property
     def plan_path(self) -> Path:
@@ -85,6 +87,11 @@ class RunState:
 def state_path(directory: Path) -> Path:
     """Where a project's run is written down."""
     return directory / STATE_FOLDER / "run.json"
+
+
+def lock_path(directory: Path) -> Path:
+    """What `up` and `apply` hold as long as they are at work."""
+    return state_folder(directory) / "up.lock"
 
 
 def read_state(directory: Path) -> RunState | None:

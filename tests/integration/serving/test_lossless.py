@@ -5,9 +5,12 @@ The counts are small here and whole under `nightly`.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -164,6 +167,65 @@ def test_a_plan_that_does_not_come_up_leaves_the_old_one_serving(directory: Path
         assert client.status().plan == before
         assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
         assert not read_state(directory).others
+
+
+def serves(directory: Path, client: Client, document: Document, workers: Sequence[str]) -> None:
+    """Gateway, state and processes are of one plan, and of that alone."""
+    until(lambda: not (read_state(directory).others or read_state(directory).arriving))
+    state = read_state(directory)
+    assert state.plan == document["hash"] == client.status().plan
+    assert {process.name for process, _ in state.alive()} == {*workers, "gateway", "keeper"}
+    assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
+
+
+def test_a_plan_that_the_gateway_took_stays_whatever_happens_to_apply(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, many = plan(directory, ("edge-1", "cloud-1")), plan(directory, REPLICAS)
+    with Client.of(directory) as client:
+        until(lambda: all_ready(client))
+
+        def late(_arrival: object) -> None:
+            until(lambda: client.status().plan == few["hash"])
+            raise LaunchError("a worker has died")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(replacing._Arrival, "_check_alive", late)
+            assert replacing.apply(directory, few)
+        serves(directory, client, few, ("edge-1", "cloud-1"))
+        (directory / "many.json").write_text(json.dumps(many))
+        code = (
+            "import json, os, sys\n"
+            "from pathlib import Path\n"
+            "from jellybean.serving import replacing\n"
+            "replacing._Arrival.take_over = lambda _: os._exit(9)\n"
+            "root = Path(sys.argv[1])\n"
+            "replacing.apply(root, json.loads((root / 'many.json').read_text()))\n"
+        )
+        assert subprocess.run([sys.executable, "-c", code, str(directory)], check=False, timeout=60).returncode == 9
+        until(lambda: read_state(directory).plan == many["hash"])
+        serves(directory, client, many, REPLICAS)
+
+
+def test_a_gateway_that_dies_while_its_plan_is_replaced_serves_the_new_one(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, many = plan(directory, ("edge-1", "cloud-1")), plan(directory, REPLICAS)
+    take_over = replacing._Arrival.take_over
+
+    def after_a_death(arrival: replacing._Arrival) -> object:
+        killed = pid(directory, "gateway")
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: pid(directory, "gateway") != killed)  # with the old plan
+        return take_over(arrival)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replacing._Arrival, "take_over", after_a_death)
+        assert replacing.apply(directory, few)
+    with Client.of(directory) as client:
+        until(lambda: all_ready(client))
+        serves(directory, client, few, ("edge-1", "cloud-1"))
+        assert replacing.apply(directory, many)
 
 
 def test_an_agent_that_can_start_no_models_ends_and_comes_back(directory: Path) -> None:
