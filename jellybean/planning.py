@@ -8,6 +8,7 @@ break an SLO is refused rather than handed on.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +35,13 @@ from jellybean_solver.solve import Solution, solve
 
 PLAN_FILE = "plan.json"
 TIGHTER = (1.0, 0.8, 0.6)  # of the p99 latency, asked of the solver in turn: simulated queues may be longer
+LONGER = (
+    3.0,
+    2.0,
+    1.5,
+    1.2,
+)  # likewise, where the gap is wide: they may be shorter too, of periodic arrivals above all
+FAR, SAME = 0.05, 1e-6  # gaps from which on that is tried; costs that are the same
 LOOSER = (0.2, 0.5, 0.8)  # of the way from the target to the cheapest plan's p99, by ratio
 BASELINE_S = 5.0  # for each figure to compare a plan to, where no time limit says otherwise
 BASELINE_SHARE = 0.25  # of the time limit
@@ -139,31 +147,60 @@ def _in_time(
     if solution.plan is None or target_s is None or (breach := latency_breach(solution.plan)) is None:
         return solution, reasons, None
     solved = partial(solve_cut, problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
-    nearest, fastest = breach.share, solution.plan
-    asked = [share * target_s for share in TIGHTER]
-    asked += [target_s * breach.share**share for share in LOOSER]  # where there is none: the nearest
-    for asked_s in asked:
-        try:
-            timely = solved(p99_s=asked_s)
-        except SolverError as error:
-            reasons = reasons or (str(error),)
-            continue
-        if timely.plan is None:
-            reasons = reasons or (timely.infeasibility.reasons if timely.infeasibility is not None else ())
-            continue
-        found = latency_breach(timely.plan)
-        if found is None:
-            return timely, (), None
-        if found.share < nearest:
-            nearest, fastest = found.share, timely.plan
-        if asked_s > target_s:
-            break
+    search = _SimulatedInTime(solved, target_s, breach.share, solution.plan)
+    found = search.run(LONGER if time_limit_s is None else ())
+    if found is not None:
+        return found, (), None
+    nearest = search.nearest
     kept = {name: rounded_up(DURATION, nearest * share * target_s) for name, share in shares(problem).items()}
     paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in kept}
     settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
     verb = "is" if len(kept) == 1 else "are"
-    told = f"nearest: {', '.join(settings)} {verb} kept by a plan for {fastest.cost.total_usd_per_h:.4g} USD/h"
-    return solution, (breach.text, *reasons, told), kept.get("")
+    told = f"nearest: {', '.join(settings)} {verb} kept by a plan for {_cost(search.fastest):.4g} USD/h"
+    return solution, (breach.text, *(reasons or search.reasons), told), kept.get("")
+
+
+class _SimulatedInTime:
+    """Asks the solver for plans under shares of a p99 and simulates them. `nearest`: the least share that one keeps."""
+
+    def __init__(self, solved: Callable[..., Solution], target_s: float, nearest: float, fastest: Plan) -> None:
+        self.solved, self.target_s, self.nearest, self.fastest = solved, target_s, nearest, fastest
+        self.first = nearest
+        self.reasons: tuple[str, ...] = ()
+
+    def run(self, longer: tuple[float, ...]) -> Solution | None:
+        """The cheapest found that keeps the p99."""
+        best = next((found for share in TIGHTER if (found := self._kept(share)) is not None), None)
+        if best is None or best.certificate is None or best.certificate.gap > FAR:
+            below = _cost(best.plan) * (1 - SAME) if best is not None and best.plan is not None else math.inf
+            best = next((found for share in longer if (found := self._kept(share, below)) is not None), best)
+        if best is None:
+            looser = (self.first**share for share in LOOSER)
+            best = next((found for share in looser if (found := self._kept(share)) is not None), None)
+        return best
+
+    def _kept(self, share: float, below_usd_per_h: float = math.inf) -> Solution | None:
+        """A solution under a share of the p99 whose plan keeps all of it, and costs less than that."""
+        try:
+            found = self.solved(p99_s=share * self.target_s)
+        except SolverError as error:
+            self.reasons = self.reasons or (str(error),)
+            return None
+        if found.plan is None:
+            self.reasons = self.reasons or (found.infeasibility.reasons if found.infeasibility is not None else ())
+            return None
+        if _cost(found.plan) >= below_usd_per_h:
+            return None
+        breach = latency_breach(found.plan)
+        if breach is None:
+            return found
+        if breach.share < self.nearest:
+            self.nearest, self.fastest = breach.share, found.plan
+        return None
+
+
+def _cost(plan: Plan) -> float:
+    return plan.cost.total_usd_per_h
 
 
 def require_plan(planned: Planned, note: str = "") -> Plan:

@@ -3,7 +3,8 @@
 What a plan's queues add (`latency.py`) is no linear function of it. But no plan is faster than without queues, so the
 joint program under the whole deadline (`latency_rows.py`) bounds the cost of every plan that keeps it. Plans come from
 the same program under deadlines that are ever shorter, each with ever more headroom where requests wait, in pools and
-on links that are all but full, step by step where a step helps most for its price. On large problems, where the program
+on links that are all but full, step by step where a step helps most for its price; before that one selection after the
+other is looked at (`selections_in_time.py`). On large problems, where the program
 is dear, one price of delay comes first (`timely_fleet.py`), and where that leads to no plan headroom around the
 cheapest one, in the worst quarter of the pools at once. The cheapest whose p99 fits is the answer, and the gap to that
 bound is stated.
@@ -15,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from jellybean_solver.assignment import Assignment
 from jellybean_solver.deadlines import share_of
 from jellybean_solver.demand import Crossings, EdgeKey, Network, Tiers
 from jellybean_solver.flows import link_uses
@@ -25,7 +27,8 @@ from jellybean_solver.latency import Latency, latency, queueing
 from jellybean_solver.latency_rows import link_s, modes, visits_per_request
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Problem, Variant
-from jellybean_solver.selection import RELATIVE, Clock
+from jellybean_solver.selection import RELATIVE, Clock, Outcome
+from jellybean_solver.selections_in_time import look_at_selections
 from jellybean_solver.stations import jobs
 from jellybean_solver.timely_fleet import PacedSearch, Planned, least_cost_in_time
 
@@ -103,6 +106,7 @@ class _Search:
         bound = first.certificate.bound
         if self._looked(first, Room()).latency.meets(self.deadline_s):
             return self._answer(bound)
+        look_at_selections(self.problem, self._value, self._looked_at, self.clock)
         for number, share in enumerate(DEADLINES):
             proposal = self._proposal(share * self.deadline_s)
             if number == 0:
@@ -250,6 +254,12 @@ class _Search:
         network = Network(with_headroom(smaller, room), no_further(self.problem, proposal))
         plan = self.solve(network, proposal)
         return self._looked(in_own_figures(self.problem, plan), room) if plan is not None else None
+
+    def _looked_at(self, network: Network, outcome: Outcome[Assignment], room: Room) -> bool:
+        plan = self.planned(network, outcome)
+        return plan is not None and self._looked(in_own_figures(self.problem, plan), room).latency.meets(
+            self.deadline_s
+        )
 
     def _looked(self, plan: Plan, room: Room) -> _Tried:
         tried = _Tried(plan, latency(plan), room)
