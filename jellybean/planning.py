@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from jellybean.documents import AnyProject, build_cuts, build_problem
 from jellybean.documents.units import DURATION, format_quantity, rounded_up
 from jellybean.errors import InfeasibleError, JellyBeanError
 from jellybean.folders import state_folder
-from jellybean.simulation import latency_breach
+from jellybean.simulation import latency_breach, latency_targets
 from jellybean_agent.errors import in_words
 from jellybean_solver.baselines import Baseline, baselines
 from jellybean_solver.cuts import Cuts, solve_cut
@@ -35,12 +35,7 @@ from jellybean_solver.solve import Solution, solve
 
 PLAN_FILE = "plan.json"
 TIGHTER = (1.0, 0.8, 0.6)  # of the p99 latency, asked of the solver in turn: simulated queues may be longer
-LONGER = (
-    3.0,
-    2.0,
-    1.5,
-    1.2,
-)  # likewise, where the gap is wide: they may be shorter too, of periodic arrivals above all
+LONGER = (2.0, 1.5, 1.2)  # likewise, where the gap is wide: simulated queues may be shorter, too
 FAR, SAME = 0.05, 1e-6  # gaps from which on that is tried; costs that are the same
 LOOSER = (0.2, 0.5, 0.8)  # of the way from the target to the cheapest plan's p99, by ratio
 BASELINE_S = 5.0  # for each figure to compare a plan to, where no time limit says otherwise
@@ -113,8 +108,23 @@ def plan_project(
         if cuts:
             whole = partial(_in_time, problem, {}, gap=gap, time_limit_s=limit_s)
             found = (_all_whole(problem, gap, limit_s, whole), *found)
+    if plan is not None:
+        found = tuple(_late_too(one, plan) for one in found)
     tell(3, 3, "done")
     return Planned(problem, solution, plan, reasons, found, solve_s, nearest_p99_s, cuts)
+
+
+def _late_too(baseline: Baseline, plan: Plan) -> Baseline:
+    """A baseline that is cheaper than a plan which must keep a p99 latency, with what it does to that latency."""
+    cost = baseline.cost_usd_per_h
+    if not latency_targets(plan) or baseline.note or cost is None or cost >= _cost(plan) * (1 - SAME):
+        return baseline
+    if baseline.plan is None:
+        return replace(baseline, status="limit_broken", note="nobody looked at its p99 latencies")
+    breach = latency_breach(baseline.plan)
+    if breach is None:
+        return baseline
+    return replace(baseline, status="limit_broken", note=breach.text.partition(" (")[0])
 
 
 def _all_whole(
@@ -173,14 +183,19 @@ class _SimulatedInTime:
         best = next((found for share in TIGHTER if (found := self._kept(share)) is not None), None)
         if best is None or best.certificate is None or best.certificate.gap > FAR:
             below = _cost(best.plan) * (1 - SAME) if best is not None and best.plan is not None else math.inf
-            best = next((found for share in longer if (found := self._kept(share, below)) is not None), best)
+            best = next(
+                (found for share in longer if (found := self._kept(share, below, near=False)) is not None), best
+            )
         if best is None:
             looser = (self.first**share for share in LOOSER)
             best = next((found for share in looser if (found := self._kept(share)) is not None), None)
         return best
 
-    def _kept(self, share: float, below_usd_per_h: float = math.inf) -> Solution | None:
-        """A solution under a share of the p99 whose plan keeps all of it, and costs less than that."""
+    def _kept(self, share: float, below_usd_per_h: float = math.inf, *, near: bool = True) -> Solution | None:
+        """A solution under a share of the p99 whose plan keeps all of it, and costs less than that.
+
+        `near`: else remember what it keeps; not where asking for just that would not find it again.
+        """
         try:
             found = self.solved(p99_s=share * self.target_s)
         except SolverError as error:
@@ -194,7 +209,7 @@ class _SimulatedInTime:
         breach = latency_breach(found.plan)
         if breach is None:
             return found
-        if breach.share < self.nearest:
+        if near and breach.share < self.nearest:
             self.nearest, self.fastest = breach.share, found.plan
         return None
 

@@ -36,6 +36,7 @@ class Baseline:
     accuracy: float | None
     selection: Mapping[str, str] | None
     note: str
+    plan: Plan | None = None  # where the rule gives one
 
     @property
     def cost_usd_per_h(self) -> float | None:
@@ -203,7 +204,7 @@ def _scored(problem: Problem, name: str, status: str, plan: Plan, evaluation: Ev
         status = "accuracy_missed"
     elif evaluation.breaches:
         status = "limit_broken"
-    return Baseline(name, status, evaluation.cost, evaluation.accuracy, plan.selection, note)
+    return Baseline(name, status, evaluation.cost, evaluation.accuracy, plan.selection, note, plan)
 
 
 def _cheapest_variants(network: Network) -> dict[str, str] | None:

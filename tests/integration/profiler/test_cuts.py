@@ -49,6 +49,9 @@ links:
 """
 
 
+pytestmark = pytest.mark.alone  # one profile, measured once, for all of them
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project that was profiled, quickly."""
@@ -178,7 +181,6 @@ def test_an_interrupted_profile_goes_on(folder: Path) -> None:
     assert all(json.loads(line)["key"] for line in lines)
 
 
-@pytest.mark.alone
 def test_served_cut_as_whole(folder: Path) -> None:
     """Pictures stay at the edge, where the tail may not run: what is answered is what the whole model says."""
     settings = ["sources.picture.stays_in=[edge]", "workers.box.memory=1 GiB"]
