@@ -12,6 +12,7 @@ import pytest
 
 from jellybean.serving import eventually as module
 from jellybean.serving.eventually import AT_ONCE, MOST_STUCK, Eventually, Key
+from jellybean.serving.fleet import Fleet
 from jellybean.serving.gateway import Gateway
 from jellybean.serving.gateway_main import _spool
 from jellybean.serving.outcomes import Outcome
@@ -129,3 +130,21 @@ def test_a_plan_that_takes_over_keeps_requests_or_is_refused(tmp_path: Path) -> 
     assert asked.status is grpc.StatusCode.NOT_FOUND
     assert long is not None
     assert long.reason == "a request's id has 257 bytes; 256 are the most"
+
+
+def test_a_gateway_ends_while_plans_before_its_own_are_let_go(tmp_path: Path) -> None:
+    view, addresses = view_of(tmp_path, Deliver.IN_TIME), {"edge-1": f"unix:{tmp_path}/e.sock"}
+
+    async def test() -> None:
+        transport = Transport("tiny", None, insecure=True)
+        links = EmulatedLinks(view.links, tmp_path / "links")
+        gateway = Gateway(view, addresses, links, transport)
+        for number in range(3):
+            own = EmulatedLinks(view.links, tmp_path / f"links-{number}")
+            fleet = Fleet(view, addresses, own, transport, on_change=lambda: None, on_gone=lambda *_: None)
+            gateway._retiring[fleet] = asyncio.create_task(gateway._retire(fleet))
+        await asyncio.sleep(0.0)  # each is under way
+        await gateway.close()
+        links.close()
+
+    asyncio.run(test())
