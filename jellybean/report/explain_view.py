@@ -250,12 +250,16 @@ def _saving(limit: Limit) -> float:
 
 def _infeasible(explained: Explained) -> RenderableType:
     found = explained.explanation.conflict
-    title = Text(f"{explained.problem.name}: no plan meets the targets", "bold red")
+    refused = explained.explanation.status == "refused"
+    what = "the cheapest plan breaks a limit" if refused else "no plan meets the targets"
+    title = Text(f"{explained.problem.name}: {what}", "bold red")
     if found is None:
         return title
     parts: list[RenderableType] = [title]
-    if explained.explanation.status == "refused":
-        parts.append(Text(f"The cheapest plan breaks a limit; a dearer one is not searched for: {found.reason}"))
+    if refused:
+        parts.append(
+            Text(f"{found.reason}; a dearer plan may keep it, which `jellybean plan` seeks and explain does not")
+        )
     elif not found.relaxations and not found.proven:
         parts.append(
             Text(f"What conflicts is not known: time ended before it was found (--time-limit). {found.reason}")

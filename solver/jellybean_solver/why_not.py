@@ -239,7 +239,11 @@ def more(change: Change) -> str:
     if delta == 0:
         text = "no more"
     else:
-        share = f" ({abs(change.share) * 100:.2g} %)" if change.share is not None else ""
+        share = (
+            f" ({abs(change.share) * 100:{'.0f' if abs(change.share) >= 1 else '.2g'}} %)"
+            if change.share is not None
+            else ""
+        )
         text = f"{abs(delta):.3g}{share} {'more' if delta > 0 else 'less'}"
     return text if high - low <= EQUAL else f"{text} (not proven: between {low:+.3g} and {high:+.3g})"
 
