@@ -129,6 +129,7 @@ def test_a_killed_agent_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in said + err
 
 
+@pytest.mark.nightly
 def test_a_bench_in_which_a_worker_dies_loses_nothing_and_says_so(tmp_path: Path) -> None:
     directory = tmp_path / "digits"
     jellybean("init", "digits", str(directory))

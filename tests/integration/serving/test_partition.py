@@ -112,6 +112,7 @@ def test_what_must_be_delivered_waits_on_disk_for_the_link(tmp_path: Path) -> No
         assert client.status().kept == 0
 
 
+@pytest.mark.nightly
 def test_a_worker_that_the_gateway_reaches_and_another_does_not_is_gone_round(tmp_path: Path) -> None:
     """The hop from edge-1 to cloud-1 alone is cut: one request a second tries it, and then goes the other way."""
     document = plan(tmp_path, Deliver.IN_TIME, "edge-1", "cloud-1")
