@@ -176,6 +176,7 @@ class _SimulatedInTime:
     def __init__(self, solved: Callable[..., Solution], target_s: float, nearest: float, fastest: Plan) -> None:
         self.solved, self.target_s, self.nearest, self.fastest = solved, target_s, nearest, fastest
         self.first = nearest
+        self.late = [fastest]  # plans known to break it
         self.reasons: tuple[str, ...] = ()
 
     def run(self, longer: tuple[float, ...]) -> Solution | None:
@@ -204,14 +205,20 @@ class _SimulatedInTime:
         if found.plan is None:
             self.reasons = self.reasons or (found.infeasibility.reasons if found.infeasibility is not None else ())
             return None
-        if _cost(found.plan) >= below_usd_per_h:
+        if _cost(found.plan) >= below_usd_per_h or any(_same(found.plan, late) for late in self.late):
             return None
         breach = latency_breach(found.plan)
         if breach is None:
             return found
+        self.late.append(found.plan)
         if near and breach.share < self.nearest:
             self.nearest, self.fastest = breach.share, found.plan
         return None
+
+
+def _same(one: Plan, other: Plan) -> bool:
+    """Whether two plans run alike, whatever is proven of them."""
+    return replace(one, certificate=other.certificate) == other
 
 
 def _cost(plan: Plan) -> float:
