@@ -96,13 +96,13 @@ class Transport:
         """After how long a stream is moved to a new connection; None: never, where no certificate can change."""
         return None if self.certificate is None else self.renew_s
 
-    def server(self, policy: Policy) -> grpc.aio.Server:
-        """A server that asks the policy before every call."""
+    def server(self, policy: Policy, *more: Any) -> grpc.aio.Server:
+        """A server that asks the policy before every call. `more`: further interceptors."""
         options = list(SERVER_OPTIONS)
         if self.certificate is not None:  # twice the age: who renews by itself is never cut off
             options += [("grpc.max_connection_age_ms", int(2e3 * self.renew_s))]
             options += [("grpc.max_connection_age_grace_ms", int(1e3 * min(_GRACE_S, 2 * self.renew_s)))]
-        return grpc.aio.server(interceptors=[_Guard(policy)], options=options, maximum_concurrent_rpcs=MAX_CALLS)
+        return grpc.aio.server(interceptors=[_Guard(policy), *more], options=options, maximum_concurrent_rpcs=MAX_CALLS)
 
     def bind(self, server: grpc.aio.Server, address: str) -> int:
         """Listen on an address; the port. PlanViewError when it is taken or not allowed."""

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import grpc
 
@@ -38,6 +39,7 @@ from jellybean_agent.messages import (
     Instruction,
     Item,
     Message,
+    Outputs,
     Path,
     Payload,
     Run,
@@ -58,6 +60,13 @@ _SWEEP_S = 1.0  # how often what is too late is dropped, whatever it waits for
 MAX_ASKED = _FULL // 2  # requests for one operator alone, so that they cannot fill the queue
 
 
+class RunOutputs(Outputs, Protocol):
+    """What a run produced for one item, and all of it."""
+
+    @property
+    def by_downstream(self) -> Mapping[str, Array]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class TensorOutputs:
     """What a run produced, as the brain asks for it."""
@@ -73,10 +82,10 @@ class TensorOutputs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class Done:
     """A finished run: what each item gets, and the sizes in which the model really ran."""
 
-    outputs: Sequence[TensorOutputs]
+    outputs: Sequence[RunOutputs]
     sizes: Sequence[int]
     busy_s: float
     late_s: float
@@ -102,7 +111,7 @@ class Figures:
         self.asked_failed = dict.fromkeys(names, 0)
         self.expired = dict.fromkeys((*names, ""), 0)
 
-    def done(self, run: Run, done: _Done) -> None:
+    def done(self, run: Run, done: Done) -> None:
         self.busy_s[run.operator] += done.busy_s
         self.late_s[run.operator] += done.late_s
         if _is_asked(run):
@@ -218,7 +227,7 @@ class Driver:
             self._forget(wire.request_id)
         else:
             try:
-                message = read_message(self._view, self._worker.operators, wire)
+                message = self._read(wire)
             except AgentError as error:
                 self._fail(wire.request_id, wire.downstream, str(error), status_of(error))
                 self._forget(wire.request_id)
@@ -231,10 +240,10 @@ class Driver:
         """The executor thread: one run after another, the next one without a detour through the event loop."""
         run = self._runs.get()
         while run is not None and not self._stopping:
-            done: _Done | AgentError
+            done: Done | AgentError
             self._under_way = (run.operator, time.monotonic())
             try:
-                done = _run(self._view.operators[run.operator], self._executors[run.operator], run.items)
+                done = self._perform(run)
             except AgentError as error:
                 done = error
             except MemoryError:
@@ -245,7 +254,7 @@ class Driver:
             self._under_way = None
             run = self._finished(run, done) or self._runs.get()
 
-    def _finished(self, run: Run, done: _Done | AgentError) -> Run | None:
+    def _finished(self, run: Run, done: Done | AgentError) -> Run | None:
         """Tell the brain, hand what is to be sent to the event loop; the next run if there is one."""
         status = grpc.StatusCode.INTERNAL
         answers: dict[str, Mapping[str, Array]] = {}
@@ -304,7 +313,7 @@ class Driver:
 
     def _send(self, worker: str, message: Message) -> None:
         try:
-            wire = write_message(self._view.hash, message)
+            wire = self._write(message)
         except AgentError as error:
             self._fail(message.request, message.upstream, str(error), status_of(error))
             self._forget(message.request)
@@ -313,6 +322,17 @@ class Driver:
         if worker != GATEWAY and (tier := self._view.workers[worker].tier) != self._worker.tier:
             due_s = self._links.reserve(self._worker.tier, tier, len(wire.tensor.data))
         self._peers[worker].put(wire, due_s, message.until)
+
+    # What `TracedDriver` does more at:
+
+    def _read(self, wire: agent_pb2.Message) -> Message:
+        return read_message(self._view, self._worker.operators, wire)
+
+    def _perform(self, run: Run) -> Done:
+        return _run(self._view.operators[run.operator], self._executors[run.operator], run.items)
+
+    def _write(self, message: Message) -> agent_pb2.Message:
+        return write_message(self._view.hash, message)
 
     def _sweep(self) -> None:
         """Drop what is too late: a gateway that died tells nobody that it has given its requests up."""
@@ -403,24 +423,24 @@ def write_message(plan: str, message: Message) -> agent_pb2.Message:
     )
 
 
-def _run(operator: OperatorView, executor: Executor, items: Sequence[Item]) -> _Done:
+def _run(operator: OperatorView, executor: Executor, items: Sequence[Item]) -> Done:
     """All items in one run of the model, or one after another where their tensors do not fit together.
 
     Of an operator that was asked for by itself: all outputs of the model, by their own names.
     """
     if items[0].route == ALONE:
         result = executor.run(items[0].inputs)
-        return _Done([TensorOutputs(result.outputs)], [1], result.busy_s, result.late_s)
+        return Done([TensorOutputs(result.outputs)], [1], result.busy_s, result.late_s)
     inputs = items[0].inputs if len(items) == 1 else stacked([item.inputs for item in items])
     if inputs is None:
         results = [executor.run(item.inputs) for item in items]
         outputs = [_by_downstream(operator, result.outputs) for result in results]
         busy_s, late_s = sum(result.busy_s for result in results), sum(result.late_s for result in results)
-        return _Done([*map(TensorOutputs, outputs)], [1] * len(items), busy_s, late_s)
+        return Done([*map(TensorOutputs, outputs)], [1] * len(items), busy_s, late_s)
     result = executor.run(inputs, len(items))
     found = _by_downstream(operator, result.outputs)
     outputs = [found] if len(items) == 1 else split(found, len(items))
-    return _Done([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s)
+    return Done([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s)
 
 
 def _by_downstream(operator: OperatorView, outputs: Mapping[str, Array]) -> dict[str, Array]:

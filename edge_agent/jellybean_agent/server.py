@@ -11,8 +11,9 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -37,7 +38,11 @@ from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
 from jellybean_agent.private_files import is_inside
 from jellybean_agent.tensors import spec
+from jellybean_agent.tracing import spans_of
 from jellybean_protos.agent.v1 import agent_pb2
+
+if TYPE_CHECKING:
+    from jellybean_agent.spans import Spans
 
 LOG = logging.getLogger("jellybean.agent")
 DRAIN_S = 30.0
@@ -122,8 +127,9 @@ class AgentService:
         links: EmulatedLinks,
         transport: Transport,
         host: Host | None = None,
+        spans: Spans | None = None,
     ) -> None:
-        self._host = host
+        self._host, self._spans = host, spans
         self.view, self.worker, self._addresses, self._links = view, worker, addresses, links
         self._transport = transport
         self.state = "loading"
@@ -145,11 +151,19 @@ class AgentService:
                 self._peers[name] = Peer(
                     name, address, sender=me, on_lost=self._lost, transport=self._transport, keeps=name == GATEWAY
                 )
-        self.driver = Driver(self.view, self.worker.name, self.executors, self._peers, self._links)
+        self.driver = self._driver_class()(self.view, self.worker.name, self.executors, self._peers, self._links)
         self._inboxes = Inboxes(self.driver.receive, lambda: self.driver is not None and self.driver.is_full)
         self.driver.on_room = self._inboxes.release
         self.state = "ready"
         await tell_health(self.health, serving=True)
+
+    def _driver_class(self) -> Callable[..., Driver]:
+        """OpenTelemetry is imported only where traces are asked for."""
+        if self._spans is None:
+            return Driver
+        from jellybean_agent.traced_driver import TracedDriver
+
+        return partial(TracedDriver, self._spans)
 
     def _lost(self, peer: str, reason: str, undelivered: Any) -> None:
         LOG.warning("lost %s: %s (%d messages)", peer or "the gateway", reason, len(undelivered))
@@ -236,6 +250,8 @@ class AgentService:
             self._host.close()
         for peer in self._peers.values():
             await peer.close()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
 
 
 async def serve(options: Options, nursery: Nursery | None = None) -> None:
@@ -258,7 +274,8 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
         worker = replace(worker, device_s=None)
     with EmulatedLinks(view.links if options.emulate else (), links_path) as links:
         host = None if nursery is None else Host(nursery, run_limit_s=options.max_run_s)
-        service = AgentService(view, worker, addresses, links, transport, host)
+        spans = spans_of("jellybean-agent", worker.name, view.name, os.environ)
+        service = AgentService(view, worker, addresses, links, transport, host, spans)
         server = transport.server(Policy(view.name, view.workers))
         server.add_generic_rpc_handlers((service.handler(),))
         server.add_generic_rpc_handlers((InferenceService(Operators(service)).handler(),))

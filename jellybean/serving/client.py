@@ -55,21 +55,28 @@ class Client:
         return cls(running_state(Path(directory)).gateway_address, timeout_s=timeout_s)
 
     def infer(
-        self, inputs: Mapping[str, Any], *, request_id: str = "", timeout_s: float | None = None
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        request_id: str = "",
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Array]:
         """One request: a tensor per source in, a tensor per sink out. RequestError when it is refused or fails.
 
         KeptError when there is no answer in time and the source has `deliver: eventually`. Such a request may be sent
-        any number of times under one id: it is served once, and the answer is the same.
+        any number of times under one id: it is served once, and the answer is the same. `headers`: W3C trace context.
         """
-        return self._answer(request_of(inputs, request_id), timeout_s)
+        return self._answer(request_of(inputs, request_id), timeout_s, headers)
 
     def answer(self, request_id: str, *, timeout_s: float | None = None) -> dict[str, Array]:
         """The answer of a request that was kept, waited for so long; KeptError when there is none yet."""
         return self._answer(gateway_pb2.InferRequest(request_id=request_id), timeout_s)
 
-    def _answer(self, request: gateway_pb2.InferRequest, timeout_s: float | None) -> dict[str, Array]:
-        response = self._call("Infer", request, timeout_s)
+    def _answer(
+        self, request: gateway_pb2.InferRequest, timeout_s: float | None, headers: Mapping[str, str] | None = None
+    ) -> dict[str, Array]:
+        response = self._call("Infer", request, timeout_s, headers)
         if response.kept:
             raise KeptError(response.request_id)
         return {name: decode(tensor) for name, tensor in response.outputs.items()}
@@ -107,13 +114,15 @@ class Client:
     ) -> None:
         self.close()
 
-    def _call(self, method: str, request: Any, timeout_s: float | None) -> Any:
+    def _call(
+        self, method: str, request: Any, timeout_s: float | None, headers: Mapping[str, str] | None = None
+    ) -> Any:
         folder = self._transport.certificate
         if folder is not None and folder.current() is not self._shown:
             self._open()  # calls under way end on the channel before it
         try:
             return getattr(self._stub, method)(
-                request, timeout=timeout_s or self._timeout_s, metadata=versions.metadata()
+                request, timeout=timeout_s or self._timeout_s, metadata=(*versions.metadata(), *(headers or {}).items())
             )
         except grpc.RpcError as error:
             raise RequestError(error.code().name, error.details() or "no details") from error

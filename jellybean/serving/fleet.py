@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc.aio
 
@@ -119,8 +120,13 @@ class Fleet:
             self.bar(route)  # this request tries it; others wait for what becomes of it
         return route
 
-    def send(self, key: str, route: int, inputs: Mapping[str, agent_pb2.Tensor], until_s: float) -> None:
-        """Begin an attempt: the sources' data to the first workers. InvalidInputError when it cannot be fanned out."""
+    def send(
+        self, key: str, route: int, inputs: Mapping[str, agent_pb2.Tensor], until_s: float, trace: Any = None
+    ) -> None:
+        """Begin an attempt: the sources' data to the first workers. InvalidInputError when it cannot be fanned out.
+
+        `trace`: of its request (`RequestTrace`), where requests are traced.
+        """
         for name in set(self.view.routes[route].values()):
             self._in_hand[name] += 1
         for source, outputs in self.view.source_outputs.items():
@@ -135,6 +141,8 @@ class Fleet:
                         tensor=tensor,
                         plan=self.view.hash,
                     )
+                    if trace is not None:
+                        trace.stamp(message)
                     worker = self.view.routes[route][operator]
                     tiers = (self.view.tier_of(source, route), self.view.workers[worker].tier)
                     due_s = self.links.reserve(*tiers, len(message.tensor.data)) if tiers[0] != tiers[1] else 0.0

@@ -389,7 +389,7 @@ class Gateway:
         key = f"{self._run}-{next(self._numbers)}"
         attempt = Attempt(key, request, fleet, route, {sink: SinkAnswer() for sink in sinks}, set(sinks))
         request.attempts[key] = self._attempts[key] = attempt
-        fleet.send(key, route, request.inputs, request.until_s)
+        fleet.send(key, route, request.inputs, request.until_s, request.trace)
 
     def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """An attempt leads nowhere any more; `outcome`: why, unless it was answered."""

@@ -6,10 +6,12 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -30,7 +32,11 @@ from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import serve_metrics
 from jellybean_agent.plan_view import PlanView, read_plan
 from jellybean_agent.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
+from jellybean_agent.tracing import spans_of
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
+
+if TYPE_CHECKING:
+    from jellybean_agent.spans import Spans
 
 LOG = logging.getLogger("jellybean.gateway")
 
@@ -49,23 +55,30 @@ async def serve(given: argparse.Namespace) -> None:
     stop = stop_event()
     with EmulatedLinks(() if given.no_emulation else view.links, given.links) as links:
         known = set(view.workers)
-        workers = transport.server(Policy(view.name, known))
-        clients = transport.server(Policy(view.name, known, plain=Role.CLIENT))
+        spans = spans_of("jellybean-gateway", "gateway", view.name, os.environ)
+        workers = transport.server(Policy(view.name, known), *_takes_traces(spans))
+        clients = transport.server(Policy(view.name, known, plain=Role.CLIENT), *_takes_traces(spans))
         transport.bind(workers, given.listen or addresses[GATEWAY])
         address = addresses[GATEWAY]
         if given.port is not None:
             address = f"{given.host}:{transport.bind(clients, f'{given.host}:{given.port}')}"
-        emulate = not given.no_emulation
         limits = {"max_in_hand": given.max_in_hand, "timeout_s": given.timeout_s}
-        gateway = Gateway(
-            view, addresses, links, transport, known=known, spool=_spool(given.spool, view), emulate=emulate, **limits
+        gateway = _gateway_class(spans)(
+            view,
+            addresses,
+            links,
+            transport,
+            known=known,
+            spool=_spool(given.spool, view),
+            emulate=not given.no_emulation,
+            **limits,
         )
         inference = InferenceService(Workflow(gateway))
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         _add_deliver(workers, gateway)
         for server in (workers, clients):
             _add_client_services(server, gateway, inference, healthy)
-        async with _http(inference, given.http_port):
+        async with _http(inference, given.http_port, traced=spans is not None):
             await tell_health(healthy, serving=False)
             no_health = await serve_health(given.health_port, healthy)
             following = asyncio.create_task(_follow(gateway, healthy))
@@ -86,9 +99,28 @@ async def serve(given: argparse.Namespace) -> None:
                 if enrolment is not None:
                     await enrolment.stop(0.5)
                 await gateway.close()
+                if spans is not None:
+                    await asyncio.to_thread(spans.close)
                 await no_health()
                 await clients.stop(1.0)
                 await workers.stop(0.1)
+
+
+def _gateway_class(spans: Spans | None) -> Callable[..., Gateway]:
+    """OpenTelemetry is imported only where traces are asked for."""
+    if spans is None:
+        return Gateway
+    from jellybean.serving.traced_gateway import TracedGateway
+
+    return partial(TracedGateway, spans)
+
+
+def _takes_traces(spans: Spans | None) -> list[grpc.aio.ServerInterceptor]:  # type: ignore[type-arg]
+    if spans is None:
+        return []
+    from jellybean_agent.spans import TakesTraces
+
+    return [TakesTraces()]
 
 
 def _spool(path: Path | None, view: PlanView) -> Spool | None:
@@ -132,13 +164,13 @@ def _add_client_services(server: grpc.aio.Server, gateway: Gateway, inference: I
     reflect(server, "jellybean.gateway.v1.Gateway")
 
 
-def _http(inference: InferenceService, port: int) -> contextlib.AbstractAsyncContextManager[None]:
+def _http(inference: InferenceService, port: int, *, traced: bool) -> contextlib.AbstractAsyncContextManager[None]:
     """The HTTP server, where one is asked for: what it needs is only installed with the extra `http`."""
     if port == 0:
         return contextlib.nullcontext()
     from jellybean.serving.inference_http import serve_http
 
-    return serve_http(inference, port)
+    return serve_http(inference, port, traced=traced)
 
 
 async def _follow(gateway: Gateway, servicer: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 
@@ -38,6 +39,7 @@ class Request:
     attempts: dict[str, Attempt] = field(default_factory=dict)
     tries: int = 0
     lost: str = ""  # why the last attempt was
+    trace: Any = None  # where requests are traced: a RequestTrace
 
 
 @dataclass(slots=True)

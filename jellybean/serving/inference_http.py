@@ -37,9 +37,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @contextlib.asynccontextmanager
-async def serve_http(service: InferenceService, port: int) -> AsyncIterator[None]:
+async def serve_http(service: InferenceService, port: int, *, traced: bool = False) -> AsyncIterator[None]:
     """Serve on 127.0.0.1:`port` meanwhile. PlanViewError when the port is taken."""
-    runner = web.AppRunner(application(service), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    app = application(service)
+    if traced:
+        app.middlewares.append(web.middleware(_take_trace))
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
@@ -77,6 +80,14 @@ async def _only_this_machine(request: web.Request, handler: Handler) -> web.Stre
     host = request.host.rpartition(":")[0] or request.host
     if host not in _HOSTS:
         return _error(403, f"host {host[:60]!r} is not this machine: ask {' or '.join(_HOSTS)}")
+    return await handler(request)
+
+
+async def _take_trace(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Remember what the client says of its span."""
+    from jellybean_agent.spans import CARRIER, HEADERS
+
+    CARRIER.set({key: request.headers[key] for key in HEADERS if key in request.headers})
     return await handler(request)
 
 

@@ -37,7 +37,7 @@ class Failure(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., operator: _Optional[str] = ..., reason: _Optional[str] = ..., status: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("request_id", "route", "upstream", "downstream", "path", "tensor", "failure", "plan", "left_s")
+    __slots__ = ("request_id", "route", "upstream", "downstream", "path", "tensor", "failure", "plan", "left_s", "trace")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class Message(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     route: int
     upstream: str
@@ -56,7 +57,20 @@ class Message(_message.Message):
     failure: Failure
     plan: str
     left_s: float
-    def __init__(self, request_id: _Optional[str] = ..., route: _Optional[int] = ..., upstream: _Optional[str] = ..., downstream: _Optional[str] = ..., path: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., plan: _Optional[str] = ..., left_s: _Optional[float] = ...) -> None: ...
+    trace: Trace
+    def __init__(self, request_id: _Optional[str] = ..., route: _Optional[int] = ..., upstream: _Optional[str] = ..., downstream: _Optional[str] = ..., path: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., plan: _Optional[str] = ..., left_s: _Optional[float] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
+
+class Trace(_message.Message):
+    __slots__ = ("parent", "state", "request_id", "sent_unix_ns")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SENT_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    parent: str
+    state: str
+    request_id: str
+    sent_unix_ns: int
+    def __init__(self, parent: _Optional[str] = ..., state: _Optional[str] = ..., request_id: _Optional[str] = ..., sent_unix_ns: _Optional[int] = ...) -> None: ...
 
 class Credit(_message.Message):
     __slots__ = ("messages", "draining")

@@ -1,0 +1,130 @@
+"""Spans of requests by OpenTelemetry, sent as OTLP. Imported only where traces are configured (`tracing.py`).
+
+The gateway's span of a request is the root, or a child of the client's. Messages carry the context of who sent them:
+the receiver makes a span `hop` of its way, and from there `queue` and `compute`; what a run sends on is a child of its
+`compute`. Times between machines are by their own clocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import grpc.aio
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Span, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import Link, SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from jellybean_protos.agent.v1 import agent_pb2
+
+CARRIER: ContextVar[Mapping[str, str]] = ContextVar("carrier")  # the W3C headers of the call under way
+HEADERS = ("traceparent", "tracestate")
+_MAX_LINKS = 32
+_MAX_WAY_NS = 3600 * 10**9  # no message is under way for longer
+_FLUSH_MS = 2000
+_PROPAGATOR = TraceContextTextMapPropagator()
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+
+
+class Spans:
+    """Makes the spans of one process. `close` sends what is left."""
+
+    def __init__(self, service: str, instance: str, workflow: str, environment: Mapping[str, str]) -> None:
+        about = {"service.instance.id": instance, "service.namespace": workflow}
+        if not environment.get("OTEL_SERVICE_NAME"):
+            about["service.name"] = service
+        self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(_exporter(environment)))
+        self._tracer = self._provider.get_tracer("jellybean")
+
+    def begin(
+        self,
+        name: str,
+        parent: Context | None,
+        attributes: Mapping[str, str | int],
+        *,
+        at_ns: int | None = None,
+        kind: SpanKind = SpanKind.INTERNAL,
+        links: Sequence[Context] = (),
+    ) -> Span | None:
+        """A span that has begun, a root without `parent`; None when it is not sampled."""
+        span = self._tracer.start_span(
+            name,
+            parent if parent is not None else Context(),
+            kind,
+            {f"jellybean.{key}": value for key, value in attributes.items()},
+            [Link(trace.get_current_span(link).get_span_context()) for link in links[:_MAX_LINKS]],
+            at_ns,
+        )
+        return span if isinstance(span, Span) and span.is_recording() else None
+
+    def hop(self, wire: agent_pb2.Message, attributes: Mapping[str, str | int]) -> tuple[Context, int] | None:
+        """The span of a message that has arrived just now: its context, and now; None when it is not traced."""
+        parent = _PROPAGATOR.extract({"traceparent": wire.trace.parent, "tracestate": wire.trace.state}, Context())
+        now_ns = time.time_ns()
+        if not trace.get_current_span(parent).get_span_context().is_valid:
+            return None
+        sent_ns = min(max(wire.trace.sent_unix_ns, now_ns - _MAX_WAY_NS), now_ns)
+        about = {"request_id": wire.trace.request_id, "upstream": wire.upstream, **attributes}
+        span = self.begin("hop", parent, about, at_ns=sent_ns, kind=SpanKind.CONSUMER)
+        if span is None:
+            return None
+        span.end(now_ns)
+        return context_of(span), now_ns
+
+    def close(self) -> None:
+        """Send what is left, for a moment; takes the calling thread."""
+        self._provider.force_flush(_FLUSH_MS)
+        self._provider.shutdown()
+
+
+class TakesTraces(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Remembers the W3C headers of a call for who makes its span."""
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        CARRIER.set({key: str(value) for key, value in details.invocation_metadata or () if key in HEADERS})
+        return await continuation(details)
+
+
+def parent_of_call() -> Context:
+    """What the client of the call under way said of its span; empty when he said nothing."""
+    return _PROPAGATOR.extract(CARRIER.get({}), Context())
+
+
+def context_of(span: Span) -> Context:
+    return trace.set_span_in_context(span, Context())
+
+
+def sent(context: Context, request_id: str) -> agent_pb2.Trace:
+    """For a message that leaves now."""
+    found: dict[str, str] = {}
+    _PROPAGATOR.inject(found, context)
+    return agent_pb2.Trace(
+        parent=found["traceparent"],
+        state=found.get("tracestate", ""),
+        request_id=request_id,
+        sent_unix_ns=time.time_ns(),
+    )
+
+
+def fail(span: Span, reason: str) -> None:
+    """The span ends as an error."""
+    span.set_status(StatusCode.ERROR, reason[:500])
+    span.end()
+
+
+def _exporter(environment: Mapping[str, str]) -> SpanExporter:
+    protocol = next(filter(None, map(environment.get, _PROTOCOLS)), "grpc")
+    if protocol == "http/protobuf":
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+
+        return HttpExporter()
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+
+    return GrpcExporter()
