@@ -6,13 +6,13 @@ import argparse
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from jellybean_agent import logs
 from jellybean_agent.channels import RENEW_S
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, in_words
 from jellybean_agent.hosts import RUN_LIMIT_S, Nursery
@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = [f"--{name}" for name in _NEEDED if given[name] is None]
     if joining["join"] is None and missing:
         parser.error(f"the following arguments are required: {', '.join(missing)} (or --join)")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     name = given["worker"] or "jellybean-agent"
+    logs.configure(name, given.pop("log_format"), given.pop("log_level"))
     try:
         with contextlib.ExitStack() as stack:
             nursery: Nursery | None = None
@@ -116,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-run-s", type=float, default=RUN_LIMIT_S, help="a run that takes longer is ended")
     parser.add_argument("--model-memory-mib", type=int, help="most that models may take (default: half of all)")
     parser.add_argument("--drain-s", type=float, default=DRAIN_S, help="seconds that a drain may take")
+    logs.add_options(parser)
     return parser
 
 

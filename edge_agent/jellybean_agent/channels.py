@@ -7,6 +7,7 @@ only, and only when that is asked for by name (`--insecure`).
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ from google.protobuf.message import DecodeError
 from jellybean_agent.certificates import CertificateFolder
 from jellybean_agent.errors import PlanViewError, StatusError
 from jellybean_agent.identity import Identity, Policy, Role, identities
+from jellybean_agent.logs import about
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.tensors import MAX_MESSAGE_BYTES
 
+LOG = logging.getLogger("jellybean.channels")
 RENEW_S = 300.0  # a connection lives as long, so that a certificate that was replaced, or taken away, counts after it
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -201,6 +204,7 @@ def _guarded(handler: Any, method: str, policy: Policy) -> Any:
             policy.check(method, context)
             return request if parse is None else parse(request)
         except StatusError as error:
+            LOG.warning("refused: %s", error, extra=about(method=method, status=error.status.name))
             await context.abort(error.status, str(error))  # which raises
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no request of {method}")

@@ -31,6 +31,7 @@ from jellybean_agent.errors import (
 )
 from jellybean_agent.executor import Executor
 from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.logs import about
 from jellybean_agent.messages import (
     ALONE,
     GATEWAY,
@@ -325,6 +326,9 @@ class Driver:
 
     # What `TracedDriver` does more at:
 
+    def _trace_id(self, request: str) -> str:
+        return ""
+
     def _read(self, wire: agent_pb2.Message) -> Message:
         return read_message(self._view, self._worker.operators, wire)
 
@@ -363,6 +367,8 @@ class Driver:
             if not answer.done():
                 answer.set_exception(StatusError(status, f"operator {operator}: {reason}"))
             return
+        text, trace = "failed: %s", self._trace_id(request)
+        LOG.warning(text, reason, extra=_about(request, operator, self._worker.name, trace, status))
         failure = agent_pb2.Failure(
             worker=worker or self._worker.name, operator=operator, reason=reason, status=int(status.value[0])
         )
@@ -379,6 +385,10 @@ class Driver:
 
 def _nothing() -> None:
     pass
+
+
+def _about(request: str, operator: str, worker: str, trace: str, status: grpc.StatusCode) -> dict[str, dict[str, str]]:
+    return about(request_id=request, operator=operator, worker=worker, trace_id=trace, status=status.name)
 
 
 def _is_asked(run: Run) -> bool:

@@ -10,6 +10,8 @@ import grpc
 class AgentError(Exception):
     """Root of the agent's errors; its text is one clear line for a person."""
 
+    is_logged = False  # whether a line of the log has said it already
+
 
 class TransientError(AgentError):
     """Trying again later may help: a peer is gone, a worker is about to leave."""

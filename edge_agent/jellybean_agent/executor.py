@@ -216,7 +216,7 @@ def _load(path: Path, sha256: str, *, accelerated: bool) -> ort.InferenceSession
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what fails is said once, by us
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     available = ort.get_available_providers()

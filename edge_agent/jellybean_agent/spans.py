@@ -101,6 +101,10 @@ def context_of(span: Span) -> Context:
     return trace.set_span_in_context(span, Context())
 
 
+def trace_id_of(context: Context) -> str:
+    return f"{trace.get_current_span(context).get_span_context().trace_id:032x}"
+
+
 def sent(context: Context, request_id: str) -> agent_pb2.Trace:
     """For a message that leaves now."""
     found: dict[str, str] = {}

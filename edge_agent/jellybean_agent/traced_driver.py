@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,14 @@ from opentelemetry.context import Context
 from jellybean_agent.driver import Done, Driver, RunOutputs
 from jellybean_agent.errors import AgentError
 from jellybean_agent.messages import Item, Message, Payload, Run
-from jellybean_agent.spans import Spans, context_of, fail, sent
+from jellybean_agent.spans import Spans, context_of, fail, sent, trace_id_of
 from jellybean_agent.tensors import Array
 from jellybean_protos.agent.v1 import agent_pb2
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Span
+
+_REMEMBERED = 4096  # requests
 
 
 @dataclass(slots=True)
@@ -55,6 +58,7 @@ class TracedDriver(Driver):
 
     def __init__(self, spans: Spans, *arguments: Any) -> None:
         self._spans = spans
+        self._trace_ids: OrderedDict[str, str] = OrderedDict()  # of the last requests, for the log
         super().__init__(*arguments)
 
     def _read(self, wire: agent_pb2.Message) -> Message:
@@ -63,7 +67,13 @@ class TracedDriver(Driver):
             return message
         if (found := self._spans.hop(wire, self._about(message.downstream))) is None:
             return message
+        self._trace_ids[wire.request_id] = trace_id_of(found[0])
+        if len(self._trace_ids) > _REMEMBERED:
+            self._trace_ids.popitem(last=False)
         return replace(message, payload=_Traced(message.payload, found[0], wire.trace.request_id, found[1]))
+
+    def _trace_id(self, request: str) -> str:
+        return self._trace_ids.get(request, "")
 
     def _perform(self, run: Run) -> Done:
         began_ns = time.time_ns()

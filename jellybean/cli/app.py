@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -49,6 +49,10 @@ Overrides = Annotated[
     typer.Option("--set", metavar="PATH=VALUE", help="Override a value, e.g. --set slo.accuracy=57. May be repeated."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+LogFormat = Annotated[
+    Literal["text", "json"] | None,
+    typer.Option(help="Lines of the processes' logs; default: the environment's JELLYBEAN_LOG, or text."),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import typer
 from PIL import Image, UnidentifiedImageError
 
-from jellybean.cli.app import Directory, Json, Overrides, app, example
+from jellybean.cli.app import Directory, Json, LogFormat, Overrides, app, example
 from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say, warn
 from jellybean.cli.current import plan_of
 from jellybean.cli.documents import check
@@ -48,6 +49,7 @@ def up(
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Loopback port for the gateway's Prometheus metrics; 0 for none.")
     ] = 0,
+    log_format: LogFormat = None,
 ) -> None:
     """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
     if is_shared(directory):
@@ -56,6 +58,8 @@ def up(
             f"{directory}: a plan of several workflows can be made and simulated, but is not served yet; "
             f"to serve one of them by a plan of its own: jellybean up {one}"
         )
+    if log_format is not None:
+        os.environ["JELLYBEAN_LOG"] = log_format  # of every process of the run, those started again too
     project = load_project(directory, overrides or ())
     face: dict[str, Any] = {
         "port": port,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import math
 import time
 import uuid
@@ -34,10 +35,12 @@ from jellybean_agent.driver import read_path
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_from_number, status_of
 from jellybean_agent.identity import caller
 from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.logs import about
 from jellybean_agent.plan_view import PlanView, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
+LOG = logging.getLogger("jellybean.gateway")
 MAX_IN_HAND = 1024
 MAX_BYTES_IN_HAND = 2**30  # of inputs, which are kept for another try
 TIMEOUT_S = 60.0
@@ -47,6 +50,10 @@ _POLL_S = 0.02
 _TELL_S = 0.05  # before a client's deadline, at most: or he never learns why there was no answer
 ANSWERED_IDS = 65_536  # of clients, that are remembered
 MAX_ID_BYTES = 256
+_OF_CLIENTS = (  # their doing, and so no warning here
+    *(grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS),
+    *(grpc.StatusCode.NOT_FOUND, grpc.StatusCode.CANCELLED),
+)
 
 
 class Gateway:
@@ -126,11 +133,14 @@ class Gateway:
         """
         if len(request_id.encode()) > MAX_ID_BYTES:
             reason = f"a request's id has {len(request_id.encode())} bytes; {MAX_ID_BYTES} are the most"
-            return Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason), {}
+            refused = Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason)
+            self._log(refused)
+            return refused, {}
         if self._eventually is not None and (self.view.eventually or (request_id and not inputs)):
             return await self._infer_eventually(self._eventually, inputs, left_s, Key(who, request_id))
         key = Key(who, request_id) if request_id else None
         began = time.monotonic()
+        outcome: Outcome | None
         outputs: Mapping[str, agent_pb2.Tensor] = {}
         size = sum(len(tensor.data) for tensor in inputs.values())
         try:
@@ -145,6 +155,8 @@ class Gateway:
                 outcome, outputs = await self._serve(inputs, left_s, key)
             finally:
                 self._bytes -= size
+        else:
+            self._log(outcome, request_id)
         self.figures.count(outcome, time.monotonic() - began)
         return outcome, outputs
 
@@ -167,6 +179,8 @@ class Gateway:
         except AgentError as error:
             outcome = Outcome(status_of(error), str(error))
             self.figures.refused += outcome.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+        if outcome is not None and not outcome.kept:
+            self._log(outcome, key.id)
         if outcome is None or not outcome.kept:
             self.figures.count(outcome, time.monotonic() - began)
         return outcome, outputs
@@ -356,8 +370,22 @@ class Gateway:
                 self._ids.discard(key)
             del self._requests[request]
             self._waiting.pop(request, None)
+            if isinstance(found, Outcome):
+                self._log(found, key.id if key is not None else "", request)
             for attempt in list(request.attempts.values()):
                 self._end(attempt, found if isinstance(found, Outcome) else None)
+
+    def _log(self, outcome: Outcome, request_id: str = "", request: Request | None = None) -> None:
+        """The one line of a request that was refused or failed."""
+        attempts = ", ".join(request.attempts) if request is not None else ""
+        level = logging.INFO if outcome.status in _OF_CLIENTS else logging.WARNING
+        text = "a request was refused: %s" if request is None else "a request failed: %s"
+        trace, status = self._trace_id(request), outcome.status.name
+        fields = about(request_id=request_id, attempts=attempts, trace_id=trace, status=status)
+        LOG.log(level, text, outcome.reason, extra=fields)
+
+    def _trace_id(self, _request: Request | None) -> str:
+        return ""  # `TracedGateway` knows
 
     def _late(self, request: Request, timeout_s: float) -> str:
         within = f"within {timeout_s:.3g} s"
@@ -406,6 +434,7 @@ class Gateway:
         self._end(attempt, Outcome(grpc.StatusCode.UNAVAILABLE, reason))
         if request.done.done():
             return
+        LOG.info("an attempt was lost: %s", reason, extra=about(attempts=attempt.key, trace_id=self._trace_id(request)))
         request.lost = reason
         if request.tries >= MAX_TRIES:
             reason += f" (tried {request.tries} times)"

@@ -21,6 +21,7 @@ from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
 from jellybean.serving.gateway_metrics import GatewayCollector
 from jellybean.serving.spool import Spool
 from jellybean.serving.workflow import Workflow
+from jellybean_agent import logs
 from jellybean_agent.channels import RENEW_S, Transport, make_transport
 from jellybean_agent.errors import AgentError, PlanViewError
 from jellybean_agent.health_port import serve_health
@@ -213,8 +214,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-in-hand", type=int, default=MAX_IN_HAND)
     parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S)
     parser.add_argument("--drain-s", type=float, default=DRAIN_S)
+    logs.add_options(parser)
     given = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure("gateway", given.log_format, given.log_level)
     try:
         asyncio.run(serve(given))
     except AgentError as error:

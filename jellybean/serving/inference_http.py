@@ -17,7 +17,8 @@ from aiohttp import web
 
 from jellybean.serving.inference_json import plain, read_request, write_response
 from jellybean_agent.errors import AgentError, InvalidInputError, PlanViewError, in_words, status_of
-from jellybean_agent.inference.service import InferenceService
+from jellybean_agent.inference.service import InferenceService, log_refusal
+from jellybean_agent.logs import about
 from jellybean_agent.tensors import MAX_MESSAGE_BYTES
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
@@ -79,7 +80,9 @@ def application(service: InferenceService) -> web.Application:
 async def _only_this_machine(request: web.Request, handler: Handler) -> web.StreamResponse:
     host = request.host.rpartition(":")[0] or request.host
     if host not in _HOSTS:
-        return _error(403, f"host {host[:60]!r} is not this machine: ask {' or '.join(_HOSTS)}")
+        reason = f"host {host[:60]!r} is not this machine: ask {' or '.join(_HOSTS)}"
+        LOG.info("refused: %s", reason, extra=about(status=403))
+        return _error(403, reason)
     return await handler(request)
 
 
@@ -96,7 +99,8 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except AgentError as error:
-        refusal = _STATUS.get(status_of(error), 500), str(error)
+        log_refusal(error)
+        return _error(_STATUS.get(status_of(error), 500), str(error))
     except UnicodeEncodeError:
         refusal = 400, "text in the request is no Unicode: half a character"
     except web.HTTPRequestEntityTooLarge:
@@ -106,6 +110,7 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception:  # the server's boundary: this call fails, the gateway goes on
         LOG.exception("an HTTP request failed unexpectedly")
         refusal = 500, "failed unexpectedly: the gateway's log says why"
+    LOG.info("refused: %s", refusal[1], extra=about(status=refusal[0]))
     return _error(*refusal)
 
 

@@ -22,6 +22,7 @@ import psutil
 from jellybean.serving.errors import AlreadyRunningError, ServingError
 from jellybean.serving.processes import Child, describe, spawn, told
 from jellybean.serving.state import ProcessState, RunState, lock_path, locked, read_state, state_path, write_state
+from jellybean_agent import logs
 
 LOG = logging.getLogger("jellybean.keeper")
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
@@ -178,7 +179,7 @@ def _recover(directory: Path) -> None:
 
 def main() -> None:
     """`python -m jellybean.serving.keeper DIR RUN`."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure("keeper")
     Keeper(Path(sys.argv[1]), sys.argv[2]).run()
 
 

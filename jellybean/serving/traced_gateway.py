@@ -14,7 +14,7 @@ from jellybean.serving.eventually import Tensors
 from jellybean.serving.gateway import MAX_ID_BYTES, Gateway
 from jellybean.serving.in_hand import Attempt, Request
 from jellybean.serving.outcomes import Outcome
-from jellybean_agent.spans import Spans, context_of, fail, parent_of_call, sent
+from jellybean_agent.spans import Spans, context_of, fail, parent_of_call, sent, trace_id_of
 from jellybean_protos.agent.v1 import agent_pb2
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class RequestTrace:
 
     @property
     def trace_id(self) -> str:
-        return f"{self.span.get_span_context().trace_id:032x}"
+        return trace_id_of(self._context)
 
     def stamp(self, message: agent_pb2.Message) -> None:
         message.trace.CopyFrom(sent(self._context, self._request_id))
@@ -90,6 +90,10 @@ class TracedGateway(Gateway):
             request.trace.span.add_event("attempt", {"jellybean.key": key, "jellybean.route": attempt.route})
         if not request.attempts:
             request.trace.span.add_event("waits for a route")
+
+    def _trace_id(self, request: Request | None) -> str:
+        trace = request.trace if request is not None else _TRACE.get()
+        return trace.trace_id if trace is not None else ""
 
     def _lost(self, attempt: Attempt, reason: str) -> None:
         if attempt.request.trace is not None:

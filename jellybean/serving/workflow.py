@@ -81,5 +81,7 @@ class Workflow:
         """As any other request; clients' ids are not ours, so two requests of one id may be in hand."""
         outcome, outputs = await self._gateway.infer(inputs, timeout_s)
         if outcome is not None:
-            raise StatusError(outcome.status, outcome.reason)
+            error = StatusError(outcome.status, outcome.reason)
+            error.is_logged = True  # by the gateway
+            raise error
         return outputs

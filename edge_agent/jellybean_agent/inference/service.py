@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
 from jellybean_agent.inference.models import Model, Served, find, ports
 from jellybean_agent.inference.tensors import NAMES, inputs_of, outputs_of
+from jellybean_agent.logs import about
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 LOG = logging.getLogger("jellybean.inference")
@@ -215,6 +216,12 @@ def _unary(kind: type[Message], answer: Answer) -> Any:
     return grpc.unary_unary_rpc_method_handler(handle)  # bytes in, bytes out
 
 
+def log_refusal(error: AgentError) -> None:
+    """One line for a call that gets an error instead of an answer, unless it was said already."""
+    if not error.is_logged:
+        LOG.info("refused: %s", str(error)[:_MAX_REASON], extra=about(status=status_of(error).name))
+
+
 def _refused(reason: str) -> Any:
     async def handle(_data: bytes, context: Any) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, reason)
@@ -223,7 +230,8 @@ def _refused(reason: str) -> Any:
 
 
 def _told(error: AgentError) -> tuple[grpc.StatusCode, str]:
-    """What a client learns of an error."""
+    """What a client learns of an error, and the log."""
+    log_refusal(error)
     return status_of(error), str(error)[:_MAX_REASON]
 
 

@@ -1,0 +1,78 @@
+"""What a process logs, and how a line looks: for people, or as JSON for machines. Standard logging underneath.
+
+What a line is about (request, operator, worker, ...) is given to the logger as `extra=about(...)`. No tensor's content
+is ever logged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
+_VARIABLES = ("JELLYBEAN_LOG", "JELLYBEAN_LOG_LEVEL")
+_FIELDS = "fields"
+
+
+def about(**fields: Any) -> dict[str, dict[str, Any]]:
+    """`extra` of a line: what it is about, without what is empty."""
+    return {_FIELDS: {name: value for name, value in fields.items() if value not in (None, "")}}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """--log-format and --log-level."""
+    parser.add_argument("--log-format", choices=FORMATS, help=f"lines of the log (default: {_VARIABLES[0]}, or text)")
+    parser.add_argument("--log-level", choices=LEVELS, help=f"least that is logged (default: {_VARIABLES[1]}, or info)")
+
+
+def configure(process: str, log_format: str | None = None, level: str | None = None) -> None:
+    """Log to stderr from now on. Where an argument is None, the environment says it; else text from `info` up."""
+    found_format = _chosen(log_format, _VARIABLES[0], FORMATS, "text")
+    found_level = _chosen(level, _VARIABLES[1], LEVELS, "info")
+    handler = logging.StreamHandler()
+    handler.setFormatter(Json(process) if found_format == "json" else Text("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=found_level.upper(), handlers=[handler], force=True)
+    for name, known, used in ((_VARIABLES[0], FORMATS, log_format), (_VARIABLES[1], LEVELS, level)):
+        given = os.environ.get(name)
+        if used is None and given and given not in known:
+            logging.getLogger("jellybean.log").warning("%s=%s is none of %s", name, given[:40], ", ".join(known))
+
+
+def _chosen(given: str | None, variable: str, known: tuple[str, ...], default: str) -> str:
+    found = given or os.environ.get(variable) or default
+    return found if found in known else default
+
+
+class Text(logging.Formatter):
+    """A line for people; what it is about stands at its end."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        fields: Mapping[str, Any] = getattr(record, _FIELDS, {})
+        return super().formatMessage(record) + "".join(f" {name}={value}" for name, value in fields.items())
+
+
+class Json(logging.Formatter):
+    """One JSON object a line."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": self._process,
+            "message": record.getMessage(),
+            **getattr(record, _FIELDS, {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from jellybean_agent import logs
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch):
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def logged(monkeypatch: pytest.MonkeyPatch, *arguments: str | None, **environment: str) -> str:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    logs.configure("edge-1", *arguments)
+    log = logging.getLogger("test")
+    log.debug("too much")
+    log.warning("it is\n%s", "so", extra=logs.about(request_id="r 1", worker="", trace_id=None))
+    return stream.getvalue()
+
+
+def test_a_line_for_people_says_what_it_is_about_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = logged(monkeypatch)
+    assert found.endswith("WARNING it is\nso request_id=r 1\n")
+    assert "too much" not in found
+
+
+def test_a_line_for_machines_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = logged(monkeypatch, JELLYBEAN_LOG="json").splitlines()
+    found = json.loads(line)
+    assert found.pop("time").endswith("+00:00")
+    assert found == {
+        "level": "warning",
+        "logger": "test",
+        "process": "edge-1",
+        "message": "it is\nso",
+        "request_id": "r 1",
+    }
+
+
+def test_the_command_line_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = logged(monkeypatch, "text", "debug", JELLYBEAN_LOG="json", JELLYBEAN_LOG_LEVEL="error")
+    assert "DEBUG too much" in found
+
+
+def test_a_format_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "JELLYBEAN_LOG=xml is none of text, json" in logged(monkeypatch, JELLYBEAN_LOG="xml")
