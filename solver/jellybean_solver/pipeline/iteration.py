@@ -19,6 +19,7 @@ import numpy as np
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.layers import LayerGraph
+from jellybean_solver.pipeline.narrowing import Outlines, spread
 from jellybean_solver.pipeline.spans import Spans
 from jellybean_solver.pipeline.stages import Level, Stage
 
@@ -212,25 +213,13 @@ def least_iteration(
     """Seconds, stages and how many cuts were looked at: fewer of the cheapest ones where all are too many."""
     spans = Spans(graph, cuts)
     for most in (spans.size, *FEWER_CUTS):
-        own = spans if most >= spans.size else Spans(graph, _spread(spans, most))
+        own = spans if most >= spans.size else Spans(graph, spread(Outlines(graph, cuts), most))
         patience = MOST_STATES if most > FEWER_CUTS[-1] else math.inf
         try:
             return *Iteration(own, levels, microbatches, patience).solve(), own.size
         except TooManyError:
             continue
     raise AssertionError("the last try has no limit")
-
-
-def _spread(spans: Spans, most: int) -> list[int]:
-    """The cut that sends least out of each of so many equal parts of the work, and the two ends."""
-    done_s = spans.both_s[0] / max(spans.both_s[0, -1], 1e-300)
-    parts = np.minimum((done_s * most).astype(int), most - 1)
-    best: dict[int, int] = {}
-    for cut in range(1, spans.size - 1):
-        part = int(parts[cut])
-        if part not in best or spans.crossing[cut] < spans.crossing[best[part]]:
-            best[part] = cut
-    return [spans.cuts[cut] for cut in sorted({0, spans.size - 1, *best.values()})]
 
 
 def _keep(front: list[_Rest], new: _Rest) -> None:

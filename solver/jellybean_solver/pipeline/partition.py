@@ -9,6 +9,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.iteration import least_iteration
 from jellybean_solver.pipeline.layers import MOST_CUTS, LayerGraph, cuts
+from jellybean_solver.pipeline.narrowing import narrowed
 from jellybean_solver.pipeline.slowest import LeastMemory, SlowestStage, StageCost, paper_cost, summed_cost
 from jellybean_solver.pipeline.spans import Spans
 from jellybean_solver.pipeline.stages import Level, Partition, Stage
@@ -54,6 +55,8 @@ def partition(
     NothingFitsError, with how much would do, where memory is too small.
     """
     _check(graph, levels, objective, limit, microbatches)
+    if objective in STAGE_COSTS:
+        return _slowest(graph, levels, objective, limit, most_cuts)
     sets, complete = cuts(graph, 0 if objective == "balance" else most_cuts)
     spans = Spans(graph, sets)
     rounds = microbatches or 1
@@ -62,15 +65,28 @@ def partition(
         complete, sets = complete and looked == len(sets), sets[:looked]
     elif objective == "alpa":
         best, stages = Submeshes(spans, levels, rounds, limit).solve()
-    elif objective == "balance":
+    else:
         best, stages = Straight(spans, *_alike(levels), latency=False, sent=False).solve()
         complete = True
-    else:
-        best, stages = SlowestStage(spans, levels, STAGE_COSTS[objective], limit).solve()
-    if limit is not None and not math.isfinite(best):
+    if not math.isfinite(best):
         raise NothingFitsError(_too_small(spans, levels, limit, objective))
-    per_round = rounds if objective in ITERATIONS else 1
-    bound = best if complete else min(best, per_round * _bound(graph, levels))
+    bound = best if complete else min(best, rounds * _bound(graph, levels))
+    return Partition(best, bound, stages, len(sets), objective)
+
+
+def _slowest(
+    graph: LayerGraph, levels: Sequence[Level], objective: str, limit: DeviceLimit | None, most_cuts: int
+) -> Partition:
+    """The slowest stage is fastest. All cuts stand behind the answer, though few of them are looked at in pairs."""
+    sets, complete = cuts(graph, most_cuts, free_idle=limit is None)
+    cost = STAGE_COSTS[objective]
+    spans, known_s, all_of_them = narrowed(
+        graph, sets, levels, lambda few, most_s: SlowestStage(few, levels, cost, limit, most_s).solve()[0]
+    )
+    best, stages = SlowestStage(spans, levels, cost, limit, known_s).solve()
+    if not math.isfinite(best):
+        raise NothingFitsError(_too_small(spans, levels, limit, objective))
+    bound = best if complete and all_of_them else min(best, _bound(graph, levels))
     return Partition(best, bound, stages, len(sets), objective)
 
 
@@ -127,7 +143,9 @@ def _bound(graph: LayerGraph, levels: Sequence[Level]) -> float:
     return sum(layer.both_s for layer in graph.layers) / math.prod(level.count for level in levels)
 
 
-def _too_small(spans: Spans, levels: Sequence[Level], limit: DeviceLimit, objective: str) -> str:
+def _too_small(spans: Spans, levels: Sequence[Level], limit: DeviceLimit | None, objective: str) -> str:
+    if limit is None:
+        raise AssertionError("without a limit everything fits")
     asked = f"no partition fits into {limit.limit_bytes:,.0f} bytes a device under {limit.schedule}"
     if objective not in STAGE_COSTS:
         return f"{asked}: take larger devices, more of them, or smaller micro-batches"

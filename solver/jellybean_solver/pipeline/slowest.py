@@ -10,7 +10,7 @@ workers share the sum of gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -73,22 +73,49 @@ class _Table:
 
 
 class SlowestStage:
-    """The program for one graph, topology, cost and memory limit."""
+    """The program for one graph, topology, cost and memory limit. `most_s`: one that is known to be reached."""
 
     def __init__(
-        self, spans: Spans, levels: Sequence[Level], stage_cost: StageCost, limit: DeviceLimit | None = None
+        self,
+        spans: Spans,
+        levels: Sequence[Level],
+        stage_cost: StageCost,
+        limit: DeviceLimit | None = None,
+        most_s: float = math.inf,
     ) -> None:
         self.spans, self.levels, self.stage_cost, self.limit = spans, levels, stage_cost, limit
-        self.seconds = np.where(spans.outside, np.inf, spans.both_s)
+        self.most_s = most_s
         self.work = spans.both_s  # what a stage's replicas share at best
+        self.seconds = np.where(spans.outside, np.inf, self.work)
+        self.least_s = self.seconds  # of one worker, without what depends on where it stands
         self.crossing = spans.crossing
         self._tables: dict[tuple[int, Context], _Table] = {}
 
     def solve(self) -> tuple[float, tuple[Stage, ...]]:
         """Seconds per micro-batch, infinite where no partition fits into memory, and the stages."""
         top, whole = len(self.levels) - 1, (0, self.spans.size - 1)
-        best = float(self._table(top, Context()).times[whole])
-        return best, self._stages(whole, top, Context()) if math.isfinite(best) else ()
+        for allowed_s in self._limits():
+            self._tables.clear()
+            wanted = np.full((self.spans.size, self.spans.size), -np.inf)
+            wanted[whole] = allowed_s
+            self._fill(top, {Context(): wanted})
+            best = float(self._tables[top, Context()].times[whole])
+            if best <= allowed_s:
+                return best, self._stages(whole, top, Context()) if math.isfinite(best) else ()
+        raise AssertionError("the last limit is none")
+
+    def _limits(self) -> Iterator[float]:
+        """Ever more seconds that a partition may take, until one is found; a stage takes no less than its layers' work
+        over its workers, so the less is allowed, the fewer cuts are of interest."""
+        if math.isfinite(self.most_s):
+            yield self.most_s * (1 + 1e-9)
+        elif len(self.levels) == 1:
+            least = float(self.work[0, -1]) / self.levels[0].count
+            slack = FIRST_SLACK
+            while least > 0 and slack < MOST_SLACK:
+                yield least * (1 + slack)
+                slack *= SLACKER
+        yield math.inf
 
     def _inner(self, level: int) -> int:
         """Workers of one group below a level."""
@@ -101,7 +128,7 @@ class SlowestStage:
     def _times(self, level: int, context: Context, at: Block) -> Floats:
         """Seconds of spans on one replica of a stage of a level, infinite where they do not fit."""
         if level:
-            return self._table(level - 1, context).times[at]
+            return self._tables[level - 1, context].times[at]
         if self.limit is None:
             return self.seconds[at]
         most = self.limit.limit_bytes * (1 + 1e-12)
@@ -114,69 +141,94 @@ class SlowestStage:
     def _cost(self, level: int, after: int, replicas: int, own: Context, at: Block = ALL) -> Floats:
         """Seconds of spans (a block of them) as a stage of so many replicas, `after` groups being left for the rest."""
         inside = self._context(own, after, replicas, level)
-        parameters = self.spans.parameters[at] / self._inner(level)
-        seconds = self._times(level, inside, at)
-        found = self.stage_cost(seconds, parameters, replicas, self.levels[level].bandwidth)
-        return np.where(self.spans.outside[at], np.inf, found)
+        seconds = self._times(level, inside, at)  # infinite outside
+        return self.stage_cost(seconds, self._parameters(level, at), replicas, self.levels[level].bandwidth)
 
-    def _table(self, level: int, context: Context) -> _Table:
-        key = (level, context)
-        if key not in self._tables:
-            top = level == len(self.levels) - 1
-            self._tables[key] = self._narrowed(level, context) if top else self._filled(level, context)
-        return self._tables[key]
+    def _parameters(self, level: int, at: Block) -> Floats:
+        """Bytes per worker of a group."""
+        found: Floats = self.spans.parameters[at] / self._inner(level) if level else self.spans.parameters[at]
+        return found
 
-    def _filled(self, level: int, context: Context) -> _Table:
-        """All spans of a level below the top."""
-        costs: dict[tuple[int, int], Floats] = {}
+    def _fill(self, level: int, wanted: dict[Context, Floats]) -> None:
+        """The tables of a level, in each context for the spans of interest: where seconds allowed are not below 0.
+        The lower levels come first."""
+        if level:
+            below: dict[Context, Floats] = {}
+            for context, allowed_s in wanted.items():
+                for end, windows, most_s in self._ends(level, allowed_s):
+                    self._want(end, level, context, windows, most_s, below)
+            self._fill(level - 1, below)
+        for context, allowed_s in wanted.items():
+            table = _Table.empty(self.spans.size, self.levels[level].count)
+            for end, windows, most_s in self._ends(level, allowed_s):
+                self._to(end, level, partial(self._cost_of, level, context), windows, most_s, table)
+            self._tables[level, context] = table
 
-        def cost(after: int, replicas: int, at: Block) -> Floats:
-            key = (after if self.limit is not None else 0, replicas)
-            if key not in costs:
-                costs[key] = self._cost(level, after, replicas, context)
-            return costs[key][at]
+    def _ends(self, level: int, allowed_s: Floats) -> Iterator[tuple[int, list[Places], float]]:
+        """Ends of the spans of interest; by groups used behind them, the cuts of interest; and the most that is
+        allowed. Work before and behind a cut must be done by the workers there in time."""
+        count, size = self.levels[level].count, self._inner(level)
+        groups = np.arange(count + 1)[:, None]
+        for end in np.flatnonzero((allowed_s >= 0).any(axis=0)).tolist():
+            own = allowed_s[:, end]
+            starts = np.flatnonzero(own >= 0)
+            most_s = float(own.max())
+            if math.isinf(most_s):
+                cuts = np.flatnonzero(~self.spans.outside[:, end])
+                yield end, [np.append(cuts, end)] * (count + 1), most_s
+                continue
+            behind = np.where(self.spans.outside[:, end], np.inf, self.work[:, end])
+            behind[end] = 0.0
+            before = np.full(self.spans.size, np.inf)  # seconds of one group, over those allowed
+            for seconds in np.unique(own[starts]).tolist():
+                rows = starts[own[starts] == seconds]
+                least = self.least_s[rows].min(axis=0)
+                least[rows] = 0.0
+                before = np.minimum(before, least / max(seconds, 1e-300))
+            near = 1 + 1e-9
+            fits = (behind <= groups * size * most_s * near) & (before <= (count - groups) * size * near)
+            yield end, [np.flatnonzero(row) for row in fits], most_s
 
-        table = _Table.empty(self.spans.size, self.levels[level].count)
-        for end in range(1, self.spans.size):
-            cuts = np.arange(end + 1)  # no cut behind the end lies inside it
-            self._to(end, level, cost, [cuts] * (self.levels[level].count + 1), table)
-        return table
-
-    def _narrowed(self, level: int, context: Context) -> _Table:
-        """The whole model. A stage takes no less than its layers' work over its workers, so a cut is of interest only
-        where the work before and behind it can be done in the time allowed; more is allowed until a partition is found.
-        """
-        count, last = self.levels[level].count, self.spans.size - 1
-        behind = self.work[:, last]  # of each cut
-        workers = self._inner(level) * np.arange(count + 1)
-        least, slack = behind[0] / workers[-1], FIRST_SLACK
-        allowed = least * (1 + slack) if least > 0 else np.inf
-        while True:
-            near = allowed * (1 + 1e-9)
-            most = workers[:, None] * near if math.isfinite(near) else np.full((count + 1, 1), np.inf)
-            fits = (behind <= most) & (behind[0] - behind <= most[::-1])
-            table = _Table.empty(self.spans.size, count)
-            self._to(last, level, partial(self._cost_of, level, context), [np.flatnonzero(row) for row in fits], table)
-            best = float(table.times[0, last])
-            if best <= near or np.isinf(allowed):
-                return table
-            slack *= SLACKER
-            wider = least * (1 + slack) if slack < MOST_SLACK else np.inf
-            allowed = best if math.isfinite(best) else wider
+    def _want(
+        self,
+        end: int,
+        level: int,
+        context: Context,
+        windows: Sequence[Places],
+        most_s: float,
+        below: dict[Context, Floats],
+    ) -> None:
+        """Note which spans of the level below are stages of this one, and how long they may take."""
+        for used in range(1, self.levels[level].count + 1):
+            for m in range(1, used + 1):
+                rows, stops = windows[used], windows[used - m]
+                if not len(rows) or not len(stops):
+                    continue
+                at = _block(rows, stops)
+                inside = self._context(context, used - m, m, level)
+                if inside not in below:
+                    below[inside] = np.full((self.spans.size, self.spans.size), -np.inf)
+                least, bandwidth = self.least_s[at] / self._inner(level), self.levels[level].bandwidth
+                hopeful = self.stage_cost(least, self._parameters(level, at), m, bandwidth) <= most_s
+                hopeful &= ~self.spans.outside[at]
+                below[inside][at] = np.maximum(below[inside][at], np.where(hopeful, m * most_s, -np.inf))
 
     def _cost_of(self, level: int, own: Context, after: int, replicas: int, at: Block) -> Floats:
         return self._cost(level, after, replicas, own, at)
 
-    def _to(self, end: int, level: int, cost: Costs, cuts: Sequence[Places], table: _Table) -> None:
+    def _to(self, end: int, level: int, cost: Costs, cuts: Sequence[Places], most_s: float, table: _Table) -> None:
         """Best seconds from each cut to `end`, and how, by groups used; `cuts`: those of interest, likewise."""
         count, bandwidth = self.levels[level].count, self.levels[level].bandwidth
+        done, stage_s = self.work[0], self._inner(level) * most_s * (1 + 1e-9)  # what one group does at most
         begun, following = np.full((2, count + 1, self.spans.size), np.inf)
         following[0, end] = 0.0
         for used in range(1, count + 1):
             for m in range(1, used + 1):
+                if not len(cuts[used]):
+                    continue
                 rest = following[used - m][cuts[used - m]]
-                kept = np.isfinite(rest)
-                if not kept.any() or not len(cuts[used]):
+                kept = np.isfinite(rest) & (done[cuts[used - m]] <= done[cuts[used]].max() + m * stage_s)
+                if not kept.any():
                     continue
                 stops = cuts[used - m][kept]
                 whole = np.maximum(cost(used - m, m, _block(cuts[used], stops)), rest[None, kept])
@@ -192,7 +244,7 @@ class SlowestStage:
         table.times[:, end] = begun.min(axis=0)
 
     def _stages(self, span: tuple[int, int], level: int, context: Context) -> tuple[Stage, ...]:
-        table, (start, end) = self._table(level, context), span
+        table, (start, end) = self._tables[level, context], span
         left = int(table.used[span])
         how, found = table.first, []
         while start != end:
@@ -213,6 +265,7 @@ class LeastMemory(SlowestStage):
         super().__init__(spans, levels, lambda held, *_: held, limit)
         self.crossing = np.zeros_like(spans.crossing)
         self.work = np.zeros_like(self.seconds)
+        self.least_s = np.where(spans.outside, np.inf, 0.0)
 
     def _times(self, level: int, context: Context, at: Block) -> Floats:
         if level or self.limit is None:

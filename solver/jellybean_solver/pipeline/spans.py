@@ -10,6 +10,26 @@ import numpy.typing as npt
 from jellybean_solver.pipeline.layers import LayerGraph
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+def held_layers(graph: LayerGraph, cuts: Sequence[int]) -> Bools:
+    """By cut and layer."""
+    width = -(-len(graph.layers) // 8)
+    packed = np.frombuffer(b"".join(cut.to_bytes(width, "little") for cut in cuts), np.uint8).reshape(len(cuts), width)
+    return np.unpackbits(packed, axis=1, count=len(graph.layers), bitorder="little").astype(np.bool_)
+
+
+def crossing_bytes(graph: LayerGraph, held: Bools) -> Floats:
+    """What each cut's layers send to the others: each output once, whoever reads it."""
+    found = np.zeros(len(held))
+    readers: list[list[int]] = [[] for _ in graph.layers]
+    for up, down in graph.edges:
+        readers[up].append(down)
+    for index, own in enumerate(readers):
+        if own:
+            found += graph.layers[index].activation_bytes * (held[:, index] & ~held[:, own].all(axis=1))
+    return found
 
 
 class Spans:
@@ -22,10 +42,9 @@ class Spans:
     def __init__(self, graph: LayerGraph, cuts: Sequence[int]) -> None:
         self.cuts, self.size = cuts, len(cuts)
         self._layers = range(len(graph.layers))
-        held = np.array([[cut >> index & 1 for index in self._layers] for cut in cuts], dtype=np.float64)
-        sizes = held.sum(axis=1)
-        inside = (held @ held.T == sizes[:, None]) & (sizes[:, None] < sizes[None, :])
-        self.outside = ~inside
+        held = held_layers(graph, cuts)
+        shared, sizes = held.astype(np.float32), held.sum(axis=1)
+        self.outside = (shared @ shared.T != sizes[:, None]) | (sizes[:, None] >= sizes[None, :])
 
         def between(figures: Sequence[float]) -> Floats:
             sums = held @ np.array(figures)
@@ -36,7 +55,7 @@ class Spans:
         self.backward_s = between([layer.backward_s for layer in graph.layers])
         self.parameters = between([layer.parameter_bytes for layer in graph.layers])
         self.activations = between([layer.activation_bytes for layer in graph.layers])
-        self.crossing = np.array([graph.crossing_bytes(cut) for cut in cuts])
+        self.crossing = crossing_bytes(graph, held)
 
     @property
     def both_s(self) -> Floats:
