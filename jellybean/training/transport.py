@@ -1,0 +1,114 @@
+"""Moves stages' outputs and gradients between ranks while these compute.
+
+Per other rank one thread sends and one receives. Receivers always take what comes, so no order of actions that the
+simulator can finish stands still here: nobody waits to send. Headers go over gloo; what they announce over the
+device's own backend (NCCL on GPUs), posted only when its sender is known to have it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+
+from jellybean.training.errors import TrainingError
+from jellybean.training.messages import HEADER, Key, Tensors, decode, encode, goodbye, parts_of
+
+_HEADER_TAG, _TENSOR_TAG = 1, 2
+
+
+class Transport:
+    """Of one rank. `peers`: the other ranks that it exchanges messages with; both sides must name each other.
+
+    `headers`, `tensors`: process groups that hold all of them; None is the default group.
+    """
+
+    def __init__(
+        self,
+        peers: Iterable[int],
+        device: torch.device,
+        *,
+        compress: str = "none",
+        headers: dist.ProcessGroup | None = None,
+        tensors: dist.ProcessGroup | None = None,
+    ) -> None:
+        self._device, self._compress, self._headers, self._tensors = device, compress, headers, tensors
+        self._arrived: dict[Key, Tensors] = {}
+        self._changed = threading.Condition()
+        self._failure: BaseException | None = None
+        self._outboxes: dict[int, queue.SimpleQueue[tuple[Key, Tensors] | None]] = {}
+        self._threads: list[threading.Thread] = []
+        for peer in sorted(set(peers)):
+            self._outboxes[peer] = queue.SimpleQueue()
+            for run in (self._send_all, self._receive_all):
+                thread = threading.Thread(target=self._guarded, args=(run, peer), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def send(self, peer: int, key: Key, tensors: Tensors) -> None:
+        """Hand over tensors that nobody writes to any more. Returns at once."""
+        self._raise()
+        self._outboxes[peer].put((key, tensors))
+
+    def take(self, key: Key) -> Tensors:
+        """What was sent under a key; waits for it. TrainingError when a rank is gone."""
+        with self._changed:
+            while key not in self._arrived:
+                self._raise()
+                self._changed.wait()
+            return self._arrived.pop(key)
+
+    def close(self) -> None:
+        """Say goodbye to the peers and wait for theirs. Every rank does so."""
+        for outbox in self._outboxes.values():
+            outbox.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            raise TrainingError(f"another rank went away or fell silent: {self._failure}") from self._failure
+
+    def _guarded(self, run: object, peer: int) -> None:
+        try:
+            run(peer)  # type: ignore[operator]
+        except Exception as error:  # noqa: BLE001  # whatever a backend raises; told to the rank's own thread
+            with self._changed:
+                self._failure = self._failure or error
+                self._changed.notify_all()
+
+    def _send_all(self, peer: int) -> None:
+        outbox = self._outboxes[peer]
+        while (message := outbox.get()) is not None:
+            key, tensors = message
+            parts = parts_of(tensors, self._compress)
+            dist.send(encode(key, parts), peer, self._headers, _HEADER_TAG)
+            for tensor, part in zip(tensors, parts, strict=True):
+                if tensor is not None and part is not None and tensor.numel():
+                    dist.send(tensor.detach().to(part.sent).contiguous(), peer, self._tensors, _TENSOR_TAG)
+        dist.send(goodbye(), peer, self._headers, _HEADER_TAG)
+
+    def _receive_all(self, peer: int) -> None:
+        header = torch.empty(HEADER, dtype=torch.int64)
+        while True:
+            dist.recv(header, peer, self._headers, _HEADER_TAG)
+            told = decode(header)
+            if told is None:
+                return
+            key, parts = told
+            found: list[torch.Tensor | None] = []
+            for part in parts:
+                if part is None:
+                    found.append(None)
+                    continue
+                tensor = torch.empty(part.shape, dtype=part.sent, device=self._device)
+                if tensor.numel():
+                    dist.recv(tensor, peer, self._tensors, _TENSOR_TAG)
+                found.append(tensor.to(part.own))
+            with self._changed:
+                self._arrived[key] = tuple(found)
+                self._changed.notify_all()

@@ -1,0 +1,141 @@
+"""What ranks are asked to do: train a chain by a schedule and tell the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from jellybean.training.interpreter import Interpreter, Record, peers_of
+from jellybean.training.stage import Settings, Stage
+from jellybean.training.sums import make_groups
+from jellybean.training.transport import Transport
+from jellybean.training.updates import Updates, refuse_ties
+from jellybean_solver.pipeline.schedule import Schedule
+from jellybean_solver.pipeline.schedules import make_schedule
+from tests.integration.training.nets import Chain, batches, cut_evenly, loss
+
+Batches = list[tuple[torch.Tensor, torch.Tensor]]
+LR, MOMENTUM = 0.01, 0.5
+
+
+@dataclass(frozen=True)
+class Given:
+    """A feed of given micro-batches of one replica; `counted`: samples of each micro-batch's update."""
+
+    own: Batches
+    counted: list[int]
+
+    def inputs(self, microbatch: int) -> tuple[torch.Tensor, ...]:
+        return (self.own[microbatch][0],)
+
+    def target(self, microbatch: int) -> torch.Tensor:
+        return self.own[microbatch][1]
+
+    def factor(self, microbatch: int) -> float:
+        return len(self.own[microbatch][0]) / self.counted[microbatch]
+
+    def seed(self, microbatch: int, stage: int) -> int:
+        return 1000 * microbatch + stage
+
+
+@dataclass(frozen=True)
+class Train:
+    """Iterations of a schedule on a chain. `sizes[iteration][replica]`: of its micro-batches."""
+
+    name: str
+    devices: int
+    sizes: list[list[list[int]]]
+    chunks: int | None = None
+    tied: bool = True
+    norm: bool = False
+    clip: float | None = None
+    recompute: bool = False
+    compress: str = "none"
+    precision: torch.dtype | None = None
+    dropout: float = 0.0
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
+    options: dict[str, Any] = field(default_factory=lambda: {"lr": LR, "momentum": MOMENTUM})
+
+    @property
+    def schedule(self) -> Schedule:
+        return make_schedule(self.name, self.devices, len(self.sizes[0][0]), self.chunks)
+
+    def chain(self) -> Chain:
+        return Chain(tied=self.tied, norm=self.norm, dropout=self.dropout)
+
+    def data(self, iteration: int) -> list[Batches]:
+        """Of every replica."""
+        return [batches(100 * iteration + replica, sizes) for replica, sizes in enumerate(self.sizes[iteration])]
+
+    def feed(self, iteration: int, replica: int) -> Given:
+        period, every = self.schedule.period, self.sizes[iteration]
+        sums = [sum(sum(own[first : first + period]) for own in every) for first in range(0, len(every[0]), period)]
+        counted = [sums[number // period] for number in range(len(every[replica]))]
+        return Given(self.data(iteration)[replica], counted)
+
+    def __call__(self, rank: int) -> dict[str, Any] | None:
+        schedule, replicas = self.schedule, len(self.sizes[0])
+        chain = self.chain()
+        cut = cut_evenly(chain, schedule.stages, (torch.zeros(3, 6, dtype=torch.float64),))
+        refuse_ties(schedule, cut.tied)
+        groups = make_groups(schedule, replicas, cut.tied)
+        headers = dist.new_group(list(range(replicas * self.devices)), backend="gloo")
+        replica, device = divmod(rank, self.devices)
+        if replica >= replicas:
+            return None
+        settings = Settings(self.precision, self.recompute)
+        held = {
+            (stage, pipe): Stage(module, settings, loss if stage == schedule.stages - 1 else None)
+            for pipe, places in enumerate(schedule.device_of)
+            for stage, module in enumerate(cut.stages)
+            if places[stage] == device
+        }
+        updates = Updates(
+            held,
+            lambda own: self.optimizer(own, **self.options),
+            groups,
+            flushes=schedule.flushes,
+            tied=cut.tied,
+            clip=self.clip,
+            counts=replica == 0,
+        )
+        first = replica * self.devices
+        transport = Transport(
+            peers_of(schedule, device, first), torch.device("cpu"), compress=self.compress, headers=headers
+        )
+        interpreter = Interpreter(schedule, held, transport, updates, device=device, first_rank=first)
+        told: list[Record] = []
+        weights = []
+        for iteration in range(len(self.sizes)):
+            told.append(interpreter.run(self.feed(iteration, replica)))
+            weights.append(
+                {
+                    name: value.detach().clone()
+                    for stage in held.values()
+                    for name, value in stage.versions.parameters.items()
+                }
+            )
+        transport.close()
+        return {
+            "weights": weights,
+            "buffers": {n: b.clone() for s in held.values() for n, b in s.module.named_buffers()},
+            "losses": [{m: float(v) for m, v in record.losses.items()} for record in told],
+            "norms": [record.norm for record in told],
+            "versions": {copy: stage.versions.most for copy, stage in held.items()},
+            "left": sum(stage.live for stage in held.values()),
+        }
+
+
+def merged(found: list[dict[str, Any] | None], iteration: int = -1) -> dict[str, torch.Tensor]:
+    """All ranks' weights; where several have one, they must agree."""
+    weights: dict[str, torch.Tensor] = {}
+    for own in found:
+        for name, value in (own["weights"][iteration] if own else {}).items():
+            if name in weights and not torch.allclose(weights[name], value, rtol=1e-12, atol=1e-14):
+                raise AssertionError(f"ranks disagree on {name} by {(weights[name] - value).abs().max()}")
+            weights[name] = value
+    return weights

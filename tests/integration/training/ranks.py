@@ -1,0 +1,58 @@
+"""Real processes that run schedules: one start for many cases. Results come back by rank and case."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+Case = Callable[[int], Any]  # rank -> result
+
+
+def run_ranks(world: int, cases: Sequence[Case], seconds: float = 200.0) -> list[list[Any]]:
+    """`found[case][rank]`. Cases are run in order by all ranks; the first error ends the run and is raised."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "tests.integration.training.cases"])
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            context.Process(target=_rank, args=(rank, world, port, list(cases), folder), daemon=True)
+            for rank in range(world)
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(seconds)
+        stuck = [rank for rank, process in enumerate(ranks) if process.is_alive()]
+        for process in ranks:
+            process.kill()
+            process.join()
+        errors = [path.read_text() for path in sorted(Path(folder).glob("*.error"))]
+        if errors or stuck:
+            raise AssertionError(f"ranks {stuck} stand still\n" + "\n".join(errors))
+        by_rank = [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(world)]
+    return [[own[number] for own in by_rank] for number in range(len(cases))]
+
+
+def _rank(rank: int, world: int, port: int, cases: list[Case], folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    try:
+        dist.init_process_group("gloo", rank=rank, world_size=world)
+        found = [case(rank) for case in cases]
+        torch.save(found, Path(folder) / f"{rank}.pt")
+        dist.barrier()
+        dist.destroy_process_group()
+    except Exception:  # noqa: BLE001  # told to whoever waits, as text
+        (Path(folder) / f"{rank}.error").write_text(f"rank {rank}\n{traceback.format_exc()}")
+        os._exit(1)

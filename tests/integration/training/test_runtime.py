@@ -1,0 +1,142 @@
+"""Every schedule trains right: synchronous ones as one device does, asynchronous ones by their own update rule."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean_solver.pipeline.memory import memory  # noqa: E402
+from jellybean_solver.pipeline.schedules import SCHEDULES  # noqa: E402
+from tests.integration.training.cases import Train, merged  # noqa: E402
+from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.integration.training.reference import in_sequence, one_device, relative_error  # noqa: E402
+
+EXACT = 1e-5
+ASYNCHRONOUS = ("pipedream", "pipedream-vertical", "pipedream-2bw", "wpipe")
+SYNCHRONOUS = tuple(name for name in SCHEDULES if name not in ASYNCHRONOUS)
+UNEVEN = [[[3, 1, 4, 2]], [[2, 2, 1, 5]]]  # two iterations of different batch sizes
+UPDATES = 50
+
+
+def _asynchronous(name: str, devices: int, **more: object) -> Train:
+    """Fifty updates in one go."""
+    period = 1 if name.startswith("pipedream") and name != "pipedream-2bw" else devices
+    return Train(name, devices, [[[1 + m % 3 for m in range(UPDATES * period)]]], tied=False, **more)
+
+
+SYNC = {
+    (name, devices): Train(name, devices, UNEVEN, chunks=2 if name == "interleaved" and devices == 4 else None)
+    for name in SYNCHRONOUS
+    for devices in (2, 4)
+}
+ASYNC = {(name, devices): _asynchronous(name, devices) for name in ASYNCHRONOUS for devices in (2, 4)}
+MORE = {
+    "replicas": Train("1f1b", 2, [[[3, 1, 4, 2], [1, 2, 2, 6]]]),
+    "replicas-chimera": Train("chimera", 2, [[[3, 1, 4, 2], [1, 2, 2, 6]]]),
+    "clip": Train("zb-v", 4, UNEVEN, clip=0.5),
+    "clip-replicas": Train("chimera", 2, [[[3, 1, 4, 2], [1, 2, 2, 6]]], clip=0.5),
+    "recompute": Train("1f1b", 4, UNEVEN, recompute=True),
+    "recompute-split": Train("zb-h1", 2, UNEVEN, recompute=True),
+    "norm": Train("gpipe", 4, [[[3, 2, 4, 2]], [[2, 2, 3, 5]]], norm=True),
+    "norm-recompute": Train("1f1b", 2, [[[3, 2, 4, 2]], [[2, 2, 3, 5]]], norm=True, recompute=True),
+    "one": Train("1f1b", 1, UNEVEN),
+    "few": Train("1f1b", 4, [[[5, 2]]]),
+    "adam": Train("zb-v", 2, UNEVEN, optimizer=torch.optim.AdamW, options={"lr": 0.01}),
+}
+ASYNC_MORE = {
+    "replicas": Train("pipedream-2bw", 2, [[[1, 2] * 10, [2, 2] * 10]], tied=False),
+    "adam": Train("wpipe", 2, [[[1, 2] * 10]], tied=False, optimizer=torch.optim.Adam, options={"lr": 0.01}),
+    "recompute": Train("pipedream", 4, [[[1, 2] * 10]], tied=False, recompute=True),
+}
+DROPOUT = {recompute: Train("1f1b", 2, UNEVEN, dropout=0.4, recompute=recompute) for recompute in (False, True)}
+COMPRESSED = Train("1f1b", 4, [UNEVEN[0]], compress="bfloat16")
+
+
+@pytest.fixture(scope="module")
+def found():
+    """All cases in one start of four ranks."""
+    groups = [SYNC, ASYNC, MORE, ASYNC_MORE, DROPOUT, {"compressed": COMPRESSED}]
+    cases = [case for group in groups for case in group.values()]
+    results = iter(run_ranks(4, cases))
+    return [{key: next(results) for key in group} for group in groups]
+
+
+def _start(train: Train) -> dict[str, torch.Tensor]:
+    return {name: value.detach() for name, value in train.chain().named_parameters(remove_duplicate=False)}
+
+
+def _equals_one_device(train: Train, results) -> None:
+    expected, start = one_device(train), _start(train)
+    for iteration, weights in enumerate(expected):
+        got = merged(results, iteration)
+        assert set(got) >= set(dict(train.chain().named_parameters()))
+        assert relative_error(got, weights, start) <= EXACT, iteration
+        if iteration == 0 and train.optimizer is torch.optim.SGD:  # one plain step: the gradient itself
+            assert relative_error(got, weights, start) <= 1e-9
+    assert all(own["left"] == 0 for own in results if own)
+
+
+@pytest.mark.parametrize("case", SYNC, ids=str)
+def test_synchronous_equals_one_device(found, case):
+    _equals_one_device(SYNC[case], found[0][case])
+
+
+@pytest.mark.parametrize("case", MORE)
+def test_with_more_equals_one_device(found, case):
+    _equals_one_device(MORE[case], found[2][case])
+    if case == "norm":
+        chain = MORE[case].chain()
+        for x, _ in [batch for iteration in range(2) for batch in MORE[case].data(iteration)[0]]:
+            chain(x)
+
+
+def _rule(name: str, devices: int):
+    """Which weights an update's gradients are of, from the papers (not from the schedule's own text)."""
+    return {
+        "pipedream": lambda stage, update: max(0, update - (devices - 1 - stage)),
+        "pipedream-vertical": lambda stage, update: max(0, update - (devices - 1)),
+        "pipedream-2bw": lambda stage, update: max(0, update - 1),
+        "wpipe": lambda stage, update: update if stage >= devices else max(0, update - 1),
+    }[name]
+
+
+def _equals_rule(train: Train, results) -> None:
+    schedule = train.schedule
+    expected = in_sequence(train, schedule.period, schedule.stages, _rule(train.name, train.devices))
+    assert relative_error(merged(results), expected, _start(train)) <= EXACT
+
+
+@pytest.mark.parametrize("case", ASYNC, ids=str)
+def test_asynchronous_equals_its_rule_in_sequence(found, case):
+    """Fifty updates, float64."""
+    train, results = ASYNC[case], found[1][case]
+    _equals_rule(train, results)
+    for device, own in enumerate(memory(train.schedule)):
+        for stage in own.stages:
+            assert results[device]["versions"][stage.stage, stage.pipe] == stage.weight_versions
+
+
+@pytest.mark.parametrize("case", ASYNC_MORE)
+def test_asynchronous_with_more_equals_its_rule(found, case):
+    _equals_rule(ASYNC_MORE[case], found[3][case])
+
+
+def test_the_rules_differ():
+    """So that no test above passes for the wrong rule."""
+    train = _asynchronous("pipedream", 4)
+    rules = [_rule(name, 4) for name in ("pipedream", "pipedream-vertical", "pipedream-2bw")]
+    ends = [in_sequence(train, 1, 4, rule) for rule in rules]
+    assert relative_error(ends[0], ends[1], _start(train)) > 100 * EXACT
+    assert relative_error(ends[0], ends[2], _start(train)) > 100 * EXACT
+
+
+def test_recomputation_draws_the_same_dropout(found):
+    plain, again = merged(found[4][False]), merged(found[4][True])
+    assert relative_error(again, plain, _start(DROPOUT[False])) <= EXACT
+    assert relative_error(plain, one_device(SYNC["1f1b", 2])[-1], _start(DROPOUT[False])) > 0.01  # some was dropped
+
+
+def test_compressed_traffic_is_near(found):
+    error = relative_error(merged(found[5]["compressed"]), one_device(COMPRESSED)[0], _start(COMPRESSED))
+    assert 1e-6 < error < 0.05
