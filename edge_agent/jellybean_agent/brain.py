@@ -113,6 +113,10 @@ class Brain:
         """Items that wait, the running ones not counted."""
         return sum(map(len, self._queues.values()))
 
+    def queued_by_operator(self) -> dict[str, int]:
+        """As `queued`, by operator."""
+        return {operator: len(queue) for operator, queue in self._queues.items()}
+
     @property
     def requests_in_hand(self) -> int:
         """Requests with anything here: waiting for inputs, queued or running."""

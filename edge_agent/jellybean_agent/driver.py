@@ -98,6 +98,7 @@ class Figures:
     `broken`: batches that failed and ran again one by one. `late_s`: seconds that runs took longer than on the device
     that is emulated. `asked`, `asked_failed`: requests for the operator alone; the seconds are of these too.
     `expired`: requests that were too late and took no run; under the empty name those that waited for inputs.
+    `crossed`: bytes of outputs that left for another tier, by operator and tier.
     """
 
     def __init__(self, operators: Iterable[str]) -> None:
@@ -111,6 +112,7 @@ class Figures:
         self.asked = dict.fromkeys(names, 0)
         self.asked_failed = dict.fromkeys(names, 0)
         self.expired = dict.fromkeys((*names, ""), 0)
+        self.crossed = Counter[tuple[str, str]]()
 
     def done(self, run: Run, done: Done) -> None:
         self.busy_s[run.operator] += done.busy_s
@@ -159,6 +161,9 @@ class Driver:
     @property
     def queued(self) -> int:
         return self._brain.queued
+
+    def queued_by_operator(self) -> dict[str, int]:
+        return self._brain.queued_by_operator()
 
     @property
     def requests_in_hand(self) -> int:
@@ -322,6 +327,7 @@ class Driver:
         due_s = 0.0
         if worker != GATEWAY and (tier := self._view.workers[worker].tier) != self._worker.tier:
             due_s = self._links.reserve(self._worker.tier, tier, len(wire.tensor.data))
+            self.figures.crossed[message.upstream, tier] += len(wire.tensor.data)
         self._peers[worker].put(wire, due_s, message.until)
 
     # What `TracedDriver` does more at:

@@ -71,9 +71,11 @@ _AGENT, _GATEWAY = "/jellybean.agent.v1.Agent/", "/jellybean.gateway.v1.Gateway/
 RULES: Mapping[str, frozenset[Role]] = {
     f"{_AGENT}Deliver": frozenset({Role.AGENT, Role.GATEWAY}),
     f"{_AGENT}Describe": frozenset({Role.GATEWAY, Role.ADMIN}),
+    f"{_AGENT}Metrics": frozenset({Role.GATEWAY, Role.ADMIN}),
     f"{_AGENT}Drain": frozenset({Role.GATEWAY, Role.ADMIN}),
     f"{_GATEWAY}Infer": _CLIENTS,
     f"{_GATEWAY}Status": _CLIENTS,
+    f"{_GATEWAY}Metrics": frozenset({Role.ADMIN}),
     f"{_GATEWAY}Drain": frozenset({Role.ADMIN}),
     f"{_GATEWAY}Replace": frozenset({Role.ADMIN}),
     "/inference.GRPCInferenceService/": _CLIENTS,  # all of a service

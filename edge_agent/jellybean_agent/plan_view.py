@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,6 +47,7 @@ class LinkView:
     downstream_tier: str
     bandwidth_bytes_per_s: float | None
     latency_s: float
+    price_usd_per_gib: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class WorkerView:
     """A worker of the plan, the operators that some route gives it, and how many requests they take at once.
 
     `device_s`: operator -> requests in a run -> mean seconds, of a worker that is emulated here; None for others.
+    `loads`: operator -> the fraction of its time that it is planned to take.
     """
 
     name: str
@@ -61,6 +63,8 @@ class WorkerView:
     operators: tuple[str, ...]
     batches: Mapping[str, int]  # operator -> most requests per run
     device_s: Mapping[str, Mapping[int, float]] | None
+    loads: Mapping[str, float] = field(default_factory=dict)
+    price_usd_per_h: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,11 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     }
     links = tuple(
         LinkView(
-            item["upstream_tier"], item["downstream_tier"], item["bandwidth_bytes_per_s"], float(item["latency_s"])
+            item["upstream_tier"],
+            item["downstream_tier"],
+            item["bandwidth_bytes_per_s"],
+            float(item["latency_s"]),
+            float(item.get("price_usd_per_gib", 0.0)),
         )
         for item in document["links"]
     )
@@ -212,7 +220,14 @@ def _worker(
             raise ValueError(f"batches of {size} of {op}" + (", which gathers or fans out" if alone else ""))
     emulated = float(item.get("speed", 1.0)) != 1.0
     device = {op: _device_s(op, service[op][item["pool"]]) for op in own} if emulated else None
-    return WorkerView(item["name"], item["tier"], own, sizes, device)
+    loads = {op: _load(float(item["rates_per_s"].get(op, 0.0)), service[op][item["pool"]], sizes[op]) for op in own}
+    return WorkerView(item["name"], item["tier"], own, sizes, device, loads, float(item["price_usd_per_h"]))
+
+
+def _load(rate_per_s: float, times: Mapping[str, Mapping[str, float]], batch: int) -> float:
+    """The fraction of time that runs of so many requests take."""
+    size = batch if str(batch) in times else 1
+    return rate_per_s * float(times[str(size)]["mean_s"]) / size
 
 
 def _device_s(operator: str, times: Mapping[str, Mapping[str, float]]) -> dict[int, float]:

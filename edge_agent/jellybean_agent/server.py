@@ -138,6 +138,7 @@ class AgentService:
         self._peers: dict[str, Peer] = {}
         self._inboxes: Inboxes | None = None
         self._began = time.monotonic()
+        self.metrics = AgentCollector(view, worker, lambda: self.driver)
         self.health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
     async def load(self, root: Path) -> None:
@@ -178,7 +179,10 @@ class AgentService:
         drain = grpc.unary_unary_rpc_method_handler(
             self.Drain, agent_pb2.DrainRequest.FromString, agent_pb2.DrainResponse.SerializeToString
         )
-        return deliver_handler(self.Deliver, Describe=describe, Drain=drain)
+        metrics = grpc.unary_unary_rpc_method_handler(
+            self.Metrics, agent_pb2.MetricsRequest.FromString, agent_pb2.MetricsResponse.SerializeToString
+        )
+        return deliver_handler(self.Deliver, Describe=describe, Drain=drain, Metrics=metrics)
 
     async def Deliver(self, requests: Any, context: Any) -> None:
         if self._inboxes is None:
@@ -215,6 +219,9 @@ class AgentService:
             inputs={up: spec(port.dtype, port.shape) for up, port in inputs.items()},
             outputs={down: spec(port.dtype, port.shape) for down, port in outputs.items()},
         )
+
+    async def Metrics(self, _request: agent_pb2.MetricsRequest, _context: Any) -> agent_pb2.MetricsResponse:
+        return agent_pb2.MetricsResponse(text=self.metrics.text())
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
         return agent_pb2.DrainResponse(left=await self.drain(request.timeout_s))  # 0: do not wait
@@ -288,7 +295,7 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
         try:
             await service.load(options.root)
             at = (options.metrics_host, options.metrics_port)
-            metrics = serve_metrics(at, AgentCollector(view, worker, lambda: service.driver))
+            metrics = serve_metrics(at, service.metrics)
             LOG.info("%s ready: %s", worker.name, ", ".join(worker.operators))
             await stop.wait()
             left = await service.drain(options.drain_s)

@@ -23,7 +23,7 @@ app = typer.Typer(
 
 ORDER = (
     *("init", "validate", "profile", "plan", "explain", "frontier", "simulate"),
-    *("up", "apply", "infer", "bench", "report", "down", "certs", "token", "gateway"),
+    *("up", "apply", "top", "infer", "bench", "report", "down", "certs", "token", "gateway"),
     *("render", "deploy", "status", "rollback", "undeploy", "discover", "diff", "schema", "demo"),
 )
 
@@ -108,6 +108,7 @@ from jellybean.cli import (  # noqa: E402  (each adds its commands)
     pipeline,  # noqa: F401
     plan,  # noqa: F401
     serve,  # noqa: F401
+    top,  # noqa: F401
 )
 
 app.registered_commands.sort(key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", "")))

@@ -86,6 +86,10 @@ class Client:
         status: gateway_pb2.StatusResponse = self._call("Status", gateway_pb2.StatusRequest(), None)
         return status
 
+    def metrics(self) -> str:
+        """The gateway's and its workers', in Prometheus' text format. For who owns the run alone, as `drain`."""
+        return str(self._call("Metrics", agent_pb2.MetricsRequest(), None).text.decode())
+
     def drain(self, timeout_s: float) -> int:
         """Let the gateway finish what it has in hand and take nothing new; the number of requests left.
 

@@ -31,6 +31,7 @@ from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 LOG = logging.getLogger("jellybean.gateway")
 BARRED_S = 1.0  # between tries of a route on which a hop failed
 _DESCRIBE_S = 10.0
+_METRICS_S = 2.0
 _DESCRIBE_TRIES, _DESCRIBE_AGAIN_S = 5, 0.5
 _AWAY = ("draining", "gone")
 
@@ -64,6 +65,7 @@ class Fleet:
         places = len(view.routes) // len(view.weights)
         self._drawer = PlaceDrawer(view.weights, places, periodic=view.periodic)
         self._barred: dict[int, float] = {}  # route -> CLOCK_MONOTONIC second of its next try
+        self.crossed: Counter[tuple[str, str, str]] = Counter()  # bytes by source, tier and tier that they went to
         self._in_hand: Counter[str] = Counter()  # worker -> attempts that may come by there
         self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
         self._peers = {
@@ -145,7 +147,10 @@ class Fleet:
                         trace.stamp(message)
                     worker = self.view.routes[route][operator]
                     tiers = (self.view.tier_of(source, route), self.view.workers[worker].tier)
-                    due_s = self.links.reserve(*tiers, len(message.tensor.data)) if tiers[0] != tiers[1] else 0.0
+                    due_s = 0.0
+                    if tiers[0] != tiers[1]:
+                        due_s = self.links.reserve(*tiers, len(message.tensor.data))
+                        self.crossed[source, *tiers] += len(message.tensor.data)
                     self._peers[worker].put(message, due_s, until_s)
 
     def over(self, key: str, route: int, failure: agent_pb2.Failure | None) -> None:
@@ -167,6 +172,19 @@ class Fleet:
         self._barred[route] = time.monotonic() + BARRED_S
         asyncio.get_running_loop().call_later(BARRED_S * 1.01, self._reopen)
         self._redraw()
+
+    async def metrics(self) -> list[bytes]:
+        """Of every worker that answers, in Prometheus' text format."""
+
+        async def of(name: str) -> bytes:
+            async with self._transport.channel(self._addresses[name], name) as channel:
+                stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
+                asked = stub.Metrics(agent_pb2.MetricsRequest(), timeout=_METRICS_S, metadata=versions.metadata())
+                return bytes((await asked).text)
+
+        ready = [name for name, worker in self.workers.items() if worker.state in ("ready", "draining")]
+        found = await asyncio.gather(*map(of, ready), return_exceptions=True)
+        return [text for text in found if isinstance(text, bytes)]
 
     async def close(self) -> None:
         """End all streams."""

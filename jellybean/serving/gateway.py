@@ -36,6 +36,7 @@ from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, s
 from jellybean_agent.identity import caller
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.logs import about
+from jellybean_agent.metrics import text_of
 from jellybean_agent.plan_view import PlanView, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
@@ -216,6 +217,21 @@ class Gateway:
             kept=self._eventually.spool.waiting if self._eventually else 0,
             kept_bytes=self._eventually.spool.bytes if self._eventually else 0,
         )
+
+    async def Metrics(self, _request: agent_pb2.MetricsRequest, _context: Any) -> agent_pb2.MetricsResponse:
+        from jellybean.serving.gateway_metrics import GatewayCollector
+
+        workers = await self.worker_metrics()
+        return agent_pb2.MetricsResponse(text=text_of(GatewayCollector(self, lambda: workers)))
+
+    async def worker_metrics(self) -> list[bytes]:
+        """Of every worker that answers, in Prometheus' text format."""
+        return await self._fleet.metrics()
+
+    @property
+    def crossed(self) -> Mapping[tuple[str, str, str], int]:
+        """Bytes that were sent to workers over links, by source and both tiers, since this plan is served."""
+        return self._fleet.crossed
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
         return agent_pb2.DrainResponse(left=await self.drain(request.timeout_s))  # 0: do not wait

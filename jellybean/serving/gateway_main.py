@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jellybean_agent.spans import Spans
 
 LOG = logging.getLogger("jellybean.gateway")
+_SCRAPE_S = 5.0
 
 
 async def serve(given: argparse.Namespace) -> None:
@@ -83,7 +84,9 @@ async def serve(given: argparse.Namespace) -> None:
             await tell_health(healthy, serving=False)
             no_health = await serve_health(given.health_port, healthy)
             following = asyncio.create_task(_follow(gateway, healthy))
-            metrics = serve_metrics(("127.0.0.1", given.metrics_port), GatewayCollector(gateway))
+            metrics = serve_metrics(
+                ("127.0.0.1", given.metrics_port), GatewayCollector(gateway, _workers(given, gateway))
+            )
             enrolment = await _enrolment(given, gateway, addresses, transport, workers)
             await workers.start()
             await clients.start()
@@ -105,6 +108,14 @@ async def serve(given: argparse.Namespace) -> None:
                 await no_health()
                 await clients.stop(1.0)
                 await workers.stop(0.1)
+
+
+def _workers(given: argparse.Namespace, gateway: Gateway) -> Callable[[], Sequence[bytes]]:
+    """What the workers tell, for the thread that answers a scrape; none unless the gateway is to tell it."""
+    loop = asyncio.get_running_loop()
+    if not given.worker_metrics:
+        return tuple
+    return lambda: asyncio.run_coroutine_threadsafe(gateway.worker_metrics(), loop).result(_SCRAPE_S)
 
 
 def _gateway_class(spans: Spans | None) -> Callable[..., Gateway]:
@@ -204,6 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--http-port", type=int, default=0, help="on 127.0.0.1; 0: no HTTP")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes; 0: off")
     parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1; 0: off")
+    parser.add_argument("--worker-metrics", action="store_true", help="its workers' metrics there too")
     parser.add_argument("--spool", type=Path, help="file for requests of sources with `deliver: eventually`")
     parser.add_argument("--enrol", help="HOST:PORT where boxes with a token join; needs --tls, --ca and --tokens")
     parser.add_argument("--ca", type=Path, help="folder of the authority that signs their certificates")

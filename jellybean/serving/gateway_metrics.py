@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from jellybean.serving.gateway import Gateway
+from jellybean.serving.in_hand import LATENCY_BOUNDS_S
+from jellybean_agent.metrics import of_bytes
 
 
 class GatewayCollector(Collector):
-    """Requests by what became of them, retries, workers left out, and what is in hand."""
+    """Requests by what became of them, latencies, retries, workers left out, what is in hand; and its workers' own."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, workers: Callable[[], Sequence[bytes]] = tuple) -> None:
+        """`workers`: what each of them tells, in Prometheus' text format; none where each is asked by itself."""
+        self._gateway, self._workers = gateway, workers
 
     def collect(self) -> Iterator[Metric]:
         status = self._gateway.status()
@@ -37,3 +42,24 @@ class GatewayCollector(Collector):
         for state in ("starting", "ready", "draining", "gone"):
             workers.add_metric((state,), states[state])
         yield workers
+        yield self._latency()
+        crossed = list(self._gateway.crossed.items())
+        yield from of_bytes("jellybean_gateway", ("source", "tier", "to_tier"), crossed, self._gateway.view)
+        yield from together(self._workers())
+
+    def _latency(self) -> Metric:
+        figures = self._gateway.figures
+        bounds = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
+        buckets = list(zip(bounds, itertools.accumulate(figures.latencies), strict=True))
+        text = "From the call to its answer."
+        return HistogramMetricFamily("jellybean_gateway_latency_seconds", text, buckets, figures.answered_s)
+
+
+def together(texts: Sequence[bytes]) -> Iterator[Metric]:
+    """The metrics of several processes, each family once."""
+    found: dict[str, Metric] = {}
+    for text in texts:
+        for family in text_string_to_metric_families(text.decode()):
+            found.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            found[family.name].samples += family.samples
+    yield from found.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ from jellybean.serving.fleet import Fleet
 from jellybean.serving.outcomes import Outcome
 from jellybean_agent.messages import GATEWAY
 from jellybean_protos.agent.v1 import agent_pb2
+
+LATENCY_BOUNDS_S = tuple(round(0.0005 * 1.3**step, 6) for step in range(46))  # up to 67 s
 
 
 @dataclass(eq=False, slots=True)
@@ -54,12 +57,14 @@ class Figures:
     answered_s: float = 0.0
     failed_s: float = 0.0
     last_unix_s: float = 0.0  # 0: none yet
+    latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))  # answers by seconds taken
 
     def count(self, outcome: Outcome | None, took_s: float) -> None:
         self.last_unix_s = time.time()
         if outcome is None:
             self.answered += 1
             self.answered_s += took_s
+            self.latencies[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
         else:
             self.failed += 1
             self.failed_s += took_s

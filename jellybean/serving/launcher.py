@@ -231,7 +231,7 @@ class _Face:
     metrics_port: int
 
     def arguments(self) -> list[str]:
-        found = [f"--http-port={self.http_port}", f"--metrics-port={self.metrics_port}"]
+        found = [f"--http-port={self.http_port}", f"--metrics-port={self.metrics_port}", "--worker-metrics"]
         found += ["--insecure"] if self.insecure else []
         found += [] if self.port is None else [f"--port={self.port}"]
         return found + ([] if self.tls is None else [f"--tls={self.tls.resolve()}"])

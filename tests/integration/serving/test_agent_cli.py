@@ -72,4 +72,4 @@ def test_metrics_on_loopback_and_sigterm(tmp_path: Path) -> None:
     labels = '{operator="double",variant="only",worker="edge-1"}'
     assert f"jellybean_requests_total{labels} 0.0" in text
     assert f"jellybean_busy_seconds_total{labels} 0.0" in text
-    assert 'jellybean_queue{worker="edge-1"} 0.0' in text
+    assert 'jellybean_queue{operator="double",variant="only",worker="edge-1"} 0.0' in text

@@ -177,6 +177,16 @@ class Signature(_message.Message):
     outputs: _containers.MessageMap[str, TensorSpec]
     def __init__(self, inputs: _Optional[_Mapping[str, TensorSpec]] = ..., outputs: _Optional[_Mapping[str, TensorSpec]] = ...) -> None: ...
 
+class MetricsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MetricsResponse(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: bytes
+    def __init__(self, text: _Optional[bytes] = ...) -> None: ...
+
 class DrainRequest(_message.Message):
     __slots__ = ("timeout_s",)
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]

@@ -45,6 +45,11 @@ class AgentStub:
                 request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.AgentStatus.FromString,
                 _registered_method=True)
+        self.Metrics = channel.unary_unary(
+                '/jellybean.agent.v1.Agent/Metrics',
+                request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsRequest.SerializeToString,
+                response_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/jellybean.agent.v1.Agent/Drain',
                 request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainRequest.SerializeToString,
@@ -71,6 +76,12 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Metrics(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Drain(self, request, context):
         """Refuse new requests, finish those in hand, then answer.
         """
@@ -90,6 +101,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DescribeRequest.FromString,
                     response_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.AgentStatus.SerializeToString,
+            ),
+            'Metrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.Metrics,
+                    request_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsRequest.FromString,
+                    response_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -152,6 +168,33 @@ class Agent:
             '/jellybean.agent.v1.Agent/Describe',
             jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DescribeRequest.SerializeToString,
             jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.AgentStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Metrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jellybean.agent.v1.Agent/Metrics',
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsRequest.SerializeToString,
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,11 @@ class GatewayStub:
                 request_serializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusRequest.SerializeToString,
                 response_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.Metrics = channel.unary_unary(
+                '/jellybean.gateway.v1.Gateway/Metrics',
+                request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsRequest.SerializeToString,
+                response_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsResponse.FromString,
+                _registered_method=True)
         self.Replace = channel.unary_unary(
                 '/jellybean.gateway.v1.Gateway/Replace',
                 request_serializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.ReplaceRequest.SerializeToString,
@@ -68,6 +73,13 @@ class GatewayServicer:
 
     def Status(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Metrics(self, request, context):
+        """Its own and its workers', as they are now.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -97,6 +109,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusRequest.FromString,
                     response_serializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusResponse.SerializeToString,
+            ),
+            'Metrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.Metrics,
+                    request_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsRequest.FromString,
+                    response_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsResponse.SerializeToString,
             ),
             'Replace': grpc.unary_unary_rpc_method_handler(
                     servicer.Replace,
@@ -163,6 +180,33 @@ class Gateway:
             '/jellybean.gateway.v1.Gateway/Status',
             jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusRequest.SerializeToString,
             jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Metrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jellybean.gateway.v1.Gateway/Metrics',
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsRequest.SerializeToString,
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MetricsResponse.FromString,
             options,
             channel_credentials,
             insecure,

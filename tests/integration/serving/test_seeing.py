@@ -1,0 +1,124 @@
+"""What is seen of a run: its metrics in one scrape, `jellybean top`."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from partition import free_port
+from rich.console import Console
+from serving_models import chain
+
+from jellybean.cli import run
+from jellybean.serving import launcher
+from jellybean.serving.client import Client
+from jellybean.serving.errors import RequestError
+from jellybean.serving.top import Watcher, parse, top_of
+from jellybean.serving.top_view import render
+from jellybean_solver.problem import GIB, Link
+
+pytestmark = pytest.mark.alone
+
+REQUESTS = 40
+BYTES = 16  # of a request's tensor
+PRICE_USD_PER_GIB = GIB / 1e6  # a microdollar a byte
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, launcher.Running, int]]:
+    """A run over two tiers that has answered some requests and refused one."""
+    folder, port = tmp_path_factory.mktemp("seeing"), free_port()
+    links = [Link("edge", "cloud", PRICE_USD_PER_GIB, None, 0.0)]
+    running = launcher.up(folder, chain(folder, links=links, slow_s=0.02), port=0, insecure=True, metrics_port=port)
+    try:
+        yield folder, running, port
+    finally:
+        running.down(1.0)
+
+
+def offer(running: launcher.Running, number: int) -> None:
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: client.infer({"x": np.ones((1, 4), np.float32)}), range(number)))
+        with pytest.raises(RequestError):
+            client.infer({"y": np.ones((1, 4), np.float32)})
+
+
+def test_the_gateways_port_tells_what_its_workers_do_too(up: tuple[Path, launcher.Running, int]) -> None:
+    _, running, port = up
+    offer(running, 4)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
+        text = response.read().decode()
+    found = parse(text)
+    edge = {"operator": "double", "variant": "only", "worker": "edge-1"}
+    cloud = {"operator": "triple", "variant": "only", "worker": "cloud-1"}
+    tiers = {"tier": "edge", "to_tier": "cloud"}
+    for name, labels, value in (
+        ("requests_total", edge, 4),
+        ("requests_total", cloud, 4),
+        ("queue", cloud, 0),
+        ("planned_load", cloud, 0.4),
+        ("price_usd_per_h", edge, 0.1),
+        ("link_bytes_total", edge | tiers, 4 * BYTES),
+        ("network_cost_usd_total", edge | tiers, 4 * BYTES * 1e-6),
+        ("gateway_latency_seconds_count", {}, 4),
+    ):
+        assert found[f"jellybean_{name}"][tuple(sorted(labels.items()))] == pytest.approx(value), name
+    assert text.count("# TYPE jellybean_requests_total counter") == 1
+    with Client(running.gateway_address) as client, pytest.raises(RequestError, match="is for admin"):
+        client.metrics()  # which the port of clients does not give
+
+
+def test_top_tells_rates_latency_load_links_and_cost(
+    up: tuple[Path, launcher.Running, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, running, _ = up
+    watcher = Watcher(folder)
+    before = watcher.look()
+    offer(running, REQUESTS)
+    top = top_of(before, watcher.look())
+    assert top.answered_per_s * top.window_s == pytest.approx(REQUESTS)
+    assert top.failed_per_s * top.window_s == pytest.approx(1)
+    assert top.latency_p50_s is not None
+    assert top.latency_p99_s is not None
+    assert 0.04 <= top.latency_p50_s <= top.latency_p99_s
+    assert [(row.worker, row.tier, row.state) for row in top.workers] == [
+        ("cloud-1", "cloud", "ready"),
+        ("edge-1", "edge", "ready"),
+    ]
+    for row in top.workers:
+        assert row.planned == pytest.approx(0.4)
+        assert row.busy is not None
+        assert REQUESTS * 0.02 * 0.99 <= row.busy * top.window_s <= top.window_s
+    assert [(row.operator, row.variant, row.workers, row.batch) for row in top.operators] == [
+        ("double", "only", 1, 1.0),
+        ("triple", "only", 1, 1.0),
+    ]
+    (link,) = top.links
+    assert (link.tier, link.to_tier) == ("edge", "cloud")
+    assert link.bytes_per_s * top.window_s == pytest.approx(REQUESTS * BYTES)
+    assert top.network_usd_per_h == pytest.approx(REQUESTS * BYTES * 1e-6 / top.window_s * 3600)
+    assert top.usd_per_h == pytest.approx(0.2 + top.network_usd_per_h)
+    assert top.so_far_usd > link.bytes * 1e-6
+
+    console = Console(width=110, record=True, file=io.StringIO())
+    console.print(render(top))
+    text = console.export_text()
+    assert "worker    tier" in text
+    assert "edge → cloud" in text
+    assert len(max(text.splitlines(), key=len)) <= 110
+
+    assert run(["top", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["workers"][0]["worker"] == "cloud-1"
+    assert run(["top", str(folder), "--once"]) == 0
+    assert "USD so far" in capsys.readouterr().out
+
+
+def test_top_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["top", str(tmp_path)]) == 1
+    assert "nothing is up" in capsys.readouterr().err
