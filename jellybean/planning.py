@@ -17,27 +17,25 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem
-from jellybean.documents.units import DURATION, format_quantity, rounded_up
 from jellybean.errors import InfeasibleError, JellyBeanError
 from jellybean.folders import state_folder
+from jellybean.in_time import SAME, InTime, cost_of, in_time
 from jellybean.simulation import latency_breach, latency_targets
 from jellybean_agent.errors import in_words
 from jellybean_solver.baselines import Baseline, baselines
 from jellybean_solver.cuts import Cuts, solve_cut
-from jellybean_solver.deadlines import deadline_s, shares
+from jellybean_solver.demand import Network
 from jellybean_solver.errors import SolverError
 from jellybean_solver.infeasible import Infeasibility
-from jellybean_solver.large import GAP
+from jellybean_solver.large import GAP, is_large
 from jellybean_solver.plan import PLAN_VERSION, Plan
 from jellybean_solver.plan_document import PlanDocumentError, content_hash, encode, from_document, to_document
 from jellybean_solver.problem import Problem
+from jellybean_solver.selection import RELATIVE
 from jellybean_solver.solve import Solution, solve
 
 PLAN_FILE = "plan.json"
-TIGHTER = (1.0, 0.8, 0.6)  # of the p99 latency, asked of the solver in turn: simulated queues may be longer
-LONGER = (2.0, 1.5, 1.2)  # likewise, where the gap is wide: simulated queues may be shorter, too
-FAR, SAME = 0.05, 1e-6  # gaps from which on that is tried; costs that are the same
-LOOSER = (0.2, 0.5, 0.8)  # of the way from the target to the cheapest plan's p99, by ratio
+MORE_ACCURATE = 1e-6  # percent points: accuracies closer than this are one
 BASELINE_S = 5.0  # for each figure to compare a plan to, where no time limit says otherwise
 BASELINE_SHARE = 0.25  # of the time limit
 
@@ -95,10 +93,10 @@ def plan_project(
     solve_s = time.perf_counter() - started
     tell(1, 3, "p99 latency")
     left_s = None if time_limit_s is None else max(1.0, time_limit_s - solve_s)
-    cheapest = solution
-    solution, reasons, nearest_p99_s = _in_time(problem, cuts, cheapest, gap, left_s)
-    if solution is not cheapest:  # solved again; else only simulated
+    settled = settle(problem, cuts, solution, gap, left_s)
+    if settled.solution is not solution:  # solved again; else only simulated
         solve_s = time.perf_counter() - started
+    solution, reasons = settled.solution, settled.reasons
     plan = solution.plan if not reasons else None
     tell(2, 3, "what to compare it to")
     found: tuple[Baseline, ...] = ()
@@ -106,18 +104,18 @@ def plan_project(
         limit_s = BASELINE_S if time_limit_s is None else BASELINE_SHARE * time_limit_s
         found = baselines(problem, gap=gap, time_limit_s=limit_s, clock=time.monotonic)
         if cuts:
-            whole = partial(_in_time, problem, {}, gap=gap, time_limit_s=limit_s)
+            whole = partial(in_time, problem, {}, gap=gap, time_limit_s=limit_s)
             found = (_all_whole(problem, gap, limit_s, whole), *found)
     if plan is not None:
         found = tuple(_late_too(one, plan) for one in found)
     tell(3, 3, "done")
-    return Planned(problem, solution, plan, reasons, found, solve_s, nearest_p99_s, cuts)
+    return Planned(problem, solution, plan, reasons, found, solve_s, settled.nearest_p99_s, cuts)
 
 
 def _late_too(baseline: Baseline, plan: Plan) -> Baseline:
     """A baseline that is cheaper than a plan which must keep a p99 latency, with what it does to that latency."""
     cost = baseline.cost_usd_per_h
-    if not latency_targets(plan) or baseline.note or cost is None or cost >= _cost(plan) * (1 - SAME):
+    if not latency_targets(plan) or baseline.note or cost is None or cost >= cost_of(plan) * (1 - SAME):
         return baseline
     if baseline.plan is None:
         return replace(baseline, status="limit_broken", note="nobody looked at its p99 latencies")
@@ -131,98 +129,53 @@ def _all_whole(
     problem: Problem,
     gap: float,
     time_limit_s: float,
-    in_time: Callable[[Solution], tuple[Solution, tuple[str, ...], float | None]],
+    in_time: Callable[[Solution], InTime],
 ) -> Baseline:
     """The plan without any cut, checked as the plan itself is."""
     name = "all models whole"
     try:
         first = solve(problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic, explained=False)
-        solution, reasons, _ = in_time(first)
+        found = in_time(first)
     except SolverError as error:
         return Baseline(name, "time_limit", None, None, None, str(error))
-    plan = solution.plan
-    if plan is None:
-        reasons = reasons or ("infeasible",)
-    if plan is None or reasons:
-        return Baseline(name, "infeasible", None, None, None, reasons[0])
-    return Baseline(name, solution.status, plan.cost, plan.accuracy, plan.selection, "")
+    plan = found.solution.plan
+    if plan is None or found.reasons:
+        return Baseline(name, "infeasible", None, None, None, (*found.reasons, "infeasible")[0])
+    return Baseline(name, found.solution.status, plan.cost, plan.accuracy, plan.selection, "")
 
 
-def _in_time(
-    problem: Problem, cuts: Cuts, solution: Solution, gap: float, time_limit_s: float | None
-) -> tuple[Solution, tuple[str, ...], float | None]:
-    """A solution whose plan keeps the p99 latency in simulation; else why there is none, and the p99 nearest to it."""
-    target_s = deadline_s(problem)
-    reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
-    if solution.plan is None or target_s is None or (breach := latency_breach(solution.plan)) is None:
-        return solution, reasons, None
-    solved = partial(solve_cut, problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
-    search = _SimulatedInTime(solved, target_s, breach.share, solution.plan)
-    found = search.run(LONGER if time_limit_s is None else ())
-    if found is not None:
-        return found, (), None
-    nearest = search.nearest
-    kept = {name: rounded_up(DURATION, nearest * share * target_s) for name, share in shares(problem).items()}
-    paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in kept}
-    settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
-    verb = "is" if len(kept) == 1 else "are"
-    told = f"nearest: {', '.join(settings)} {verb} kept by a plan for {_cost(search.fastest):.4g} USD/h"
-    return solution, (breach.text, *(reasons or search.reasons), told), kept.get("")
+def settle(problem: Problem, cuts: Cuts, cheapest: Solution, gap: float, time_limit_s: float | None) -> InTime:
+    """What becomes of the cheapest plan: one that keeps the p99 latency, or one as cheap and more accurate."""
+    found = in_time(problem, cuts, cheapest, gap, time_limit_s)
+    if found.solution is not cheapest or cheapest.plan is None or found.reasons or time_limit_s is not None:
+        return found
+    return InTime(more_accurate(problem, cuts, cheapest))
 
 
-class _SimulatedInTime:
-    """Asks the solver for plans under shares of a p99 and simulates them. `nearest`: the least share that one keeps."""
+def more_accurate(problem: Problem, cuts: Cuts, solution: Solution) -> Solution:
+    """The most accurate of the plans that cost the same, as workers that are paid may have time to spare.
 
-    def __init__(self, solved: Callable[..., Solution], target_s: float, nearest: float, fastest: Plan) -> None:
-        self.solved, self.target_s, self.nearest, self.fastest = solved, target_s, nearest, fastest
-        self.first = nearest
-        self.late = [fastest]  # plans known to break it
-        self.reasons: tuple[str, ...] = ()
-
-    def run(self, longer: tuple[float, ...]) -> Solution | None:
-        """The cheapest found that keeps the p99."""
-        best = next((found for share in TIGHTER if (found := self._kept(share)) is not None), None)
-        if best is None or best.certificate is None or best.certificate.gap > FAR:
-            below = _cost(best.plan) * (1 - SAME) if best is not None and best.plan is not None else math.inf
-            best = next(
-                (found for share in longer if (found := self._kept(share, below, near=False)) is not None), best
-            )
-        if best is None:
-            looser = (self.first**share for share in LOOSER)
-            best = next((found for share in looser if (found := self._kept(share)) is not None), None)
-        return best
-
-    def _kept(self, share: float, below_usd_per_h: float = math.inf, *, near: bool = True) -> Solution | None:
-        """A solution under a share of the p99 whose plan keeps all of it, and costs less than that.
-
-        `near`: else remember what it keeps; not where asking for just that would not find it again.
-        """
+    Not on large fleets, nor for several workflows, whose accuracies no one order compares.
+    """
+    plan, proof = solution.plan, solution.certificate
+    if plan is None or proof is None or proof.termination != "optimal" or plan.accuracy is None:
+        return solution
+    if problem.workflows or is_large(Network(problem)):
+        return solution
+    budget = min(cost_of(plan) * (1 + RELATIVE), problem.slo.budget_usd_per_h or math.inf)
+    best = solution
+    while best.plan is not None and best.plan.accuracy is not None:
+        slo = replace(problem.slo, accuracy=best.plan.accuracy + MORE_ACCURATE, budget_usd_per_h=budget)
         try:
-            found = self.solved(p99_s=share * self.target_s)
-        except SolverError as error:
-            self.reasons = self.reasons or (str(error),)
-            return None
-        if found.plan is None:
-            self.reasons = self.reasons or (found.infeasibility.reasons if found.infeasibility is not None else ())
-            return None
-        if _cost(found.plan) >= below_usd_per_h or any(_same(found.plan, late) for late in self.late):
-            return None
-        breach = latency_breach(found.plan)
-        if breach is None:
-            return found
-        self.late.append(found.plan)
-        if near and breach.share < self.nearest:
-            self.nearest, self.fastest = breach.share, found.plan
-        return None
-
-
-def _same(one: Plan, other: Plan) -> bool:
-    """Whether two plans run alike, whatever is proven of them."""
-    return replace(one, certificate=other.certificate) == other
-
-
-def _cost(plan: Plan) -> float:
-    return plan.cost.total_usd_per_h
+            found = solve_cut(replace(problem, slo=slo), cuts, explained=False)
+        except SolverError:
+            break
+        if found.plan is None or latency_breach(kept := replace(found.plan, slo=problem.slo)) is not None:
+            break
+        objective = cost_of(kept)
+        kept = replace(kept, certificate=replace(proof, objective=objective, bound=objective))
+        best = Solution(solution.status, kept, None, solution.selections_tried, kept.certificate)
+    return best
 
 
 def require_plan(planned: Planned, note: str = "") -> Plan:
@@ -331,7 +284,7 @@ def unproven(plan: Plan) -> str | None:
     why = "a time limit stopped its search" if proof.termination == "time_limit" else "its search stopped at that gap"
     if proof.bound <= 0:
         return f"nothing is proven about the cost of this plan: {why}"
-    return f"this plan may cost up to {proof.objective / proof.bound - 1.0:.2%} more than the optimum: {why}"
+    return f"the cheapest plan may cost up to {proof.gap:.2%} less than this one: {why}"
 
 
 def problem_key(problem: Problem, cuts: Cuts) -> str:

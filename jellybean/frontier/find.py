@@ -43,10 +43,15 @@ class Frontier:
     elapsed_s: float
 
     @property
-    def chosen(self) -> Corner | None:
-        """The corner that `jellybean plan` would choose: the cheapest for the accuracy asked for."""
+    def cheapest(self) -> Corner | None:
+        """The cheapest corner for the accuracy asked for, also where it breaks another limit."""
         target = self.problem.slo.accuracy
         return self.accuracy.at_least(target) if target is not None else next(iter(self.accuracy.corners), None)
+
+    @property
+    def chosen(self) -> Corner | None:
+        """The corner that `jellybean plan` would choose; None where it seeks a dearer plan, as the cheapest is late."""
+        return None if self.cheapest is None or self.cheapest.breaches else self.cheapest
 
 
 def find_frontier(

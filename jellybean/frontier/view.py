@@ -130,9 +130,10 @@ def _corners(frontier: Frontier) -> Table:
             figures.append(f"{corner.gap:.1%}")
         changed = changes(before.plan if before is not None else None, corner.plan)
         mark = ""
-        if corner is frontier.chosen:
+        if corner is frontier.cheapest:
             target = frontier.problem.slo.accuracy
             mark = "the cheapest" if target is None else f"the cheapest for the SLO of {units.plain(target)}"
+            mark += "" if corner is frontier.chosen else " (`jellybean plan` seeks one that keeps all)"
         table.add_row(*figures, _described(changed, mark, corner.breaches))
     return table
 

@@ -251,15 +251,13 @@ def _saving(limit: Limit) -> float:
 def _infeasible(explained: Explained) -> RenderableType:
     found = explained.explanation.conflict
     refused = explained.explanation.status == "refused"
-    what = "the cheapest plan breaks a limit" if refused else "no plan meets the targets"
+    what = "no plan was found that keeps all limits" if refused else "no plan meets the targets"
     title = Text(f"{explained.problem.name}: {what}", "bold red")
     if found is None:
         return title
     parts: list[RenderableType] = [title]
     if refused:
-        parts.append(
-            Text(f"{found.reason}; a dearer plan may keep it, which `jellybean plan` seeks and explain does not")
-        )
+        parts.append(Text(f"{found.reason}, and none that keeps it was found"))
     elif not found.relaxations and not found.proven:
         parts.append(
             Text(f"What conflicts is not known: time ended before it was found (--time-limit). {found.reason}")
@@ -304,7 +302,7 @@ def _enough(explained: Explained, item: Relaxation) -> str:
     if item.helps is None:
         return "not known: no time, or plans refused"
     if not item.helps:
-        return "no value of it helps alone"
+        return "nothing alone"
     if item.value is None:
         gone = {Kind.SHARING: "shared", Kind.RESIDENCY: "anywhere"}
         return gone.get(item.requirement.kind, "without it only" if item.exact else "without it (less may do)")

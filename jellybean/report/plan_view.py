@@ -95,7 +95,7 @@ def proof(plan: Plan) -> str:
     stopped = certificate.termination.replace("_", " ")
     if certificate.bound <= 0:
         return f"nothing proven ({stopped})"
-    return f"at most {certificate.objective / certificate.bound - 1.0:.2%} above the optimum ({stopped})"
+    return f"gap {certificate.gap:.2%} to the proven bound ({stopped})"
 
 
 def where(plan: Plan, placement: Placement) -> str:

@@ -192,7 +192,7 @@ class _Easing:
         self, problem: Problem, answer: Answer, resolver: Resolver, ask: Ask, requirement: Requirement
     ) -> None:
         self.problem, self.resolver, self.ask, self.requirement = problem, resolver, ask, requirement
-        self.hints = answer.infeasibility
+        self.hints, self.nearest = answer.infeasibility, answer.plan
         self.known = requirement.kind is not Kind.LATENCY_P99  # a dearer plan may take less time
 
     def least(self) -> Relaxation:
@@ -262,10 +262,12 @@ class _Easing:
         return self._bisect(start, value, first)
 
     def latency(self, dropped: Answer, plan: Plan) -> Eased:
-        """What the cheapest plan without the target takes."""
+        """What the plan that came nearest to the target takes, else the cheapest without the target."""
+        answer = dropped if self.nearest is None else replace(dropped, plan=self.nearest)
         workflow = "".join(self.requirement.subjects)
+        plan = self.nearest or plan
         predicted = (self.resolver.p99_s(plan, workflow, thorough=thorough) for thorough in (True, False))
-        return max((p99_s for p99_s in predicted if p99_s is not None), default=None), dropped
+        return max((p99_s for p99_s in predicted if p99_s is not None), default=None), answer
 
     def count(self, dropped: Answer, plan: Plan) -> Eased:
         """The fewest workers more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -23,6 +23,17 @@ def _silent(done: float, total: float, label: str) -> None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of a cheapest plan: a `solution` that keeps the p99 latency, or None and the nearest plan seen."""
+
+    solution: Solution | None
+    nearest: Plan | None = None
+
+
+Settle = Callable[[Problem, Solution, bool, float | None], Settled]  # whether late; seconds allowed, if limited
+
+
 @dataclass(frozen=True)
 class Means:
     """What explaining may use. A time limit needs a clock; `advance` is told questions done, all, and what is next.
@@ -30,6 +41,7 @@ class Means:
     `p99_s(plan, seed)` simulates the p99 latency of each workflow, of one alone under no name; without it latency is
     what the solver says it is. Of the plan in question the median over `seeds` decides, or over those that half of the
     time allows.
+    `settle` is asked for another plan where the cheapest breaks a p99 latency, and always for the plan in question.
     `exclusive` groups exclusive pools, see `requirements`.
     """
 
@@ -37,6 +49,7 @@ class Means:
     clock: Callable[[], float] | None = None
     p99_s: Callable[[Plan, int], Mapping[str, float]] | None = None
     seeds: int = 5
+    settle: Settle | None = None
     advance: Callable[[float, float, str], None] = _silent
     exclusive: tuple[tuple[str, ...], ...] | None = None
 
@@ -46,7 +59,7 @@ class Answer:
     """What solving a changed problem gave.
 
     `status`: optimal; gap, time_limit (a plan, not proven cheapest); infeasible (proven); refused (the cheapest plan
-    breaks a limit that the solver does not optimise, and a dearer one was not searched for); unknown (out of time).
+    breaks a limit that the solver does not optimise, and no other that keeps it was found); unknown (out of time).
     `plan` is also one that breaks a limit. `reason` is empty for a plan that holds.
     """
 
@@ -186,9 +199,24 @@ class Resolver:
             return Answer("unknown", None, str(error))
         if solution.plan is None:
             return _without_plan(problem, solution)
-        return self._quick_enough(problem, solution.status, solution.plan, thorough)
+        return self._settled(
+            problem, solution, self._quick_enough(problem, solution, solution.plan, thorough), thorough
+        )
 
-    def _quick_enough(self, problem: Problem, status: str, plan: Plan, thorough: bool) -> Answer:
+    def _settled(self, problem: Problem, solution: Solution, cheapest: Answer, thorough: bool) -> Answer:
+        late = cheapest.status == "refused"
+        if self.means.settle is None or not (thorough or late):
+            return cheapest
+        allowed_s = self._allowed_s(thorough)
+        if allowed_s == 0.0:
+            return cheapest
+        settled = self.means.settle(problem, solution, late, allowed_s)
+        found = settled.solution
+        if found is not None and found.plan is not None:
+            return Answer(found.status, found.plan)
+        return replace(cheapest, plan=settled.nearest or cheapest.plan)
+
+    def _quick_enough(self, problem: Problem, solution: Solution, plan: Plan, thorough: bool) -> Answer:
         asked = {w.name: w.slo.latency_p99_s for w in problem.workflows} or {"": problem.slo.latency_p99_s}
         for name, target_s in asked.items():
             if target_s is None or self.means.p99_s is None:
@@ -200,7 +228,7 @@ class Resolver:
                 of = f" of {name}" if name else ""
                 would = f"would be {duration(p99_s)}, above {duration(target_s)}"
                 return Answer("refused", plan, f"the cheapest plan's p99 latency{of} {would}")
-        return Answer(status, plan)
+        return Answer(solution.status, plan)
 
     def _allowed_s(self, thorough: bool) -> float | None:
         if self.means.clock is None or math.isinf(self._end):

@@ -215,7 +215,7 @@ def _told(question: Question, change: Change, find: Callable[[], Conflict]) -> W
 
 def _no_plan(change: Change, found: Conflict) -> str:
     if change.status == "refused":
-        return f"no plan {change.words} was found: {change.reason}; a dearer one might do, which is not searched for"
+        return f"no plan {change.words} was found: {change.reason}, and no dearer one was found that keeps it"
     if found.members and change.status == "infeasible":
         verb = "conflict" if len(found.members) > 1 else "cannot be met"
         return f"no plan {change.words}: {named(found)} {verb} ({change.reason})"

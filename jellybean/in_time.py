@@ -1,0 +1,115 @@
+"""A plan that keeps the p99 latency, where the cheapest does not: the solver proposes, the simulator decides.
+
+The solver is asked by its own estimate of latency for plans under shares of the target, because simulated queues may be
+longer or shorter than it says.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from jellybean.documents.units import DURATION, format_quantity, rounded_up
+from jellybean.simulation import latency_breach
+from jellybean_solver.cuts import Cuts, solve_cut
+from jellybean_solver.deadlines import deadline_s, shares
+from jellybean_solver.errors import SolverError
+from jellybean_solver.plan import Plan
+from jellybean_solver.problem import Problem
+from jellybean_solver.solve import Solution
+
+TIGHTER = (1.0, 0.8, 0.6)  # of the p99 latency, asked of the solver in turn: simulated queues may be longer
+LONGER = (2.0, 1.5, 1.2)  # likewise, where the gap is wide: simulated queues may be shorter, too
+FAR, SAME = 0.05, 1e-6  # gaps from which on that is tried; costs that are the same
+LOOSER = (0.2, 0.5, 0.8)  # of the way from the target to the cheapest plan's p99, by ratio
+
+
+@dataclass(frozen=True, slots=True)
+class InTime:
+    """A solution whose plan keeps the p99 latency in simulation; or one that does not, with the `reasons`.
+
+    Then `fastest` is the plan seen that comes nearest to it, `nearest_p99_s` the p99 of an only workflow with it.
+    """
+
+    solution: Solution
+    reasons: tuple[str, ...] = ()
+    nearest_p99_s: float | None = None
+    fastest: Plan | None = None
+
+
+def in_time(problem: Problem, cuts: Cuts, solution: Solution, gap: float, time_limit_s: float | None) -> InTime:
+    """The problem's solution that keeps its p99 latency, given the one that need not."""
+    target_s = deadline_s(problem)
+    reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
+    if solution.plan is None or target_s is None or (breach := latency_breach(solution.plan)) is None:
+        return InTime(solution, reasons)
+    solved = partial(solve_cut, problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
+    search = _SimulatedInTime(solved, target_s, breach.share, solution.plan)
+    found = search.run(LONGER if time_limit_s is None else ())
+    if found is not None:
+        return InTime(found)
+    nearest = search.nearest
+    kept = {name: rounded_up(DURATION, nearest * share * target_s) for name, share in shares(problem).items()}
+    paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in kept}
+    settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
+    verb = "is" if len(kept) == 1 else "are"
+    told = f"nearest: {', '.join(settings)} {verb} kept by a plan for {cost_of(search.fastest):.4g} USD/h"
+    return InTime(solution, (breach.text, *(reasons or search.reasons), told), kept.get(""), search.fastest)
+
+
+class _SimulatedInTime:
+    """Asks the solver for plans under shares of a p99 and simulates them. `nearest`: the least share that one keeps."""
+
+    def __init__(self, solved: Callable[..., Solution], target_s: float, nearest: float, fastest: Plan) -> None:
+        self.solved, self.target_s, self.nearest, self.fastest = solved, target_s, nearest, fastest
+        self.first = nearest
+        self.late = [fastest]  # plans known to break it
+        self.reasons: tuple[str, ...] = ()
+
+    def run(self, longer: tuple[float, ...]) -> Solution | None:
+        """The cheapest found that keeps the p99."""
+        best = next((found for share in TIGHTER if (found := self._kept(share)) is not None), None)
+        if best is None or best.certificate is None or best.certificate.gap > FAR:
+            below = cost_of(best.plan) * (1 - SAME) if best is not None and best.plan is not None else math.inf
+            best = next(
+                (found for share in longer if (found := self._kept(share, below, near=False)) is not None), best
+            )
+        if best is None:
+            looser = (self.first**share for share in LOOSER)
+            best = next((found for share in looser if (found := self._kept(share)) is not None), None)
+        return best
+
+    def _kept(self, share: float, below_usd_per_h: float = math.inf, *, near: bool = True) -> Solution | None:
+        """A solution under a share of the p99 whose plan keeps all of it, and costs less than that.
+
+        `near`: else remember what it keeps; not where asking for just that would not find it again.
+        """
+        try:
+            found = self.solved(p99_s=share * self.target_s)
+        except SolverError as error:
+            self.reasons = self.reasons or (str(error),)
+            return None
+        if found.plan is None:
+            self.reasons = self.reasons or (found.infeasibility.reasons if found.infeasibility is not None else ())
+            return None
+        if cost_of(found.plan) >= below_usd_per_h or any(_same(found.plan, late) for late in self.late):
+            return None
+        breach = latency_breach(found.plan)
+        if breach is None:
+            return found
+        self.late.append(found.plan)
+        if near and breach.share < self.nearest:
+            self.nearest, self.fastest = breach.share, found.plan
+        return None
+
+
+def _same(one: Plan, other: Plan) -> bool:
+    """Whether two plans run alike, whatever is proven of them."""
+    return replace(one, certificate=other.certificate) == other
+
+
+def cost_of(plan: Plan) -> float:
+    return plan.cost.total_usd_per_h
