@@ -51,7 +51,8 @@ def _plans() -> Iterator[tuple[str, Plan]]:
     while True:
         for sharing in Sharing:
             arrivals = Arrivals.PERIODIC if seed % 3 == 2 else Arrivals.POISSON
-            plan = solve(_problem(seed, sharing, arrivals), explained=False, time_limit_s=60, clock=time.process_time).plan
+            problem = _problem(seed, sharing, arrivals)
+            plan = solve(problem, explained=False, time_limit_s=60, clock=time.process_time).plan
             if plan is not None:
                 yield f"{'batches' if seed % 2 else 'one by one'}, {sharing.value}, {arrivals.value}", plan
         seed += 1

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from jellybean.cli.app import repeated
 from jellybean.cli.console import warn
 from jellybean.documents import AnyProject
 from jellybean.planning import current_plan
 from jellybean.records import record_plan
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import to_document
+
+
+def what_next(directory: Path, plan: Plan, overrides: list[str] | None, *, running: bool = False) -> str:
+    """The commands that a new plan is made for, ready to copy. `running`: another plan of the project is up."""
+    again = f"{directory}{repeated(overrides)}"
+    after = "apply" if running else "up"
+    if plan.workflows or without_model(plan):  # planned, not served
+        after = "explain"
+    return f"jellybean simulate {again}, jellybean {after} {again}"
+
+
+def without_model(plan: Plan) -> tuple[str, ...]:
+    """Operators, with their variants, that no model file is given for."""
+    return tuple(f"{operator.name}/{operator.variant}" for operator in plan.operators if operator.model is None)
 
 
 def plan_of(project: AnyProject) -> Plan:

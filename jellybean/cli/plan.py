@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, repeated
+from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
 from jellybean.cli.check import run_check
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
-from jellybean.cli.current import plan_of
+from jellybean.cli.current import plan_of, what_next
 from jellybean.cli.failures import text_of
 from jellybean.cli.plan_json import plan_json
 from jellybean.cli.replan import HORIZON, horizon_hours, run_replan
@@ -123,9 +123,7 @@ def _plan(directory: Path, overrides: list[str] | None, *, gap: float, time_limi
         print_json(plan_json(planned, kept_plan(directory, outdated=True)))
     elif planned.plan is not None:
         out.print(plan_text(planned.plan, planned.solve_s, planned.comparison))
-        again = f"{directory}{repeated(overrides)}"
-        after = "explain" if planned.plan.workflows else "up"  # several workflows are not served yet
-        say(f"wrote {directory / 'plan.json'}; next: jellybean simulate {again}, jellybean {after} {again}")
+        say(f"wrote {directory / 'plan.json'}; next: {what_next(directory, planned.plan, overrides)}")
     if planned.plan is None:
         infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
         errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style="red", soft_wrap=True)

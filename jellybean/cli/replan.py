@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from jellybean.cli.app import repeated
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
+from jellybean.cli.current import what_next
 from jellybean.cli.failures import text_of
 from jellybean.cli.plan_json import plan_json
 from jellybean.documents import load_any
@@ -57,9 +57,9 @@ def run_replan(
     if change.decision.verdict is Verdict.KEEP:
         say(f"wrote {directory / PLAN_FILE} again, unchanged")
         return
-    again = f"{directory}{repeated(overrides)}"
-    down = f"jellybean down {directory}, " if named == RUNNING else ""
-    say(f"wrote {directory / PLAN_FILE}; next: jellybean simulate {again}, {down}jellybean up {again}")
+    if planned.plan is not None:
+        after = what_next(directory, planned.plan, overrides, running=named == RUNNING)
+        say(f"wrote {directory / PLAN_FILE}; next: {after}")
 
 
 def horizon_hours(text: str) -> float:
@@ -67,7 +67,7 @@ def horizon_hours(text: str) -> float:
     try:
         hours = parse_quantity(DURATION, text) / 3600.0
     except UnitError as error:
-        raise typer.BadParameter(f"--horizon {error.message}; {error.hint}") from error
+        raise typer.BadParameter(f"--horizon: {error.message}; write for example 24h or 7d") from error
     if hours <= 0:
         raise typer.BadParameter(f"--horizon {text}: write a time above 0, for example 24h")
     return hours

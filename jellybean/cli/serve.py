@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from jellybean.cli.app import Directory, Json, LogFormat, Overrides, app, example
 from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say, warn
-from jellybean.cli.current import plan_of
+from jellybean.cli.current import plan_of, without_model
 from jellybean.cli.documents import check
 from jellybean.documents import Project, load_project
 from jellybean.documents.layout import is_shared, workflow_folders
@@ -73,18 +74,15 @@ def up(
 
 def servable(project: Project) -> tuple[Plan, int]:
     """The project's plan, if it can be served here, and its number of workers. JellyBeanError otherwise."""
+    name, operators = project.workflow.name, project.workflow.operators
+    _require_models(name, [o for o, spec in operators.items() if not any(v.model for v in spec.variants.values())])
     plan = plan_of(project)
     if len(request_streams(plan)) > 1:
         raise JellyBeanError(
             f"{plan.name}: its sources have several rates, so they make requests of their own; "
             "to serve them, put each part into a workflow of its own"
         )
-    missing = [f"{operator.name}/{operator.variant}" for operator in plan.operators if operator.model is None]
-    if missing:
-        raise JellyBeanError(
-            f"{plan.name} can be planned and simulated, not served: no model file for {', '.join(missing)}; "
-            "give these variants `model:` and `sha256:` in workflow.yaml"
-        )
+    _require_models(plan.name, without_model(plan))
     workers = sum(plan.sites.get(worker.tier, 1) for worker in plan.workers)
     if workers > MOST_WORKERS:
         fewer = "".join(f"; serve two sites here: --set sites.{tier}=2" for tier in list(plan.sites)[:1])
@@ -95,6 +93,14 @@ def servable(project: Project) -> tuple[Plan, int]:
     if (warning := unproven(plan)) is not None:
         warn(warning)
     return plan, workers
+
+
+def _require_models(name: str, missing: Sequence[str]) -> None:
+    if missing:
+        raise JellyBeanError(
+            f"{name} can be planned and simulated, not served: no model file for {', '.join(missing)}; "
+            "give variants `model:` and `sha256:` in workflow.yaml"
+        )
 
 
 def start(project: Project, *, detach: bool, port: int | None = None, http_port: int = 0, **face: Any) -> None:

@@ -238,7 +238,7 @@ class OperatorSpec(Strict):
 class SloSpec(Strict):
     """Targets; what is left out is not asked for."""
 
-    accuracy: Percent | None = Field(default=None, description="At least this accuracy, in the profile's percent.")
+    accuracy: Percent | None = Field(default=None, le=100, description="At least this accuracy, in percent.")
     latency_p99_s: Duration | None = Field(
         default=None, alias="latency_p99", gt=0, description="99 of 100 requests are answered within this time."
     )

@@ -10,7 +10,9 @@ from jellybean_solver import EndToEnd, Link, Plan, Problem, Sharing, Slo, Solver
 from jellybean_solver.conflicts import conflict
 from jellybean_solver.explanation import Explanation, explain
 from jellybean_solver.requirements import Kind, requirements
-from jellybean_solver.resolving import Answer, Change, Means, Resolver, compared
+from jellybean_solver.resolving import Answer, Change, Means, Resolver, Settled, compared
+from jellybean_solver.restrictions import without_pool
+from jellybean_solver.solve import Solution, solve
 from jellybean_solver.why_not import Question
 from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
 
@@ -338,3 +340,28 @@ def test_json_values_are_complete() -> None:
     assert found["plan"]["cost_usd_per_h"]["total"] == pytest.approx(3)
     assert {"binds", "reached", "used", "value", "without", "one_more"} <= set(found["limits"][0])
     assert {"cost_usd_per_h", "delta_usd_per_h", "delta_share", "gap", "differences"} <= set(found["choices"][0])
+
+
+def test_an_alternative_that_is_late_gives_way_to_one_that_settling_finds() -> None:
+    asked = seeing(target=75.0, latency_p99_s=1.0)
+
+    def p99_s(plan: Plan, seed: int) -> dict[str, float]:
+        return {"": 2.0 if any(worker.pool == "box" for worker in plan.workers) else 0.5}
+
+    def settle(changed: Problem, cheapest: Solution, late: bool, time_limit_s: float | None) -> Settled:
+        if not late:
+            return Settled(cheapest)
+        on_gpu = solve(without_pool(changed, "box"))
+        return Settled(on_gpu if on_gpu.plan is not None else None, cheapest.plan)
+
+    found = explain(asked, means=Means(p99_s=p99_s, settle=settle))
+
+    assert found.status == "optimal"
+    assert found.plan is not None
+    assert {worker.pool for worker in found.plan.workers} == {"gpu"}  # the cheapest, a box, would be late
+    (other,) = {"small", "large"} - {found.plan.selection["see"]}
+    assert change_of(found, "variant", f"see={other}").cost_usd_per_h == pytest.approx(3)
+    late = change_of(found, "pool", "gpu")  # boxes only
+    assert (late.status, late.holds) == ("refused", False)
+    refused = explain(asked, means=Means(p99_s=p99_s))  # nobody looks for another
+    assert refused.status == "refused"
