@@ -24,7 +24,7 @@ app = typer.Typer(
 ORDER = (
     *("init", "validate", "profile", "plan", "explain", "frontier", "simulate"),
     *("up", "apply", "top", "infer", "bench", "report", "down", "certs", "token", "gateway"),
-    *("render", "deploy", "status", "rollback", "undeploy", "discover", "diff", "schema", "demo"),
+    *("render", "deploy", "status", "rollback", "undeploy", "discover", "diff", "dashboard", "schema", "demo"),
 )
 
 

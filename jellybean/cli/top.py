@@ -1,4 +1,4 @@
-"""top: a live view of what is up."""
+"""top, dashboard: what is up, live."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json
+from jellybean.dashboard import dashboard as grafana
 from jellybean.errors import JellyBeanError
 
 _FIRST_S = 1.0  # between the two looks that --once compares
@@ -56,3 +57,9 @@ def top(
                 live.update(render(top_of(looks[0], looks[-1])), refresh=True)
     except KeyboardInterrupt:
         return
+
+
+@app.command(epilog=example("jellybean dashboard > jellybean.json"))
+def dashboard() -> None:
+    """Print a Grafana dashboard of the metrics that `up --metrics-port` serves, to be imported there."""
+    print_json(grafana())

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean.serving.client import Client
 from jellybean.serving.state import GATEWAY_NAME, running_state
-from jellybean_agent.plan_view import PlanView, read_plan
+from jellybean_agent.plan_view import PlanView, WorkerView, read_plan
 
 _ASK_S = 5.0
 Labels = tuple[tuple[str, str], ...]
@@ -28,7 +28,7 @@ class Look:
     plan: str = ""
     state: str = ""
     workers: Mapping[str, str] = field(default_factory=dict)  # worker -> state
-    tiers: Mapping[str, str] = field(default_factory=dict)  # worker -> tier
+    plans: Mapping[str, WorkerView] = field(default_factory=dict)  # worker -> what the plan says of it
 
     def of(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
         for labels, value in self.samples.get(name, {}).items():
@@ -119,8 +119,8 @@ class Watcher:
             samples = parse(client.metrics())
         if self._view is None or self._view.hash != state.plan:
             self._view = read_plan(state.plan_path)
-        tiers = {worker.name: worker.tier for worker in self._view.workers.values()}
-        return Look(time.monotonic(), samples, status.workflow, status.plan, status.state, dict(status.workers), tiers)
+        workers, plans = dict(status.workers), self._view.workers
+        return Look(time.monotonic(), samples, status.workflow, status.plan, status.state, workers, plans)
 
 
 def parse(text: str) -> dict[str, dict[Labels, float]]:
@@ -202,14 +202,12 @@ def _by(label: str, items: Iterable[tuple[dict[str, str], float]]) -> dict[str, 
 
 
 def _workers(now: Look, gone: _Grown, span_s: float) -> Iterator[WorkerRow]:
-    planned, busy = (
-        _by("worker", now.of("jellybean_planned_load")),
-        _by("worker", gone.of("jellybean_busy_seconds_total")),
-    )
-    queues = _by("worker", now.of("jellybean_queue"))
+    busy, queues = _by("worker", gone.of("jellybean_busy_seconds_total")), _by("worker", now.of("jellybean_queue"))
     for name, state in sorted(now.workers.items()):
+        plan = now.plans.get(name)  # None while another plan takes over
+        planned = sum(plan.loads.values()) if plan else 0.0
         share = busy[name] / span_s if name in queues else None
-        yield WorkerRow(name, now.tiers.get(name, ""), state, planned.get(name, 0.0), share, int(queues.get(name, 0)))
+        yield WorkerRow(name, plan.tier if plan else "", state, planned, share, int(queues.get(name, 0)))
 
 
 def _operators(now: Look, gone: _Grown, span_s: float) -> Iterator[OperatorRow]:

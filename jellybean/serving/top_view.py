@@ -54,7 +54,8 @@ def _workers(top: Top) -> Table:
 def _bar(row: WorkerRow) -> Text:
     """Busy time; the mark stands where it is planned to be."""
     filled = round(min(row.busy or 0.0, 1.0) * _BAR)
-    bar = Text("━" * filled, "green" if (row.busy or 0.0) <= row.planned + _MUCH else "yellow")
+    bar = Text()
+    bar.append("━" * filled, "green" if (row.busy or 0.0) <= row.planned + _MUCH else "yellow")
     bar.append("─" * (_BAR - filled), "dim")
     mark = min(round(row.planned * _BAR), _BAR - 1)
     return Text.assemble(bar[:mark], ("┃", "bold"), bar[mark + 1 :])

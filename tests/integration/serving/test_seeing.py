@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from partition import free_port
 from rich.console import Console
-from serving_models import chain
+from serving_models import difference, make_plan, scale
 
 from jellybean.cli import run
 from jellybean.serving import launcher
@@ -34,8 +35,14 @@ PRICE_USD_PER_GIB = GIB / 1e6  # a microdollar a byte
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, launcher.Running, int]]:
     """A run over two tiers that has answered some requests and refused one."""
     folder, port = tmp_path_factory.mktemp("seeing"), free_port()
+    operators = {
+        "double": (["x"], scale(folder / "models/double.onnx", 2.0)),
+        "minus": (["double", "x"], difference(folder / "models/minus.onnx", "double", "x")),  # x crosses the link too
+    }
     links = [Link("edge", "cloud", PRICE_USD_PER_GIB, None, 0.0)]
-    running = launcher.up(folder, chain(folder, links=links, slow_s=0.02), port=0, insecure=True, metrics_port=port)
+    route = {"double": "edge-1", "minus": "cloud-1"}
+    plan = make_plan(folder, operators, [(1.0, route)], sources={"x": "edge"}, links=links, slow_s=0.02)
+    running = launcher.up(folder, plan, port=0, insecure=True, metrics_port=port)
     try:
         yield folder, running, port
     finally:
@@ -56,7 +63,7 @@ def test_the_gateways_port_tells_what_its_workers_do_too(up: tuple[Path, launche
         text = response.read().decode()
     found = parse(text)
     edge = {"operator": "double", "variant": "only", "worker": "edge-1"}
-    cloud = {"operator": "triple", "variant": "only", "worker": "cloud-1"}
+    cloud = {"operator": "minus", "variant": "only", "worker": "cloud-1"}
     tiers = {"tier": "edge", "to_tier": "cloud"}
     for name, labels, value in (
         ("requests_total", edge, 4),
@@ -66,6 +73,7 @@ def test_the_gateways_port_tells_what_its_workers_do_too(up: tuple[Path, launche
         ("price_usd_per_h", edge, 0.1),
         ("link_bytes_total", edge | tiers, 4 * BYTES),
         ("network_cost_usd_total", edge | tiers, 4 * BYTES * 1e-6),
+        ("gateway_link_bytes_total", {"source": "x"} | tiers, 4 * BYTES),
         ("gateway_latency_seconds_count", {}, 4),
     ):
         assert found[f"jellybean_{name}"][tuple(sorted(labels.items()))] == pytest.approx(value), name
@@ -97,12 +105,12 @@ def test_top_tells_rates_latency_load_links_and_cost(
         assert REQUESTS * 0.02 * 0.99 <= row.busy * top.window_s <= top.window_s
     assert [(row.operator, row.variant, row.workers, row.batch) for row in top.operators] == [
         ("double", "only", 1, 1.0),
-        ("triple", "only", 1, 1.0),
+        ("minus", "only", 1, 1.0),
     ]
     (link,) = top.links
     assert (link.tier, link.to_tier) == ("edge", "cloud")
-    assert link.bytes_per_s * top.window_s == pytest.approx(REQUESTS * BYTES)
-    assert top.network_usd_per_h == pytest.approx(REQUESTS * BYTES * 1e-6 / top.window_s * 3600)
+    assert link.bytes_per_s * top.window_s == pytest.approx(2 * REQUESTS * BYTES)
+    assert top.network_usd_per_h == pytest.approx(2 * REQUESTS * BYTES * 1e-6 / top.window_s * 3600)
     assert top.usd_per_h == pytest.approx(0.2 + top.network_usd_per_h)
     assert top.so_far_usd > link.bytes * 1e-6
 
@@ -122,3 +130,29 @@ def test_top_tells_rates_latency_load_links_and_cost(
 def test_top_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", str(tmp_path)]) == 1
     assert "nothing is up" in capsys.readouterr().err
+
+
+def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
+    up: tuple[Path, launcher.Running, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, running, port = up
+    offer(running, 1)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
+        told = parse(response.read().decode())
+    docs = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
+    assert run(["dashboard"]) == 0
+    panels = json.loads(capsys.readouterr().out)["panels"]
+    queries = [target for panel in panels for target in panel["targets"]]
+    assert len(queries) > 20
+    for query in queries:
+        names = set(re.findall(r"jellybean_\w+", query["expr"]))
+        assert names
+        for name in names:
+            assert name in told, query["expr"]
+            labels = {label for sample in told[name] for label, _ in sample}
+            wanted = {word for by in re.findall(r"by \(([^)]*)\)", query["expr"]) for word in by.split(", ")}
+            wanted |= set(re.findall(r"{(\w+)=", query["expr"])) | set(re.findall(r"{{(\w+)}}", query["legendFormat"]))
+            assert wanted <= labels, query
+            assert all(f"`{label}`" in docs for label in wanted)
+    told_names = {re.sub("_(bucket|count|sum)$", "", name) for name in told if name.startswith("jellybean_")}
+    assert not [name for name in told_names if f"`{name}`" not in docs]
