@@ -58,6 +58,7 @@ def test_the_published_plan_is_explained(projects: Path) -> None:
     assert not (projects / "vqa" / "plan.json").exists()
 
 
+@pytest.mark.nightly
 def test_people_read_it(projects: Path) -> None:
     text = explain(projects / "digits", "--why-not", "hub").stdout
 

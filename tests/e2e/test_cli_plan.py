@@ -68,6 +68,7 @@ def test_a_p99_that_the_cheapest_plan_breaks_is_kept_by_a_dearer_one(tmp_path: P
     assert cheapest["certificate"]["bound"] <= proof["bound"] * (1 + 1e-9) <= proof["objective"] * (1 + 2e-9)
 
 
+@pytest.mark.nightly
 def test_a_p99_that_no_plan_keeps_names_the_nearest(tmp_path: Path) -> None:
     directory = tmp_path / "digits"
     jellybean("init", "digits", str(directory))

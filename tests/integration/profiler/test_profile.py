@@ -118,6 +118,7 @@ def test_a_second_profile_measures_nothing_again(profiled: Profiled, shared_fold
     assert labels
 
 
+@pytest.mark.nightly
 def test_an_interrupted_profile_goes_on_where_it_stopped(project_folder: Path) -> None:
     workflow = project_folder / "workflow.yaml"
     kept = [

@@ -75,7 +75,7 @@ def test_a_constant_trace_is_the_plain_simulation_of_any_plan(rng: random.Random
     assert interval.utilisation == pytest.approx(busiest)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=5)
 @given(randoms)
 def test_far_above_capacity_always_breaks(rng: random.Random) -> None:
     plan = random_plan(rng, 0.5)

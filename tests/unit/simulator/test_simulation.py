@@ -161,6 +161,7 @@ def test_the_highest_sustained_rate_does_not_depend_on_the_rate_of_the_plan() ->
     assert rates[0] == pytest.approx(10.0, rel=0.05)
 
 
+@pytest.mark.nightly
 def test_a_fast_plan_is_judged_on_a_shorter_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "PROBE_REQUESTS", 5_000)
     found = highest_sustained_rate(chain([ServiceTime(1e-3, 1e-3)], 10.0), window_s=1e6)
