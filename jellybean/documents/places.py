@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents.layout import INFRASTRUCTURE_FILE, WORKFLOW_FILE, files_of
+from jellybean.documents.layout import INFRASTRUCTURE_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER, files_of
 from jellybean.documents.overrides import apply_overrides, apply_overrides_of
 from jellybean.documents.reader import DocPath, Tree, dotted, read_file
 from jellybean.documents.shared import AnyProject, SharedProject
@@ -26,7 +26,11 @@ class Place:
     written: str | None
 
     def __str__(self) -> str:
-        return self.file if self.line is None else f"{Path(self.file).name}:{self.line}"
+        if self.line is None:
+            return self.file
+        path = Path(self.file)
+        own = f"{path.parent.name}/" if path.parent.parent.name == WORKFLOWS_FOLDER else ""  # one of several workflows
+        return f"{own}{path.name}:{self.line}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
