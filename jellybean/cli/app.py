@@ -53,7 +53,29 @@ LogFormat = Annotated[
     Literal["text", "json"] | None,
     typer.Option(help="Lines of the processes' logs; default: the environment's JELLYBEAN_LOG, or text."),
 ]
+HedgeAfter = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Slow requests go a second way: after 300 ms, or 95 % (of the last answers' times)."
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+
+
+def hedge_text(given: str | None) -> str:
+    """--hedge-after as the gateway reads it; empty for none. BadParameter when it is neither a share nor a time."""
+    from jellybean.documents.units import DURATION, UnitError, parse_fraction, parse_quantity
+
+    if given is None:
+        return ""
+    try:
+        if not given.rstrip().endswith("%"):
+            return str(parse_quantity(DURATION, given))
+        if not 0 < (share := parse_fraction(given)) < 1:
+            raise UnitError(f"{given} is no share", "write for example 95 %")
+        return f"{100 * share:g}%"
+    except UnitError as error:
+        raise typer.BadParameter(f"--hedge-after: {error}") from error
 
 
 def picture(path: Path) -> Path:

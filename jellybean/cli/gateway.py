@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Directory, LogFormat, Overrides, app, example
+from jellybean.cli.app import Directory, HedgeAfter, LogFormat, Overrides, app, example, hedge_text
 from jellybean.cli.console import out, say
 from jellybean.cli.current import plan_of
 from jellybean.documents import load_project
@@ -51,6 +51,7 @@ def gateway(
     host: Annotated[str, typer.Option(help="Where clients are served, with --port.")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="For clients with a certificate.")] = None,
     log_format: LogFormat = None,
+    hedge_after: HedgeAfter = None,
 ) -> None:
     """Serve the plan with workers on machines of their own, over mutual TLS. First: jellybean certs. Ctrl-C drains."""
     from jellybean.serving import gateway_main
@@ -65,6 +66,7 @@ def gateway(
     given["spool"] = run / "spool"
     given |= {"tls": folder / "certs/gateway", "ca": folder / "certs/ca", "tokens": folder / "tokens"}
     given |= {"root": project.directory, "listen": listen, "enrol": enrol, "port": port, "log-format": log_format}
+    given["hedge-after"] = hedge_text(hedge_after) or None
     out.print(f"serving {document['name']} with workers from {peers}; Ctrl-C drains and stops", style="green")
     options = [f"--{name}={value}" for name, value in given.items() if value is not None]
     status = gateway_main.main([*options, "--no-emulation"])

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 from PIL import Image, UnidentifiedImageError
 
-from jellybean.cli.app import Directory, Json, LogFormat, Overrides, app, example
+from jellybean.cli.app import Directory, HedgeAfter, Json, LogFormat, Overrides, app, example, hedge_text
 from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say, warn
 from jellybean.cli.current import plan_of, without_model
 from jellybean.cli.documents import check
@@ -51,6 +51,7 @@ def up(
         int, typer.Option(min=0, max=65535, help="Loopback port for the gateway's Prometheus metrics; 0 for none.")
     ] = 0,
     log_format: LogFormat = None,
+    hedge_after: HedgeAfter = None,
 ) -> None:
     """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
     if is_shared(directory):
@@ -68,6 +69,7 @@ def up(
         "tls": tls,
         "insecure": insecure,
         "metrics_port": metrics_port,
+        "hedge_after": hedge_text(hedge_after),
     }
     start(project, detach=detach, **face)
 

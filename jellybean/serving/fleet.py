@@ -122,6 +122,17 @@ class Fleet:
             self.bar(route)  # this request tries it; others wait for what becomes of it
         return route
 
+    def aside(self, route: int) -> int | None:
+        """Another open route of the same place, with the fewest of the same workers; None when all are the same."""
+        used = set(self.view.routes[route].values())
+        first = route - route % len(self.view.weights)
+        found: list[tuple[int, int]] = []
+        for other in range(first, first + len(self.view.weights)):
+            workers = set(self.view.routes[other].values())
+            if workers - used and other not in self._barred and not self._is_left_out(other):
+                found.append((len(workers & used), other))
+        return min(found)[1] if found else None
+
     def send(
         self, key: str, route: int, inputs: Mapping[str, agent_pb2.Tensor], until_s: float, trace: Any = None
     ) -> None:

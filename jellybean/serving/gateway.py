@@ -25,6 +25,7 @@ import grpc.aio
 from jellybean.serving.answers import SinkAnswer
 from jellybean.serving.eventually import Eventually, Key, Tensors
 from jellybean.serving.fleet import Fleet
+from jellybean.serving.hedging import RESERVE, Hedge
 from jellybean.serving.in_hand import Attempt, Figures, Request, finish, outputs_of
 from jellybean.serving.inputs import check_inputs
 from jellybean.serving.outcomes import Outcome
@@ -72,13 +73,14 @@ class Gateway:
         known: set[str] | None = None,
         spool: Spool | None = None,
         emulate: bool = True,
+        hedge: Hedge | None = None,
     ) -> None:
         """`known`: the workers that may talk to this process; those of a plan that takes over are added.
 
         `spool`: for requests that are answered eventually; closed with the gateway. `emulate`: the links of a plan
-        that takes over, too.
+        that takes over, too. `hedge`: when a slow request is sent a second way.
         """
-        self._emulate = emulate
+        self._emulate, self._hedge = emulate, hedge
         self.replaced: gateway_pb2.ReplaceRequest | None = None  # the last one that was done
         self._transport, self._known = transport, known if known is not None else set()
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
@@ -214,6 +216,7 @@ class Gateway:
             retried=figures.retried,
             waiting=len(self._waiting),
             left_out=self._fleet.left_out,
+            hedged=figures.hedged,
             kept=self._eventually.spool.waiting if self._eventually else 0,
             kept_bytes=self._eventually.spool.bytes if self._eventually else 0,
         )
@@ -366,11 +369,15 @@ class Gateway:
         try:
             self._budget.earn()
             self._try(request)
+            if self._hedge is not None:
+                self._hedge_later(self._hedge, request, within_s)
             async with asyncio.timeout(within_s):
                 found = await request.done
             if isinstance(found, Outcome):
                 return found, {}
             outputs = dict(outputs_of(found))
+            if self._hedge is not None:
+                self._hedge.answered(time.monotonic() + within_s - request.until_s)
             if key is not None:
                 self._remember(key)
             return None, outputs
@@ -382,14 +389,21 @@ class Gateway:
             found = Outcome(status_of(error), str(error))
             return found, {}
         finally:
-            if key is not None:
-                self._ids.discard(key)
-            del self._requests[request]
-            self._waiting.pop(request, None)
-            if isinstance(found, Outcome):
-                self._log(found, key.id if key is not None else "", request)
-            for attempt in list(request.attempts.values()):
-                self._end(attempt, found if isinstance(found, Outcome) else None)
+            self._over(request, key, found)
+
+    def _over(self, request: Request, key: Key | None, found: Outcome | Attempt) -> None:
+        """A request is in hand no more."""
+        if key is not None:
+            self._ids.discard(key)
+        del self._requests[request]
+        self._waiting.pop(request, None)
+        if request.hedging is not None:
+            request.hedging.cancel()
+        if isinstance(found, Outcome):
+            self._log(found, key.id if key is not None else "", request)
+        for attempt in list(request.attempts.values()):
+            slower = None if attempt is found else Outcome(grpc.StatusCode.CANCELLED, "another way was quicker")
+            self._end(attempt, found if isinstance(found, Outcome) else slower)
 
     def _log(self, outcome: Outcome, request_id: str = "", request: Request | None = None) -> None:
         """The one line of a request that was refused or failed."""
@@ -428,12 +442,30 @@ class Gateway:
             self._waiting[request] = None
             return
         self._waiting.pop(request, None)
+        self._begin(request, fleet, route)
+
+    def _begin(self, request: Request, fleet: Fleet, route: int) -> None:
         request.tries += 1
         sinks = fleet.view.sinks
         key = f"{self._run}-{next(self._numbers)}"
         attempt = Attempt(key, request, fleet, route, {sink: SinkAnswer() for sink in sinks}, set(sinks))
         request.attempts[key] = self._attempts[key] = attempt
         fleet.send(key, route, request.inputs, request.until_s, request.trace)
+
+    def _hedge_later(self, hedge: Hedge, request: Request, within_s: float) -> None:
+        if hedge.after_s < within_s:
+            later = asyncio.get_running_loop().call_later
+            request.hedging = later(hedge.after_s, self._hedge_request, request)
+
+    def _hedge_request(self, request: Request) -> None:
+        """A request has no answer yet: send it a second way, if there is one and the budget of retries has plenty."""
+        if request.done.done() or len(request.attempts) != 1 or request.tries >= MAX_TRIES:
+            return
+        (slow,) = request.attempts.values()
+        route = slow.fleet.aside(slow.route) if slow.fleet is self._fleet else None
+        if route is not None and self._budget.take(RESERVE):
+            self.figures.hedged += 1
+            self._begin(request, slow.fleet, route)
 
     def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """An attempt leads nowhere any more; `outcome`: why, unless it was answered."""
@@ -452,6 +484,8 @@ class Gateway:
             return
         LOG.info("an attempt was lost: %s", reason, extra=about(attempts=attempt.key, trace_id=self._trace_id(request)))
         request.lost = reason
+        if request.attempts:  # it is under way a second time
+            return
         if request.tries >= MAX_TRIES:
             reason += f" (tried {request.tries} times)"
         elif not self._budget.take():
@@ -493,6 +527,8 @@ class Gateway:
             if status is grpc.StatusCode.UNAVAILABLE:
                 attempt.fleet.bar(attempt.route)
                 self._lost(attempt, reason)
+            elif len(attempt.request.attempts) > 1:
+                self._end(attempt, Outcome(status, reason))
             else:
                 finish(attempt.request, Outcome(status, reason))
         elif message.upstream in attempt.answers:

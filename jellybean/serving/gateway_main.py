@@ -19,6 +19,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
 from jellybean.serving.gateway_metrics import GatewayCollector
+from jellybean.serving.hedging import Hedge
 from jellybean.serving.spool import Spool
 from jellybean.serving.workflow import Workflow
 from jellybean_agent import logs
@@ -64,7 +65,7 @@ async def serve(given: argparse.Namespace) -> None:
         address = addresses[GATEWAY]
         if given.port is not None:
             address = f"{given.host}:{transport.bind(clients, f'{given.host}:{given.port}')}"
-        limits = {"max_in_hand": given.max_in_hand, "timeout_s": given.timeout_s}
+        limits = {"hedge": given.hedge_after, "max_in_hand": given.max_in_hand, "timeout_s": given.timeout_s}
         gateway = _gateway_class(spans)(
             view,
             addresses,
@@ -200,6 +201,13 @@ def _announce(path: Path, address: str) -> None:
     part.rename(path)
 
 
+def _hedge(text: str) -> Hedge:
+    try:
+        return Hedge(text)
+    except PlanViewError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the gateway. 0 after a drain, 2 when the plan or an address is at fault."""
     parser = argparse.ArgumentParser(prog="jellybean-gateway", description="The gateway of a plan that is up.")
@@ -223,6 +231,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=Path(), help="where model paths start, for boxes that enrol")
     parser.add_argument("--certificate-hours", type=float, default=168.0, help="life of their certificates")
     parser.add_argument("--no-emulation", action="store_true", help="links are real: do not emulate the plan's")
+    parser.add_argument(
+        "--hedge-after",
+        metavar="TIME",
+        type=_hedge,
+        help="seconds (0.3) or share of answers (95%%): slow requests go a second way",
+    )
     parser.add_argument("--max-in-hand", type=int, default=MAX_IN_HAND)
     parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S)
     parser.add_argument("--drain-s", type=float, default=DRAIN_S)

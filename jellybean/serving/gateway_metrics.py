@@ -30,6 +30,7 @@ class GatewayCollector(Collector):
             ("refused", "Refused: too many in hand.", status.refused),
             ("expired", "Failed: no answer in time.", status.expired),
             ("retries", "Attempts after a request's first.", status.retried),
+            ("hedges", "Attempts beside a slow first.", status.hedged),
             ("left_out", "Times that a worker was left out.", status.left_out),
         ):
             yield CounterMetricFamily(f"jellybean_gateway_{name}", text, value=value)

@@ -42,6 +42,7 @@ class Request:
     attempts: dict[str, Attempt] = field(default_factory=dict)
     tries: int = 0
     lost: str = ""  # why the last attempt was
+    hedging: asyncio.TimerHandle | None = None  # which sends it a second way
     trace: Any = None  # where requests are traced: a RequestTrace
 
 
@@ -53,7 +54,8 @@ class Figures:
     failed: int = 0  # or refused
     refused: int = 0  # because too many were in hand
     expired: int = 0  # their time was up
-    retried: int = 0  # attempts after the first
+    retried: int = 0  # attempts after the first, because that was lost
+    hedged: int = 0  # attempts beside the first, because that was slow
     answered_s: float = 0.0
     failed_s: float = 0.0
     last_unix_s: float = 0.0  # 0: none yet

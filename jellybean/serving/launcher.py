@@ -148,6 +148,7 @@ def up(
     start_timeout_s: float = START_S,
     max_in_hand: int = MAX_IN_HAND,
     request_timeout_s: float = TIMEOUT_S,
+    hedge_after: str = "",
 ) -> Running:
     """Start every process of the plan and return once all are ready.
 
@@ -155,7 +156,7 @@ def up(
     will go away and somebody else will call `down`. Without ports only this user's processes reach the gateway, over
     its Unix socket. `port`: a TCP port for clients (0: a free one), with the gateway's certificate in `tls`, or
     `insecure`: for anybody on this machine. `http_port`: the inference protocol over HTTP (0: none), `insecure` only.
-    `metrics_port`: the gateway's metrics, on the loopback (0: none).
+    `metrics_port`: the gateway's metrics, on the loopback (0: none). `hedge_after`: as `Hedge` reads it; empty: never.
     """
     if (port is not None and tls is None and not insecure) or (http_port and not insecure):
         how = "--tls FOLDER (made by `jellybean certs`)" if not http_port else "HTTP has no TLS"
@@ -171,7 +172,7 @@ def up(
         signals.enter_context(_terminated_as_interrupt())
         with lock(directory):
             _refuse_second(directory)
-            face = _Face(port, http_port, tls, insecure, metrics_port)
+            face = _Face(port, http_port, tls, insecure, metrics_port, hedge_after)
             launch = _Launch(directory, view, face, max_in_hand, request_timeout_s)
             try:
                 launch.spawn(document)
@@ -229,9 +230,11 @@ class _Face:
     tls: Path | None
     insecure: bool
     metrics_port: int
+    hedge_after: str = ""
 
     def arguments(self) -> list[str]:
         found = [f"--http-port={self.http_port}", f"--metrics-port={self.metrics_port}", "--worker-metrics"]
+        found += [f"--hedge-after={self.hedge_after}"] if self.hedge_after else []
         found += ["--insecure"] if self.insecure else []
         found += [] if self.port is None else [f"--port={self.port}"]
         return found + ([] if self.tls is None else [f"--tls={self.tls.resolve()}"])

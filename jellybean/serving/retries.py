@@ -18,9 +18,9 @@ class RetryBudget:
         """A new request has come."""
         self._tokens = min(self._most, self._tokens + self._share)
 
-    def take(self) -> bool:
-        """Whether one more retry is allowed; it then counts."""
-        if self._tokens < 1.0:
+    def take(self, reserve: float = 0.0) -> bool:
+        """Whether one more retry is allowed; it then counts. `reserve`: share of the most that must be left."""
+        if self._tokens < 1.0 + reserve * self._most:
             return False
         self._tokens -= 1.0
         return True

@@ -11,6 +11,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind
 
 from jellybean.serving.eventually import Tensors
+from jellybean.serving.fleet import Fleet
 from jellybean.serving.gateway import MAX_ID_BYTES, Gateway
 from jellybean.serving.in_hand import Attempt, Request
 from jellybean.serving.outcomes import Outcome
@@ -81,15 +82,16 @@ class TracedGateway(Gateway):
     def _try(self, request: Request) -> None:
         if request.trace is None:  # the first try is made by the task that serves the request
             request.trace = _TRACE.get()
-        before = set(request.attempts)
         super()._try(request)
-        if request.trace is None:
-            return
-        for key in request.attempts.keys() - before:
-            attempt = request.attempts[key]
-            request.trace.span.add_event("attempt", {"jellybean.key": key, "jellybean.route": attempt.route})
-        if not request.attempts:
+        if request.trace is not None and not request.attempts:
             request.trace.span.add_event("waits for a route")
+
+    def _begin(self, request: Request, fleet: Fleet, route: int) -> None:
+        before = set(request.attempts)
+        super()._begin(request, fleet, route)
+        if request.trace is not None:
+            (key,) = request.attempts.keys() - before
+            request.trace.span.add_event("attempt", {"jellybean.key": key, "jellybean.route": route})
 
     def _trace_id(self, request: Request | None) -> str:
         trace = request.trace if request is not None else _TRACE.get()

@@ -250,3 +250,22 @@ def test_a_launcher_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: s
     assert state is not None
     assert not any(lives(process.pid) for process in state.processes)
     assert not state_path(tmp_path).exists()
+
+
+def test_a_slow_request_goes_a_second_way_and_is_answered_once(tmp_path: Path, start) -> None:
+    """One of two workers stands still, for less time than it takes to be given up."""
+    operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
+    routes = [(0.5, {"double": "edge-1"}), (0.5, {"double": "edge-2"})]
+    running = start(tmp_path, make_plan(tmp_path, operators, routes, sources={"x": "edge"}), hedge_after="0.2")
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(4) as pool:
+        os.kill(pid(running, "edge-1"), signal.SIGSTOP)
+        try:
+            waiting = [pool.submit(client.infer, ONES, timeout_s=1.5) for _ in range(4)]
+            assert all(request.result(20)["double"].tolist() == [[2, 2, 2, 2]] for request in waiting)
+            status = client.status()
+        finally:
+            os.kill(pid(running, "edge-1"), signal.SIGCONT)
+        assert (status.answered, status.failed, status.hedged, status.retried) == (4, 0, 2, 0)
+        assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
+        until(lambda: client.status().requests_in_hand == 0)
+        assert client.status().answered == 5

@@ -69,7 +69,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("workflow", "plan", "state", "workers", "requests_in_hand", "answered", "failed", "reasons", "refused", "expired", "retried", "waiting", "left_out", "kept", "kept_bytes")
+    __slots__ = ("workflow", "plan", "state", "workers", "requests_in_hand", "answered", "failed", "reasons", "refused", "expired", "retried", "waiting", "left_out", "kept", "kept_bytes", "hedged")
     class WorkersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,7 @@ class StatusResponse(_message.Message):
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
     KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEDGED_FIELD_NUMBER: _ClassVar[int]
     workflow: str
     plan: str
     state: str
@@ -114,4 +115,5 @@ class StatusResponse(_message.Message):
     left_out: int
     kept: int
     kept_bytes: int
-    def __init__(self, workflow: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., workers: _Optional[_Mapping[str, str]] = ..., requests_in_hand: _Optional[int] = ..., answered: _Optional[int] = ..., failed: _Optional[int] = ..., reasons: _Optional[_Mapping[str, str]] = ..., refused: _Optional[int] = ..., expired: _Optional[int] = ..., retried: _Optional[int] = ..., waiting: _Optional[int] = ..., left_out: _Optional[int] = ..., kept: _Optional[int] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
+    hedged: int
+    def __init__(self, workflow: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., workers: _Optional[_Mapping[str, str]] = ..., requests_in_hand: _Optional[int] = ..., answered: _Optional[int] = ..., failed: _Optional[int] = ..., reasons: _Optional[_Mapping[str, str]] = ..., refused: _Optional[int] = ..., expired: _Optional[int] = ..., retried: _Optional[int] = ..., waiting: _Optional[int] = ..., left_out: _Optional[int] = ..., kept: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., hedged: _Optional[int] = ...) -> None: ...
