@@ -135,6 +135,11 @@ class KubernetesDocument(Strict):
 
 def load_settings(directory: Path) -> Settings:
     """The settings of DIR/kubernetes.yaml. DocumentError with every problem, or what to write where there is none."""
+    return settings_of(load_kubernetes(directory))
+
+
+def load_kubernetes(directory: Path) -> KubernetesDocument:
+    """DIR/kubernetes.yaml; DocumentError likewise."""
     path = directory / KUBERNETES_FILE
     if not path.exists():
         raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file", _TEMPLATE)])
@@ -142,10 +147,11 @@ def load_settings(directory: Path) -> Settings:
     document = check_tree(KubernetesDocument, tree).document
     if tree.problems or document is None:
         raise DocumentError(tree.problems)
-    return _settings(document)
+    return document
 
 
-def _settings(document: KubernetesDocument) -> Settings:
+def settings_of(document: KubernetesDocument) -> Settings:
+    """What the document says, as rendering takes it."""
     models, gateway = document.models, document.gateway
     return Settings(
         agent_image=document.images.agent,

@@ -28,6 +28,7 @@ from jellybean.documents import units
 from jellybean.documents.units import Kind, UnitError
 
 FROM_DOCUMENT = {"document": True}
+_EXACT = 17  # digits by which any float reads back
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$"
 _NAME = re.compile(NAME_PATTERN)
 
@@ -93,6 +94,11 @@ def digits_of(info: SerializationInfo) -> int | None:
     return context.get("digits")
 
 
+def is_long(info: SerializationInfo) -> bool:
+    """Whether every value is to be written in its long form, from the serialisation context."""
+    return bool(isinstance(info.context, dict) and info.context.get("long"))
+
+
 def _writer(kind: Kind) -> PlainSerializer:
     def write(value: float, info: SerializationInfo) -> str:
         return units.format_quantity(kind, value, digits_of(info))
@@ -102,6 +108,8 @@ def _writer(kind: Kind) -> PlainSerializer:
 
 def _number_writer(unit: str = "", factor: float = 1.0) -> PlainSerializer:
     def write(value: float, info: SerializationInfo) -> Any:
+        if is_long(info):
+            return units.format_number(value, _EXACT)
         number = units.format_number(value * factor, digits_of(info) or 12)
         return f"{number} {unit}" if unit else number
 

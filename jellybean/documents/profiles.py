@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from jellybean.documents import units
-from jellybean.documents.fields import NOT_EMPTY, Duration, Name, Noise, Percent, Size, Strict, digits_of
+from jellybean.documents.fields import NOT_EMPTY, Duration, Name, Noise, Percent, Size, Strict, digits_of, is_long
 from jellybean.documents.units import UnitError
 
 ANY_DOWNSTREAM = "*"
@@ -161,7 +161,7 @@ class VariantProfile(Strict):
     @field_serializer("message_bytes", when_used="json")
     def _message(self, value: dict[str, float], info: SerializationInfo) -> Any:
         texts = {name: units.format_quantity(units.SIZE, size, digits_of(info)) for name, size in value.items()}
-        return texts[ANY_DOWNSTREAM] if set(texts) == {ANY_DOWNSTREAM} else texts
+        return texts[ANY_DOWNSTREAM] if set(texts) == {ANY_DOWNSTREAM} and not is_long(info) else texts
 
     @property
     def mean_children(self) -> float:

@@ -34,19 +34,24 @@ class Project:
     profiles: ProfilesDocument | None = None
 
 
-def load_project(directory: Path, overrides: Sequence[str] = (), *, profiles: bool = True) -> Project:
-    """Read and check a project's documents, `--set` options applied. DocumentError lists every problem at once."""
+def load_project(
+    directory: Path, overrides: Sequence[str] = (), *, profiles: bool = True, files: bool = True
+) -> Project:
+    """Read and check a project's documents, `--set` options applied. DocumentError lists every problem at once.
+
+    `files`: models and arrays are here too, and are looked at.
+    """
     require_folder(directory)
     if is_shared(directory):
         raise DocumentError([_several(directory)])
     if not any(file.exists() for file in files_of(directory).values()):
         raise DocumentError([_no_documents(directory)])
     try:
-        return _load(directory, overrides, profiles=profiles)
+        return _load(directory, overrides, profiles=profiles, files=files)
     except DocumentError as error:
         if not overrides:
             raise
-        plain = partial(_load, directory, (), profiles=profiles)
+        plain = partial(_load, directory, (), profiles=profiles, files=files)
         raise DocumentError(blamed(error.problems, plain, overrides)) from error
 
 
@@ -109,15 +114,15 @@ def blamed(
     return found
 
 
-def _load(directory: Path, overrides: Sequence[str], *, profiles: bool) -> Project:
-    files = files_of(directory)
-    trees = {name: read_file(file) for name, file in files.items() if profiles or name != "profiles"}
+def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: bool) -> Project:
+    documents = files_of(directory)
+    trees = {name: read_file(file) for name, file in documents.items() if profiles or name != "profiles"}
     problems = apply_overrides(trees, overrides)
     workflow = check_tree(WorkflowDocument, trees["workflow"])
     infrastructure = check_tree(InfrastructureDocument, trees["infrastructure"])
     profiled = check_tree(ProfilesDocument, trees["profiles"]) if profiles else None
     check_infrastructure(infrastructure)
-    check_one(directory, workflow, infrastructure, profiled)
+    check_one(directory if files else None, workflow, infrastructure, profiled)
     if shared_fleet(directory) is None:
         _own_fleet(infrastructure, profiled)
     problems += [problem for tree in trees.values() for problem in tree.problems]
@@ -137,15 +142,15 @@ def _own_fleet(infrastructure: Checked[InfrastructureDocument], profiles: Checke
 
 
 def check_one(
-    directory: Path,
+    directory: Path | None,
     workflow: Checked[WorkflowDocument],
     infrastructure: Checked[InfrastructureDocument],
     profiles: Checked[ProfilesDocument] | None,
 ) -> None:
-    """One workflow and its profiles against the fleet."""
+    """One workflow and its profiles against the fleet, and against the files of its `directory`."""
     flow = check_workflow(workflow, infrastructure)
     check_tiers(workflow, infrastructure)
-    models = check_files(workflow, flow, directory)
+    models = check_files(workflow, flow, directory) if directory is not None else {}
     runs_on = check_profiles(workflow, infrastructure, profiles, flow) if profiles is not None else {}
     if profiles is not None:
         check_batches(profiles, models)

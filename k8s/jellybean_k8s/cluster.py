@@ -31,7 +31,7 @@ _AGAIN = frozenset({429, 502, 503, 504})
 _BACKOFF_S, _MOST_BACKOFF_S = 0.2, 5.0
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
-_CLUSTER_WIDE = frozenset({"Node"})
+_CLUSTER_WIDE = frozenset({"CustomResourceDefinition", "Node"})
 PATHS = {  # kind -> where its objects are
     "ConfigMap": "/api/v1/configmaps",
     "Event": "/api/v1/events",
@@ -46,6 +46,8 @@ PATHS = {  # kind -> where its objects are
     "Lease": "/apis/coordination.k8s.io/v1/leases",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/networkpolicies",
     "PodDisruptionBudget": "/apis/policy/v1/poddisruptionbudgets",
+    "Workflow": "/apis/jellybean.dev/v1alpha1/workflows",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "ServiceMonitor": "/apis/monitoring.coreos.com/v1/servicemonitors",
 }
 

@@ -8,8 +8,8 @@ is.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jellybean_k8s.cluster import Cluster, FieldConflictError, UnreachableError
@@ -28,6 +28,7 @@ from jellybean_k8s.records import (
     REPLACED,
     Inventory,
     Revision,
+    owned,
     read_inventory,
     read_revision,
     revision_name,
@@ -45,11 +46,16 @@ Progress = Callable[[float, float, str], None]
 _LATE = {"Service": 0, "Deployment": 1, "StatefulSet": 2}  # pruned in this order, then all else
 
 
+class StoppedError(DeployError):
+    """Told to stop in the middle; `progress` may raise it. The next run goes on."""
+
+
 @dataclass(frozen=True)
 class Options:
     """How to deploy. `wait`: until it runs, and only then lead clients over; without, all at once.
 
-    `back`: what did not come to run is taken away again. `in_place`: the running plan goes first.
+    `back`: what did not come to run is taken away again. `in_place`: the running plan goes first. `owner`: reference to
+    the resource that this is done for, which all objects get.
     """
 
     wait: bool = True
@@ -57,6 +63,7 @@ class Options:
     force: bool = False
     back: bool = False
     in_place: bool = False
+    owner: Mapping[str, Any] | None = None
     now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
     say: Say = lambda text: None
     progress: Progress = lambda done, total, label: None
@@ -155,12 +162,17 @@ def deploy(cluster: Cluster, deployed: Deployed, objects: Sequence[Object], opti
     (`FieldConflictError`), or why pods do not run (`NotReadyError`).
     """
     options, plan = options or Options(), deployed.plan
-    leaving = _others(read_inventory(cluster, deployed.app).objects, objects) if options.in_place else frozenset()
+    before = read_inventory(cluster, deployed.app)
+    _refuse_other_owner(before, options.owner)
+    objects = owned(objects, options.owner)
+    leaving = _others(before.objects, objects) if options.in_place else frozenset()
     names = frozenset(name for kind, name in leaving if kind in WORKLOADS)
     for note in check(cluster, deployed, objects, leaving=names):
         options.say(note)
     with Lock(cluster, deployed.app, now=options.now, say=options.say) as lock:
-        work = _Work(cluster, deployed.app, lock, options, read_inventory(cluster, deployed.app))
+        inventory = read_inventory(cluster, deployed.app)
+        _refuse_other_owner(inventory, options.owner)
+        work = _Work(cluster, deployed.app, lock, options, replace(inventory, owner=options.owner))
         about = (str(to_document(plan)["hash"]), plan.cost.total_usd_per_h, plan.accuracy)
         return _bring(work, objects, deployed.id, about, keep=_certificates(deployed))
 
@@ -198,6 +210,21 @@ def undeploy(cluster: Cluster, app: str, options: Options | None = None) -> tupl
         return tuple(work.pruned)
 
 
+def _refuse_other_owner(inventory: Inventory, owner: Mapping[str, Any] | None) -> None:
+    """What a resource deployed is changed by that resource, what was deployed by hand by nobody else."""
+    theirs = inventory.owner
+    if not (inventory.objects or inventory.revisions) or (theirs or {}).get("uid") == (owner or {}).get("uid"):
+        return
+    if theirs is None:
+        raise DeployError(
+            f"{inventory.app} is deployed here already, by hand: `jellybean undeploy` it first, or give this another"
+            " `name` in its kubernetes part"
+        )
+    raise DeployError(
+        f"{inventory.app} is deployed for {theirs['kind']} {theirs['name']}: change that, or give this another `name`"
+    )
+
+
 def _require(cluster: Cluster, app: str) -> None:
     """DeployError where nothing was ever deployed: not even a lock is left there."""
     inventory = read_inventory(cluster, app)
@@ -227,10 +254,10 @@ def _bring(
     plan, cost, accuracy = about
     revision = Revision(number, plan, served, APPLYING, timestamp(options.now()), cost, accuracy)
     work.remember(work.inventory.begun(revision, objects))
-    write_revision(work.cluster, work.app, number, objects)
+    write_revision(work.cluster, work.inventory, number, objects)
     try:
         _take_over(work, wanted, found, stale)
-    except (UnreachableError, LockedError):
+    except (UnreachableError, LockedError, StoppedError):
         raise  # nothing can, or may, be said to the cluster now: the next run goes on
     except DeployError as error:
         work.lock.renew()
@@ -239,7 +266,7 @@ def _bring(
             raise
         raise _taken_back(work, error, keep) from error
     done, gone = work.inventory.with_state(number, DEPLOYED).shortened()
-    work.remember(Inventory(done.app, done.objects - stale, done.revisions))
+    work.remember(replace(done, objects=done.objects - stale))
     work.prune(("ConfigMap", revision_name(work.app, old)) for old in gone)
     return Outcome(number, tuple(work.applied), tuple(work.pruned))
 
@@ -299,7 +326,7 @@ def _taken_back(work: _Work, error: DeployError, keep: frozenset[Key]) -> Deploy
     current = work.inventory.current
     if current is None:
         work.prune(work.inventory.objects)
-        work.remember(Inventory(work.app, frozenset(), work.inventory.revisions))
+        work.remember(replace(work.inventory, objects=frozenset()))
         return DeployError(f"{error}\nwhat was applied is taken away again; nothing was served before")
     before = [stamped(item) for item in read_revision(work.cluster, work.app, current.number)]
     keys = {key_of(item) for item in before}
@@ -307,7 +334,7 @@ def _taken_back(work: _Work, error: DeployError, keep: frozenset[Key]) -> Deploy
     work.apply(before, again.to_apply, frozenset(key_of(item) for item in again.new))
     in_vain = work.inventory.objects - keys - keep - {key for key in work.inventory.objects if key[0] == "Secret"}
     work.prune(in_vain)
-    work.remember(Inventory(work.app, work.inventory.objects - in_vain, work.inventory.revisions))
+    work.remember(replace(work.inventory, objects=work.inventory.objects - in_vain))
     return DeployError(f"{error}\nrevision {current.number} serves as before: what was applied is taken back")
 
 

@@ -19,7 +19,7 @@ from jellybean_k8s.settings import GPU_RESOURCES, MIB
 Object = Mapping[str, Any]
 POOL_LABEL = f"{OWN}/pool"
 PRICE_LABEL = f"{OWN}/price-usd-per-h"
-_INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product")
 _STEP = 0.1  # nodes whose memory differs by less are alike
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -105,7 +105,7 @@ def _kind(node: Object) -> str:
         return str(own[POOL_LABEL])
     gpu, count = _gpu(node)
     model = next((own[label] for label in _MODEL_LABELS if label in own), gpu)
-    instance = next((own[label] for label in _INSTANCE_LABELS if label in own), None)
+    instance = next((own[label] for label in INSTANCE_LABELS if label in own), None)
     size = f"{_capacity(node, 'cpu'):g}-cpu"
     many = f"{count}x-" if count > 1 else ""
     parts = [f"{many}{model}" if model else "", instance or size]
@@ -174,7 +174,7 @@ def _price(pool: str, nodes: Sequence[Object], prices: Mapping[str, float]) -> f
     found: list[float | None] = []
     for node in nodes:
         own = node["metadata"].get("labels") or {}
-        keys = [node["metadata"]["name"], pool, *(own[label] for label in _INSTANCE_LABELS if label in own)]
+        keys = [node["metadata"]["name"], pool, *(own[label] for label in INSTANCE_LABELS if label in own)]
         stated = _label_price(node, own)
         found.append(stated if stated is not None else next((prices[key] for key in keys if key in prices), None))
     known = [price for price in found if price is not None]

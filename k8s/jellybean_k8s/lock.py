@@ -29,7 +29,7 @@ class LockedError(DeployError):
 class Lock:
     """Held inside its context. `renew` now and then; a holder that vanished is followed after `HOLD_S`.
 
-    `wait_s`: how long to wait for another to finish.
+    `wait_s`: how long to wait for another to finish. `lease`: its name; by the deployment's unless given.
     """
 
     def __init__(
@@ -38,18 +38,15 @@ class Lock:
         app: str,
         *,
         wait_s: float = HOLD_S + 5.0,
+        lease: str | None = None,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._cluster, self._app, self._wait_s, self._now, self._say = cluster, app, wait_s, now, say
+        self.name = lease or f"{app}-deploy"
         self.holder = f"{_user()}@{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._lease: dict[str, Any] = {}
         self._renewed_s = 0.0
-
-    @property
-    def name(self) -> str:
-        """Of the Lease."""
-        return f"{self._app}-deploy"
 
     def __enter__(self) -> Self:
         """Take it. LockedError when another goes on holding it."""

@@ -10,7 +10,7 @@ import base64
 import datetime
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -18,12 +18,15 @@ from jellybean_k8s.cluster import Cluster
 from jellybean_k8s.compare import Key, key_of
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import APP, MANAGER
+from jellybean_solver.plan import Plan
+from jellybean_solver.plan_document import to_document
 
 Object = dict[str, Any]
 KEPT = 5  # revisions
 APPLYING, DEPLOYED, FAILED, REPLACED = "applying", "deployed", "failed", "replaced"
 _STATE = "inventory.json"
 _MANIFESTS = "manifests.json.gz"
+_PLAN = "plan.json.gz"
 _MOST_BYTES = 1_000_000
 
 
@@ -47,6 +50,7 @@ class Inventory:
     app: str
     objects: frozenset[Key] = frozenset()
     revisions: tuple[Revision, ...] = field(default=())
+    owner: Mapping[str, Any] | None = None  # reference to the resource that it is deployed for; None: by hand
 
     @property
     def current(self) -> Revision | None:
@@ -93,7 +97,8 @@ def read_inventory(cluster: Cluster, app: str) -> Inventory:
     try:
         state = json.loads(found["data"][_STATE])
         revisions = tuple(Revision(**item) for item in state["revisions"])
-        return Inventory(app, frozenset((kind, name) for kind, name in state["objects"]), revisions)
+        owner = next(iter(found["metadata"].get("ownerReferences") or ()), None)
+        return Inventory(app, frozenset((kind, name) for kind, name in state["objects"]), revisions, owner)
     except (KeyError, TypeError, ValueError) as error:
         raise DeployError(
             f"ConfigMap {app}-inventory was changed and cannot be read ({error}): restore it, or delete it and deploy "
@@ -108,17 +113,20 @@ def write_inventory(cluster: Cluster, inventory: Inventory) -> None:
         "revisions": [asdict(revision) for revision in inventory.revisions],
     }
     data = {_STATE: json.dumps(state, separators=(",", ":"))}
-    cluster.apply(_config_map(inventory.app, inventory.name, data=data), force=True)
+    (item,) = owned([_config_map(inventory.app, inventory.name, data=data)], inventory.owner)
+    cluster.apply(item, force=True)
 
 
-def write_revision(cluster: Cluster, app: str, number: int, objects: Sequence[Object]) -> None:
+def write_revision(cluster: Cluster, inventory: Inventory, number: int, objects: Sequence[Object]) -> None:
     """Remember the manifests of a revision. DeployError when they are too many even compressed."""
     kept = [item for item in objects if item["kind"] != "Secret"]
     packed = gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0)
     if len(packed) > _MOST_BYTES:
         raise DeployError(f"{len(kept):,} objects take {len(packed):,} bytes compressed; {_MOST_BYTES:,} can be kept")
     text = base64.b64encode(packed).decode()
-    cluster.apply(_config_map(app, revision_name(app, number), binaryData={_MANIFESTS: text}), force=True)
+    name = revision_name(inventory.app, number)
+    (item,) = owned([_config_map(inventory.app, name, binaryData={_MANIFESTS: text})], inventory.owner)
+    cluster.apply(item, force=True)
 
 
 def read_revision(cluster: Cluster, app: str, number: int) -> tuple[Object, ...]:
@@ -132,6 +140,31 @@ def read_revision(cluster: Cluster, app: str, number: int) -> tuple[Object, ...]
 def revision_name(app: str, number: int) -> str:
     """Of the ConfigMap with a revision's manifests."""
     return f"{app}-revision-{number}"
+
+
+def plan_record(app: str, served: str, plan: Plan) -> Object:
+    """The plan as it was decided, in a ConfigMap: what is served has no links and speeds, so it does not tell."""
+    packed = gzip.compress(json.dumps(to_document(plan), separators=(",", ":")).encode(), mtime=0)
+    return _config_map(app, _plan_name(app, served), binaryData={_PLAN: base64.b64encode(packed).decode()})
+
+
+def read_plan_record(cluster: Cluster, app: str, served: str) -> Object | None:
+    """The document of a plan that was recorded; None where none was."""
+    found = cluster.get("ConfigMap", _plan_name(app, served))
+    if found is None:
+        return None
+    return dict(json.loads(gzip.decompress(base64.b64decode(found["binaryData"][_PLAN]))))
+
+
+def owned(objects: Iterable[Object], owner: Mapping[str, Any] | None) -> tuple[Object, ...]:
+    """The objects, each with a reference to its owner, so that none outlives it."""
+    if owner is None:
+        return tuple(objects)
+    return tuple(item | {"metadata": {**item["metadata"], "ownerReferences": [dict(owner)]}} for item in objects)
+
+
+def _plan_name(app: str, served: str) -> str:
+    return f"{app}-{served}-plan"
 
 
 def timestamp(now: datetime.datetime) -> str:

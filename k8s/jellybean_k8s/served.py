@@ -148,7 +148,12 @@ class Deployed:
 
 def app_name(settings: Settings, workflow: str) -> str:
     """Of the deployment of a workflow."""
-    return dns_name(settings.name or workflow, _MOST_APP)
+    return deployment_name(settings.name or workflow)
+
+
+def deployment_name(name: str) -> str:
+    """Of a deployment that somebody calls so."""
+    return dns_name(name, _MOST_APP)
 
 
 def digest(value: Any) -> str:
