@@ -2,7 +2,7 @@
 
 Added to it, as read from a real server: server-side apply with fields that belong to managers, conflicts and dry runs;
 resource versions, preconditions and 409; label selectors and pages; generations; what a StatefulSet may not change;
-pods of sets, and sets' status by their pods. No pod ever runs: tests patch pods' status.
+finalizers; pods of sets, and sets' status by their pods. No pod ever runs: tests patch pods' status.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ Key = tuple[str, str, str]  # plural, namespace, name
 Fields = set[tuple[str, ...]]
 _KINDS = {
     "configmaps": "ConfigMap",
+    "customresourcedefinitions": "CustomResourceDefinition",
     "deployments": "Deployment",
     "events": "Event",
     "horizontalpodautoscalers": "HorizontalPodAutoscaler",
@@ -39,8 +40,38 @@ _KINDS = {
     "servicemonitors": "ServiceMonitor",
     "services": "Service",
     "statefulsets": "StatefulSet",
+    "workflows": "Workflow",
 }
 _OPTIONAL = {"servicemonitors"}
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+
+
+def _known(kind: str, plural: str, *, namespaced: bool = True) -> Object:
+    return {"name": plural, "singularName": kind.lower(), "kind": kind, "namespaced": namespaced, "verbs": _VERBS}
+
+
+def _group_of(name: str, version: str) -> Object:
+    found = {"groupVersion": f"{name}/{version}", "version": version}
+    return {"name": name, "versions": [found], "preferredVersion": found}
+
+
+def _resources(group_version: str, *resources: Object) -> Object:
+    return {"kind": "APIResourceList", "groupVersion": group_version, "resources": list(resources)}
+
+
+_DEFINITIONS = _known("CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
+_DISCOVERY = {
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/api/v1": _resources("v1", _known("Namespace", "namespaces", namespaced=False)),
+    "/apis": {
+        "kind": "APIGroupList",
+        "groups": [_group_of("apiextensions.k8s.io", "v1"), _group_of("jellybean.dev", "v1alpha1")],
+    },
+    "/apis/apiextensions.k8s.io/v1": _resources("apiextensions.k8s.io/v1", _DEFINITIONS),
+    "/apis/jellybean.dev/v1alpha1": _resources(
+        "jellybean.dev/v1alpha1", _known("Workflow", "workflows"), _known("Workflow", "workflows/status")
+    ),
+}
 _FIXED = ("selector", "serviceName", "podManagementPolicy")
 _IDENTITY = {("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace")}
 
@@ -87,6 +118,8 @@ class ApiServer(kmock.KubernetesScaffold):
             return aiohttp.web.json_response(refused.status, status=refused.code)
 
     def _group(self, path: str) -> aiohttp.web.StreamResponse:
+        if path in _DISCOVERY:
+            return aiohttp.web.json_response(_DISCOVERY[path])
         if path == "/apis/monitoring.coreos.com/v1" and self.monitoring:
             return aiohttp.web.json_response({"kind": "APIResourceList", "resources": []})
         raise Refused(404, "NotFound", "the server could not find the requested resource")
@@ -96,11 +129,11 @@ class ApiServer(kmock.KubernetesScaffold):
     ) -> Object:
         if method == "GET" and request.name is None:
             return self._list(plural, request.namespace, params)
-        body = copy.deepcopy(request.data) if isinstance(request.data, dict) else {}
+        body = copy.deepcopy(request.data) if isinstance(request.data, dict | list) else {}
         if method in ("POST", "PUT", "PATCH") and not body:
             body = json.loads(request.body)
         namespace = request.namespace or ""
-        key = (plural, namespace, request.name or body.get("metadata", {}).get("name", ""))
+        key = (plural, namespace, request.name or body["metadata"]["name"])
         there = self.store.get(key)
         if method == "POST":
             if there is not None:
@@ -117,12 +150,19 @@ class ApiServer(kmock.KubernetesScaffold):
             wanted = (body or json.loads(request.body or b"{}")).get("preconditions", {}).get("uid")
             if wanted and wanted != there["metadata"]["uid"]:
                 raise Refused(409, "Conflict", "the UID in the precondition does not match")
+            if there["metadata"].get("finalizers"):
+                when = there["metadata"].get("deletionTimestamp") or datetime.datetime.now(datetime.UTC).isoformat()
+                return self._save(key, _merged(there, {"metadata": {"deletionTimestamp": when}}), there)
             self.remove(key)
             return {"kind": "Status", "status": "Success"}
         if method == "PUT":
             if body["metadata"].get("resourceVersion") != there["metadata"]["resourceVersion"]:
                 raise Refused(409, "Conflict", "the object has been modified")
             return self._save(key, body, there)
+        if isinstance(body, list):
+            return self._save(key, _json_patched(there, body), there)
+        if plural == "workflows":  # whose status is changed by its subresource alone
+            body = _half(body, status=request.subresource == "status")
         manager = params.get("fieldManager", "kubectl")  # an update by the manager of applies is kept apart from those
         manager = f"{manager}-update" if manager == "jellybean" else manager
         return self._save(key, _merged(there, body), there, manager, body)
@@ -137,7 +177,11 @@ class ApiServer(kmock.KubernetesScaffold):
         more = {"continue": str(start + limit)} if start + limit < len(chosen) else {}
         items = [{k: v for k, v in item.items() if k not in ("kind", "apiVersion")} for item in chosen]
         version = str(self._history[-1][0] if self._history else 0)
-        return {"kind": "List", "metadata": {"resourceVersion": version, **more}, "items": items[start : start + limit]}
+        return {
+            "kind": f"{_KINDS[plural]}List",
+            "metadata": {"resourceVersion": version, **more},
+            "items": items[start : start + limit],
+        }
 
     async def _watch(self, request: kmock.Request, plural: str, params: dict[str, str]) -> aiohttp.web.StreamResponse:
         since = int(params.get("resourceVersion") or 0)
@@ -146,7 +190,7 @@ class ApiServer(kmock.KubernetesScaffold):
         end = asyncio.get_running_loop().time() + float(params.get("timeoutSeconds", 5))
         while asyncio.get_running_loop().time() < end:
             for version, kind, (where, space, _), item in self._history:
-                wanted = version > since and where == plural and space == request.namespace
+                wanted = version > since and where == plural and request.namespace in (None, space)
                 if wanted and _selected(item, params.get("labelSelector", "")):
                     since = version
                     await response.write(json.dumps({"type": kind, "object": item}).encode() + b"\n")
@@ -220,6 +264,9 @@ class ApiServer(kmock.KubernetesScaffold):
                 fields -= set(_leaves(patch))
             self.owners[key].setdefault(manager, set()).update(_leaves(patch))
         self._note("MODIFIED" if there is not None else "ADDED", key)
+        if meta.get("deletionTimestamp") and not meta.get("finalizers"):
+            self.remove(key)
+            return item
         self._control(key)
         return item
 
@@ -329,6 +376,32 @@ class RunningServer:
             self.url = str(server.url).rstrip("/")
             self._up.set()
             await self._stop.wait()
+
+
+def _json_patched(there: Object, steps: list[Object]) -> Object:
+    """RFC 6902, as far as kopf asks for it; 422 where a test fails."""
+    found = copy.deepcopy(there)
+    for step in steps:
+        *path, last = (part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:])
+        at: Any = found
+        for part in path:
+            at = at[int(part)] if isinstance(at, list) else at.setdefault(part, {})
+        name: Any = (len(at) if last == "-" else int(last)) if isinstance(at, list) else last
+        if step["op"] == "test":
+            if at[name] != step["value"]:
+                raise Refused(422, "Invalid", "the server rejected our request due to a failed test")
+        elif step["op"] == "remove":
+            del at[name]
+        elif isinstance(at, list) and step["op"] == "add":
+            at.insert(name, step["value"])
+        else:
+            at[name] = step["value"]
+    return found
+
+
+def _half(body: Object, *, status: bool) -> Object:
+    """What of a patch counts: the status, or all but it."""
+    return {key: value for key, value in body.items() if (key == "status") == status}
 
 
 def _owner(pod: Object) -> str:

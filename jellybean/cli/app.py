@@ -127,6 +127,7 @@ from jellybean.cli import (  # noqa: E402  (each adds its commands)
     gateway,  # noqa: F401
     kubernetes,  # noqa: F401
     measure,  # noqa: F401
+    operator,  # noqa: F401
     pipeline,  # noqa: F401
     plan,  # noqa: F401
     serve,  # noqa: F401

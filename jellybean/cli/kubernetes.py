@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +30,9 @@ def render(
         Path | None, typer.Option(metavar="FOLDER", help="Write a kustomize base there instead of printing YAML.")
     ] = None,
     service_monitor: ServiceMonitor = False,
+    resource: Annotated[
+        bool, typer.Option("--resource", help="Print the project as a Workflow resource, for `jellybean operator`.")
+    ] = False,
     role: Annotated[bool, typer.Option("--role", help="Print the Role of whoever deploys, and nothing else.")] = False,
 ) -> None:
     """Print the plan as Kubernetes objects; kubernetes.yaml says what they need beside it. Asks no cluster."""
@@ -39,6 +42,9 @@ def render(
 
     if role:
         print(to_yaml(deployer_role()), end="")
+        return
+    if resource:
+        print(to_yaml(_resource(directory, overrides)), end="")
         return
     if kustomize is not None:
         folder("--kustomize", kustomize)
@@ -50,6 +56,14 @@ def render(
     for name, text in kustomize_base(objects).items():
         (kustomize / name).write_text(text, encoding="utf-8")
     out.print(f"wrote {len(objects)} objects to {kustomize}", soft_wrap=True)
+
+
+def _resource(directory: Path, overrides: list[str] | None) -> dict[str, Any]:
+    from jellybean.cli.kubernetes_file import load_kubernetes
+    from jellybean.operator.resource import to_resource
+
+    project = load_project(directory, overrides or ())
+    return to_resource(project, load_kubernetes(project.directory))
 
 
 def rendered(directory: Path, overrides: list[str] | None, *, service_monitor: bool) -> Objects:

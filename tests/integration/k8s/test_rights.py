@@ -14,11 +14,10 @@ from jellybean_k8s.rights import deployer_role
 from jellybean_k8s.served import Deployed
 from jellybean_k8s.status import read_status
 from jellybean_solver.plan import Plan
-from tests.integration.k8s.test_deploy import OTHER, PLAN, QUICK, REAL, Target, target
 from tests.k8s_check import schema_complaints
-from tests.k8s_plans import SETTINGS, wide
+from tests.k8s_plans import wide
+from tests.k8s_target import OTHER, PLAN, QUICK, REAL, SETTINGS, Target
 
-__all__ = ["target"]
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 Right = tuple[str, str, str]
 

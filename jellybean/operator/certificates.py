@@ -1,0 +1,121 @@
+"""Certificates that the operator issues: an authority per deployment, kept in a Secret, and what it signs.
+
+A certificate stays until two thirds of its life are over; pods read a renewed one without a restart.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from jellybean.serving.authority import LIFE_S, open_authority
+from jellybean_agent.certificates import CA, CHAIN, KEY
+from jellybean_agent.identity import Identity, Role
+from jellybean_agent.private_files import write_private
+from jellybean_k8s.certificates import certificate_secrets
+from jellybean_k8s.cluster import Cluster
+from jellybean_k8s.commands import tls_secret
+from jellybean_k8s.names import APP, MANAGER
+from jellybean_k8s.served import Deployed
+
+Object = dict[str, Any]
+CLIENT = "client"
+_RENEW = 1 / 3  # of a life that is left
+
+
+def issued(cluster: Cluster, deployed: Deployed, folder: Path) -> tuple[Object, ...]:
+    """The Secrets of authority, gateway, workers and one client, as they are to be from now on."""
+    ca = folder / "ca"
+    name = f"{deployed.app}-authority"
+    there = cluster.get("Secret", name)
+    if there is not None:
+        _restore(there, {item: ca / item for item in there.get("data") or {}})
+    bundle = (ca / CA).read_bytes() if (ca / CA).exists() else b""
+    authority = open_authority(ca, renew=bool(bundle) and _is_old(bundle))
+    hosts = [f"{deployed.app}{tail}" for tail in ("", f".{cluster.namespace}", f".{cluster.namespace}.svc")]
+    _keep_or_issue(cluster, deployed, folder, authority, [*hosts, "localhost"])
+    kept = {item.name: item.read_bytes() for item in sorted(ca.iterdir())}
+    client = {item.name: item.read_bytes() for item in sorted((folder / CLIENT).iterdir())}
+    return (
+        _secret(deployed, name, kept),
+        *certificate_secrets(deployed, folder),
+        _secret(deployed, _client_secret(deployed), client),
+    )
+
+
+def _client_secret(deployed: Deployed) -> str:
+    return f"{deployed.app}-client-tls"
+
+
+def _keep_or_issue(cluster: Cluster, deployed: Deployed, folder: Path, authority: Any, hosts: list[str]) -> None:
+    """A folder for each certificate: of those that hold on, the same; else a new one."""
+    name = deployed.plan.name
+    wanted: list[tuple[str, Path, Identity, str]] = [
+        (tls_secret(deployed, None), folder / "gateway", Identity(name, Role.GATEWAY), "tls."),
+        (_client_secret(deployed), folder / CLIENT, Identity(name, Role.CLIENT, CLIENT), "tls."),
+    ]
+    for group in deployed.groups:
+        for number, worker in enumerate(group.workers, group.first or 0):
+            at = folder / "agent" / worker
+            wanted.append((tls_secret(deployed, group), at, Identity(name, Role.AGENT, worker), f"{number}."))
+    secrets = {secret: cluster.get("Secret", secret) for secret in {item[0] for item in wanted}}
+    for secret, at, identity, key in wanted:
+        there = secrets[secret]
+        if there is not None:
+            _restore(there, {"ca.crt": at / CA, f"{key}crt": at / CHAIN, f"{key}key": at / KEY})
+        if not _holds_on(at, authority):
+            of_gateway = identity.role is Role.GATEWAY
+            authority.equip(at, identity, hosts=hosts if of_gateway else (), life_s=LIFE_S)
+
+
+def _restore(secret: Mapping[str, Any], files: Mapping[str, Path]) -> None:
+    for key, path in files.items():
+        text = (secret.get("data") or {}).get(key)
+        if text is not None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_private(path, base64.b64decode(text))
+
+
+def _holds_on(at: Path, authority: Any) -> bool:
+    """Whether there is a key with a certificate of this authority that holds for a while, and the bundle of today."""
+    if not all((at / item).exists() for item in (CA, CHAIN, KEY)) or (at / CA).read_bytes() != authority.bundle:
+        return False
+    try:
+        found = x509.load_pem_x509_certificate((at / CHAIN).read_bytes())
+        found.verify_directly_issued_by(authority.certificate)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return not _is_late(found)
+
+
+def _is_late(certificate: x509.Certificate) -> bool:
+    whole = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return bool(certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC) < whole * _RENEW)
+
+
+def _is_old(bundle: bytes) -> bool:
+    """Whether the newest authority of a bundle must be followed by another."""
+    return _is_late(x509.load_pem_x509_certificates(bundle)[0])
+
+
+def _secret(deployed: Deployed, name: str, files: Mapping[str, bytes]) -> Object:
+    own = {
+        f"{APP}/name": "jellybean",
+        f"{APP}/instance": deployed.app,
+        f"{APP}/component": "certificates",
+        f"{APP}/managed-by": MANAGER,
+    }
+    data = {key: base64.b64encode(content).decode() for key, content in files.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "labels": own},
+        "type": "Opaque",
+        "data": data,
+    }

@@ -1,0 +1,46 @@
+"""The status of a resource: conditions as Kubernetes has them, and what was planned. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jellybean_k8s.crd import CONDITIONS
+from jellybean_solver.plan import Plan
+from jellybean_solver.plan_document import to_document
+
+_MOST_TEXT = 32_768
+_HASH_DIGITS = 12
+
+
+def condition(kind: str, status: bool | None, reason: str, message: str) -> dict[str, Any]:
+    """A finding about a resource; `status` None: not known. `reason`: one CamelCase word."""
+    text = "Unknown" if status is None else str(status)
+    return {"type": kind, "status": text, "reason": reason, "message": message[:_MOST_TEXT]}
+
+
+def with_conditions(
+    before: Mapping[str, Any], found: Sequence[Mapping[str, Any]], generation: int, now: datetime.datetime
+) -> list[dict[str, Any]]:
+    """Conditions of a status with new findings, in one order; the time of a change stays while the status does."""
+    known = {item["type"]: dict(item) for item in before.get("conditions") or ()}
+    when = now.astimezone(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    for item in found:
+        old = known.get(item["type"])
+        since = old["lastTransitionTime"] if old is not None and old["status"] == item["status"] else when
+        known[item["type"]] = {**item, "observedGeneration": generation, "lastTransitionTime": since}
+    order = [*CONDITIONS, *sorted(set(known) - set(CONDITIONS))]
+    return [known[kind] for kind in order if kind in known]
+
+
+def plan_figures(plan: Plan) -> dict[str, Any]:
+    """What a status says of a plan."""
+    proof = plan.certificate
+    gap = f"{proof.objective / proof.bound - 1.0:.2%}" if proof.bound > 0 else "unknown"
+    return {
+        "plan": str(to_document(plan)["hash"])[:_HASH_DIGITS],
+        "costUsdPerHour": round(plan.cost.total_usd_per_h, 4),
+        "accuracy": None if plan.accuracy is None else round(plan.accuracy, 2),
+        "gap": "0.00%" if proof.termination == "optimal" else gap,
+    }

@@ -1,0 +1,90 @@
+"""The fleet of a resource: as its spec states it, or as the nodes of the cluster are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jellybean.documents.units import PRICE_PER_H, SIZE, format_quantity
+from jellybean.errors import JellyBeanError
+from jellybean.operator.resource import DiscoverSpec
+from jellybean_k8s.discover import INSTANCE_LABELS, POOL_LABEL, PRICE_LABEL, Fleet, NodePool, discover
+from jellybean_k8s.settings import PoolSettings, Settings
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A fleet as the rest of infrastructure.yaml, and how its pools look as pods where the spec does not say."""
+
+    infrastructure: Object
+    pools: Mapping[str, PoolSettings]
+    told: str
+
+
+def stated(infrastructure: Object) -> Found:
+    """What spec.infrastructure says."""
+    return Found(infrastructure, {}, f"{len(infrastructure.get('workers', {}))} pools, as stated")
+
+
+def discovered(nodes: Sequence[Object], wanted: DiscoverSpec, written: Object, settings: Object) -> Found:
+    """Pools of the cluster's nodes. `written`: spec.discover as it stands; `settings`: spec.kubernetes.
+
+    JellyBeanError when no node has a tier, or one has no price.
+    """
+    labels = {key: settings[key] for key in ("tier_label", "site_label") if key in settings}
+    fleet = discover(nodes, wanted.tiers, wanted.prices, **labels)
+    if not fleet.pools:
+        label = labels.get("tier_label", "jellybean.dev/tier")
+        raise JellyBeanError(f"no node has a tier: kubectl label node NODE {label}={wanted.tiers[0]}")
+    if unpriced := [pool.name for pool in fleet.pools if pool.price_usd_per_h is None]:
+        raise JellyBeanError(
+            f"there is no price for {', '.join(unpriced)}: write it into spec.discover.prices, or label its nodes "
+            f"{PRICE_LABEL}=0.526"
+        )
+    infrastructure = {
+        "tiers": list(wanted.tiers),
+        **({"sites": dict(fleet.sites)} if fleet.sites else {}),
+        "workers": {pool.name: _worker(pool) for pool in fleet.pools},
+        **{key: written[key] for key in ("links", "limits", "migration") if key in written},
+    }
+    by_name = {str(node["metadata"]["name"]): node for node in nodes}
+    return Found(infrastructure, {pool.name: _as_pods(pool, by_name) for pool in fleet.pools}, _told(fleet))
+
+
+def with_pools(settings: Settings, found: Found) -> Settings:
+    """The settings, with what discovery knows of pools where they say nothing."""
+    pools = dict(settings.pools)
+    for name, known in found.pools.items():
+        own = pools.get(name, known)
+        gpu, gpus = (own.gpu, own.gpus) if own.gpu is not None else (known.gpu, known.gpus)
+        pools[name] = replace(own, gpu=gpu, gpus=gpus, node_labels=own.node_labels or known.node_labels)
+    return replace(settings, pools=pools)
+
+
+def _worker(pool: NodePool) -> dict[str, Any]:
+    return {
+        "tier": pool.tier,
+        "count": pool.count,
+        "price": format_quantity(PRICE_PER_H, pool.price_usd_per_h or 0.0),
+        "memory": format_quantity(SIZE, pool.memory_bytes),
+    }
+
+
+def _as_pods(pool: NodePool, nodes: Mapping[str, Object]) -> PoolSettings:
+    """On the pool's own nodes, by a label that all of them share; with its GPUs."""
+    shared: dict[str, str] = {}
+    for label in (POOL_LABEL, *INSTANCE_LABELS):
+        values = {(nodes[name]["metadata"].get("labels") or {}).get(label) for name in pool.nodes}
+        if len(values) == 1 and (value := values.pop()) is not None:
+            shared = {label: str(value)}
+            break
+    return PoolSettings(gpu=pool.gpu, gpus=max(1, pool.gpus), node_labels=shared)
+
+
+def _told(fleet: Fleet) -> str:
+    pools = ", ".join(f"{pool.count} {pool.name} ({pool.tier})" for pool in fleet.pools)
+    out = f"; {len(fleet.left_out)} nodes left out, first {fleet.left_out[0]}" if fleet.left_out else ""
+    return f"{pools}{out}"

@@ -1,0 +1,50 @@
+"""One operator of several works: who holds a Lease. Losing it ends the process, as what it then does is another's."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from jellybean_k8s.cluster import Cluster
+from jellybean_k8s.errors import DeployError
+from jellybean_k8s.lock import Lock
+
+LEASE = "jellybean-operator"
+_RENEW_S = 5.0
+_PATIENCE_S = 10.0  # with an API server that is away: less than the lease lasts
+
+
+class Leader:
+    """Leads inside its context, which is entered when nobody else does. `lost` is called from another thread."""
+
+    def __init__(self, cluster: Cluster, *, lost: Callable[[str], None], say: Callable[[str], None]) -> None:
+        patient = dataclasses.replace(cluster, patience_s=_PATIENCE_S)
+        self._lock = Lock(patient, LEASE, wait_s=float("inf"), lease=LEASE, say=say)
+        self._lost = lost
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="leader", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Wait to lead."""
+        self._lock.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let another lead at once."""
+        self._end.set()
+        self._thread.join()
+        self._lock.__exit__(kind, error, trace)
+
+    def _renew(self) -> None:
+        while not self._end.wait(_RENEW_S):
+            try:
+                self._lock.renew()
+            except DeployError as error:
+                self._lost(str(error))
+                return

@@ -1,0 +1,247 @@
+"""The spec of a Workflow resource: workflow, fleet, profiles and deployment in one object, in the documents' words.
+
+Its schema is made from the documents' own models. To read one, its parts are laid out as a project's documents and
+checked as those are; model files are where pods find them, so they are told by their hashes and not looked at here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from jellybean.cli.kubernetes_file import KUBERNETES_FILE, KubernetesDocument, load_settings
+from jellybean.documents import InfrastructureDocument, ProfilesDocument, Project, WorkflowDocument, load_project
+from jellybean.documents.fields import FROM_DOCUMENT, Duration, Name, PricePerHour, Strict
+from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE
+from jellybean.documents.models import LimitsSpec, LinkSpec, MigrationSpec, Tiers
+from jellybean.errors import DocumentError, DocumentProblem
+from jellybean_k8s.crd import API_VERSION, KIND, crd
+from jellybean_k8s.names import dns_name
+from jellybean_k8s.settings import Settings
+from jellybean_k8s.structural import Rules, structural
+
+Object = Mapping[str, Any]
+_WORKFLOW_KEYS = ("description", "sources", "operators", "labels", "metric", "slo")
+_PARTS = {  # a document's file -> where the spec says it
+    WORKFLOW_FILE: "spec.",
+    INFRASTRUCTURE_FILE: "spec.infrastructure.",
+    PROFILES_FILE: "spec.profiles.",
+    KUBERNETES_FILE: "spec.kubernetes.",
+}
+
+
+class DiscoverSpec(Strict):
+    """A fleet of the cluster's nodes, by their labels: pools, counts and memory are read from them."""
+
+    tiers: Tiers = Field(description="Nearest the data first, as nodes' labels name them.")
+    prices: dict[Name, PricePerHour] = Field(
+        default={}, description="By pool, instance type or node; the label jellybean.dev/price-usd-per-h goes first."
+    )
+    links: Annotated[tuple[LinkSpec, ...], Field(strict=False)] = Field(
+        default=(), description="Between tiers: what they cost and carry."
+    )
+    limits: LimitsSpec = LimitsSpec()
+    migration: MigrationSpec = MigrationSpec()
+
+
+class ConfigMapKey(Strict):
+    """A text in a ConfigMap of the same namespace."""
+
+    config_map: Annotated[str, Field(min_length=1, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] = Field(
+        description="Its name."
+    )
+    key: Annotated[str, Field(min_length=1)] = PROFILES_FILE
+
+
+class ReplanSpec(Strict):
+    """When a running plan is thought over, and what it takes to leave it."""
+
+    horizon_s: Duration = Field(
+        default=86400.0, alias="horizon", gt=0, description="Time over which a change must pay; 24 h unless given."
+    )
+    debounce_s: Duration = Field(
+        default=15.0, alias="debounce", description="What changed must have stayed so for this long; 15 s unless given."
+    )
+    time_limit_s: Duration = Field(
+        default=60.0, alias="time_limit", gt=0, description="Of one search; the best plan so far counts."
+    )
+
+
+class OperatorSpec(Strict):
+    """What the spec says beside the documents."""
+
+    kind: Literal["Workflow"]
+    discover: DiscoverSpec | None = Field(default=None, description="Instead of infrastructure.")
+    profiles_from: ConfigMapKey | None = Field(default=None, description="Instead of profiles: profiles.yaml.")
+    replan: ReplanSpec = ReplanSpec()
+    certificates: Literal["issued", "given"] = Field(
+        default="issued",
+        description="issued: by an authority of this workflow, kept in a Secret, and renewed; given: you bring them.",
+    )
+    in_place: bool = Field(
+        default=False, description="The running plan goes before the new one comes: where nodes have no room for two."
+    )
+    start_s: Duration = Field(
+        default=600.0, alias="timeout", gt=0, description="Longest that a new plan may take to be ready."
+    )
+    suspend: bool = Field(default=False, description="Leave all as it is.")
+
+
+RULES: Rules = {
+    "InputSpec": [
+        ("!(has(self.gather) && self.gather && has(self.ratio))", "gather and ratio exclude each other"),
+    ],
+    "VariantSpec": [("has(self.model) == has(self.sha256)", "a model is named by its file and its sha256")],
+    "AccuracyProfile": [
+        (
+            "[has(self.end_to_end), has(self.per_operator), has(self.independent)].exists_one(given, given)",
+            "accuracy has one form: end_to_end, per_operator or independent",
+        )
+    ],
+    "ModelsSpec": [
+        (
+            "[has(self.url), has(self.image), has(self.claim)].exists_one(given, given)",
+            "one of url, image or claim says where the model files are",
+        ),
+        (
+            "!(has(self.secret) && has(self.url)) || self.url.startsWith('https://')",
+            "only https:// keeps a secret secret",
+        ),
+    ],
+}
+_FLEET_RULES = [
+    ("self.workers.all(pool, self.workers[pool].tier in self.tiers)", "a pool's tier must be one of tiers"),
+    (
+        "!has(self.links) || self.links.all(link, link.from in self.tiers && link.to in self.tiers)",
+        "links lead from a tier to a tier",
+    ),
+]
+_SPEC_RULES = [
+    ("has(self.infrastructure) != has(self.discover)", "the fleet is either infrastructure or discover"),
+    ("has(self.profiles) != has(self.profiles_from)", "either profiles or profiles_from"),
+    (
+        "(has(self.kubernetes.name) ? self.kubernetes.name : '') == "
+        "(has(oldSelf.kubernetes.name) ? oldSelf.kubernetes.name : '')",
+        "the name of a deployment stays; make another Workflow",
+    ),
+]
+_ROOT_RULES = [("size(self.metadata.name) <= 63", "the name of a workflow has at most 63 characters")]
+
+
+def resource_definition() -> dict[str, Any]:
+    """The CustomResourceDefinition."""
+    spec = structural(WorkflowDocument.model_json_schema(), RULES, without=("kind", "name"))
+    own = structural(OperatorSpec.model_json_schema(), RULES, without=("kind",))
+    fleet = structural(InfrastructureDocument.model_json_schema(), RULES, without=("kind",))
+    deployment = structural(KubernetesDocument.model_json_schema(), RULES, without=("kind",))
+    profiles = structural(ProfilesDocument.model_json_schema(), RULES, without=("kind",))
+    fleet["x-kubernetes-validations"] = [{"rule": rule, "message": text} for rule, text in _FLEET_RULES]
+    spec["properties"] |= {"infrastructure": fleet, "profiles": profiles, "kubernetes": deployment, **own["properties"]}
+    spec["required"] = [*spec["required"], "kubernetes"]
+    spec["x-kubernetes-validations"] = [{"rule": rule, "message": text} for rule, text in _SPEC_RULES]
+    spec["description"] = "workflow.yaml, and beside it the fleet, the profiles and the deployment."
+    return crd(spec, _ROOT_RULES)
+
+
+def operator_spec(resource: Object) -> OperatorSpec:
+    """What a resource says beside the documents. DocumentError with every problem."""
+    own = {key: value for key, value in resource["spec"].items() if key in _own_keys()}
+    try:
+        return OperatorSpec.model_validate({"kind": KIND, **own}, context=FROM_DOCUMENT, by_alias=True, by_name=False)
+    except ValidationError as error:
+        problems = [
+            DocumentProblem("spec", None, None, ".".join(map(str, found["loc"])), found["msg"])
+            for found in error.errors(include_url=False)
+        ]
+        raise DocumentError(problems) from error
+
+
+def _own_keys() -> frozenset[str]:
+    return frozenset(info.alias or name for name, info in OperatorSpec.model_fields.items()) - {"kind"}
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A resource as a project in a folder, with the settings of its deployment."""
+
+    project: Project
+    settings: Settings
+
+
+def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Path) -> Laid:
+    """Write the documents of a resource to a folder and check them. DocumentError in the resource's own paths.
+
+    `infrastructure` and `profiles` (YAML): those of the spec, or what they were found to be elsewhere.
+    """
+    spec = resource["spec"]
+    workflow = {key: spec[key] for key in _WORKFLOW_KEYS if key in spec}
+    documents = {
+        WORKFLOW_FILE: {"kind": "Workflow", "name": resource["metadata"]["name"], **workflow},
+        INFRASTRUCTURE_FILE: {"kind": "Infrastructure", **infrastructure},
+        KUBERNETES_FILE: {"kind": "Kubernetes", **spec["kubernetes"]},
+    }
+    for name, document in documents.items():
+        (folder / name).write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+    (folder / PROFILES_FILE).write_text(profiles, encoding="utf-8")
+    try:
+        return Laid(load_project(folder, files=False), load_settings(folder))
+    except DocumentError as error:
+        raise DocumentError([_told(problem, spec) for problem in error.problems]) from error
+
+
+def _told(problem: DocumentProblem, spec: Object) -> DocumentProblem:
+    """A problem of a laid-out document by the place of the resource that it comes from."""
+    file = Path(problem.file).name
+    if file == PROFILES_FILE and "profiles_from" in spec:
+        where = f"ConfigMap {spec['profiles_from'].get('config_map')}"
+        return DocumentProblem(where, problem.line, problem.column, problem.path, problem.message, problem.hint)
+    prefix = "spec.discover." if file == INFRASTRUCTURE_FILE and "discover" in spec else _PARTS.get(file, "")
+    place = f"{prefix}{problem.path}".rstrip(".") or file
+    return DocumentProblem(place, None, None, "", problem.message, problem.hint)
+
+
+def stated_profiles(spec: Object) -> str:
+    """spec.profiles as text of profiles.yaml."""
+    return json.dumps({"kind": "Profiles", **spec["profiles"]}, ensure_ascii=False)
+
+
+def to_resource(project: Project, kubernetes: KubernetesDocument) -> dict[str, Any]:
+    """A project as a resource, every value in its long form. ValueError without profiles."""
+    if project.profiles is None:
+        raise ValueError("a resource has profiles")
+    workflow = _dump(project.workflow)
+    _state_measured(project.workflow, project.profiles, workflow)
+    spec = {
+        **{key: value for key, value in workflow.items() if key in _WORKFLOW_KEYS},
+        "infrastructure": _dump(project.infrastructure),
+        "profiles": _dump(project.profiles),
+        "kubernetes": _dump(kubernetes),
+    }
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": dns_name(project.workflow.name)},
+        "spec": spec,
+    }
+
+
+def _state_measured(workflow: WorkflowDocument, profiles: ProfilesDocument, dumped: dict[str, Any]) -> None:
+    """`ratio: measured` as the figures that were measured."""
+    for name, operator in workflow.operators.items():
+        for edge, written in zip(operator.inputs, dumped["operators"][name]["inputs"], strict=True):
+            if edge.measured:
+                variants = profiles.operators[edge.upstream]
+                known = workflow.operators[edge.upstream].variants
+                written["ratio"] = {variant: variants[variant].mean_children for variant in known}
+
+
+def _dump(document: Strict) -> dict[str, Any]:
+    found = document.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, context={"long": True}
+    )
+    return {key: value for key, value in found.items() if key not in ("kind", "name")}

@@ -1,0 +1,59 @@
+"""Run the operator: lead, then handle resources until told to stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Sequence
+
+import kopf
+
+from jellybean.errors import JellyBeanError
+from jellybean.operator.handlers import registry_for
+from jellybean.operator.leader import Leader
+from jellybean.operator.reconcile import LOOK_S
+from jellybean_k8s.cluster import Cluster
+from jellybean_k8s.crd import API_VERSION, CRD_NAME
+
+_log = logging.getLogger("jellybean.operator")
+
+
+def run_operator(
+    cluster: Cluster,
+    namespaces: Sequence[str],
+    *,
+    health: str | None = None,
+    look_s: float = LOOK_S,
+    stop: threading.Event | None = None,
+) -> None:
+    """Serve the resources of these namespaces, or of all where none is named, until SIGTERM or `stop`.
+
+    The Lease is in the cluster's own namespace. `health`: URL to answer /healthz at. JellyBeanError when it stopped
+    leading, or where the resource is not defined.
+    """
+    if not cluster.serves(API_VERSION):
+        raise JellyBeanError(
+            f"the cluster knows no {CRD_NAME}: jellybean operator crd | kubectl apply --server-side -f -"
+        )
+    ended, reasons = stop or threading.Event(), list[str]()
+
+    def lost(reason: str) -> None:
+        reasons.append(reason)
+        ended.set()
+
+    def of(namespace: str) -> Cluster:
+        return dataclasses.replace(cluster, namespace=namespace)
+
+    with Leader(cluster, lost=lost, say=_log.info):
+        _log.info("leads; serves workflows of %s", ", ".join(namespaces) or "all namespaces")
+        kopf.run(
+            registry=registry_for(of, look_s=look_s),
+            namespaces=tuple(namespaces),
+            clusterwide=not namespaces,
+            standalone=True,
+            liveness_endpoint=health,
+            stop_flag=ended,
+        )
+    if reasons:
+        raise JellyBeanError(f"leads no more: {reasons[0]}")

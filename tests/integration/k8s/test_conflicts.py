@@ -1,0 +1,112 @@
+"""Others at work on the same objects: fields, names and deployments at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jellybean_k8s import DeployError, PoolSettings
+from jellybean_k8s.cluster import Cluster
+from jellybean_k8s.lock import HOLD_S, Lock, LockedError
+from jellybean_k8s.served import Deployed
+from jellybean_k8s.status import read_status
+from jellybean_solver.plan import Plan
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, with_pools
+
+
+def test_fields_of_others_are_shown_and_taken_only_by_force(target: Target) -> None:
+    target.deploy()
+    name = Deployed(PLAN, SETTINGS).gateway
+    by_hand = {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 7}}}}
+    _merge_as(target.cluster, "kubectl-edit", name, by_hand)
+    if target.server is not None:
+        target.writes()
+    with pytest.raises(DeployError, match=r"terminationGracePeriodSeconds was set by kubectl-edit"):
+        target.deploy()
+    if target.server is not None:
+        assert target.writes() == []
+    pod = target.cluster.get("Deployment", name)
+    assert pod is not None
+    assert pod["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 7
+    target.deploy(options=dataclasses.replace(QUICK, force=True))
+    pod = target.cluster.get("Deployment", name)
+    assert pod is not None
+    assert pod["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 45
+
+
+def _merge_as(cluster: Cluster, manager: str, name: str, body: Any) -> None:
+    path = f"/apis/apps/v1/namespaces/{cluster.namespace}/deployments/{name}"
+    cluster._call("patch", path, body=body, content_type="application/merge-patch+json", field_manager=manager)
+
+
+def test_a_field_that_is_no_longer_wanted_goes(target: Target) -> None:
+    gpu = with_pools(cloud=PoolSettings(gpu="nvidia"))
+    if target.server is None:
+        pytest.skip("needs a node with a GPU")
+    target.deploy(settings=gpu)
+    name = f"{Deployed(PLAN, SETTINGS).prefix}-cloud"
+
+    def limits() -> Any:
+        found = target.cluster.get("StatefulSet", name)
+        assert found is not None
+        return found["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+
+    assert limits()["nvidia.com/gpu"] == "1"
+    assert set(target.deploy().applied) == {("StatefulSet", name)}
+    assert set(limits()) == {"memory"}
+
+
+def test_a_name_that_is_taken_is_not_taken_over(target: Target) -> None:
+    port = {"name": "http", "port": 80}
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "digits"}, "spec": {"ports": [port]}}
+    uid = target.create(theirs)["metadata"]["uid"]
+    with pytest.raises(DeployError, match="Service/digits: there already, and not of this deployment"):
+        target.deploy()
+    assert target.names("StatefulSet") == set()
+    assert target.cluster.delete("Service", "digits", uid)
+
+
+def test_two_deployments_at_once_follow_each_other(target: Target) -> None:
+    said: list[str] = []
+    errors: list[BaseException] = []
+
+    def one(plan: Plan) -> None:
+        try:
+            target.deploy(plan, options=dataclasses.replace(QUICK, say=said.append))
+        except BaseException as error:  # noqa: BLE001  (told below)
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(plan,)) for plan in (PLAN, OTHER)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert any("who deploys digits right now" in text for text in said)
+    status = read_status(target.cluster, "digits")
+    assert status.is_well
+    assert [revision.state for revision in status.revisions] == ["replaced", "deployed"]
+    assert len({found.plan for found in status.sets}) == 1
+
+
+def test_a_lock_is_refused_renewed_lost_and_inherited(target: Target) -> None:
+    cluster = target.cluster
+    with Lock(cluster, "digits") as first:
+        with pytest.raises(LockedError, match=f"{first.holder} deploys digits"), Lock(cluster, "digits", wait_s=0.0):
+            pass
+        later = _shifted(HOLD_S + 5)
+        with Lock(cluster, "digits", now=later):
+            first._renewed_s = -1e9
+            with pytest.raises(LockedError, match="took over the deployment"):
+                first.renew()
+    with Lock(cluster, "digits", wait_s=0.0) as third:  # given back by those before
+        third.renew()
+
+
+def _shifted(seconds: float) -> Callable[[], Any]:
+    return lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)

@@ -1,0 +1,87 @@
+"""Deployments that end in the middle, and API servers that go away."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+from kubernetes import client
+
+from jellybean_k8s import DeployError
+from jellybean_k8s.cluster import Cluster, UnreachableError
+from jellybean_k8s.deploy import deploy
+from jellybean_k8s.records import read_inventory
+from jellybean_k8s.served import Deployed
+from jellybean_k8s.status import read_status
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, only_mock
+
+
+class _Interrupt(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", [1, 6, 11])
+def test_an_interrupted_deployment_is_run_again_or_replaced_by_another(target: Target, at: int) -> None:
+    calls = 0
+
+    def stop(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise _Interrupt
+
+    with pytest.raises(_Interrupt):
+        target.deploy(options=dataclasses.replace(QUICK, progress=stop))
+    assert [revision.state for revision in read_inventory(target.cluster, "digits").revisions] == ["applying"]
+    target.deploy(OTHER)
+    assert all(Deployed(OTHER, SETTINGS).prefix in name for name in target.names("StatefulSet"))
+    status = read_status(target.cluster, "digits")
+    assert status.is_well
+    assert [revision.state for revision in status.revisions] == ["failed", "deployed"]
+    target.deploy()
+    assert target.serving() == Deployed(PLAN, SETTINGS).id
+
+
+@only_mock
+def test_an_api_server_that_comes_back_is_waited_for(target: Target) -> None:
+    assert target.server is not None
+    ends = {"at": 0.0}
+
+    def away(_method: str, path: str) -> int | None:
+        if "/statefulsets" in path and ends["at"] == 0.0:
+            ends["at"] = time.monotonic() + 1.0
+        return 503 if time.monotonic() < ends["at"] else None
+
+    target.server.api.fault = away
+    assert target.deploy().number == 1
+    assert ends["at"]
+
+
+@only_mock
+def test_an_api_server_that_vanishes_is_told_and_the_next_run_goes_on(target: Target) -> None:
+    assert target.server is not None
+    cluster = dataclasses.replace(target.cluster, patience_s=0.5)
+    writes = 0
+
+    def die(method: str, path: str) -> int | None:
+        nonlocal writes
+        writes += method == "PATCH" and "/pods/" not in path
+        return 503 if writes > 6 else None
+
+    target.server.api.fault = die
+    with pytest.raises(DeployError, match=r"a fault of the test|has not answered"):
+        deploy(cluster, Deployed(PLAN, SETTINGS), target.objects(), QUICK)
+    target.server.api.fault = None
+    target.server.api.store["leases", "shop", "digits-deploy"]["spec"]["renewTime"] = "2000-01-01T00:00:00.000000Z"
+    assert target.deploy().number == 2
+    assert read_status(target.cluster, "digits").is_well
+
+
+@only_mock
+def test_a_server_that_is_not_there_is_named(target: Target) -> None:
+    configuration = client.Configuration()
+    configuration.host = "http://127.0.0.1:9"
+    cluster = Cluster(client.ApiClient(configuration), "shop", patience_s=0.2)
+    with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:9 has not answered for 0\.2 s.* run it again"):
+        deploy(cluster, Deployed(PLAN, SETTINGS), target.objects(), QUICK)

@@ -1,0 +1,299 @@
+"""The operator's work on one resource: planned, deployed, re-planned, told in its status, taken away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jellybean.operator import certificates
+from jellybean.operator.reconcile import Reconciler
+from jellybean.operator.resource import resource_definition
+from jellybean_k8s.cluster import ClusterError
+from jellybean_k8s.crd import DEPLOYED, KIND, PLANNED, READY
+from jellybean_k8s.records import read_inventory
+from tests.k8s_resource import resource
+from tests.k8s_target import Target, define, node, only_mock
+
+
+class Operated:
+    """A resource in a cluster, and what works on it, with a clock of its own."""
+
+    def __init__(self, target: Target, wanted: dict[str, Any]) -> None:
+        self.target, self.now_s, self.said = target, 0.0, list[str]()
+        define(target, resource_definition())
+        target.create(wanted)
+        self.reconciler = self.another()
+
+    def another(self) -> Reconciler:
+        """An operator that knows nothing yet."""
+        cluster = self.target.cluster
+        return Reconciler(cluster, lambda: cluster.list("Node"), clock=lambda: self.now_s, log=self.said.append)
+
+    def look(self, change: Callable[[dict[str, Any]], object] | None = None) -> dict[str, dict[str, Any]]:
+        """Conditions after a look at the resource, `change` made to its spec before."""
+        if change is not None:
+            there = self.there()
+            change(there["spec"])
+            self.target.cluster.replace(there)
+        self.reconciler.look(self.there())
+        return {item["type"]: item for item in self.there()["status"]["conditions"]}
+
+    def there(self) -> dict[str, Any]:
+        found = self.target.cluster.get(KIND, "digits")
+        assert found is not None
+        return found | {"apiVersion": "jellybean.dev/v1alpha1", "kind": KIND}
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self.there()["status"])
+
+    def revisions(self) -> list[str]:
+        return [found.state for found in read_inventory(self.target.cluster, "digits").revisions]
+
+
+@pytest.fixture
+def operated(target: Target) -> Iterator[Callable[..., Operated]]:
+    yield lambda **spec: Operated(target, resource(**spec))
+
+
+def set_to(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
+    def change(spec: Any) -> None:
+        for key in path[:-1]:
+            spec = spec[key]
+        spec[path[-1]] = to
+
+    return change
+
+
+def test_a_resource_is_deployed_once_owned_and_then_left_alone(operated: Callable[..., Operated]) -> None:
+    found = operated()
+    conditions = found.look()
+    assert {kind: item["status"] for kind, item in conditions.items()} == dict.fromkeys(
+        (PLANNED, DEPLOYED, READY), "True"
+    )
+    assert "0.1 USD/h, accuracy 85, gap 0.00%" in conditions[PLANNED]["message"]
+    status = found.status
+    assert (status["costUsdPerHour"], status["accuracy"], status["gap"], status["revision"]) == (0.1, 85, "0.00%", 1)
+    assert status["observedGeneration"] == found.there()["metadata"]["generation"] == 1
+    assert conditions[READY]["message"].endswith(f"at digits.{found.target.cluster.namespace}.svc:8001")
+    uid = found.there()["metadata"]["uid"]
+    for kind, name in read_inventory(found.target.cluster, "digits").objects:
+        item = found.target.cluster.get(kind, name)
+        assert item is not None
+        assert [owner["uid"] for owner in item["metadata"]["ownerReferences"]] == [uid], name
+    events = [item for item in found.target.cluster.list("Event") if item["involvedObject"].get("uid") == uid]
+    assert {item["reason"] for item in events} == {"Planned", "Deployed", "Serving"}
+    if found.target.server is not None:
+        found.target.writes()
+    version = found.there()["metadata"]["resourceVersion"]
+    for _ in range(3):
+        found.now_s += 60.0
+        found.look()
+    assert found.there()["metadata"]["resourceVersion"] == version
+    if found.target.server is not None:
+        assert found.target.writes() == []
+
+
+def test_another_operator_goes_on_from_what_serves(operated: Callable[..., Operated]) -> None:
+    found = operated()
+    before = found.look()
+    found.reconciler = found.another()
+    after = found.look()
+    assert after[PLANNED]["reason"] == "Kept"
+    assert after[DEPLOYED] == before[DEPLOYED]
+    assert found.revisions() == ["deployed"]
+
+
+def test_a_change_is_planned_anew_where_it_is_worth_it(operated: Callable[..., Operated]) -> None:
+    found = operated()
+    first = found.look()[DEPLOYED]["message"]
+    kept = found.look(set_to("sources", "strip", "rate", to="9/s"))
+    assert (kept[PLANNED]["reason"], kept[DEPLOYED]["message"]) == ("Kept", first)
+    assert found.revisions() == ["deployed"]
+    dearer = found.look(set_to("slo", "accuracy", to=90))
+    assert dearer[PLANNED]["reason"] == "Replanned"
+    assert dearer[PLANNED]["observedGeneration"] == 3
+    assert found.status["accuracy"] == 95
+    assert found.revisions() == ["replaced", "deployed"]
+    assert all(found.status["served"] in name for name in found.target.names("StatefulSet"))
+
+
+def test_a_change_must_last_before_it_counts(operated: Callable[..., Operated]) -> None:
+    found = operated(replan={"debounce": "30 s"})
+    found.look()
+    assert found.look(set_to("slo", "accuracy", to=90))[PLANNED]["reason"] == "Planned"
+    found.now_s += 29.0
+    assert found.look()[PLANNED]["reason"] == "Planned"
+    found.now_s += 2.0
+    assert found.look()[PLANNED]["reason"] == "Replanned"
+
+
+def test_a_budget_that_cannot_be_kept_fails_closed(operated: Callable[..., Operated]) -> None:
+    found = operated(slo={"accuracy": 80, "budget": "0.05 USD/h"})
+    conditions = found.look()
+    assert (conditions[PLANNED]["status"], conditions[PLANNED]["reason"]) == ("False", "Infeasible")
+    assert "0.0500 USD/h allowed" in conditions[PLANNED]["message"]
+    assert conditions[READY]["reason"] == "NothingServes"
+    assert not found.target.names("StatefulSet") | found.target.names("Service") | found.target.names("ConfigMap")
+    assert found.look(set_to("slo", "budget", to="2 USD/h"))[READY]["status"] == "True"
+    serving = found.status["served"]
+    conditions = found.look(set_to("slo", "budget", to="0.05 USD/h"))
+    assert conditions[PLANNED]["reason"] == "Infeasible"
+    assert conditions[READY]["status"] == "True"
+    assert serving in conditions[READY]["message"]
+    assert found.revisions() == ["deployed"]
+
+
+@only_mock
+def test_a_fleet_of_nodes_is_planned_for_anew_when_they_change(operated: Callable[..., Operated]) -> None:
+    discover = {
+        "tiers": ["edge", "cloud"],
+        "prices": {"box": "0.1 USD/h", "big": "0.9 USD/h"},
+        "links": [{"from": "edge", "to": "cloud", "price": "0.1 USD/GiB"}],
+    }
+    found = operated(discover=discover, slo={"accuracy": 80})
+    spec = found.there()
+    del spec["spec"]["infrastructure"]
+    found.target.cluster.replace(spec)
+    assert found.target.server is not None
+    nodes = {
+        name: node(name, tier, **{"jellybean.dev/pool": pool})
+        for name, tier, pool in (("box-a", "edge", "box"), ("box-b", "edge", "box"), ("big", "cloud", "big"))
+    }
+    for name, item in nodes.items():
+        found.target.server.api.store["nodes", "", name] = item
+    found.look()
+    assert found.status["fleet"] == "2 box (edge), 1 big (cloud)"
+    (name,) = found.target.names("StatefulSet")
+    pod = found.target.server.api.of("statefulsets")[name]["spec"]["template"]["spec"]
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert {"key": "jellybean.dev/pool", "operator": "In", "values": ["box"]} in terms[0]["matchExpressions"]
+    for name in ("box-a", "box-b"):
+        nodes[name]["spec"]["unschedulable"] = True
+    assert found.look()[PLANNED]["reason"] == "Replanned"
+    assert found.status["costUsdPerHour"] > 0.9
+    assert found.status["fleet"].startswith("1 big (cloud); 2 nodes left out, first box-a: it takes no pods")
+    nodes["big"]["spec"]["unschedulable"] = True
+    conditions = found.look()
+    assert conditions[PLANNED]["message"].startswith("no node has a tier: kubectl label node NODE")
+    assert conditions[READY]["status"] == "True"
+
+
+def test_profiles_come_from_a_config_map(operated: Callable[..., Operated]) -> None:
+    text = json.dumps({"kind": "Profiles", **resource()["spec"]["profiles"]})
+    found = operated(profiles_from={"config_map": "digits-measured"})
+    spec = found.there()
+    del spec["spec"]["profiles"]
+    found.target.cluster.replace(spec)
+    found.target.drop("ConfigMap", "digits-measured")
+    message = found.look()[PLANNED]["message"]
+    assert message.startswith("there is no ConfigMap digits-measured: kubectl create configmap digits-measured")
+    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "digits-measured"}}
+    found.target.create(item | {"data": {"profiles.yaml": text.replace('"40 ms"', '"40"')}})
+    message = found.look()[PLANNED]["message"]
+    assert "ConfigMap digits-measured:1:" in message
+    assert "operators.read.small.latency.box.1" in message
+    found.target.create(item | {"data": {"profiles.yaml": text}})
+    assert found.look()[READY]["status"] == "True"
+
+
+def test_what_is_wrong_is_told_by_its_place_in_the_resource(operated: Callable[..., Operated]) -> None:
+    found = operated()
+    for change, place in (
+        (set_to("operators", "read", "inputs", to=[{"from": "strap"}]), "spec.operators.read.inputs.0.from"),
+        (set_to("operators", "read", "tiers", to=["hub"]), "spec.operators.read.tiers.0"),
+        (set_to("kubernetes", "gateway", to={"tier": "no tier"}), "spec.kubernetes.gateway.tier"),
+        (set_to("replan", to={"horizon": "soon"}), "replan.horizon"),
+    ):
+        before = found.there()["spec"]
+        try:
+            conditions = found.look(change)
+        except ClusterError as error:  # a real server knows some of it by the schema
+            assert found.target.server is None, error
+            continue
+        assert conditions[PLANNED]["reason"] == "InvalidSpec"
+        assert place in conditions[PLANNED]["message"]
+        there = found.there()
+        there["spec"] = before
+        found.target.cluster.replace(there)
+    assert not found.target.names("StatefulSet")
+
+
+def test_what_was_deployed_by_hand_or_by_another_is_left_alone(
+    operated: Callable[..., Operated], target: Target
+) -> None:
+    target.deploy()
+    before = target.serving()
+    found = operated()
+    conditions = found.look()
+    assert conditions[PLANNED]["status"] == "True"
+    assert (conditions[DEPLOYED]["status"], conditions[DEPLOYED]["reason"]) == ("False", "Refused")
+    assert "is deployed here already, by hand" in conditions[DEPLOYED]["message"]
+    found.reconciler.remove(found.there())
+    assert target.serving() == before
+
+
+def test_a_plan_that_does_not_come_up_is_taken_back_and_tried_again(operated: Callable[..., Operated]) -> None:
+    found = operated(timeout="2 s")
+    found.look()
+    serving = found.status["served"]
+    found.target.broken.add("-big-")
+    conditions = found.look(set_to("slo", "accuracy", to=90))
+    assert (conditions[DEPLOYED]["status"], conditions[DEPLOYED]["reason"]) == ("False", "NotReady")
+    assert "revision 1 serves as before" in conditions[DEPLOYED]["message"]
+    assert conditions[READY]["message"].startswith(f"plan {serving} serves")
+    found.target.broken.clear()
+    assert found.look()[DEPLOYED]["status"] == "False"  # not at once again
+    found.now_s += 6.0
+    found.look(set_to("timeout", to="60 s"))
+    assert found.status["accuracy"] == 95
+    assert found.status["served"] != serving
+
+
+def test_a_resource_that_goes_takes_all_of_its_objects_with_it(operated: Callable[..., Operated]) -> None:
+    found = operated()
+    found.look()
+    notes = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "digits-notes"}, "data": {}}
+    found.target.create(notes)
+    found.reconciler.remove(found.there())
+    kinds = ("StatefulSet", "Deployment", "Service", "ConfigMap", "Secret", "ServiceAccount", "NetworkPolicy", "Lease")
+    assert not any(found.target.names(kind) for kind in (*kinds, "PodDisruptionBudget", "Pod"))
+    assert found.target.cluster.get("ConfigMap", "digits-notes") is not None
+    found.reconciler.remove(found.there())  # again: nothing is left to do
+
+
+def test_certificates_stay_until_they_are_late(
+    operated: Callable[..., Operated], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = operated()
+    found.look()
+
+    def secrets() -> dict[str, Any]:
+        return {item["metadata"]["name"]: item["data"] for item in found.target.cluster.list("Secret")}
+
+    before = secrets()
+    assert {"digits-authority", "digits-client-tls", "digits-gateway-tls", "digits-tls-box"} <= set(before)
+    found.look(set_to("kubernetes", "images", "agent", to="registry.example/agent:2"))
+    assert secrets() == before
+    monkeypatch.setattr(certificates, "_RENEW", 1.1)
+    monkeypatch.setattr(certificates, "_is_old", lambda bundle: False)
+    found.look(set_to("kubernetes", "images", "agent", to="registry.example/agent:3"))
+    after = secrets()
+    assert after["digits-authority"] == before["digits-authority"]
+    for name in ("digits-client-tls", "digits-gateway-tls", "digits-tls-box"):
+        assert after[name]["ca.crt"] == before[name]["ca.crt"]
+        assert all(after[name][key] != before[name][key] for key in before[name] if key != "ca.crt")
+
+
+def test_a_suspended_resource_is_left_as_it_is(operated: Callable[..., Operated]) -> None:
+    found = operated()
+    found.look()
+    found.look(set_to("suspend", to=True))
+    conditions = found.look(set_to("slo", "accuracy", to=90))
+    assert (conditions[PLANNED]["status"], conditions[PLANNED]["reason"]) == ("Unknown", "Suspended")
+    assert conditions[READY]["status"] == "True"
+    assert found.revisions() == ["deployed"]
+    assert found.look(set_to("suspend", to=False))[PLANNED]["reason"] == "Replanned"

@@ -1,0 +1,84 @@
+"""The operator as a process of kopf's: it watches, leads, keeps its finalizer, and goes on where another ended."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jellybean.errors import JellyBeanError
+from jellybean.operator.resource import resource_definition
+from jellybean_k8s.crd import KIND, READY
+from tests.k8s_resource import resource
+from tests.k8s_target import REAL, Target, define
+
+pytest.importorskip("kopf", reason="the operator's extra is not installed")
+
+
+@contextlib.contextmanager
+def running(target: Target) -> Iterator[list[str]]:
+    """An operator in a thread; yields the errors that it ended with."""
+    from jellybean.operator.run import run_operator
+
+    stop, errors = threading.Event(), list[str]()
+
+    def work() -> None:
+        try:
+            namespaces = [target.cluster.namespace]
+            run_operator(target.cluster, namespaces, look_s=1.0 if REAL else 0.1, stop=stop)
+        except JellyBeanError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield errors
+    stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def is_ready(target: Target) -> bool:
+    there = target.cluster.get(KIND, "digits") or {}
+    conditions = (there.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == READY and item["status"] == "True" for item in conditions)
+
+
+def delete(target: Target) -> None:
+    there = target.cluster.get(KIND, "digits")
+    assert there is not None
+    target.cluster.delete(KIND, "digits", there["metadata"]["uid"])
+
+
+def leads(target: Target) -> Any:
+    lease = target.cluster.get("Lease", "jellybean-operator") or {}
+    return (lease.get("spec") or {}).get("holderIdentity")
+
+
+def test_a_resource_comes_and_goes_and_operators_follow_each_other(target: Target) -> None:
+    define(target, resource_definition())
+    target.drop("Lease", "jellybean-operator")
+    with running(target) as errors:
+        target.create(resource())
+        target.eventually(lambda: is_ready(target))
+        there = target.cluster.get(KIND, "digits")
+        assert there is not None
+        assert there["metadata"]["finalizers"] == ["jellybean.dev/undeploy"]
+        assert target.names("StatefulSet")
+        first = leads(target)
+        with running(target) as waiting:
+            assert leads(target) == first
+            assert not waiting
+            target.cluster.merge("Lease", "jellybean-operator", {"spec": {"holderIdentity": None}})
+            target.eventually(lambda: errors)  # the first notices, and ends
+            assert "leads no more" in errors[0]
+            target.eventually(lambda: leads(target) not in (None, first))
+    delete(target)  # while nobody is there
+    assert (target.cluster.get(KIND, "digits") or {})["metadata"]["deletionTimestamp"]
+    assert target.names("StatefulSet")
+    with running(target):
+        target.eventually(lambda: target.cluster.get(KIND, "digits") is None)
+    assert not target.names("StatefulSet") | target.names("ConfigMap") | target.names("Secret")
+    target.drop("Lease", "jellybean-operator")

@@ -1,0 +1,59 @@
+"""What a cluster lacks is told before anything is applied."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from jellybean_k8s import PoolSettings, render
+from jellybean_k8s.deploy import deploy
+from jellybean_k8s.preflight import PreflightError
+from jellybean_k8s.served import Deployed
+from tests.k8s_target import OTHER, PLAN, QUICK, Target, only_mock, with_pools
+
+
+@only_mock
+def test_what_a_cluster_lacks_is_told_before_anything_is_applied(target: Target) -> None:
+    assert target.server is not None
+    costly = dataclasses.replace(PLAN, slo=dataclasses.replace(PLAN.slo, budget_usd_per_h=0.1))
+    gpus = with_pools(cloud=PoolSettings(gpu="nvidia", gpus=3))
+    del target.server.api.store["nodes", "", "box-a"]
+    with pytest.raises(PreflightError) as caught:
+        deploy(target.cluster, Deployed(costly, gpus), render(costly, gpus), QUICK)
+    text = str(caught.value)
+    assert "the plan costs 0.7" in text
+    assert "the budget is 0.1000 USD/h" in text
+    assert "there is no Secret digits-gateway-tls: make certificates" in text
+    assert "2 workers want a node each, 1 nodes have jellybean.dev/tier=edge" in text
+    assert "3 nvidia.com/gpu are asked for on nodes with jellybean.dev/tier=cloud; 2 are allocatable there" in text
+    assert target.writes() == []
+    del target.server.api.store["nodes", "", "big"]
+    with pytest.raises(PreflightError, match=r"kubectl label node NODE jellybean.dev/tier=cloud"):
+        target.deploy()
+
+
+@only_mock
+def test_gpus_that_others_hold_are_counted(target: Target) -> None:
+    assert target.server is not None
+    gpus = with_pools(cloud=PoolSettings(gpu="nvidia", gpus=2))
+    target.deploy(settings=gpus)
+    for name, pod in target.server.api.of("pods").items():
+        if "-cloud-" in name:
+            pod["spec"]["nodeName"] = "big"
+    target.deploy(settings=dataclasses.replace(gpus, agent_image="agent:2"))  # the same pods again
+    for name, pod in target.server.api.of("pods").items():
+        if "-cloud-" in name:
+            pod["spec"]["nodeName"] = "big"
+    with pytest.raises(PreflightError, match=r"2 in use. If the running plan has them: --in-place"):
+        target.deploy(OTHER, gpus)
+    target.deploy(OTHER, gpus, dataclasses.replace(QUICK, in_place=True))
+
+
+@only_mock
+def test_rights_that_are_missing_are_told_and_do_not_stop_it(target: Target) -> None:
+    assert target.server is not None
+    target.server.api.fault = lambda _method, path: 403 if path == "/api/v1/nodes" else None
+    said: list[str] = []
+    assert target.deploy(options=dataclasses.replace(QUICK, say=said.append)).number == 1
+    assert said == ["nodes were not checked: this user may not list them"]

@@ -1,0 +1,54 @@
+"""Back to an earlier revision, and away."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from jellybean_k8s import DeployError
+from jellybean_k8s.deploy import rollback, undeploy
+from jellybean_k8s.records import read_inventory
+from jellybean_k8s.served import Deployed
+from jellybean_k8s.status import read_status
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
+
+
+def test_rollback_serves_the_revision_before_again(target: Target) -> None:
+    target.deploy()
+    with pytest.raises(DeployError, match="has no revision before the one that serves"):
+        rollback(target.cluster, "digits", options=QUICK)
+    target.deploy(OTHER)
+    assert rollback(target.cluster, "digits", options=QUICK).number == 3
+    assert target.serving() == Deployed(PLAN, SETTINGS).id
+    assert read_status(target.cluster, "digits").is_well
+    assert rollback(target.cluster, "digits", 2, QUICK).number == 4
+    assert target.serving() == Deployed(OTHER, SETTINGS).id
+    with pytest.raises(DeployError, match="no revision 9; there are: 1, 2, 3, 4"):
+        rollback(target.cluster, "digits", 9, QUICK)
+    assert target.deploy(OTHER).number is None  # what rolled back is what would be deployed
+
+
+def test_only_the_last_revisions_are_kept(target: Target) -> None:
+    for number in range(7):
+        target.deploy(settings=dataclasses.replace(SETTINGS, agent_image=f"agent:{number}"))
+    numbers = [revision.number for revision in read_inventory(target.cluster, "digits").revisions]
+    assert numbers == [3, 4, 5, 6, 7]
+    kept = {name for name in target.names("ConfigMap") if "-revision-" in name}
+    assert kept == {f"digits-revision-{number}" for number in numbers}
+
+
+def test_undeploy_takes_all_of_it_and_nothing_else(target: Target) -> None:
+    foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs"}, "data": {}}
+    target.create(foreign)
+    target.deploy()
+    gone = undeploy(target.cluster, "digits", QUICK)
+    assert gone[0][0] == "Service"
+    kinds = ("StatefulSet", "Deployment", "Service", "ConfigMap", "Secret", "ServiceAccount", "NetworkPolicy", "Lease")
+    assert not any(target.names(kind) for kind in (*kinds, "PodDisruptionBudget", "Pod"))
+    found = target.cluster.get("ConfigMap", "theirs")
+    assert found is not None
+    for command in (undeploy, lambda *more: rollback(*more[:2])):
+        with pytest.raises(DeployError, match="nothing of digits is deployed"):
+            command(target.cluster, "digits", QUICK)
+    assert target.names("Lease") == set()

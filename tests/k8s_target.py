@@ -1,0 +1,206 @@
+"""A namespace to deploy to: of a mock API server, or of a real one where JELLYBEAN_TEST_KUBECONFIG names it.
+
+The real one needs rights on all of the namespace JELLYBEAN_TEST_NAMESPACE (pods/status too), and where nodes may be
+listed, some with jellybean.dev/tier=edge and =cloud. Tests of the custom resource also need rights on its definition.
+No container has to run: whatever a kubelet would do to pods of ours is done here, unless a real one comes before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from jellybean_k8s import DeployError, PoolSettings, render
+from jellybean_k8s.certificates import certificate_secrets
+from jellybean_k8s.cluster import Cluster, ClusterError, connect
+from jellybean_k8s.compare import key_of
+from jellybean_k8s.crd import CRD_NAME, KIND
+from jellybean_k8s.deploy import Options, Outcome, deploy, undeploy
+from jellybean_k8s.served import Deployed
+from jellybean_k8s.settings import Settings
+from jellybean_k8s.status import read_status
+from jellybean_solver.plan import Plan
+from tests import k8s_plans, report_plans
+from tests.api_server import RunningServer
+from tests.k8s_plans import with_models
+
+REAL = os.environ.get("JELLYBEAN_TEST_KUBECONFIG")
+only_mock = pytest.mark.skipif(bool(REAL), reason="needs an API server that can be told to fail")
+
+OWN = "app.kubernetes.io/managed-by=jellybean"
+PLAN = with_models(report_plans.digits())
+OTHER = dataclasses.replace(PLAN, hop_s=PLAN.hop_s + 0.001)
+QUICK = Options(timeout_s=120.0 if REAL else 20.0)
+SOON_S = 20.0 if REAL else 1.5  # that controllers need to make pods
+# a real cluster may have one node of a tier
+SETTINGS = dataclasses.replace(k8s_plans.SETTINGS, pools={"edge-box": PoolSettings(one_per_node=False)} if REAL else {})
+
+
+def with_pools(settings: Settings = SETTINGS, **pools: PoolSettings) -> Settings:
+    """The settings with these pools'."""
+    return dataclasses.replace(settings, pools={**settings.pools, **pools})
+
+
+@dataclass
+class Target:
+    """A namespace, and a kubelet of sorts."""
+
+    cluster: Cluster
+    certificates: Path
+    server: RunningServer | None
+    broken: set[str] = field(default_factory=set)  # pods whose names have one of these parts never get ready
+    idle: bool = False
+    _foreign: list[tuple[str, str]] = field(default_factory=list)
+
+    def deploy(self, plan: Plan = PLAN, settings: Settings = SETTINGS, options: Options = QUICK) -> Outcome:
+        return deploy(self.cluster, Deployed(plan, settings), self.objects(plan, settings), options)
+
+    def objects(self, plan: Plan = PLAN, settings: Settings = SETTINGS) -> Sequence[Any]:
+        return (*certificate_secrets(Deployed(plan, settings), self.certificates), *render(plan, settings))
+
+    def names(self, kind: str) -> set[str]:
+        return {item["metadata"]["name"] for item in self.cluster.list(kind, OWN)}
+
+    def serving(self) -> str:
+        return str(read_status(self.cluster, "digits").serving)
+
+    def writes(self) -> list[tuple[str, str]]:
+        """Since the last time."""
+        assert self.server is not None
+        found = self.server.api.writes()
+        self.server.api.log.clear()
+        return [item for item in found if "/pods/" not in item[1]]
+
+    def create(self, item: Any) -> Any:
+        """An object that is not of a deployment; gone when the test ends, and before it where one was left."""
+        self.drop(*key_of(item))
+        self._foreign.append(key_of(item))
+        return self.cluster.create(item)
+
+    def drop(self, kind: str, name: str) -> None:
+        there = self.cluster.get(kind, name)
+        if there is not None:
+            self.cluster.delete(kind, name, there["metadata"]["uid"])
+
+    def eventually(self, found: Callable[[], Any], within_s: float = 120.0 if REAL else 20.0) -> Any:
+        """What `found` gives as soon as it gives something."""
+        until = time.monotonic() + within_s
+        while not (value := found()):
+            assert time.monotonic() < until, f"nothing after {within_s:g} s"
+            time.sleep(0.5 if REAL else 0.02)
+        return value
+
+    def clean(self) -> None:
+        """As it was found: nothing of ours is left, its pods included."""
+        self.broken.clear()
+        self.idle = False
+        for kind, name in self._foreign:
+            self.drop(kind, name)
+        with contextlib.suppress(DeployError):
+            undeploy(self.cluster, "digits", QUICK)
+
+    def report_pods(self) -> None:
+        """What kubelets would: all pods of ours that can run are ready, those that must leave do."""
+        for pod in self.cluster.list("Pod", OWN):
+            name, meta = pod["metadata"]["name"], pod["metadata"]
+            if "deletionTimestamp" in meta:
+                self._gone(name, meta["uid"])
+                continue
+            ready = any(
+                c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", ())
+            )
+            if not ready and not any(part in name for part in self.broken):
+                conditions = [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]
+                with contextlib.suppress(ClusterError):
+                    self.cluster.merge(
+                        "Pod", name, {"status": {"phase": "Running", "conditions": conditions}}, "status"
+                    )
+
+    def _gone(self, name: str, uid: str) -> None:
+        """A pod that was bound to a node leaves when its kubelet says so."""
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+        with contextlib.suppress(ClusterError):
+            self.cluster._call("delete", f"/api/v1/namespaces/{self.cluster.namespace}/pods/{name}", body=body)
+
+
+def mock_cluster(server: RunningServer, patience_s: float = 5.0) -> Cluster:
+    configuration = client.Configuration()
+    configuration.host = server.url
+    return Cluster(client.ApiClient(configuration), "shop", patience_s)
+
+
+def node(name: str, tier: str, gpus: int = 0, **labels: str) -> dict[str, Any]:
+    meta = {"name": name, "uid": name, "labels": {"jellybean.dev/tier": tier, **labels}}
+    resources = {"cpu": "8", "memory": "8Gi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {}, "status": {"allocatable": resources}}
+
+
+@contextlib.contextmanager
+def running_target(folder: Path) -> Iterator[Target]:
+    """Certificates of all workers that plans here have are in the folder."""
+    for path in ("gateway", "agent/edge-box-1", "agent/edge-box-2", *(f"agent/cloud-{i}" for i in range(1, 5))):
+        (folder / path).mkdir(parents=True)
+        for name in ("tls.crt", "tls.key", "ca.crt"):
+            (folder / path / name).write_text(f"{path} {name}")
+    with contextlib.ExitStack() as stack:
+        server = None if REAL else stack.enter_context(RunningServer())
+        if server is not None:
+            cluster = mock_cluster(server)
+            for item in (node("box-a", "edge"), node("box-b", "edge"), node("big", "cloud", 2)):
+                server.api.store["nodes", "", item["metadata"]["name"]] = item
+        else:
+            cluster = connect(Path(str(REAL)), None, os.environ["JELLYBEAN_TEST_NAMESPACE"])
+        found = Target(cluster, folder, server)
+        stop = threading.Event()
+        thread = threading.Thread(target=_report, args=(found, stop), daemon=True)
+        thread.start()
+        if REAL:
+            found.clean()
+        yield found
+        if REAL:
+            found.clean()
+        stop.set()
+        thread.join()
+
+
+def _report(found: Target, stop: threading.Event) -> None:
+    while not stop.wait(0.02 if found.server is not None else 0.5):
+        if not found.idle:
+            with contextlib.suppress(DeployError):
+                found.report_pods()
+
+
+def define(target: Target, definition: Any) -> None:
+    """Make the cluster know the custom resource; the test is skipped where this user may not."""
+    if target.server is not None:
+        return
+    try:
+        target.cluster.apply(definition, force=True)
+    except ClusterError as error:
+        if error.status != 403:
+            raise
+        pytest.skip(f"this user may not define {CRD_NAME}")
+
+    def established() -> bool:
+        there = target.cluster.get("CustomResourceDefinition", CRD_NAME) or {}
+        conditions = (there.get("status") or {}).get("conditions") or ()
+        return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
+
+    target.eventually(established)
+
+    def served() -> bool:  # some seconds after that
+        with contextlib.suppress(ClusterError):
+            return target.cluster._call("get", target.cluster._path(KIND)) is not None
+        return False
+
+    target.eventually(served)

@@ -1,0 +1,219 @@
+"""The custom resource: its definition by the API server's rules, projects as resources, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from jellybean.cli.kubernetes_file import load_kubernetes
+from jellybean.documents import build_problem, load_project
+from jellybean.errors import DocumentError
+from jellybean.operator.resource import lay_out, operator_spec, resource_definition, stated_profiles, to_resource
+from jellybean_k8s.yaml_text import to_yaml
+from jellybean_solver.problem import Problem
+from tests.k8s_check import schema_complaints
+from tests.k8s_resource import resource
+
+ROOT = Path(__file__).resolve().parents[3]
+GOLDEN = ROOT / "k8s" / "chart" / "crds" / "workflows.jellybean.dev.yaml"
+SETTINGS = """\
+kind: Kubernetes
+images: {agent: "registry.example/agent:1", gateway: "registry.example/gateway:1"}
+models: {url: https://models.example/digits}
+"""
+_KNOWN = {
+    "description",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minLength",
+    "enum",
+    "type",
+    "properties",
+    "required",
+    "items",
+}
+_KNOWN |= {"items", "additionalProperties", "exclusiveMinimum", "maxLength", "minItems", "maxItems", "minProperties"}
+_KNOWN |= {"format", "maxProperties", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations"}
+_KNOWN |= {"x-kubernetes-list-type", "x-kubernetes-list-map-keys"}
+_MOST_COST = 1_000_000  # of one rule; the API server takes ten times as much
+_UNKNOWN_SIZE = 1e6
+
+
+def root() -> dict[str, Any]:
+    (version,) = resource_definition()["spec"]["versions"]
+    return dict(version["schema"]["openAPIV3Schema"])
+
+
+def structural_complaints(node: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """What the API server would refuse, written from its rules for structural schemas."""
+    if node.get("x-kubernetes-preserve-unknown-fields") is not True and not isinstance(node.get("type"), str):
+        yield f"{at}: no type"
+    if strange := set(node) - _KNOWN:
+        yield f"{at}: {', '.join(sorted(strange))}"
+    if "properties" in node and "additionalProperties" in node:
+        yield f"{at}: both properties and additionalProperties"
+    if strange := set(node.get("required", ())) - set(node.get("properties", ())):
+        yield f"{at}: requires {', '.join(sorted(strange))}, which it does not have"
+    if node.get("type") == "array" and "items" not in node:
+        yield f"{at}: an array without items"
+    for name, item in node.get("properties", {}).items():
+        yield from structural_complaints(item, f"{at}.{name}")
+    for name in ("items", "additionalProperties"):
+        if name in node:
+            yield from structural_complaints(node[name], f"{at}[{name}]")
+
+
+def rules(node: Mapping[str, Any], many: float = 1.0, at: str = "") -> Iterator[tuple[str, dict[str, str], Any, float]]:
+    """Place, rule, schema and how many values there may be of it."""
+    for rule in node.get("x-kubernetes-validations", ()):
+        yield at, rule, node, many
+    for name, item in node.get("properties", {}).items():
+        yield from rules(item, many, f"{at}.{name}")
+    if "items" in node:
+        yield from rules(node["items"], many * node.get("maxItems", _UNKNOWN_SIZE), f"{at}[]")
+    if "additionalProperties" in node:
+        yield from rules(node["additionalProperties"], many * node.get("maxProperties", _UNKNOWN_SIZE), f"{at}{{}}")
+
+
+def test_the_definition_is_the_one_that_the_chart_brings() -> None:
+    text = to_yaml(resource_definition())
+    if os.environ.get("JELLYBEAN_UPDATE_GOLDEN"):
+        GOLDEN.parent.mkdir(parents=True, exist_ok=True)
+        GOLDEN.write_text(text)
+    assert GOLDEN.read_text() == text, "JELLYBEAN_UPDATE_GOLDEN=1 pytest tests/unit/k8s/test_resource.py writes it anew"
+    assert yaml.safe_load(text) == resource_definition()
+
+
+def test_the_definition_is_structural_and_meets_the_schema_of_definitions() -> None:
+    assert list(structural_complaints(root())) == []
+    assert schema_complaints([resource_definition()]) == []
+    (version,) = resource_definition()["spec"]["versions"]
+    assert version["subresources"] == {"status": {}}
+    headers = [column["name"] for column in version["additionalPrinterColumns"]]
+    assert headers == ["Ready", "Plan", "Cost USD/h", "Accuracy", "Gap", "Age"]
+
+
+def test_the_structural_check_finds_what_is_broken() -> None:
+    broken = {"type": "object", "properties": {"a": {"$ref": "x"}, "b": {"type": "array"}}, "required": ["c"]}
+    found = list(structural_complaints(broken))
+    assert len(found) == 4
+    assert schema_complaints([{**resource_definition(), "specs": {}}])
+
+
+def test_rules_speak_of_what_is_there_and_cost_little() -> None:
+    """Maps and lists around a rule have limits, without which the API server would refuse it as too expensive."""
+    found = list(rules(root()))
+    assert len(found) > 8
+    for at, rule, node, many in found:
+        inside = [float(item.get("maxProperties", item.get("maxItems", 1))) for item in node["properties"].values()]
+        cost = many * len(re.findall(r"\w+|[^\w\s]", rule["rule"]))
+        if ".all(" in rule["rule"]:
+            limits = node["properties"]["workers"]["maxProperties"], node["properties"]["tiers"]["maxItems"]
+            cost *= limits[0] * limits[1] / 4
+        assert cost < _MOST_COST, (at, rule, cost)
+        assert inside
+        for name in re.findall(r"(?:self|oldSelf)\.(\w+)", rule["rule"]):
+            assert name in node["properties"], (at, rule)
+
+
+HOLDS = {
+    "gather and ratio": ({"from": "a", "gather": True, "ratio": {"*": 2.0}}, {"from": "a", "gather": True}),
+    "a model is named by": ({"model": "m.onnx"}, {"model": "m.onnx", "sha256": "0"}),
+    "accuracy has one form": ({"end_to_end": [], "independent": {}}, {"independent": {}}),
+    "one of url, image or claim": ({"url": "https://x", "claim": "y"}, {"claim": "y"}),
+    "only https:// keeps": ({"url": "http://x", "secret": "s"}, {"url": "https://x", "secret": "s"}),
+    "a pool's tier": (
+        {"tiers": ["edge"], "workers": {"p": {"tier": "cloud"}}},
+        {"tiers": ["edge"], "workers": {"p": {"tier": "edge"}}},
+    ),
+    "links lead": (
+        {"tiers": ["edge"], "workers": {}, "links": [{"from": "edge", "to": "hub"}]},
+        {"tiers": ["edge", "hub"], "workers": {}, "links": [{"from": "edge", "to": "hub"}]},
+    ),
+    "the fleet is either": ({"infrastructure": {}, "discover": {}}, {"discover": {}}),
+    "either profiles or": ({}, {"profiles": {}}),
+    "the name of a deployment stays": ({"kubernetes": {"name": "other"}}, {"kubernetes": {"name": "digits"}}),
+    "the name of a workflow": ({"metadata": {"name": "x" * 64}}, {"metadata": {"name": "x"}}),
+}
+
+
+def test_rules_hold_for_what_is_right_and_for_nothing_else() -> None:
+    celpy = pytest.importorskip("celpy", reason="cel-python is not installed")
+    from celpy.adapter import json_to_cel
+
+    environment = celpy.Environment()
+    old = json_to_cel({"kubernetes": {"name": "digits"}})
+    seen = set()
+    for _, rule, _, _ in rules(root()):
+        wrong, right = next(pair for text, pair in HOLDS.items() if rule["message"].startswith(text))
+        seen.add(rule["message"])
+        program = environment.program(environment.compile(rule["rule"]))
+        for value, wanted in ((wrong, False), (right, True)):
+            assert bool(program.evaluate({"self": json_to_cel(value), "oldSelf": old})) is wanted, rule
+    assert len(seen) == len(HOLDS)
+
+
+def schema() -> jsonschema.protocols.Validator:
+    """OpenAPI 3.0 takes `exclusiveMinimum` as the fourth draft does."""
+    return jsonschema.Draft4Validator(root())
+
+
+@pytest.mark.parametrize("example", ["digits", "vqa"])
+def test_a_project_is_a_resource_and_plans_alike(example: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / example, tmp_path / example)
+    (tmp_path / example / "kubernetes.yaml").write_text(SETTINGS)
+    project = load_project(tmp_path / example)
+    made = json.loads(json.dumps(to_resource(project, load_kubernetes(tmp_path / example))))
+    assert list(schema().iter_errors(made)) == []
+    (tmp_path / "laid").mkdir()
+    laid = lay_out(made, made["spec"]["infrastructure"], stated_profiles(made["spec"]), tmp_path / "laid")
+    assert _without_sizes(build_problem(laid.project)) == _without_sizes(build_problem(project))
+    assert laid.settings.agent_image == "registry.example/agent:1"
+
+
+def _without_sizes(problem: Problem) -> Problem:
+    """Model files are not there when a resource is read, so nothing is known of their sizes."""
+
+    def bare(variant: Any) -> Any:
+        known = variant.model
+        return dataclasses.replace(
+            variant, model=None if known is None else dataclasses.replace(known, size_bytes=None)
+        )
+
+    operators = [dataclasses.replace(o, variants=tuple(map(bare, o.variants))) for o in problem.operators]
+    return dataclasses.replace(problem, operators=tuple(operators))
+
+
+def test_the_schema_refuses_short_and_misspelt_forms() -> None:
+    assert list(schema().iter_errors(resource())) == []
+    for path, value in (
+        (("operators", "read", "inputs"), ["strip"]),
+        (("sources", "strip", "rate"), "ten per second"),
+        (("slo", "accuracy"), "80 %"),
+        (("infrastructure", "workers", "box", "count"), -1),
+        (("kubernetes", "images"), {"agent": "a"}),
+    ):
+        wrong = resource()
+        at = wrong["spec"]
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+        assert list(schema().iter_errors(wrong)), path
+
+
+def test_what_is_written_beside_the_documents_has_defaults() -> None:
+    found = operator_spec(resource(replan={}))
+    assert (found.replan.horizon_s, found.replan.debounce_s, found.certificates) == (86400.0, 15.0, "issued")
+    with pytest.raises(DocumentError, match=r"replan\.horizon"):
+        operator_spec(resource(replan={"horizon": "soon"}))
