@@ -1,10 +1,11 @@
 """Branch and bound over selections, each node a relaxation in a box: some choices ruled out, some counts limited.
 
-A node is split on one choice, made or ruled out, or on one count of workers (few.py), at most its whole part or more;
-on which one is told by what splitting on it raised the bound by before (pseudo-costs: Benichou et al., Mathematical
-Programming 1, 1971). From the cheapest open node the search dives, cheaper side first, to a whole point: one selection,
-whole counts. A whole node is not done with: whole workers may cost more than its bound. The order of everything depends
-on the problem alone.
+A node is split on one operator, its cheaper choices or its dearer ones, or on one count of workers (few.py), at most
+its whole part or more. On which one is told by what splitting on it raised the bound by before (pseudo-costs: Benichou
+et al., Mathematical Programming 1, 1971), and where that is not known by solving both sides of the most promising few
+(Achterberg, Koch, Martin, Operations Research Letters 33, 2005). From the cheapest open node the search dives, cheaper
+side first, to a whole point: one selection, whole counts. A whole node is not done with: whole workers may cost more
+than its bound. The order of everything depends on the problem alone.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.few import Box
 from jellybean_solver.kinds import Mask
 from jellybean_solver.program import Floats, Indices
@@ -26,7 +26,7 @@ from jellybean_solver.selection import Clock
 
 WHOLE = 1e-6  # a fraction this close to a whole number is whole
 LEAST_RISE = 1e-9
-PLUNGES = 2  # at first, to whole points
+LOOKED, PATIENCE = 24, 6  # splits looked at, and how many of them in a row may be no better
 LEAP, GROWTH = 0.005, 1.2  # of its bound: a dive that rises by more is broken off, and the next one may rise by more
 
 Relax = Callable[[Box], Point | None]
@@ -43,19 +43,30 @@ class Node:
 
 
 class Tree:
-    """The nodes of a search. `owner`: choice -> operator; `met` is told the box of every whole point.
+    """The nodes of a search. `met` is told the box of every whole point.
 
-    Counts are split on before choices, so many of them, the `first` ones, before all others, and dives start below:
-    one more worker in every site may cost a tenth of a plan.
+    `owner`: choice -> operator; `rank`: choice -> its place among all, operator by operator, cheaper ones first.
+    Plans that cost as much as `dear` need not be looked at, now or later.
     """
 
-    def __init__(self, owner: Indices, first: int, relax: Relax, met: Callable[[Box], None]) -> None:
-        self.owner, self.relax, self.met = owner, relax, met
-        self._first = slice(len(owner), len(owner) + first)
+    def __init__(
+        self,
+        owner: Indices,
+        rank: Indices,
+        relax: Relax,
+        met: Callable[[Box], None],
+        dear: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        self.owner, self.relax, self.met, self._dear = owner, relax, met, dear
+        self._cut = math.inf  # the least that was too dear when something was ruled out for it
+        self._order = np.argsort(rank)
+        same = owner[:, None] == owner
+        self._below = same & (rank <= rank[:, None])  # choice by those that are no dearer, itself too
+        self._above = same & ~self._below
         self.open: list[Node] = []
         self.whole: list[Node] = []
         self._made = 0
-        self._leap, self._plunges = LEAP, 0
+        self._leap = LEAP
         self._rises = self._tries = np.zeros((2, len(owner)))
 
     def start(self, box: Box) -> None:
@@ -67,7 +78,7 @@ class Tree:
 
     def bound(self) -> float:
         """No selection costs less (inf: there is none)."""
-        return min((nodes[0].bound for nodes in (self.open, self.whole) if nodes), default=math.inf)
+        return min([self._cut, *(nodes[0].bound for nodes in (self.open, self.whole) if nodes)])
 
     def least_whole(self) -> float:
         """The bound of the cheapest whole node."""
@@ -81,11 +92,14 @@ class Tree:
     def part(self) -> Node | None:
         """Take the cheapest whole node: if it allows its own selection only, return it, else split it."""
         node = heapq.heappop(self.whole)
-        several = np.bincount(self.owner, node.box.allowed)[self.owner] > 1
+        allowed, made = node.box.allowed, self._made_of(node)
+        several = np.bincount(self.owner, allowed)[self.owner] > 1
         if not several.any():
             return node
         rises = self._mean_rises()[0, : len(self.owner)]
-        choice = int(np.argmax(np.where(several & (node.values[: len(self.owner)] > 0.5), rises, -1.0)))
+        choice = int(np.argmax(np.where(several & made, rises, -1.0)))
+        if not (allowed & self._above[choice]).any():  # the dearest: apart from the next one below
+            choice = int(self._order[np.flatnonzero((allowed & self._below[choice] & ~made)[self._order])[-1]])
         try:
             sides = self._split(node, choice)
         except OutOfTimeError:
@@ -97,21 +111,12 @@ class Tree:
 
     def _dive(self, node: Node, enough: Callable[[], float], clock: Clock) -> None:
         start = node
-        if self._plunges < PLUNGES and self._has_whole_counts(node):
-            self._plunges += 1
-            with suppress(OutOfTimeError):
-                self._plunge(node)
         while not self._is_whole(node) and node.bound < enough() and clock.left() != 0.0:
-            index = self._choice(node)
             try:
-                sides = self._split(node, index)
+                sides = self._branch(node, enough())
             except OutOfTimeError:
                 break
             if not sides:
-                return
-            if node is start and index >= len(self.owner):
-                for side in sides:
-                    self._keep(side)
                 return
             node = sides[0]
             for other in sides[1:]:
@@ -121,28 +126,12 @@ class Tree:
                 break
         self._keep(node)
 
-    def _plunge(self, node: Node) -> None:
-        """A whole point soon: from whole counts, kept, make the choice that is nearest to made, one after the other."""
-        counts = np.round(node.values[len(self.owner) :])
-        point: Node | None = replace(node, box=replace(node.box, least=counts, most=counts))
-        while point is not None and not self._is_whole(point):
-            chosen = point.values[: len(self.owner)]
-            index = int(np.argmax(np.where(chosen < 1.0 - WHOLE, chosen, 0.0)))
-            without, made = self._sides(point, index)
-            point = self._node(made, point.bound) or self._node(without, point.bound)
-        if point is not None:
-            self.met(self._alone(point))
-
     def _keep(self, node: Node) -> None:
         if self._is_whole(node):
             heapq.heappush(self.whole, node)
             self.met(self._alone(node))
         else:
             heapq.heappush(self.open, node)
-
-    def _has_whole_counts(self, node: Node) -> bool:
-        counts = node.values[len(self.owner) :]
-        return bool((np.abs(counts - np.round(counts)) <= WHOLE).all())
 
     def _is_whole(self, node: Node) -> bool:
         return bool((np.abs(node.values - np.round(node.values)) <= WHOLE).all())
@@ -156,14 +145,18 @@ class Tree:
         made: Mask = node.values[: len(self.owner)] > 0.5
         return made
 
+    def _above_whole(self, node: Node) -> Floats:
+        """Per choice how much of its operator is no dearer, per count its fraction."""
+        counts = node.values[len(self.owner) :]
+        cheap = self._below @ node.values[: len(self.owner)]
+        return np.concatenate([cheap, counts - np.floor(counts)])
+
     def _sides(self, node: Node, index: int) -> tuple[Box, Box]:
-        """Without a choice and with it, or at most the whole part of a count and more."""
+        """The choices that are dearer, or those that are not; at most the whole part of a count, or more."""
         box, choices = node.box, len(self.owner)
         if index < choices:
-            without = box.allowed.copy()
-            without[index] = False
-            made = box.allowed & ((self.owner != self.owner[index]) | (np.arange(choices) == index))
-            return replace(box, allowed=without), replace(box, allowed=made)
+            dearer, rest = box.allowed & ~self._below[index], box.allowed & ~self._above[index]
+            return replace(box, allowed=dearer), replace(box, allowed=rest)
         most, least = box.most.copy(), box.least.copy()
         most[index - choices] = math.floor(node.values[index])
         least[index - choices] = math.floor(node.values[index]) + 1.0
@@ -171,7 +164,7 @@ class Tree:
 
     def _split(self, node: Node, index: int) -> list[Node]:
         """The feasible sides, cheaper first."""
-        above = node.values[index] - (math.floor(node.values[index]) if index >= len(self.owner) else 0.0)
+        above = float(self._above_whole(node)[index])
         found = []
         for side, (box, left) in enumerate(zip(self._sides(node, index), (above, 1.0 - above), strict=True)):
             child = self._node(box, node.bound)
@@ -187,19 +180,38 @@ class Tree:
         if point is None:
             return None
         self._made += 1
+        dear = self._dear()
+        if point.bound < dear < math.inf:
+            box, whole = point.left_below(box, dear), box
+            self._cut = self._cut if box.key == whole.key else min(self._cut, dear)
         return Node(max(point.bound, least), self._made, box, np.concatenate([point.chosen, point.counted]))
 
     def _mean_rises(self) -> Floats:
         mean = max(self._rises.sum() / max(self._tries.sum(), 1.0), LEAST_RISE)
         return np.where(self._tries > 0, self._rises / np.maximum(self._tries, 1.0), mean)
 
-    def _choice(self, node: Node) -> int:
-        """The fractional choice or count whose two sides are expected to rise most."""
-        above = node.values - np.floor(node.values)
+    def _branch(self, node: Node, enough: float) -> list[Node]:
+        """The sides of the split that is expected to raise both most, or the first found to leave one side only."""
+        above = self._above_whole(node)
         down, up = self._mean_rises() * np.array([above, 1.0 - above])
         score = np.maximum(down, LEAST_RISE) * np.maximum(up, LEAST_RISE)
         score = np.where(np.minimum(above, 1.0 - above) > WHOLE, score, -1.0)
-        for part in (self._first, slice(len(self.owner), None)):
-            if score[part].max(initial=-1.0) >= 0.0:
-                return len(self.owner) + int(np.argmax(score[part]))
-        return int(np.argmax(score))
+        best, most, waited, sides = None, -1.0, 0, None
+        for index in np.argsort(-score, kind="stable")[:LOOKED].tolist():
+            if score[index] < 0.0 or waited == PATIENCE:
+                break
+            if self._tries[:, index].min() > 0.0:
+                if score[index] > most:
+                    best, most, sides = index, float(score[index]), None
+                continue
+            waited += 1
+            tried = self._split(node, index)
+            rises = [min(side.bound, enough) - node.bound for side in tried if side.bound < enough]
+            if len(rises) < 2:
+                return tried
+            gained = math.prod(max(rise, LEAST_RISE) for rise in rises)
+            if gained > most:
+                best, most, sides, waited = index, gained, tried, 0
+        if best is None:
+            raise SolverError("a node that is not whole has nothing to split on")
+        return self._split(node, best) if sides is None else sides

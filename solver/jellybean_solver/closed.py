@@ -7,15 +7,41 @@ this, relaxations let a small part of the requests run there altogether, with sm
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from jellybean_solver.demand import Network
 from jellybean_solver.few import FEW, Box
+from jellybean_solver.pace import Pace
+from jellybean_solver.problem import Operator
 from jellybean_solver.program import Floats, Indices
 from jellybean_solver.skeleton import Skeleton
 
 SPARE = 1e-9
+
+
+Tiered = tuple[int, int]  # operator, tier
+
+
+def where_possible(skeleton: Skeleton, target: float | None, fixed: Mapping[str, str], pace: Pace | None) -> Skeleton:
+    """The skeleton of the same problem without places where no plan has an operator."""
+    if not skeleton.possible:
+        return skeleton
+    nowhere, network = Closed(skeleton).nowhere, skeleton.network
+    if not nowhere:
+        return skeleton
+    number, tiers = {name: index for index, name in enumerate(network.names)}, list(enumerate(skeleton.tiers))
+    operators = tuple(
+        replace(one, tiers=tuple(t for i, t in tiers if (number[one.name], i) not in nowhere and _may(one, t)))
+        for one in network.problem.operators
+    )
+    return Skeleton(Network(replace(network.problem, operators=operators), network.crossings), target, fixed, pace)
+
+
+def _may(operator: Operator, tier: str) -> bool:
+    return operator.tiers is None or tier in operator.tiers
 
 
 class Closed:
@@ -34,6 +60,18 @@ class Closed:
             for index, tier in enumerate(skeleton.tiers)
             if tier not in ends and (group := self._uniform(np.flatnonzero(self._kinds.tier == index))) is not None
         ]
+
+    @property
+    def nowhere(self) -> set[Tiered]:
+        """Operators and tiers in which no plan has them."""
+        most = self._few.most
+        box = self.tightened(Box(np.ones(len(self._kinds.choices), bool), np.zeros(len(most)), most))
+        found = set()
+        for kinds, _, _ in self._groups:
+            at = self._few.at[:, kinds]
+            gone = (at >= 0).any(axis=1) & ~((at >= 0) & (box.most[at] > 0.0)).any(axis=1)
+            found |= {(int(operator), int(self._kinds.tier[kinds[0]])) for operator in np.flatnonzero(gone)}
+        return found
 
     def tightened(self, box: Box) -> Box:
         """The box without what cannot be."""

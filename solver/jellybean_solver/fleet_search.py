@@ -14,15 +14,18 @@ import math
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from jellybean_solver.assignment import Assignment, improve
 from jellybean_solver.branching import Tree
+from jellybean_solver.closed import where_possible
 from jellybean_solver.demand import Network, restricted
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.exact import exact
 from jellybean_solver.few import Box
 from jellybean_solver.kinds import Mask
 from jellybean_solver.pace import Pace
-from jellybean_solver.program import Floats
+from jellybean_solver.program import Floats, Indices
 from jellybean_solver.relaxation import Point, Relaxation
 from jellybean_solver.rounding import rounded
 from jellybean_solver.selection import RELATIVE, Clock, Outcome, Selection
@@ -55,14 +58,15 @@ class FleetSearch:
         budget: float,
         pace: Pace | None = None,
     ) -> None:
-        self.network, self.target, self.gap, self.clock, self.budget = network, target, gap, clock, budget
-        self.fixed, self.pace, self.skeleton = fixed, pace, Skeleton(network, target, fixed, pace)
+        self.target, self.gap, self.clock, self.budget, self.fixed, self.pace = target, gap, clock, budget, fixed, pace
+        self.skeleton = where_possible(Skeleton(network, target, fixed, pace), target, fixed, pace)
+        self.network = self.skeleton.network
         self._begin()
 
     @cached_property
     def relaxation(self) -> Relaxation:
         """Warm from one solve to the next."""
-        return Relaxation(self.skeleton, self.clock.left())
+        return Relaxation(self.skeleton, self.clock)
 
     def _begin(self) -> None:
         self.enough_solved = MOST_PACED
@@ -83,7 +87,7 @@ class FleetSearch:
             raise SolverError("a search without a pace has no deadline")
         self.pace, self.budget, self.clock = replace(self.pace, left_s=left_s), budget, clock
         if self.skeleton.possible:
-            self.relaxation.answer_within(left_s, clock.left())
+            self.relaxation.answer_within(left_s, clock)
         self._begin()
         self.enough_solved += self.relaxation.solved
         return self
@@ -92,12 +96,17 @@ class FleetSearch:
         """Until the gap is reached or time is up."""
         if not self.skeleton.possible:
             return self._outcome(math.inf)
-        tree = Tree(self.skeleton.kinds.owner, self.skeleton.few.pools, self.relaxation.solve, self._meet)
+        tree = Tree(self.skeleton.kinds.owner, self._rank(), self.relaxation.solve, self._meet, self._enough)
         try:
             tree.start(self.relaxation.everything())
         except OutOfTimeError:
             self.late = True
             return self._outcome(0.0)
+        while self.best is None and tree.open and self.clock.left() != 0.0:  # the first one rules out much
+            tree.explore(lambda: -math.inf if self.waiting else self._most(), self.clock)
+            if not self.waiting:
+                break
+            self._make_whole(tree)
         for close in CLOSE:
             near = 1.0 - close * self.gap
             tree.explore(lambda near=near: min(self._enough(), near * self.relaxed, self._most()), self.clock)  # type: ignore[misc]
@@ -113,6 +122,15 @@ class FleetSearch:
                 return self._outcome(self._at_once(min(tree.bound(), self.settled)))
             self._make_whole(tree)
         return self._outcome(min(tree.bound(), self.settled))
+
+    def _rank(self) -> Indices:
+        """Choices operator by operator, cheaper ones first."""
+        kinds, known = self.skeleton.kinds, self.skeleton.open
+        workers = np.where(known, kinds.needed, 0.0)
+        cost = np.where(known, workers * kinds.price, math.inf).min(axis=1, initial=math.inf)
+        rank = np.empty(len(cost), np.int64)
+        rank[np.lexsort((cost, kinds.owner))] = np.arange(len(cost))
+        return rank
 
     def _most(self) -> float:
         """Under a deadline selections are many and close: the first that are met must do."""

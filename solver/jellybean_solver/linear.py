@@ -12,7 +12,9 @@ import numpy as np
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.mip import TOLERANCE
 from jellybean_solver.program import Floats, Indices, Program
+from jellybean_solver.selection import Clock
 
+AT_A_TIME = 2_000  # iterations, before the clock is looked at: by count, so that the way taken does not depend on time
 _NONE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
 
 
@@ -50,26 +52,20 @@ class Block:
 class Linear:
     """The relaxation of a `Program`, which may grow. Costs are not below 0, so it is never unbounded.
 
-    `time_limit_s`: for all its solves together.
+    `clock`: for all its solves together.
     """
 
-    def __init__(self, program: Program, time_limit_s: float | None) -> None:
-        self._highs = highspy.Highs()
-        limit = math.inf if time_limit_s is None else time_limit_s
+    def __init__(self, program: Program, clock: Clock) -> None:
+        self._highs, self.clock = highspy.Highs(), clock
         for option, value in (
             ("output_flag", False),
             ("threads", 1),
             ("random_seed", 0),
             ("primal_feasibility_tolerance", TOLERANCE),
-            ("time_limit", limit),
+            ("simplex_iteration_limit", AT_A_TIME),
         ):
             self._highs.setOptionValue(option, value)
         self._highs.passModel(program.lp(relaxed=True))
-
-    def allow(self, time_limit_s: float | None) -> None:
-        """Time for all solves from now on."""
-        limit = math.inf if time_limit_s is None else self._highs.getRunTime() + time_limit_s
-        self._highs.setOptionValue("time_limit", limit)
 
     @property
     def columns(self) -> int:
@@ -95,14 +91,10 @@ class Linear:
 
     def solve(self) -> Optimum | None:
         """The optimum; None when infeasible. OutOfTimeError, or SolverError on a numerical failure."""
-        self._highs.run()
-        status = self._highs.getModelStatus()
-        if status == highspy.HighsModelStatus.kTimeLimit:
-            raise OutOfTimeError("time ended in a relaxation; allow more time")
+        status = self._run()
         if status not in (highspy.HighsModelStatus.kOptimal, *_NONE):
             self._highs.clearSolver()  # from scratch
-            self._highs.run()
-            status = self._highs.getModelStatus()
+            status = self._run()
         if status in _NONE:
             return None
         if status != highspy.HighsModelStatus.kOptimal:
@@ -111,6 +103,15 @@ class Linear:
         solution = self._highs.getSolution()
         value = float(self._highs.getInfo().objective_function_value)
         return Optimum(value, np.array(solution.col_value), np.array(solution.row_dual))
+
+    def _run(self) -> highspy.HighsModelStatus:
+        while True:
+            if self.clock.left() == 0.0:
+                raise OutOfTimeError("time ended in a relaxation; allow more time")
+            self._highs.run()
+            status: highspy.HighsModelStatus = self._highs.getModelStatus()
+            if status != highspy.HighsModelStatus.kIterationLimit:
+                return status
 
     def ray(self) -> Floats | None:
         """After an infeasible solve: weights of rows that prove it, in the sign of duals; None when HiGHS has none."""

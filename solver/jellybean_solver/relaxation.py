@@ -21,11 +21,13 @@ from jellybean_solver.few import FEW, Box
 from jellybean_solver.kinds import Mask
 from jellybean_solver.linear import Block, Linear, Optimum
 from jellybean_solver.program import Floats
+from jellybean_solver.selection import Clock
 from jellybean_solver.skeleton import Skeleton
 
 PAYS = 1e-7  # USD per hour that a column must save
 MENDS = 1e-9  # of the largest weight in a proof of infeasibility
 BROKEN = 1e-6  # of a row: fractions of requests, or workers
+LEAST_REDUCED, SPARE = 1e-12, 1e-6  # USD per hour; of a count
 FIRST = 3  # cheapest kinds per choice and tier that are there from the start
 
 
@@ -34,7 +36,8 @@ class Point:
     """An optimum. `bound`: USD per hour that no plan within the box falls below.
 
     `chosen`: per choice; `counted`: of `Few.columns`; `values`: of the skeleton's columns; `served`: y, per choice and
-    kind; `scarcity`: what one more worker of a kind would be worth, in USD per hour.
+    kind; `scarcity`: what one more worker of a kind would be worth, in USD per hour. `forced`: the bound where a
+    choice is made; `reduced`: by what the bound rises for one more (less, where negative) of a count.
     """
 
     bound: float
@@ -43,17 +46,27 @@ class Point:
     values: Floats
     served: Floats
     scarcity: Floats
+    forced: Floats
+    reduced: Floats
+
+    def left_below(self, box: Box, most_usd_per_h: float) -> Box:
+        """The box without choices and counts that no plan cheaper than this has; its bound is below that."""
+        room = most_usd_per_h - self.bound
+        steps = np.floor(room / np.maximum(np.abs(self.reduced), LEAST_REDUCED) + SPARE)
+        most = np.where(self.reduced > 0.0, np.minimum(box.most, box.least + steps), box.most)
+        least = np.where(self.reduced < 0.0, np.maximum(box.least, box.most - steps), box.least)
+        return Box(box.allowed & (self.forced < most_usd_per_h), least, most)
 
 
 class Relaxation:
     """Solves the skeleton's relaxation for any box."""
 
-    def __init__(self, skeleton: Skeleton, time_limit_s: float | None = None) -> None:
-        """`time_limit_s`: for all solves together."""
+    def __init__(self, skeleton: Skeleton, clock: Clock = Clock()) -> None:
+        """`clock`: for all solves together."""
         self.skeleton, self.kinds = skeleton, skeleton.kinds
         self._closed = Closed(skeleton)
         self.solved = 0
-        self._linear = Linear(skeleton.program, time_limit_s)
+        self._linear = Linear(skeleton.program, clock)
         self._matrix = skeleton.program.matrix()
         self._width = skeleton.program.columns
         shape = self.kinds.workers.shape
@@ -101,9 +114,9 @@ class Relaxation:
         finally:
             self._linear.limit(self.skeleton.paid, self.most)
 
-    def answer_within(self, left_s: float, time_limit_s: float | None) -> None:
+    def answer_within(self, left_s: float, clock: Clock) -> None:
         """Another deadline (pace.py), and time for all solves from now on."""
-        self._linear.allow(time_limit_s)
+        self._linear.clock = clock
         at_hand = self.skeleton.at_hand
         self._matrix.most[at_hand] = self.skeleton.share * left_s
         self._linear.limit(at_hand, self.skeleton.share * left_s)
@@ -249,30 +262,39 @@ class Relaxation:
         served[there] = np.maximum(values[self._column[there]], 0.0)
         return served
 
-    def _bound(self, duals: Floats, box: Box) -> float:
-        """What the duals prove: every column at the worst end of its range, one y per operator."""
+    def _bound(self, duals: Floats, box: Box) -> tuple[float, Floats, Floats]:
+        """What the duals prove: every column at the worst end of its range, one choice and one y per operator.
+
+        And the same where a choice is made, and reduced costs of the counts.
+        """
         count = len(self._matrix.low)
         weights = np.concatenate([self._matrix.signed(duals[:count]), np.minimum(duals[count:], 0.0)])
         left = self._matrix.left(weights[:count])
         for (_, kind), row in self._presence.items():
             left[self.skeleton.paid[self.skeleton.pools_kind == kind]] += weights[row]
         least, most = np.zeros(self._width), self._matrix.most.copy()
-        most[self.skeleton.chosen] = box.allowed
         least[self.skeleton.few.columns], most[self.skeleton.few.columns] = box.least, box.most
-        gains = np.where(self.skeleton.open & box.allowed[:, None], self._gains(weights), 0.0).max(axis=1)
-        best = np.zeros(len(self._owned))
-        np.maximum.at(best, self.kinds.owner, gains)
+        gains = np.where(self.skeleton.open & box.allowed[:, None], self._gains(weights), -math.inf).max(axis=1)
+        made = left[self.skeleton.chosen] - gains  # inf where not allowed
+        best = np.full(len(self._owned), math.inf)
+        np.minimum.at(best, self.kinds.owner, made)
+        counts = left[self.skeleton.few.columns]
+        left[self.skeleton.chosen] = 0.0
         sides = self._matrix.sides(weights[:count])
-        return sides + float(np.minimum(left, 0.0) @ most + np.maximum(left, 0.0) @ least) - float(best.sum())
+        bound = sides + float(np.minimum(left, 0.0) @ most + np.maximum(left, 0.0) @ least) + float(best.sum())
+        return bound, bound + made - best[self.kinds.owner], counts
 
     def _point(self, optimum: Optimum, box: Box) -> Point:
         few, served = self.skeleton.few, self._served(optimum.values)
         paid, chosen = optimum.values[few.columns[: few.pools]], optimum.values[self.skeleton.chosen]
+        bound, forced, reduced = self._bound(optimum.duals, box)
         return Point(
-            self._bound(optimum.duals, box),
+            bound,
             chosen,
             np.clip(few.needed(paid, chosen, served), box.least, box.most),
             optimum.values[: self._width],
             served,
             -optimum.duals[self.skeleton.held],
+            forced,
+            reduced,
         )

@@ -48,7 +48,7 @@ def least_cost_in_time(problem: Problem, deadline_s: float, first: Plan, clock: 
     skeleton = Skeleton(Network(problem), problem.accuracy_target, {}, pace)
     if not skeleton.possible or pace.left_s <= 0:
         return math.inf
-    relaxation = Relaxation(skeleton, clock.left())
+    relaxation = Relaxation(skeleton, clock)
     try:
         point = relaxation.solve(relaxation.everything())
     except OutOfTimeError:
