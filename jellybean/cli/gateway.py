@@ -63,7 +63,7 @@ def gateway(
     run.mkdir(exist_ok=True)
     (run / "plan.json").write_text(json.dumps(document), encoding="utf-8")
     given: dict[str, object] = {"plan": run / "plan.json", "peers": peers, "links": run / "links", "host": host}
-    given["spool"] = run / "spool"
+    given |= {"spool": run / "spool", "replaced": run / "replaced"}
     given |= {"tls": folder / "certs/gateway", "ca": folder / "certs/ca", "tokens": folder / "tokens"}
     given |= {"root": project.directory, "listen": listen, "enrol": enrol, "port": port, "log-format": log_format}
     given["hedge-after"] = hedge_text(hedge_after) or None

@@ -15,7 +15,7 @@ import math
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ class Gateway:
         """
         self._emulate, self._hedge = emulate, hedge
         self.replaced: gateway_pb2.ReplaceRequest | None = None  # the last one that was done
+        self.on_replaced: Callable[[gateway_pb2.ReplaceRequest], None] | None = None
         self._transport, self._known = transport, known if known is not None else set()
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._run = uuid.uuid4().hex[:8]
@@ -276,6 +277,8 @@ class Gateway:
             own = context.peer().startswith("unix:")  # a path that others name is nothing to make or write here
             await self.replace(view, addresses, Path(request.links) if own else None, request.timeout_s)
             self.replaced = request
+            if self.on_replaced is not None:
+                self.on_replaced(request)
         except AgentError as error:
             await context.abort(status_of(error), str(error))
         except (ValueError, RecursionError) as error:

@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
 from jellybean.serving.gateway_metrics import GatewayCollector
 from jellybean.serving.hedging import Hedge
+from jellybean.serving.replaced import Replaced
 from jellybean.serving.spool import Spool
 from jellybean.serving.workflow import Workflow
 from jellybean_agent import logs
@@ -35,7 +35,7 @@ from jellybean_agent.metrics import serve_metrics
 from jellybean_agent.plan_view import PlanView, read_plan
 from jellybean_agent.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
 from jellybean_agent.tracing import spans_of
-from jellybean_protos.gateway.v1 import gateway_pb2_grpc
+from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 if TYPE_CHECKING:
     from jellybean_agent.spans import Spans
@@ -49,13 +49,13 @@ async def serve(given: argparse.Namespace) -> None:
 
     Until SIGTERM, then drain. Who calls without TLS on the clients' port is a client and no more.
     """
+    replaced = _replaced(given)  # first: it may give another plan
     view = read_plan(given.plan)
     me = (Role.GATEWAY, GATEWAY)
     transport = make_transport(view.name, me, given.tls, insecure=given.insecure, renew_s=given.renew_s)
-    addresses = read_peers(given.peers, transport)
+    addresses, stop = read_peers(given.peers, transport), stop_event()
     if given.http_port and not given.insecure:
         raise PlanViewError("HTTP has no TLS: --insecure serves it, on the loopback only")
-    stop = stop_event()
     with EmulatedLinks(() if given.no_emulation else view.links, given.links) as links:
         known = set(view.workers)
         spans = spans_of("jellybean-gateway", "gateway", view.name, os.environ)
@@ -65,17 +65,8 @@ async def serve(given: argparse.Namespace) -> None:
         address = addresses[GATEWAY]
         if given.port is not None:
             address = f"{given.host}:{transport.bind(clients, f'{given.host}:{given.port}')}"
-        limits = {"hedge": given.hedge_after, "max_in_hand": given.max_in_hand, "timeout_s": given.timeout_s}
-        gateway = _gateway_class(spans)(
-            view,
-            addresses,
-            links,
-            transport,
-            known=known,
-            spool=_spool(given.spool, view),
-            emulate=not given.no_emulation,
-            **limits,
-        )
+        gateway = _gateway(given, spans, view, addresses, links, transport, known)
+        gateway.on_replaced = replaced
         inference = InferenceService(Workflow(gateway))
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         _add_deliver(workers, gateway)
@@ -111,6 +102,15 @@ async def serve(given: argparse.Namespace) -> None:
                 await workers.stop(0.1)
 
 
+def _replaced(given: argparse.Namespace) -> Callable[[gateway_pb2.ReplaceRequest], None] | None:
+    """Keeps a plan that takes over, where there is a folder for it; one that was kept there is given from now on."""
+    if given.replaced is None:
+        return None
+    found = Replaced(given.replaced, given.plan, given.peers)
+    given.plan, given.peers = found.plan, found.peers
+    return found.keep
+
+
 def _workers(given: argparse.Namespace, gateway: Gateway) -> Callable[[], Sequence[bytes]]:
     """What the workers tell, for the thread that answers a scrape; none unless the gateway is to tell it."""
     loop = asyncio.get_running_loop()
@@ -119,13 +119,15 @@ def _workers(given: argparse.Namespace, gateway: Gateway) -> Callable[[], Sequen
     return lambda: asyncio.run_coroutine_threadsafe(gateway.worker_metrics(), loop).result(_SCRAPE_S)
 
 
-def _gateway_class(spans: Spans | None) -> Callable[..., Gateway]:
-    """OpenTelemetry is imported only where traces are asked for."""
+def _gateway(given: argparse.Namespace, spans: Spans | None, view: PlanView, *more: Any) -> Gateway:
+    """`more`: the rest of what a gateway takes by position, and the workers known."""
+    options = {"hedge": given.hedge_after, "max_in_hand": given.max_in_hand, "timeout_s": given.timeout_s}
+    options |= {"known": more[-1], "spool": _spool(given.spool, view), "emulate": not given.no_emulation}
     if spans is None:
-        return Gateway
-    from jellybean.serving.traced_gateway import TracedGateway
+        return Gateway(view, *more[:-1], **options)
+    from jellybean.serving.traced_gateway import TracedGateway  # OpenTelemetry only where traces are asked for
 
-    return partial(TracedGateway, spans)
+    return TracedGateway(spans, view, *more[:-1], **options)
 
 
 def _takes_traces(spans: Spans | None) -> list[grpc.aio.ServerInterceptor]:  # type: ignore[type-arg]
@@ -213,6 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="jellybean-gateway", description="The gateway of a plan that is up.")
     for name in ("--plan", "--peers", "--links"):
         parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--replaced", type=Path, help="folder for a plan that takes over, served at the next start")
     parser.add_argument("--address-file", type=Path, help="where to write the address that clients use")
     parser.add_argument("--listen", help="instead of the gateway's address in the peers file, e.g. 0.0.0.0:7000")
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
