@@ -103,6 +103,8 @@ class Brain:
         # Invariant: each operator's queue is in ascending order of numbers, so those whose batch failed stand in front.
         self._queues: dict[str, OrderedDict[int, Item]] = {operator: OrderedDict() for operator in wiring}
         self._alone: set[int] = set()  # items that share no run: their batch failed, or they are on no route
+        self._again: set[int] = set()  # of these, those whose batch failed
+        self.together: dict[str, int] = {}  # operator -> how many that were asked for one by one may go into one run
         self._running: _Running | None = None
         self._next_run = self._next_item = 0
         self._forgotten = _Recent(FORGOTTEN)
@@ -146,11 +148,16 @@ class Brain:
 
         It shares no run with requests of the pipeline. `inputs`: one per input edge; `request` is new.
         """
+        return self.ask_all([(request, operator, inputs)], now)
+
+    def ask_all(self, asks: Sequence[tuple[str, str, Sequence[Payload]]], now: float = 0.0) -> Sequence[Instruction]:
+        """The same for several that came at once, in their order."""
         out: list[Instruction] = []
-        state = self._requests[request] = _Request(math.inf)
-        number, self._next_item = self._next_item, self._next_item + 1
-        self._enqueue(operator, Item(number, request, ALONE, (), tuple(inputs)), state)
-        self._alone.add(number)
+        for request, operator, inputs in asks:
+            state = self._requests[request] = _Request(math.inf)
+            number, self._next_item = self._next_item, self._next_item + 1
+            self._enqueue(operator, Item(number, request, ALONE, (), tuple(inputs)), state)
+            self._alone.add(number)
         self._start(out, now)
         return out
 
@@ -212,6 +219,7 @@ class Brain:
         for operator, number in state.queued if state else ():
             del self._queues[operator][number]
             self._alone.discard(number)
+            self._again.discard(number)
 
     def _in_hand(self, item: Item, state: _Request) -> bool:
         """Whether an item's request was neither given up nor failed since its run started."""
@@ -234,22 +242,41 @@ class Brain:
         if self._running is not None:
             return
         self._drop_late(out, now)
-        waiting = [(next(iter(queue)), operator) for operator, queue in self._queues.items() if queue]
+        waiting = sorted([(next(iter(queue)), operator) for operator, queue in self._queues.items() if queue])
         if not waiting:
             return
-        first, operator = min(waiting)
+        first, operator = waiting[0]
         queue = self._queues[operator]
         items: list[Item] = []
-        most = 1 if first in self._alone else self._batches.get(operator, 1)
-        while queue and len(items) < most and (not items or next(iter(queue)) not in self._alone):
-            items.append(queue.popitem(last=False)[1])
-            self._drop_late(out, now, operator)
+        if first in self._alone:
+            items = self._take_alone(operator, first, waiting[1][0] if len(waiting) > 1 else math.inf)
+        else:
+            most = self._batches.get(operator, 1)
+            while queue and len(items) < most and (not items or next(iter(queue)) not in self._alone):
+                items.append(queue.popitem(last=False)[1])
+                self._drop_late(out, now, operator)
         for item in items:
             self._requests[item.request].queued.remove((operator, item.number))
-        self._alone.discard(first)
         run, self._next_run = Run(self._next_run, operator, tuple(items)), self._next_run + 1
         self._running = _Running(run, tuple(self._requests[item.request] for item in items))
         out.append(run)
+
+    def _take_alone(self, operator: str, first: int, others: float) -> list[Item]:
+        """The first item, and those asked for right behind it, before `others`: nobody is overtaken by it."""
+        queue = self._queues[operator]
+        most = self.together.get(operator, 1) if first not in self._again else 1
+        items: list[Item] = []
+        while queue and len(items) < most:
+            number, item = next(iter(queue.items()))
+            if items and (item.route != ALONE or number in self._again or number > others):
+                break
+            del queue[number]
+            items.append(item)
+            self._alone.discard(number)
+            self._again.discard(number)
+            if item.route != ALONE:
+                break
+        return items
 
     def _drop_late(self, out: list[Instruction], now: float, *operators: str) -> None:
         """Until the first item of each queue (of `operators`, or all) is in time."""
@@ -266,6 +293,7 @@ class Brain:
         if again:
             self._queues[operator].move_to_end(item.number, last=False)
             self._alone.add(item.number)
+            self._again.add(item.number)
 
     def _refusal(self, message: Message) -> str | None:
         """Why a message cannot be taken: the sender has another plan, or is broken."""

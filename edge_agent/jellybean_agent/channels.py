@@ -23,6 +23,7 @@ from jellybean_agent.errors import PlanViewError, StatusError
 from jellybean_agent.identity import Identity, Policy, Role, identities
 from jellybean_agent.logs import about
 from jellybean_agent.messages import GATEWAY
+from jellybean_agent.rpc.server import Server
 from jellybean_agent.tensors import MAX_MESSAGE_BYTES
 
 LOG = logging.getLogger("jellybean.channels")
@@ -47,6 +48,7 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_metadata_size", 16 * 2**10),
     ("grpc.absolute_max_metadata_size", 32 * 2**10),
 )
+AnyServer = grpc.aio.Server | Server
 _GRACE_S = 120.0  # for calls under way on a connection that has reached its age
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MAX_SOCKET_PATH = 100
@@ -99,21 +101,31 @@ class Transport:
         """After how long a stream is moved to a new connection; None: never, where no certificate can change."""
         return None if self.certificate is None else self.renew_s
 
-    def server(self, policy: Policy, *more: Any) -> grpc.aio.Server:
-        """A server that asks the policy before every call. `more`: further interceptors."""
+    def server(self, policy: Policy, *more: Any) -> AnyServer:
+        """A server that asks the policy before every call. `more`: further interceptors, as traces need.
+
+        It is our own, or grpc's where there is TLS or something to intercept.
+        """
+
+        def check(method: str, context: Any) -> None:
+            _check(policy, method, context)
+
+        if self.certificate is None and not more:
+            limits = {"most_calls": MAX_CALLS, "most_streams": _MAX_STREAMS, "most_message_bytes": MAX_MESSAGE_BYTES}
+            return Server(lambda handler, method: _guarded(handler, method, policy), check, **limits)
         options = list(SERVER_OPTIONS)
         if self.certificate is not None:  # twice the age: who renews by itself is never cut off
             options += [("grpc.max_connection_age_ms", int(2e3 * self.renew_s))]
             options += [("grpc.max_connection_age_grace_ms", int(1e3 * min(_GRACE_S, 2 * self.renew_s)))]
         return grpc.aio.server(interceptors=[_Guard(policy), *more], options=options, maximum_concurrent_rpcs=MAX_CALLS)
 
-    def bind(self, server: grpc.aio.Server, address: str) -> int:
+    def bind(self, server: AnyServer, address: str) -> int:
         """Listen on an address; the port. PlanViewError when it is taken or not allowed."""
         self.check(address)
         if address.startswith("unix:"):
             _check_private(Path(address.removeprefix("unix:")))
         try:
-            if self.certificate is None or address.startswith("unix:"):
+            if self.certificate is None or isinstance(server, Server) or address.startswith("unix:"):
                 return server.add_insecure_port(address)
             return server.add_secure_port(address, server_credentials(self.certificate))
         except RuntimeError as error:
@@ -194,6 +206,15 @@ class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return None if handler is None else _guarded(handler, details.method, self._policy)
 
 
+def _check(policy: Policy, method: str, context: Any) -> None:
+    """StatusError when the policy refuses, which the log says too."""
+    try:
+        policy.check(method, context)
+    except StatusError as error:
+        LOG.warning("refused: %s", error, extra=about(method=method, status=error.status.name))
+        raise
+
+
 def _guarded(handler: Any, method: str, policy: Policy) -> Any:
     """The handler behind the policy. A unary request is parsed here: bytes which are none get a status of ours."""
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
@@ -201,10 +222,9 @@ def _guarded(handler: Any, method: str, policy: Policy) -> Any:
 
     async def checked(request: Any, context: Any) -> Any:
         try:
-            policy.check(method, context)
+            _check(policy, method, context)
             return request if parse is None else parse(request)
         except StatusError as error:
-            LOG.warning("refused: %s", error, extra=about(method=method, status=error.status.name))
             await context.abort(error.status, str(error))  # which raises
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no request of {method}")

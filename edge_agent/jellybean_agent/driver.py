@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import grpc
@@ -29,7 +30,7 @@ from jellybean_agent.errors import (
     StatusError,
     status_of,
 )
-from jellybean_agent.executor import Executor
+from jellybean_agent.executor import Executor, RunResult
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.logs import about
 from jellybean_agent.messages import (
@@ -58,7 +59,11 @@ MAX_REQUESTS = 16_384  # in hand; a gateway has fewer
 MAX_LEFT_S = 3600.0  # nobody waits longer for an answer, whatever a message says
 _FULL = 64  # items waiting where credit stops, or two batches if that is more; at half of it, it comes back
 _SWEEP_S = 1.0  # how often what is too late is dropped, whatever it waits for
+_TOGETHER_S, _MOST_TOGETHER = 1e-3, 16  # of requests for one operator alone, in one run
 MAX_ASKED = _FULL // 2  # requests for one operator alone, so that they cannot fill the queue
+
+
+Answered = Callable[[Mapping[str, Array] | AgentError], None]
 
 
 class RunOutputs(Outputs, Protocol):
@@ -118,7 +123,7 @@ class Figures:
         self.busy_s[run.operator] += done.busy_s
         self.late_s[run.operator] += done.late_s
         if _is_asked(run):
-            self.asked[run.operator] += 1
+            self.asked[run.operator] += len(done.outputs)
         else:
             self.completed[run.operator] += len(done.outputs)
             self.runs[run.operator].update(done.sizes)
@@ -126,6 +131,8 @@ class Figures:
 
 class Driver:
     """One worker at work. `peers` are the other workers and the gateway (under GATEWAY)."""
+
+    begins_runs = True  # in the event loop where hosts can be asked so; else all runs are the executor thread's
 
     def __init__(
         self,
@@ -145,7 +152,8 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._under_way: tuple[str, float] | None = None  # operator, since when: written by the executor thread
-        self._asked: dict[str, asyncio.Future[Mapping[str, Array]]] = {}  # by request; of the event loop
+        self._asked: dict[str, Answered] = {}  # by request; of the event loop
+        self._asking: list[tuple[str, str, Sequence[Array]]] = []  # of these, what the brain does not know of yet
         self._asked_numbers = itertools.count()
         self.figures = Figures(own)
         self.on_room: Callable[[], None] = _nothing  # called while the queue is short
@@ -156,11 +164,11 @@ class Driver:
     @property
     def is_full(self) -> bool:
         """Whether senders should wait before they send more."""
-        return self._brain.queued >= self._full
+        return self.queued >= self._full
 
     @property
     def queued(self) -> int:
-        return self._brain.queued
+        return self._brain.queued + len(self._asking)
 
     def queued_by_operator(self) -> dict[str, int]:
         return self._brain.queued_by_operator()
@@ -187,34 +195,54 @@ class Driver:
 
         StatusError when there is too much of this already, it fails, or takes longer than `timeout_s`.
         """
-        if len(self._asked) >= MAX_ASKED or self.is_full:
-            reason = (
-                f"overloaded: {self._brain.queued} requests wait, {len(self._asked)} for single operators; try later"
-            )
-            raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
-        request = f"asked-{next(self._asked_numbers)}"  # the gateway's keys look otherwise
         answer: asyncio.Future[Mapping[str, Array]] = self._loop.create_future()
-        self._asked[request] = answer
+        request = self.begin_asked(operator, inputs, partial(_settle, answer))
         try:
-            with self._lock:
-                instructions = self._brain.ask(request, operator, inputs, time.monotonic())
-            self._act(instructions)
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError as error:
-            reason = f"no answer of {operator} within {timeout_s:.3g} s: {self._brain.queued} requests wait"
-            raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, reason) from error
+            raise self.late(operator, timeout_s or 0.0) from error
         finally:
-            del self._asked[request]
-            if not answer.done() or answer.cancelled():
-                self._forget(request)
+            self.give_up(request)
+
+    def begin_asked(self, operator: str, inputs: Sequence[Array], done: Answered) -> str:
+        """As `ask`, without waiting: `done` gets the outputs, or why there are none. StatusError when overloaded."""
+        if len(self._asked) >= MAX_ASKED or self.is_full:
+            reason = f"overloaded: {self.queued} requests wait, {len(self._asked)} for single operators; try later"
+            raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        request = f"asked-{next(self._asked_numbers)}"  # the gateway's keys look otherwise
+        self._asked[request] = done
+        self._asking.append((request, operator, inputs))
+        if len(self._asked) == 1:
+            self._ask_all()
+        elif len(self._asking) == 1:  # others may come in this turn of the event loop: they can go together
+            self._loop.call_soon(self._ask_all)
+        return request
+
+    def _ask_all(self) -> None:
+        asking, self._asking = self._asking, []
+        if asking:
+            with self._lock:
+                instructions = self._brain.ask_all(asking, time.monotonic())
+            self._act(instructions)
+
+    def give_up(self, request: str) -> None:
+        """Nobody waits for an operator that was asked for any more."""
+        if self._asked.pop(request, None) is not None:
+            self._asking = [ask for ask in self._asking if ask[0] != request]
+            self._forget(request)
+
+    def late(self, operator: str, timeout_s: float) -> StatusError:
+        """Why there is no answer of an operator in time."""
+        reason = f"no answer of {operator} within {timeout_s:.3g} s: {self.queued} requests wait"
+        return StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
 
     def abandon_asked(self) -> None:
         """Whoever still waits for one operator alone learns that this worker leaves."""
         error = StatusError(grpc.StatusCode.UNAVAILABLE, f"worker {self._worker.name} is shutting down")
-        for answer in self._asked.values():
-            if not answer.done():
-                answer.set_exception(error)
+        asked, self._asked, self._asking = self._asked, {}, []
+        for done in asked.values():
+            done(error)
 
     def stop(self) -> None:
         """End the executor thread after the run under way."""
@@ -262,6 +290,21 @@ class Driver:
 
     def _finished(self, run: Run, done: Done | AgentError) -> Run | None:
         """Tell the brain, hand what is to be sent to the event loop; the next run if there is one."""
+        run_next, others, status, answers = self._completed(run, done)
+        if run_next is not None and self.begins_runs and self._executors[run_next.operator].may_begin:
+            others, run_next = [run_next, *others], None  # the event loop has it begin
+        try:
+            self._loop.call_soon_threadsafe(self._after, others, status, answers)
+        except RuntimeError:  # the loop was closed: nobody is left to be told
+            self._stopping = True
+            self._runs.put(None)
+            return None
+        return run_next
+
+    def _completed(
+        self, run: Run, done: Done | AgentError
+    ) -> tuple[Run | None, list[Instruction], grpc.StatusCode, Mapping[str, Mapping[str, Array]]]:
+        """Tell the brain of a run: the next one, what else is to be done, and answers to who asked for it alone."""
         status = grpc.StatusCode.INTERNAL
         answers: dict[str, Mapping[str, Array]] = {}
         with self._lock:
@@ -272,21 +315,52 @@ class Driver:
             else:
                 self.figures.done(run, done)
                 if _is_asked(run):
-                    answers = {run.items[0].request: done.outputs[0].by_downstream}
+                    answers = {
+                        item.request: outputs.by_downstream
+                        for item, outputs in zip(run.items, done.outputs, strict=True)
+                    }
+                    self._brain.together[run.operator] = _together(done.busy_s / len(run.items))
                 instructions = self._brain.completed(run.run, done.outputs, time.monotonic())
         following = [instruction for instruction in instructions if isinstance(instruction, Run)]
-        others = [instruction for instruction in instructions if not isinstance(instruction, Run)]
+        others: list[Instruction] = [found for found in instructions if not isinstance(found, Run)]
+        return following[0] if following else None, others, status, answers
+
+    def _start(self, run: Run) -> None:
+        """Have the host do it, without a thread between; else the executor thread, which may wait."""
+        executor = self._executors[run.operator]
+        if self._stopping or not self.begins_runs or not executor.may_begin:
+            self._runs.put(run)
+            return
+        asked = _is_asked(run)
+        inputs = None if asked or len(run.items) == 1 else stacked([item.inputs for item in run.items])
+        requests = [item.inputs for item in run.items] if inputs is None else [inputs]
+
+        def ended(found: Sequence[RunResult] | AgentError) -> None:
+            done: Done | AgentError
+            try:
+                done = found if isinstance(found, AgentError) else _collected(operator, run, found)
+            except AgentError as error:
+                done = error
+            self._under_way = None
+            self._ended(run, done)
+
+        operator = self._view.operators[run.operator]
+        self._under_way = (run.operator, time.monotonic())
         try:
-            self._loop.call_soon_threadsafe(self._after, others, status, answers)
-        except RuntimeError:  # the loop was closed: nobody is left to be told
-            self._stopping = True
-            self._runs.put(None)
-            return None
-        return following[0] if following else None
+            executor.begin(requests, ended)
+        except AgentError as error:  # a tensor that the model does not take
+            self._loop.call_soon(ended, error)
+
+    def _ended(self, run: Run, done: Done | AgentError) -> None:
+        """A run that the event loop began is over: the next one begins before anything is sent."""
+        run_next, others, status, answers = self._completed(run, done)
+        if run_next is not None:
+            self._start(run_next)
+        self._after(others, status, answers)
 
     def _count_failure(self, run: Run, error: AgentError) -> None:
         if _is_asked(run):
-            self.figures.asked_failed[run.operator] += 1
+            self.figures.asked_failed[run.operator] += len(run.items) == 1  # several are run again one by one
             return
         if len(run.items) == 1:
             self.figures.failed[run.operator] += 1
@@ -299,8 +373,8 @@ class Driver:
         self, instructions: Sequence[Instruction], status: grpc.StatusCode, answers: Mapping[str, Mapping[str, Array]]
     ) -> None:
         for request, outputs in answers.items():
-            if (answer := self._asked.get(request)) is not None and not answer.done():
-                answer.set_result(outputs)
+            if (answered := self._asked.pop(request, None)) is not None:
+                answered(outputs)
         self._act(instructions, status)
         if self._brain.queued <= self._full // 2:
             self.on_room()
@@ -308,7 +382,7 @@ class Driver:
     def _act(self, instructions: Sequence[Instruction], status: grpc.StatusCode = grpc.StatusCode.INTERNAL) -> None:
         for instruction in instructions:
             if isinstance(instruction, Run):
-                self._runs.put(instruction)
+                self._start(instruction)
             elif isinstance(instruction, Send):
                 self._send(instruction.worker, instruction.message)
             elif isinstance(instruction, Failed):
@@ -369,9 +443,8 @@ class Driver:
     def _fail(
         self, request: str, operator: str, reason: str, status: grpc.StatusCode, worker: str | None = None
     ) -> None:
-        if (answer := self._asked.get(request)) is not None:
-            if not answer.done():
-                answer.set_exception(StatusError(status, f"operator {operator}: {reason}"))
+        if (answered := self._asked.pop(request, None)) is not None:
+            answered(StatusError(status, f"operator {operator}: {reason}"))
             return
         text, trace = "failed: %s", self._trace_id(request)
         LOG.warning(text, reason, extra=_about(request, operator, self._worker.name, trace, status))
@@ -444,19 +517,44 @@ def _run(operator: OperatorView, executor: Executor, items: Sequence[Item]) -> D
 
     Of an operator that was asked for by itself: all outputs of the model, by their own names.
     """
-    if items[0].route == ALONE:
-        result = executor.run(items[0].inputs)
-        return Done([TensorOutputs(result.outputs)], [1], result.busy_s, result.late_s)
-    inputs = items[0].inputs if len(items) == 1 else stacked([item.inputs for item in items])
+    alone = items[0].route == ALONE or len(items) == 1
+    inputs = None if alone else stacked([item.inputs for item in items])
     if inputs is None:
-        results = [executor.run(item.inputs) for item in items]
-        outputs = [_by_downstream(operator, result.outputs) for result in results]
-        busy_s, late_s = sum(result.busy_s for result in results), sum(result.late_s for result in results)
-        return Done([*map(TensorOutputs, outputs)], [1] * len(items), busy_s, late_s)
-    result = executor.run(inputs, len(items))
-    found = _by_downstream(operator, result.outputs)
-    outputs = [found] if len(items) == 1 else split(found, len(items))
+        return _each(operator, items, [executor.run(item.inputs) for item in items])
+    return _apart(operator, items, executor.run(inputs, len(items)))
+
+
+def _collected(operator: OperatorView, run: Run, results: Sequence[RunResult]) -> Done:
+    """What a run gave: one result for each item, or one for all of them together."""
+    if len(results) < len(run.items):
+        return _apart(operator, run.items, results[0])
+    return _each(operator, run.items, results)
+
+
+def _each(operator: OperatorView, items: Sequence[Item], results: Sequence[RunResult]) -> Done:
+    asked = items[0].route == ALONE
+    outputs = [result.outputs if asked else _by_downstream(operator, result.outputs) for result in results]
+    busy_s, late_s = sum(result.busy_s for result in results), sum(result.late_s for result in results)
+    return Done([*map(TensorOutputs, outputs)], [1] * len(items), busy_s, late_s)
+
+
+def _apart(operator: OperatorView, items: Sequence[Item], result: RunResult) -> Done:
+    outputs = split(_by_downstream(operator, result.outputs), len(items))
     return Done([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s)
+
+
+def _together(run_s: float) -> int:
+    """How many that were asked for one by one go into one run: where runs are so short that telling of them counts."""
+    return max(1, min(_MOST_TOGETHER, int(_TOGETHER_S / max(run_s, 1e-9))))
+
+
+def _settle(answer: asyncio.Future[Mapping[str, Array]], what: Mapping[str, Array] | AgentError) -> None:
+    if answer.done():
+        return
+    if isinstance(what, AgentError):
+        answer.set_exception(what)
+    else:
+        answer.set_result(what)
 
 
 def _by_downstream(operator: OperatorView, outputs: Mapping[str, Array]) -> dict[str, Array]:

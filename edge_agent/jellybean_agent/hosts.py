@@ -7,11 +7,10 @@ both map. What comes back is checked like what comes from a network. A host ends
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import json
-import math
-import mmap
 import os
 import resource
 import signal
@@ -24,23 +23,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-import numpy as np
-
 from jellybean_agent.errors import AgentError, CrashError, ModelError, PermanentError, TransientError
 from jellybean_agent.executor import LocalSession, Port
-from jellybean_agent.tensors import DTYPES, MAX_RANK, Array
+from jellybean_agent.host_wire import Heard, Memory, Talk
+from jellybean_agent.tensors import Array
 
 NURSERY_DIED = "the process that starts models' processes has died: this agent ends, to be started again"
 LOAD_LIMIT_S = 300.0
 RUN_LIMIT_S = 60.0  # a request has no longer than that
-MAX_OUTPUT_BYTES = 2**30  # of the inputs, and of the outputs, of one run
-_ALIGNED = 64
-_MAX_HEADER_BYTES = 2**20
-_SIZE = struct.Struct("<I")
 _PID = struct.Struct("<ii")
 _NEW, _END = b"n", b"e"
-_Item = tuple[str, tuple[int, ...], int]  # dtype, shape, where it begins
 _FAULTS: Mapping[str, type[AgentError]] = {"model": ModelError, "run": PermanentError}
+
+
+_NOTHING: Mapping[str, Any] = {}
+_BROKEN = (OSError, ValueError, KeyError, TypeError)
+Feed = Mapping[str, Array]  # a model's inputs by name
 
 
 class HostDiedError(Exception):
@@ -67,17 +65,17 @@ class Nursery:
     def new(self) -> _Process:
         """A new host. TransientError when the nursery has died."""
         mine, other = socket.socketpair()
-        memory = _Memory(os.memfd_create("jellybean-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        memory = Memory(os.memfd_create("jellybean-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         fcntl.fcntl(memory.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # a host must not pull it from under the agent
         try:
             socket.send_fds(self._control, [_NEW], [other.fileno(), memory.file])
             pid, _ = _PID.unpack(_receive(self._control, _PID.size))
         except OSError as error:
-            _Process(mine, 0, memory).close()
+            _Process(Talk(mine, memory), 0).close()
             raise TransientError(NURSERY_DIED) from error
         finally:
             other.close()
-        return _Process(mine, pid, memory)
+        return _Process(Talk(mine, memory), pid)
 
     def end(self, pid: int) -> int:
         """End a host; what it ended with, as `os.waitstatus_to_exitcode` says it: -9 when this ended it."""
@@ -114,6 +112,10 @@ class Host:
         """Load a model. ModelError when it cannot be, or when its loading crashes."""
         return HostedSession(self, path, sha256, accelerated=accelerated)
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None
+
     def alive(self) -> int:
         """Start the process if there is none; its generation."""
         if self._process is None:
@@ -125,22 +127,78 @@ class Host:
         self.generation += 1
         return self._process
 
-    def ask(self, header: Mapping[str, Any], arrays: Sequence[Array] = ()) -> tuple[dict[str, Any], list[Array]]:
+    def ask(self, header: Mapping[str, Any]) -> Heard:
         """One question to the process and its answer. HostDiedError when there is none: then the process has ended."""
         process = self._process or self._start()
         limit_s = self._limits_s[header["do"]]
-        process.connection.settimeout(limit_s)
+        process.talk.connection.settimeout(limit_s)
         try:
-            _send(process.connection, header, process.memory, arrays)
-            answer, items = _read(process.connection)
-            return answer, process.memory.get(items)
-        except TimeoutError as error:
+            process.talk.say(tuple(header.items()), header, ())
+            return process.talk.hear()
+        except _BROKEN as error:
+            raise self._died(error, limit_s) from error
+
+    def run(self, model: Hosted, feeds: Sequence[Feed]) -> Heard:
+        """Run a model of this host once for each feed, one after another. HostDiedError as `ask`."""
+        process = self._process or self._start()
+        limit_s = self._limits_s["run"]
+        process.talk.connection.settimeout(limit_s)
+        try:
+            _say_run(process.talk, model, feeds)
+            return process.talk.hear()
+        except _BROKEN as error:
+            raise self._died(error, limit_s) from error
+
+    def begin(self, model: Hosted, feeds: Sequence[Feed], done: Callable[[Heard | HostDiedError], None]) -> None:
+        """The same without waiting: the event loop calls `done`. Nothing else is asked until then."""
+        process = self._process or self._start()
+        loop, connection, limit_s = asyncio.get_running_loop(), process.talk.connection, self._limits_s["run"]
+        if process.loop is not loop:
+            process.loop = loop
+            loop.add_reader(connection, self._answered, process)
+        connection.setblocking(False)
+        process.done = done
+        process.timer = loop.call_later(limit_s, self._failed, process, TimeoutError())
+        try:
+            _say_run(process.talk, model, feeds)
+        except _BROKEN as error:
+            loop.call_soon(self._failed, process, error)
+
+    def detach(self) -> None:
+        """Leave the process' answers to whoever waits for them."""
+        if self._process is not None:
+            self._process.detach()
+
+    def _answered(self, process: _Process) -> None:
+        try:
+            found = process.talk.heard()
+        except BlockingIOError:
+            return
+        except _BROKEN as error:
+            self._failed(process, error)
+            return
+        if found is not None:
+            self._tell(process, found)
+
+    def _failed(self, process: _Process, error: Exception) -> None:
+        if process is self._process:
+            self._tell(process, self._died(error, self._limits_s["run"]))
+
+    def _tell(self, process: _Process, what: Heard | HostDiedError) -> None:
+        done, process.done = process.done, None
+        if process.timer is not None:
+            process.timer.cancel()
+        if done is not None:
+            done(what)
+
+    def _died(self, error: Exception, limit_s: float) -> HostDiedError:
+        """End a process that gave no answer; why it gave none."""
+        if isinstance(error, TimeoutError):
             self.close()
-            raise HostDiedError(f"took longer than {limit_s:g} s and was ended") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            code = self.close()
-            told = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-            raise HostDiedError(told if isinstance(error, OSError) else f"answered nonsense: {error}") from error
+            return HostDiedError(f"took longer than {limit_s:g} s and was ended")
+        code = self.close()
+        told = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        return HostDiedError(told if isinstance(error, OSError) else f"answered nonsense: {error}")
 
     def close(self) -> int:
         """End the process; what it ended with, 0 where there was none."""
@@ -157,28 +215,72 @@ class HostedSession:
     def __init__(self, host: Host, path: Path, sha256: str, *, accelerated: bool) -> None:
         self._host, self._path = host, path
         self._what = {"path": str(path), "sha256": sha256, "accelerated": accelerated}
+        self._hosted = Hosted(str(path))
         self.inputs, self.outputs = self._load()
 
     def _load(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
         self._loaded = self._host.alive()
         try:
-            answer, _ = self._host.ask({"do": "load", **self._what})
+            answer = self._host.ask({"do": "load", **self._what}).header
         except HostDiedError as error:
             raise ModelError(f"model {self._path}: loading it crashed: its process {error}") from error
         _raise_fault(answer)
         return _ports(answer["inputs"]), _ports(answer["outputs"])
 
-    def run(self, feed: Mapping[str, Array]) -> list[Array]:
+    def run(self, feed: Feed) -> list[Array]:
         """All outputs. PermanentError when the model fails, crashes or takes too long."""
-        if self._loaded != self._host.generation or self._host.alive() != self._loaded:
+        if not self.is_loaded:
             self._load()
-        header = {"do": "run", "path": self._what["path"], "names": list(feed)}
         try:
-            answer, arrays = self._host.ask(header, list(feed.values()))
+            heard = self._host.run(self._hosted, [feed])
         except HostDiedError as error:
-            raise CrashError(f"the model crashed: its process {error}; it is loaded again") from error
-        _raise_fault(answer)
-        return arrays
+            raise _crash(error) from error
+        return self._outputs(heard, 1)[0]
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a run needs no loading first."""
+        return self._loaded == self._host.generation and self._host.is_alive
+
+    def may_begin(self) -> bool:
+        """Whether a run may begin without waiting. Where not, `run` may be waited for in another thread."""
+        if not self.is_loaded:
+            self._host.detach()
+        return self.is_loaded
+
+    def begin(self, feeds: Sequence[Feed], done: Callable[[list[list[Array]] | AgentError], None]) -> None:
+        """Run once for each feed, without waiting; the outputs of each, or why there are none. It must be loaded."""
+
+        def told(what: Heard | HostDiedError) -> None:
+            if isinstance(what, HostDiedError):
+                done(_crash(what))
+                return
+            try:
+                found: list[list[Array]] | AgentError = self._outputs(what, len(feeds))
+            except AgentError as error:
+                found = error
+            done(found)
+
+        self._host.begin(self._hosted, feeds, told)
+
+    def _outputs(self, heard: Heard, runs: int) -> list[list[Array]]:
+        """Each run's outputs, copied: they outlive the next one."""
+        _raise_fault(heard.header)
+        count = len(self.outputs)
+        if len(heard.arrays) != runs * count:
+            raise PermanentError(f"its process gave {len(heard.arrays)} tensors for {runs} runs with {count} outputs")
+        found = [array.copy() for array in heard.arrays]
+        return [found[at : at + count] for at in range(0, len(found), count)]
+
+
+def _crash(error: HostDiedError) -> CrashError:
+    return CrashError(f"the model crashed: its process {error}; it is loaded again")
+
+
+def _say_run(talk: Talk, model: Hosted, feeds: Sequence[Feed]) -> None:
+    names = tuple(feeds[0])
+    header = {"do": "run", "path": model.path, "names": names, "runs": len(feeds)}
+    talk.say((model.path, names, len(feeds)), header, [array for feed in feeds for array in feed.values()])
 
 
 def default_memory_bytes() -> int:
@@ -224,7 +326,7 @@ def _nurse(control: socket.socket, memory_bytes: int) -> None:
             pid = os.fork()
             if pid == 0:
                 control.close()
-                _leave(partial(_host, socket.socket(fileno=given[0]), _Memory(given[1]), memory_bytes))
+                _leave(partial(_host, Talk(socket.socket(fileno=given[0]), Memory(given[1])), memory_bytes))
             for file in given:
                 os.close(file)
             hosts.add(pid)
@@ -242,17 +344,17 @@ def _nurse(control: socket.socket, memory_bytes: int) -> None:
             return
 
 
-def _host(connection: socket.socket, memory: _Memory, memory_bytes: int) -> None:
+def _host(talk: Talk, memory_bytes: int) -> None:
     """Load and run what is asked for, one after another, until the agent closes the socket."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _limit_memory(memory_bytes)
     sessions: dict[str, LocalSession] = {}
     while True:
         try:
-            header, items = _read(connection)
+            heard = talk.hear()
         except OSError:
             return
-        answer: dict[str, Any] = {}
+        header, answer = heard.header, _NOTHING
         outputs: Sequence[Array] = ()
         try:
             if header["do"] == "load":
@@ -260,16 +362,24 @@ def _host(connection: socket.socket, memory: _Memory, memory_bytes: int) -> None
                 sessions[header["path"]] = session
                 answer = {"inputs": _told(session.inputs), "outputs": _told(session.outputs)}
             else:
-                feed = dict(zip(header["names"], memory.get(items, copy=False), strict=True))
-                outputs = sessions[header["path"]].run(feed)
+                outputs = _outputs(sessions[header["path"]], header, heard.arrays)
         except Exception as error:  # noqa: BLE001  (the host's boundary: the agent says it)
             full = f"out of memory: {memory_bytes} bytes are the limit" if isinstance(error, MemoryError) else ""
             fault = "model" if isinstance(error, ModelError) or header["do"] == "load" else "run"
             answer, outputs = {"fault": fault, "reason": full or str(error) or repr(error)}, ()
         try:
-            _send(connection, answer, memory, outputs)
+            talk.say(None if answer is _NOTHING else json.dumps(answer), answer, outputs)
         except ValueError as error:  # too many bytes, or of a kind that is not sent
-            _send(connection, {"fault": "run", "reason": str(error)}, memory, ())
+            talk.say(str(error), {"fault": "run", "reason": str(error)}, ())
+
+
+def _outputs(session: LocalSession, header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Array]:
+    """One run after another: their inputs lie behind each other, and so do their outputs."""
+    names = header["names"]
+    found: list[Array] = []
+    for run in range(header["runs"]):
+        found += session.run(dict(zip(names, arrays[run * len(names) : (run + 1) * len(names)], strict=True)))
+    return found
 
 
 def _limit_memory(memory_bytes: int) -> None:
@@ -286,76 +396,32 @@ def _told(ports: Sequence[Port]) -> list[list[Any]]:
 # -- between them -----------------------------------------------------------------------------------------------------
 
 
-class _Memory:
-    """Memory that agent and host map: the inputs of a run, and after it its outputs. It only grows."""
-
-    def __init__(self, file: int) -> None:
-        self.file = file
-        self._map: mmap.mmap | None = None
-        self._size = 0
-
-    def put(self, arrays: Sequence[Array]) -> list[_Item]:
-        """Lay arrays down; where they lie. ValueError when they are too many bytes or of a dtype that is not sent."""
-        found: list[_Item] = []
-        at = 0
-        for array in arrays:
-            if array.dtype.name not in DTYPES:
-                raise ValueError(f"a tensor of {array.dtype.name}; known: {', '.join(DTYPES)}")
-            found.append((array.dtype.name, array.shape, at))
-            at += -(-array.nbytes // _ALIGNED) * _ALIGNED
-        for array, item in zip(arrays, found, strict=True):
-            self._array(item, at)[...] = array
-        return found
-
-    def get(self, items: Sequence[Any], *, copy: bool = True) -> list[Array]:
-        """The arrays that lie there; `copy`: they outlive the next run. ValueError and the like for nonsense."""
-        arrays = [self._array((str(dtype), tuple(map(int, shape)), int(at)), 0) for dtype, shape, at in items]
-        return [array.copy() for array in arrays] if copy else arrays
-
-    def _array(self, item: _Item, at_least: int) -> Array:
-        (name, shape, at), dtype = item, DTYPES[item[0]]
-        if len(shape) > MAX_RANK or any(size < 0 for size in shape) or at < 0 or at % _ALIGNED:
-            raise ValueError(f"{name} {shape[:MAX_RANK]} at {at}")
-        size = math.prod(shape) * dtype.itemsize
-        view = self._view(max(at + size, at_least))
-        return np.frombuffer(view, dtype, math.prod(shape), at).reshape(shape) if size else np.empty(shape, dtype)
-
-    def _view(self, size: int) -> mmap.mmap:
-        if size > MAX_OUTPUT_BYTES:
-            raise ValueError(f"tensors of {size} bytes in one run; {MAX_OUTPUT_BYTES} are the limit")
-        if self._map is None or size > self._size:
-            self._size = max(os.fstat(self.file).st_size, 1 << max(16, (size - 1).bit_length()))
-            if os.fstat(self.file).st_size < self._size:
-                os.ftruncate(self.file, self._size)
-            self._map = mmap.mmap(self.file, self._size)
-        return self._map
-
-
 @dataclass(frozen=True, slots=True)
-class _Process:
-    """A host as the agent holds it."""
+class Hosted:
+    """A model that a host has loaded."""
 
-    connection: socket.socket
+    path: str
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """A host as the agent holds it. `loop`, `done`, `timer`: of a run that is not waited for."""
+
+    talk: Talk
     pid: int
-    memory: _Memory
+    loop: asyncio.AbstractEventLoop | None = None
+    done: Callable[[Heard | HostDiedError], None] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def detach(self) -> None:
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.remove_reader(self.talk.connection)
+        self.loop = None
 
     def close(self) -> None:
-        self.connection.close()
-        os.close(self.memory.file)
-
-
-def _send(connection: socket.socket, header: Mapping[str, Any], memory: _Memory, arrays: Sequence[Array]) -> None:
-    told = json.dumps({**header, "arrays": memory.put(arrays)}).encode()
-    connection.sendall(_SIZE.pack(len(told)) + told)
-
-
-def _read(connection: socket.socket) -> tuple[dict[str, Any], list[Any]]:
-    """ValueError and the like when what comes is no message."""
-    (size,) = _SIZE.unpack(_receive(connection, _SIZE.size))
-    if size > _MAX_HEADER_BYTES:
-        raise ValueError(f"a header of {size} bytes")
-    header = json.loads(_receive(connection, size))
-    return header, header.pop("arrays")
+        self.detach()
+        self.talk.connection.close()
+        os.close(self.talk.memory.file)
 
 
 def _receive(connection: socket.socket, size: int) -> bytearray:

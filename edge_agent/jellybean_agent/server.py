@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
+import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from jellybean_agent import versions
-from jellybean_agent.channels import RENEW_S, Transport, make_transport
+from jellybean_agent.channels import RENEW_S, AnyServer, Transport, make_transport
 from jellybean_agent.driver import Driver
 from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import ModelError, PlanViewError, TransientError, in_words
@@ -29,14 +29,16 @@ from jellybean_agent.health_port import serve_health
 from jellybean_agent.hosts import NURSERY_DIED, RUN_LIMIT_S, Host, Nursery
 from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes, deliver_handler
+from jellybean_agent.inference.fast import FastInfer
 from jellybean_agent.inference.operators import Operators
-from jellybean_agent.inference.service import SERVICE, InferenceService
+from jellybean_agent.inference.service import INFER, SERVICE, InferenceService
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import AgentCollector, serve_metrics
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
 from jellybean_agent.private_files import is_inside
+from jellybean_agent.rpc.server import Server
 from jellybean_agent.tensors import spec
 from jellybean_agent.tracing import spans_of
 from jellybean_protos.agent.v1 import agent_pb2
@@ -285,7 +287,10 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
         service = AgentService(view, worker, addresses, links, transport, host, spans)
         server = transport.server(Policy(view.name, view.workers))
         server.add_generic_rpc_handlers((service.handler(),))
-        server.add_generic_rpc_handlers((InferenceService(Operators(service)).handler(),))
+        operators = Operators(service)
+        server.add_generic_rpc_handlers((InferenceService(operators).handler(),))
+        if isinstance(server, Server):
+            server.add_raw(INFER, FastInfer(operators))
         health_pb2_grpc.add_HealthServicer_to_server(service.health, server)
         reflect(server, "jellybean.agent.v1.Agent")
         transport.bind(server, options.listen)
@@ -334,10 +339,11 @@ async def tell_health(servicer: Any, *, serving: bool) -> None:
         await servicer.set(name, state)
 
 
-def reflect(server: grpc.aio.Server, own: str) -> None:
+def reflect(server: AnyServer, own: str) -> None:
     """Let clients list the services of a server: `own`, inference and health."""
     names = (own, SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server)
+    servicer = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
 
 
 def stop_event() -> asyncio.Event:

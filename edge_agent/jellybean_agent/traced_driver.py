@@ -56,6 +56,8 @@ class _TracedOutputs:
 class TracedDriver(Driver):
     """Spans `hop`, `queue` and `compute` of every request that comes with a context. A fan-out of nothing ends them."""
 
+    begins_runs = False  # a span is of a run that is waited for
+
     def __init__(self, spans: Spans, *arguments: Any) -> None:
         self._spans = spans
         self._trace_ids: OrderedDict[str, str] = OrderedDict()  # of the last requests, for the log

@@ -25,7 +25,7 @@ import grpc.aio
 
 from jellybean.serving.authority import LIFE_S, Authority, read_authority
 from jellybean.serving.errors import ServingError
-from jellybean_agent.channels import Transport, caller, server_credentials
+from jellybean_agent.channels import AnyServer, Transport, caller, server_credentials
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, in_words, status_of
 from jellybean_agent.identity import Identity, Role
 from jellybean_agent.join_token import SECRET_BYTES, Token
@@ -224,7 +224,7 @@ async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: s
     return server
 
 
-def add_enrolment(server: grpc.aio.Server, enrolment: Enrolment) -> None:
+def add_enrolment(server: AnyServer, enrolment: Enrolment) -> None:
     """What agents with a certificate may ask, on the gateway's own server."""
     enrol_pb2_grpc.add_EnrolmentServicer_to_server(enrolment, server)  # type: ignore[no-untyped-call]
 

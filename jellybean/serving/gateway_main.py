@@ -23,7 +23,7 @@ from jellybean.serving.replaced import Replaced
 from jellybean.serving.spool import Spool
 from jellybean.serving.workflow import Workflow
 from jellybean_agent import logs
-from jellybean_agent.channels import RENEW_S, Transport, make_transport
+from jellybean_agent.channels import RENEW_S, AnyServer, Transport, make_transport
 from jellybean_agent.errors import AgentError, PlanViewError
 from jellybean_agent.health_port import serve_health
 from jellybean_agent.identity import Policy, Role
@@ -150,7 +150,7 @@ async def _enrolment(
     gateway: Gateway,
     addresses: dict[str, str],
     transport: Transport,
-    workers: grpc.aio.Server,
+    workers: AnyServer,
 ) -> grpc.aio.Server | None:
     """Let boxes enrol where that is asked for: with a token at a port of its own; the rest is among workers' calls."""
     if given.enrol is None:
@@ -166,12 +166,12 @@ async def _enrolment(
     return await serve_enrolment(found, transport, given.enrol)
 
 
-def _add_deliver(server: grpc.aio.Server, gateway: Gateway) -> None:
+def _add_deliver(server: AnyServer, gateway: Gateway) -> None:
     inboxes = Inboxes(gateway.receive, lambda: False)
     server.add_generic_rpc_handlers((deliver_handler(inboxes.deliver),))
 
 
-def _add_client_services(server: grpc.aio.Server, gateway: Gateway, inference: InferenceService, healthy: Any) -> None:
+def _add_client_services(server: AnyServer, gateway: Gateway, inference: InferenceService, healthy: Any) -> None:
     """All that clients may use, and Drain, which the policy keeps for others."""
     gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, server)  # type: ignore[no-untyped-call]
     server.add_generic_rpc_handlers((inference.handler(),))

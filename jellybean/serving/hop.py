@@ -7,7 +7,6 @@ models were busy, spread over the messages, is the hop. Client and gateway are p
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import statistics
 import tempfile
 from pathlib import Path
@@ -17,11 +16,11 @@ from onnx import TensorProto, helper
 
 from jellybean.serving import launcher
 from jellybean.serving.bench import Target
+from jellybean.serving.chain import SOURCE, chain
 from jellybean.serving.heldout import HeldOut
 from jellybean.serving.load import OK, due_times
-from jellybean_solver.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.plan_document import to_document
-from jellybean_solver.problem import Arrivals, Edge, ModelRef, ServiceTime, Sharing, Slo, Source
+from jellybean_solver.problem import Arrivals
 
 STAGES = 2
 _RATE_PER_S = 25.0  # far below what the chain can do: nothing queues
@@ -32,10 +31,10 @@ def measure_hop_s(*, stages: int = STAGES, duration_s: float = 4.0, message_floa
     """Seconds per message between two processes of this machine, links aside. Takes about `duration_s` + 3 s."""
     with tempfile.TemporaryDirectory(prefix="jellybean-hop-") as name:
         directory = Path(name)
-        plan = _chain(directory, stages)
+        plan = chain("hop", [_nothing(directory)] * stages, rate_per_s=_RATE_PER_S)
         running = launcher.up(directory, to_document(plan))
         try:
-            data = HeldOut({"in": np.ones((1, message_floats), np.float32)}, _RATE_PER_S, Arrivals.PERIODIC)
+            data = HeldOut({SOURCE: np.ones((1, message_floats), np.float32)}, _RATE_PER_S, Arrivals.PERIODIC)
             return asyncio.run(_hop_s(Target(directory, data), stages, duration_s))
         finally:
             running.down()
@@ -52,37 +51,11 @@ async def _hop_s(target: Target, stages: int, duration_s: float) -> float:
     return max(0.0, statistics.median(latencies) - busy_s) / (stages + 1)
 
 
-def _chain(directory: Path, stages: int) -> Plan:
+def _nothing(directory: Path) -> Path:
+    """A model that hands its input on."""
     ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, ["n", "size"]) for port in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "nothing", ports[:1], ports[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     path = directory / "nothing.onnx"
     path.write_bytes(model.SerializeToString())
-    reference = ModelRef(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
-    service = {"here": {1: ServiceTime(1e-5, 1e-5)}}
-    names = [f"stage_{index}" for index in range(stages)]
-    operators = tuple(
-        PlannedOperator(name, (Edge(before, name),), "nothing", {"here": 1}, _RATE_PER_S, service, sent, {}, reference)
-        for before, name, sent in zip(
-            ["in", *names], names, [*({later: 1024.0} for later in names[1:]), {}], strict=False
-        )
-    )
-    workers = tuple(
-        PlannedWorker(f"here-{index}", "here", "here", 0.0, Sharing.SHARED, {name: _RATE_PER_S}, 0.0)
-        for index, name in enumerate(names, 1)
-    )
-    return Plan(
-        name="hop",
-        tiers=("here",),
-        sources=(Source("in", "here", _RATE_PER_S, 1024.0, Arrivals.PERIODIC),),
-        operators=operators,
-        workers=workers,
-        routes=(Route(1.0, {name: worker.name for name, worker in zip(names, workers, strict=True)}),),
-        links=(),
-        slo=Slo(),
-        utilisation=0.8,
-        hop_s=0.001,
-        cost=Cost(0.0, 0.0),
-        accuracy=None,
-        certificate=Certificate(0.0, 0.0, 0.0, "optimal"),
-    )
+    return path

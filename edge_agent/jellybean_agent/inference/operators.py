@@ -44,6 +44,15 @@ class Operators:
     def is_ready(self) -> bool:
         return self._agent.state == "ready"
 
+    @property
+    def ready_driver(self) -> Driver | None:
+        """Who runs operators; None while no request is taken."""
+        return self._agent.driver if self.is_ready else None
+
+    def input_names(self, model: str) -> list[str]:
+        """In the order of the operator's edges, in which a run takes them."""
+        return [port.name for port, _ in self._inputs(model, self._agent.executors[model])]
+
     def models(self) -> Mapping[str, Model]:
         return {name: self._model(name) for name in self._agent.worker.operators}
 
@@ -83,10 +92,10 @@ class Operators:
         if driver is None or not self.is_ready:
             reason = f"worker {self._agent.worker.name} is {self._agent.state}: it takes no requests"
             raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)
-        outputs = await driver.ask(model, self._arrays(model, inputs), timeout_s)
+        outputs = await driver.ask(model, self.arrays(model, inputs), timeout_s)
         return {name: encode(array) for name, array in outputs.items()}
 
-    def _arrays(self, model: str, inputs: Mapping[str, agent_pb2.Tensor]) -> list[Array]:
+    def arrays(self, model: str, inputs: Mapping[str, agent_pb2.Tensor]) -> list[Array]:
         """The tensors in the order of the operator's edges, checked against the model."""
         ports = self._inputs(model, self._agent.executors[model])
         check_names("input", [port.name for port, _ in ports], inputs)

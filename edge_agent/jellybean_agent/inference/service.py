@@ -25,6 +25,7 @@ LOG = logging.getLogger("jellybean.inference")
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 EXTENSIONS = ("model_repository", "model_configuration", "statistics")
 MAX_IN_STREAM = 64  # requests of one stream that are under way; a stream's further ones are read when one is answered
+INFER = f"/{SERVICE}/ModelInfer"
 _NOT_SERVED = {
     **{
         f"{kind}SharedMemory{what}": "shared memory is not served: send tensors in the request"
@@ -151,10 +152,8 @@ class InferenceService:
 
     async def model_infer(self, request: pb.ModelInferRequest, left_s: float | None = None) -> pb.ModelInferResponse:
         """One request to one model."""
-        model = find(self._served, request.model_name, request.model_version)
-        _, outputs = ports(model)
-        names = _wanted(request, tuple(port.name for port in outputs))
-        limits = [limit_s for limit_s in (left_s, _timeout_s(request)) if limit_s is not None]
+        model, names, timeout_s = asked(self._served, request)
+        limits = [limit_s for limit_s in (left_s, timeout_s) if limit_s is not None]
         tensors = await self._served.infer(model.name, inputs_of(request), min(limits, default=None))
         return outputs_of(request, model.version, names, tensors)
 
@@ -187,12 +186,19 @@ class InferenceService:
             request = _parsed(pb.ModelInferRequest, data)
             response = await self.model_infer(request, left_s)
         except AgentError as error:
-            return _failed(request, *_told(error))
+            return _failed(request, *told(error))
         except Exception:  # the stream's boundary: this request fails, the others go on
             LOG.exception("a request of a stream failed unexpectedly")
             return _failed(request, *_UNEXPECTED)
         response.parameters["triton_final_response"].bool_param = True  # there is one response for each request
         return pb.ModelStreamInferResponse(infer_response=response)
+
+
+def asked(served: Served, request: pb.ModelInferRequest) -> tuple[Model, tuple[str, ...], float | None]:
+    """What a request asks for, its tensors apart: a model, outputs, within how long. AgentError when it may not."""
+    model = find(served, request.model_name, request.model_version)
+    _, outputs = ports(model)
+    return model, _wanted(request, tuple(port.name for port in outputs)), _timeout_s(request)
 
 
 def _failed(request: pb.ModelInferRequest, status: grpc.StatusCode, reason: str) -> pb.ModelStreamInferResponse:
@@ -207,7 +213,7 @@ def _unary(kind: type[Message], answer: Answer) -> Any:
             found = await answer(_parsed(kind, data), context.time_remaining())
             return found.SerializeToString()
         except AgentError as error:
-            refusal = _told(error)
+            refusal = told(error)
         except Exception:  # the service's boundary: this call fails, the process goes on
             LOG.exception("a call failed unexpectedly")
             refusal = _UNEXPECTED
@@ -229,7 +235,7 @@ def _refused(reason: str) -> Any:
     return grpc.unary_unary_rpc_method_handler(handle)
 
 
-def _told(error: AgentError) -> tuple[grpc.StatusCode, str]:
+def told(error: AgentError) -> tuple[grpc.StatusCode, str]:
     """What a client learns of an error, and the log."""
     log_refusal(error)
     return status_of(error), str(error)[:_MAX_REASON]

@@ -191,3 +191,43 @@ def test_an_operator_asked_for_alone_fails_and_is_forgotten_like_any_request() -
     after = list(brain.failed(run.run, "broken"))
     assert [i for i in after if isinstance(i, Failed)] == [Failed("mine", "see", "broken")]
     assert requests(after) == ["a", "b"]
+
+
+def test_what_is_asked_for_goes_together_and_overtakes_nobody() -> None:
+    brain = Brain("w", {"op": OperatorWiring((("in", "each"),), ())}, [{"op": "w"}])
+    brain.together["op"] = 3
+    (first,) = brain.ask("a0", "op", ["x"])
+    for number in range(1, 5):
+        assert not brain.ask(f"a{number}", "op", ["x"])
+    brain.received(Message("r", 0, "in", "op", (), "x"))
+    brain.ask("a5", "op", ["x"])
+    brain.ask("a6", "op", ["x"])
+    runs, run = [], first
+    while True:
+        assert isinstance(run, Run)
+        runs.append([item.request for item in run.items])
+        following = brain.completed(run.run, [Whole()] * len(run.items))
+        found = [instruction for instruction in following if isinstance(instruction, Run)]
+        if not found:
+            break
+        (run,) = found
+    assert runs == [["a0"], ["a1", "a2", "a3"], ["a4"], ["r"], ["a5", "a6"]]
+
+
+def test_what_failed_together_runs_again_alone() -> None:
+    brain = Brain("w", {"op": OperatorWiring((("in", "each"),), ())}, [{"op": "w"}])
+    brain.together["op"] = 3
+    (run,) = brain.ask_all([(f"a{number}", "op", ["x"]) for number in range(3)])
+    assert isinstance(run, Run)
+    ended = []
+    following = brain.failed(run.run, "no")
+    while following:
+        ended += [instruction.request for instruction in following if isinstance(instruction, Failed)]
+        runs = [instruction for instruction in following if isinstance(instruction, Run)]
+        if not runs:
+            break
+        assert len(runs[0].items) == 1
+        alone = runs[0].items[0].request
+        following = brain.failed(runs[0].run, "no") if alone == "a1" else brain.completed(runs[0].run, [Whole()])
+    assert ended == ["a1"]
+    assert brain.requests_in_hand == 0

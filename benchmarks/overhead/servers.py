@@ -1,0 +1,210 @@
+"""The servers that are compared: how each is started, asked, and stopped. One runs at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.overhead.load import Connect, Grpc, Http1, Lane, LoadError
+from benchmarks.overhead.models import Case
+from jellybean.serving import launcher
+from jellybean.serving.chain import SOURCE, chain
+from jellybean_agent.rpc.lane import CALL, FRAME, GREETING, HEAD
+from jellybean_protos.inference.v2 import inference_pb2 as pb
+from jellybean_solver.plan_document import to_document
+
+RIVALS = Path(__file__).parent / "rivals"
+OPERATOR = "stage_0"
+_START_S = 120.0
+_RATE_PER_S = 10_000.0
+_INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+Server = Callable[[Case], contextlib.AbstractContextManager[Connect]]
+
+
+class NotHereError(Exception):
+    """A server that cannot be compared here; says why."""
+
+
+@contextlib.contextmanager
+def agent_grpc(case: Case) -> Iterator[Connect]:
+    """One agent that serves one operator, asked by the Open Inference Protocol over gRPC."""
+    port = _free_port()
+    with _agent(case, f"127.0.0.1:{port}", _open_inference(port, OPERATOR, "x", case)) as connect:
+        yield connect
+
+
+@contextlib.contextmanager
+def agent_lane(case: Case) -> Iterator[Connect]:
+    """The same agent, asked by the same messages over the fast lane."""
+    with tempfile.TemporaryDirectory(prefix="jellybean-lane-") as name:
+        message, ends = _message(OPERATOR, "x", case), case.output.tobytes()
+        told = HEAD.pack(0.0, len(_INFER), 0) + _INFER.encode() + message
+        request = FRAME.pack(len(told) + FRAME.size - 4, 1, CALL) + told
+        path = f"{name}/agent.sock"
+        with _agent(case, f"unix:{path}", lambda: Lane(path, GREETING, request, ends)) as connect:
+            yield connect
+
+
+@contextlib.contextmanager
+def _agent(case: Case, address: str, connect: Connect) -> Iterator[Connect]:
+    with tempfile.TemporaryDirectory(prefix="jellybean-overhead-") as name:
+        folder = Path(name)
+        (folder / "plan.json").write_text(json.dumps(to_document(chain("one", [case.model], rate_per_s=_RATE_PER_S))))
+        (folder / "peers.json").write_text(json.dumps({"": f"unix:{name}/g", "here-1": address}))
+        own = [f"--plan={name}/plan.json", f"--peers={name}/peers.json", f"--root={case.model.parent}"]
+        command = [sys.executable, "-m", "jellybean_agent", *own, "--worker=here-1", f"--listen={address}"]
+        with _started([*command, "--insecure"], connect):
+            yield connect
+
+
+@contextlib.contextmanager
+def gateway_grpc(case: Case) -> Iterator[Connect]:
+    """The gateway of a plan of that one operator: two processes more on the way, and retries, dedupe, deadlines."""
+    with tempfile.TemporaryDirectory(prefix="jellybean-overhead-") as name:
+        model = Path(name) / case.model.name
+        model.write_bytes(case.model.read_bytes())
+        plan = to_document(chain("one", [model], rate_per_s=_RATE_PER_S))
+        running = launcher.up(Path(name), plan, port=0, insecure=True)
+        try:
+            port = int(running.state.clients_address.rpartition(":")[2])
+            yield _open_inference(port, "one", SOURCE, case)
+        finally:
+            running.down()
+
+
+@contextlib.contextmanager
+def plain_grpc(case: Case) -> Iterator[Connect]:
+    """grpc's synchronous Python server in front of onnxruntime, and nothing else."""
+    port = _free_port()
+    connect = _open_inference(port, "model", "x", case)
+    with _started([sys.executable, str(RIVALS / "plain_grpc.py"), str(case.model), str(port)], connect):
+        yield connect
+
+
+@contextlib.contextmanager
+def kserve(case: Case) -> Iterator[Connect]:
+    """KServe's Python server by the Open Inference Protocol."""
+    port = _free_port()
+    connect = _open_inference(port, "model", "x", case)
+    with _started(_rival("kserve", ["kserve"], "kserve_server.py", case, port), connect):
+        yield connect
+
+
+@contextlib.contextmanager
+def ray_serve(case: Case) -> Iterator[Connect]:
+    """Ray Serve over HTTP, raw bytes."""
+    port = _free_port()
+    connect = _http(port, "/", case)
+    with _started(_rival("ray", ["ray[serve]"], "ray_server.py", case, port), connect):
+        yield connect
+
+
+@contextlib.contextmanager
+def mosec(case: Case) -> Iterator[Connect]:
+    """mosec over HTTP, raw bytes."""
+    port = _free_port()
+    connect = _http(port, "/inference", case)
+    with _started(_rival("mosec", ["mosec"], "mosec_server.py", case, port), connect):
+        yield connect
+
+
+SERVERS: dict[str, Server] = {
+    "agent, fast lane": agent_lane,
+    "agent, Open Inference Protocol": agent_grpc,
+    "gateway, Open Inference Protocol": gateway_grpc,
+    "plain sync grpc": plain_grpc,
+    "KServe": kserve,
+    "Ray Serve": ray_serve,
+    "mosec": mosec,
+}
+
+
+def _open_inference(port: int, model: str, source: str, case: Case) -> Connect:
+    message, ends = _message(model, source, case), case.output.tobytes()
+    return lambda: Grpc(("127.0.0.1", port), _INFER, message, ends)
+
+
+def _message(model: str, source: str, case: Case) -> bytes:
+    request = pb.ModelInferRequest(model_name=model)
+    request.inputs.add(name=source, datatype="FP32", shape=case.input.shape)
+    request.raw_input_contents.append(case.input.tobytes())
+    return request.SerializeToString()
+
+
+def _http(port: int, path: str, case: Case) -> Connect:
+    body = case.input.tobytes()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    return lambda: Http1(("127.0.0.1", port), head, body, case.output.tobytes())
+
+
+def _rival(name: str, packages: Sequence[str], script: str, case: Case, port: int) -> list[str]:
+    """The command of a server from PyPI in an environment of its own: their pins of grpc and protobuf clash."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(os.environ.get("JELLYBEAN_RIVALS") or cache / "jellybean-benchmarks") / name
+    python, done = folder / "bin" / "python", folder / "installed"
+    if not done.exists():
+        print(f"installing {', '.join(packages)} into {folder}", file=sys.stderr)
+        pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages]
+        for command in ([sys.executable, "-m", "venv", str(folder)], [*pip, "onnxruntime", "numpy"]):
+            made = subprocess.run(command, capture_output=True, text=True, check=False)
+            if made.returncode:
+                raise NotHereError(f"{' '.join(packages)} cannot be installed: {made.stderr.strip()[-300:]}")
+        done.touch()
+    return [str(python), str(RIVALS / script), str(case.model), str(port)]
+
+
+@contextlib.contextmanager
+def _started(command: list[str], connect: Connect) -> Iterator[None]:
+    """A server until it has given one right answer; ended with all that it started."""
+    with tempfile.TemporaryFile() as log:
+        child = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            _await(child, connect, log)
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(20.0)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _await(child: subprocess.Popen[bytes], connect: Connect, log: object) -> None:
+    until = time.monotonic() + _START_S
+    why: Exception | None = None
+    while time.monotonic() < until:
+        if child.poll() is not None:
+            break
+        try:
+            connection = connect()
+            connection.socket.settimeout(10.0)
+            connection.start()
+            while not connection.receive():
+                connection.flush()
+            connection.socket.close()
+        except (OSError, LoadError) as error:
+            why = error
+            time.sleep(0.2)
+        else:
+            return
+    log.seek(0)  # type: ignore[attr-defined]
+    told = log.read()[-600:].decode(errors="replace")  # type: ignore[attr-defined]
+    raise NotHereError(f"it does not serve ({why}): {told}")
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

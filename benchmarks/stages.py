@@ -1,0 +1,81 @@
+"""A pipeline of three stages on workers of their own: the rate that it reaches, over that of its slowest stage alone.
+
+Stages that wait are emulated devices of 2 ms a run; stages that compute are matrix products, the slowest takes twice
+as long as the others together. A closed loop of clients keeps all of them busy; messages are small.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.overhead.load import Connect, Grpc, measure
+from benchmarks.registry import benchmark, print_table
+from jellybean.serving import launcher
+from jellybean.serving.chain import SOURCE, chain
+from jellybean_protos.inference.v2 import inference_pb2 as pb
+from jellybean_solver.plan_document import to_document
+
+SIZE = 256  # floats of a message
+WAITS_S = 0.002
+SLOWEST, OTHERS = 1200, 300  # products in a stage that computes
+CLIENTS, ROUNDS, DURATION_S, WARMUP_S = 24, 5, 4.0, 1.0
+
+
+@benchmark
+def stages(smoke: bool) -> None:
+    """Three stages beside the slowest of them alone, alternating."""
+    rows = []
+    for label, counts, wait_s in (
+        ("wait 2 ms each", (1, 1, 1), WAITS_S),
+        ("compute, the slowest twice the others together", (OTHERS, SLOWEST, OTHERS), None),
+    ):
+        whole, alone = [], []
+        for _ in range(1 if smoke else ROUNDS):
+            duration_s = 0.5 if smoke else DURATION_S
+            alone.append(_rate_per_s((max(counts),), wait_s, duration_s))
+            whole.append(_rate_per_s(counts, wait_s, duration_s))
+        ratio = statistics.median(one / other for one, other in zip(whole, alone, strict=True))
+        figures = (statistics.median(alone), statistics.median(whole))
+        limit = f"{1 / wait_s:.0f}" if wait_s else ""
+        rows.append([label, limit, *(f"{figure:.0f}" for figure in figures), f"{100 * ratio:.1f} %"])
+    header = ["stages", "1 / wait", "slowest stage alone, requests/s", "three stages, requests/s", "of the slowest"]
+    print_table(f"A pipeline of three agents, {CLIENTS} clients (median of {ROUNDS} alternating runs)", header, rows)
+
+
+def _rate_per_s(counts: tuple[int, ...], wait_s: float | None, duration_s: float) -> float:
+    with tempfile.TemporaryDirectory(prefix="jellybean-stages-") as name:
+        folder = Path(name)
+        models = [_products(folder / f"{count}-{at}.onnx", count) for at, count in enumerate(counts)]
+        plan = chain("row", models, rate_per_s=1.0 / (wait_s or 0.002), device_s=wait_s)
+        running = launcher.up(folder, to_document(plan), port=0, insecure=True)
+        try:
+            connect = _client(int(running.state.clients_address.rpartition(":")[2]))
+            return measure(connect, CLIENTS, duration_s, WARMUP_S).rate_per_s
+        finally:
+            running.down()
+
+
+def _client(port: int) -> Connect:
+    request = pb.ModelInferRequest(model_name="row")
+    request.inputs.add(name=SOURCE, datatype="FP32", shape=[1, SIZE])
+    request.raw_input_contents.append(np.ones((1, SIZE), np.float32).tobytes())
+    message = request.SerializeToString()
+    return lambda: Grpc(("127.0.0.1", port), "/inference.GRPCInferenceService/ModelInfer", message, b"")
+
+
+def _products(path: Path, count: int) -> Path:
+    """A model of so many products in a row, whose output is like its input."""
+    weight = numpy_helper.from_array(np.eye(SIZE, dtype=np.float32), "w")
+    names = ["x", *(f"h{index}" for index in range(count - 1)), "y"]
+    nodes = [helper.make_node("MatMul", [given, "w"], [found]) for given, found in itertools.pairwise(names)]
+    ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, ["n", SIZE]) for port in ("x", "y")]
+    graph = helper.make_graph(nodes, "products", ports[:1], ports[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    return path

@@ -1,0 +1,636 @@
+"""One HTTP/2 connection (RFC 9113) of a gRPC server, without TLS: frames in, calls, frames out.
+
+What a client may make this process hold is bounded: header blocks, messages, what a stream may send before it is read,
+what lies unsent (then nothing is read), calls under way. A client that breaks the protocol loses its connection, one
+that floods it with frames that cost it nothing too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from collections import deque
+from typing import cast
+
+import grpc
+
+from jellybean_agent.rpc.calls import Call, Calls, Head, no_method
+from jellybean_agent.rpc.frames import (
+    ACK,
+    BASE,
+    CALM,
+    COMPRESSION,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FLOW,
+    FRAME_BYTES,
+    GOAWAY,
+    HEAD,
+    HEADER_BYTES,
+    HEADERS,
+    LARGEST_WINDOW,
+    NO_ERROR,
+    OK,
+    PADDED,
+    PING,
+    PREFACE,
+    PROTOCOL_ERROR,
+    PUSH,
+    REFUSED,
+    RESET,
+    SETTING,
+    SETTINGS,
+    SIZE,
+    WINDOW,
+    WINDOW_BYTES,
+    WITH_PRIORITY,
+    BrokenError,
+    frame,
+    head_of,
+    read_head,
+    trailers,
+    unpacked,
+    unpadded,
+    window_of,
+)
+from jellybean_agent.rpc.hpack import Decoder, HpackError
+from jellybean_agent.rpc.lane import GREETING, Lane, peer_uid
+
+_CONNECTION_WINDOW = 2**30
+_UNSENT_BYTES = 2**20  # above it nothing is read
+_ROOM_BYTES = 2**18  # of one stream: above it writers wait
+_IDLE_FRAMES = 10_000  # that cost a client nothing, between two calls that were answered
+
+
+class _Stream:
+    """One call's half of a connection: what came of the message under way, what may be sent, what waits to be."""
+
+    __slots__ = (
+        *("call", "credit", "got", "has_headers", "is_half_closed", "last", "messages"),
+        *("need", "packed", "parts", "unread", "unsent", "waiter", "window"),
+    )
+
+    def __init__(self, window: int) -> None:
+        self.call: Call | None = None
+        self.window = window  # that the client gives
+        self.credit = WINDOW_BYTES  # that we give
+        self.unread = 0  # taken in, not yet given back
+        self.parts: list[memoryview] = []
+        self.got, self.need = 0, -1  # bytes in parts; those of the message under way, prefix apart, -1: not known
+        self.packed = False
+        self.messages = 0
+        self.has_headers = self.is_half_closed = False
+        self.unsent: deque[memoryview] = deque()
+        self.last: bytes | None = None  # trailers that follow what is unsent
+        self.waiter: asyncio.Future[None] | None = None
+
+
+class Connection(asyncio.Protocol):
+    """A client's connection. It lives as long as its transport."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self.peer = ""
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._headers: Decoder[Head] = Decoder(HEADER_BYTES, read_head)
+        self._streams: dict[int, _Stream] = {}
+        self._blocked: dict[int, _Stream] = {}  # with something that the client's windows do not let leave
+        self._rest = b""
+        self._is_greeted = self._is_settled = self._is_leaving = False
+        self._data: tuple[int, int, int] = (0, 0, 0)  # stream, bytes to come, flags of the DATA frame under way
+        self._block: tuple[int, int, bytearray] | None = None  # stream, flags, what came of a split header block
+        self._last = 0
+        self._window, self._initial_window, self._frame_bytes = 2**16 - 1, 2**16 - 1, 2**14
+        self._taken = 0  # of the connection's window
+        self._idle_frames = 0
+        self._out: list[bytes | memoryview] = []
+        self._rarely = {
+            CONTINUATION: self._continued,
+            SETTINGS: self._settings,
+            PING: self._pinged,
+            RESET: self._reset,
+            PUSH: self._pushed,
+            GOAWAY: self._told_to_leave,
+        }
+        self._is_flushing = False
+
+    # -- asyncio ------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(_UNSENT_BYTES)
+        name = transport.get_extra_info("peername")
+        self.peer = f"ipv4:{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix:"
+        self._calls.opened(self)
+
+    def _greet(self) -> None:
+        settings = {3: self._calls.most_streams, 4: WINDOW_BYTES, 5: FRAME_BYTES, 6: HEADER_BYTES}
+        payload = b"".join(SETTING.pack(name, value) for name, value in settings.items())
+        self._write(frame(SETTINGS, 0, 0, payload), window_of(0, _CONNECTION_WINDOW - 2**16 + 1))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            self._drop(stream)
+        self._calls.closed(self)
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self._is_flushing = True  # at the end of this
+        try:
+            self._parse(data)
+        except HpackError as error:
+            self._break(COMPRESSION, str(error))
+        except BrokenError as error:
+            self._break(error.code, str(error))
+        finally:
+            self._is_flushing = False
+            self._flush()
+
+    # -- frames in ----------------------------------------------------------------------------------------------------
+
+    def _parse(self, data: bytes) -> None:
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        at, size = 0, len(data)
+        if not self._is_greeted:
+            if PREFACE.startswith(data[: len(PREFACE)]) or (
+                self._is_local and GREETING.startswith(data[: len(GREETING)])
+            ):
+                if size < (len(PREFACE) if data[:1] == PREFACE[:1] else len(GREETING)):
+                    self._rest = data
+                    return
+            else:
+                raise BrokenError(PROTOCOL_ERROR, "no HTTP/2 preface")
+            if data.startswith(GREETING):
+                self._to_lane(data[len(GREETING) :])
+                return
+            self._is_greeted, at = True, len(PREFACE)
+            self._greet()
+        view = memoryview(data)
+        while at < size and self._transport is not None:
+            taken = self._take_data(view[at:]) if self._data[1] else self._take_frame(data, view, at)
+            if not taken:
+                break
+            at += taken
+        self._rest = data[at:]
+
+    def _take_data(self, view: memoryview) -> int:
+        """More of the DATA frame under way; how much of it there was."""
+        number, left, flags = self._data
+        part = view[:left]
+        self._data = (number, left - len(part), flags)
+        self._body(number, part, bool(flags & END_STREAM) and len(part) == left)
+        return len(part)
+
+    def _take_frame(self, data: bytes, view: memoryview, at: int) -> int:
+        """The frame that begins at `at`, or the head of a DATA frame; 0 when it is not all there."""
+        if len(data) - at < HEAD.size:
+            return 0
+        high, low, kind, flags, number = HEAD.unpack_from(data, at)
+        length = high << 16 | low
+        number &= 0x7FFFFFFF
+        self._check_frame(kind, number, length)
+        if kind == DATA and not flags & PADDED:
+            self._data = (number, length, flags)
+            if not length:
+                self._count_idle()
+                self._body(number, view[:0], bool(flags & END_STREAM))
+            return int(HEAD.size)
+        if len(data) - at < HEAD.size + length:
+            return 0
+        self._frame(kind, flags, number, view[at + HEAD.size : at + HEAD.size + length])
+        return int(HEAD.size + length)
+
+    def _check_frame(self, kind: int, number: int, length: int) -> None:
+        if length > (FRAME_BYTES if kind == DATA else HEADER_BYTES):
+            raise BrokenError(SIZE, f"a frame of kind {kind} of {length} bytes")
+        if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
+            raise BrokenError(PROTOCOL_ERROR, "a header block that is not continued")
+        if not self._is_settled and kind != SETTINGS:
+            raise BrokenError(PROTOCOL_ERROR, "no SETTINGS first")
+
+    @property
+    def _is_local(self) -> bool:
+        return self.peer == "unix:"
+
+    def _to_lane(self, rest: bytes) -> None:
+        """Go on as the fast lane; with this user only."""
+        transport = self._transport
+        if transport is None:
+            return
+        self._transport = None
+        self._calls.closed(self)
+        if peer_uid(transport.get_extra_info("socket")) != os.geteuid():
+            transport.close()
+            return
+        lane = Lane(self._calls)
+        transport.set_protocol(lane)
+        lane.connection_made(transport)
+        lane.feed(rest)
+
+    def _frame(self, kind: int, flags: int, number: int, payload: memoryview) -> None:
+        if kind == HEADERS:
+            self._headers_frame(flags, number, payload)
+        elif kind == WINDOW:
+            self._grown(number, payload)
+        elif kind == DATA:
+            self._body(number, unpadded(payload), bool(flags & END_STREAM), len(payload))
+        elif kind in self._rarely:
+            self._rarely[kind](flags, number, payload)
+        else:  # PRIORITY and what is not known
+            self._count_idle()
+
+    def _pinged(self, flags: int, number: int, payload: memoryview) -> None:
+        if len(payload) != 8 or number:
+            raise BrokenError(SIZE, "a PING of another size")
+        if not flags & ACK:
+            self._count_idle()
+            self._write(frame(PING, ACK, 0, bytes(payload)))
+
+    def _reset(self, _flags: int, number: int, payload: memoryview) -> None:
+        if len(payload) != 4 or not 0 < number <= self._last:
+            raise BrokenError(PROTOCOL_ERROR, "a RST_STREAM of no stream")
+        self._count_idle()
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            self._drop(stream)
+
+    def _pushed(self, _flags: int, _number: int, _payload: memoryview) -> None:
+        raise BrokenError(PROTOCOL_ERROR, "a client does not push")
+
+    def _told_to_leave(self, _flags: int, _number: int, _payload: memoryview) -> None:
+        self._is_leaving = True
+
+    def _count_idle(self) -> None:
+        self._idle_frames += 1
+        if self._idle_frames > _IDLE_FRAMES:
+            raise BrokenError(CALM, f"{_IDLE_FRAMES} frames that ask for nothing")
+
+    def _headers_frame(self, flags: int, number: int, payload: memoryview) -> None:
+        if flags & PADDED:
+            payload = unpadded(payload)
+        if flags & WITH_PRIORITY:
+            payload = payload[5:]
+        if not number & 1:
+            raise BrokenError(PROTOCOL_ERROR, f"a client's stream has an odd number, not {number}")
+        if flags & END_HEADERS:
+            self._opened(number, flags, bytes(payload))
+        else:
+            self._block = (number, flags, bytearray(payload))
+
+    def _continued(self, flags: int, _number: int, payload: memoryview) -> None:
+        if self._block is None:
+            raise BrokenError(PROTOCOL_ERROR, "a CONTINUATION of nothing")
+        self._count_idle()
+        number, first, block = self._block
+        block += payload
+        if len(block) > HEADER_BYTES:
+            raise BrokenError(CALM, f"a header block above {HEADER_BYTES} bytes")
+        if flags & END_HEADERS:
+            self._block = None
+            self._opened(number, first, bytes(block))
+
+    def _settings(self, flags: int, number: int, payload: memoryview) -> None:
+        if number or len(payload) % 6:
+            raise BrokenError(SIZE, "SETTINGS of another size")
+        self._is_settled = True
+        if flags & ACK:
+            return
+        self._count_idle()
+        for name, value in SETTING.iter_unpack(payload):
+            if name == 4:
+                if value > LARGEST_WINDOW:
+                    raise BrokenError(FLOW, f"a window of {value}")
+                for stream in self._streams.values():
+                    stream.window += value - self._initial_window
+                self._initial_window = value
+            elif name == 5:
+                if not 2**14 <= value < 2**24:
+                    raise BrokenError(PROTOCOL_ERROR, f"frames of {value}")
+                self._frame_bytes = min(value, FRAME_BYTES)
+        self._write(frame(SETTINGS, ACK, 0, b""))
+        self._pump_all()
+
+    def _grown(self, number: int, payload: memoryview) -> None:
+        if len(payload) != 4:
+            raise BrokenError(SIZE, "a WINDOW_UPDATE of another size")
+        more = int.from_bytes(payload, "big") & 0x7FFFFFFF
+        if number == 0:
+            self._window += more
+            if more == 0 or self._window > LARGEST_WINDOW:
+                raise BrokenError(FLOW, "a connection's window out of bounds")
+            self._pump_all()
+            return
+        if number > self._last:
+            raise BrokenError(PROTOCOL_ERROR, "a WINDOW_UPDATE of no stream")
+        stream = self._streams.get(number)
+        if stream is None:
+            self._count_idle()
+            return
+        stream.window += more
+        if more == 0 or stream.window > LARGEST_WINDOW:
+            raise BrokenError(FLOW, "a stream's window out of bounds")
+        if number in self._blocked:
+            self._pump(number, stream)
+        else:
+            self._count_idle()
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def _opened(self, number: int, flags: int, block: bytes) -> None:
+        head = self._headers.decode(block)
+        over = bool(flags & END_STREAM)
+        if number <= self._last:  # trailers, of a stream that may be over already
+            if not over:
+                raise BrokenError(PROTOCOL_ERROR, "headers twice")
+            known = self._streams.get(number)
+            if known is not None:
+                self._half_closed(number, known)
+            return
+        self._last = number
+        if self._is_leaving:
+            self._write(frame(RESET, 0, number, REFUSED.to_bytes(4, "big")))
+            return
+        if len(self._streams) >= self._calls.most_streams:
+            raise BrokenError(CALM, f"more than {self._calls.most_streams} streams")
+        stream = self._streams[number] = _Stream(self._initial_window)
+        method = self._calls.methods.get(head.path)
+        call = stream.call = Call(self, number, head, method or no_method(head.path))
+        call.state = stream
+        self._admit(call, method is not None)
+        if over and number in self._streams:
+            self._half_closed(number, stream)
+
+    def _admit(self, call: Call, is_known: bool) -> None:
+        head, method = call.head, call.method
+        self._calls.began(call)
+        why = self._calls.refusal()
+        if why:
+            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+        elif not is_known:
+            call.end(grpc.StatusCode.UNIMPLEMENTED, f"no method {head.path[:200]}")
+        elif head.encoding not in ("identity", "gzip", "deflate"):
+            call.end(grpc.StatusCode.UNIMPLEMENTED, f"messages in {head.encoding[:40]} are not read; gzip is")
+        else:
+            if method.raw is not None and not head.is_allowed:
+                self._calls.allow(call)
+            if not method.is_unary and not call.is_over:
+                call.begin()
+
+    def _body(self, number: int, part: memoryview, over: bool, size: int | None = None) -> None:
+        size = len(part) if size is None else size
+        self._taken += size
+        if self._taken > _CONNECTION_WINDOW // 2:
+            self._write(window_of(0, self._taken))
+            self._taken = 0
+        stream = self._streams.get(number)
+        if stream is None:
+            if not 0 < number <= self._last:
+                raise BrokenError(PROTOCOL_ERROR, "DATA of no stream")
+            return
+        if stream.is_half_closed:
+            raise BrokenError(PROTOCOL_ERROR, "DATA after a stream's end")
+        stream.credit -= size
+        if stream.credit < 0:
+            raise BrokenError(FLOW, "more than a stream's window")
+        stream.unread += size
+        while part and number in self._streams:
+            part = self._message(stream, part)
+        if number not in self._streams:
+            return
+        if over:
+            self._half_closed(number, stream)
+        elif stream.need > 0 and stream.unread > WINDOW_BYTES // 2:
+            self._give(number, stream)  # the message under way must not wait for itself
+
+    def _message(self, stream: _Stream, part: memoryview) -> memoryview:
+        """Take a part of a stream in; what is left of it for the next message."""
+        call = stream.call
+        if call is None:
+            return part[:0]
+        if stream.need < 0:
+            if stream.got or len(part) < 5:
+                stream.parts.append(part[: 5 - stream.got])
+                taken = len(stream.parts[-1])
+                stream.got += taken
+                if stream.got < 5:
+                    return part[:0]
+                prefix = memoryview(b"".join(stream.parts))
+                stream.parts.clear()
+                stream.got = 0
+            else:
+                prefix, taken = part[:5], 5
+            part = part[taken:]
+            need = int.from_bytes(prefix[1:5], "big")
+            if prefix[0] > 1:
+                raise BrokenError(PROTOCOL_ERROR, "no gRPC message")
+            if need > self._calls.most_message_bytes:
+                most = self._calls.most_message_bytes
+                call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a message of {need} bytes is larger than max ({most})")
+                return part[:0]
+            stream.packed, stream.need = bool(prefix[0]), need
+        wanted = stream.need - stream.got
+        if len(part) < wanted:
+            stream.parts.append(part)
+            stream.got += len(part)
+            return part[:0]
+        message = part[:wanted]
+        if stream.parts:
+            message = memoryview(b"".join([*stream.parts, message]))
+            stream.parts.clear()
+        stream.got, stream.need = 0, -1
+        self._whole(call, stream, message)
+        return part[wanted:]
+
+    def _whole(self, call: Call, stream: _Stream, message: memoryview) -> None:
+        if stream.packed:
+            found = unpacked(message, call.head.encoding, self._calls.most_message_bytes)
+            if found is None:
+                call.end(grpc.StatusCode.INTERNAL, f"a message that is no {call.head.encoding}, or larger than max")
+                return
+            message = found
+        stream.messages += 1
+        if not call.method.is_unary:
+            call.received(message)
+        elif stream.messages > 1:
+            call.end(grpc.StatusCode.INVALID_ARGUMENT, "a second request in a call that takes one")
+        else:
+            stream.parts.append(message)  # it is handled when the client has ended its side
+
+    def _half_closed(self, number: int, stream: _Stream) -> None:
+        stream.is_half_closed = True
+        call = stream.call
+        if call is None or call.is_over:
+            return
+        if stream.need >= 0 or stream.got:
+            call.end(grpc.StatusCode.INVALID_ARGUMENT, "the stream ended within a message")
+        elif not call.method.is_unary:
+            call.no_more()
+        elif not stream.messages:
+            call.end(grpc.StatusCode.INVALID_ARGUMENT, "a call without a request")
+        else:
+            self._idle_frames = 0
+            call.received(stream.parts.pop())
+
+    def _drop(self, stream: _Stream) -> None:
+        """A stream is gone, with all that is of it."""
+        call, stream.call = stream.call, None
+        if call is not None:
+            self._blocked.pop(call.number, None)
+            if not call.is_over:
+                self._calls.ended(call)
+                call.cancel()
+        if stream.waiter is not None and not stream.waiter.done():
+            stream.waiter.set_result(None)
+
+    # -- frames out ---------------------------------------------------------------------------------------------------
+
+    def send(self, call: Call, message: bytes) -> None:
+        stream: _Stream = call.state
+        if stream.call is None:
+            return
+        if not stream.has_headers:
+            stream.has_headers = True
+            self._out.append(head_of(HEADERS, END_HEADERS, call.number, len(BASE)) + BASE)
+        size = len(message) + 5
+        if not stream.unsent and size <= min(self._frame_bytes, stream.window, self._window):
+            stream.window -= size
+            self._window -= size
+            self._write(head_of(DATA, 0, call.number, size) + b"\0" + len(message).to_bytes(4, "big") + message)
+            return
+        stream.unsent += (memoryview(b"\0" + len(message).to_bytes(4, "big")), memoryview(message))
+        self._blocked[call.number] = stream
+        self._pump(call.number, stream)
+
+    def finish(self, call: Call, status: grpc.StatusCode, details: str) -> None:
+        stream: _Stream = call.state
+        if stream.call is None:
+            return
+        self._calls.ended(call)
+        block = OK if status is grpc.StatusCode.OK else trailers(status, details)
+        if not stream.has_headers:
+            block = BASE + block
+        last = head_of(HEADERS, END_HEADERS | END_STREAM, call.number, len(block)) + block
+        if stream.unsent:
+            stream.last = last
+        else:
+            self._ended(call.number, stream, last)
+
+    def _ended(self, number: int, stream: _Stream, last: bytes) -> None:
+        if not stream.is_half_closed:
+            last += frame(RESET, 0, number, NO_ERROR.to_bytes(4, "big"))  # nothing more is read of it
+        else:
+            self._idle_frames = 0
+        self._streams.pop(number, None)
+        self._drop(stream)
+        self._write(last)
+
+    def taken(self, call: Call, size: int) -> None:
+        stream: _Stream = call.state
+        if stream.unread > WINDOW_BYTES // 2 and stream.call is not None and not stream.is_half_closed:
+            self._idle_frames = 0
+            self._give(call.number, stream)
+
+    def _give(self, number: int, stream: _Stream) -> None:
+        stream.credit += stream.unread
+        self._write(window_of(number, stream.unread))
+        stream.unread = 0
+
+    async def room(self, call: Call) -> None:
+        stream: _Stream = call.state
+        while stream.call is not None and sum(map(len, stream.unsent)) > _ROOM_BYTES:
+            stream.waiter = self._loop.create_future()
+            await stream.waiter
+
+    def _pump_all(self) -> None:
+        for number, stream in list(self._blocked.items()):
+            if self._window <= 0:
+                return
+            self._pump(number, stream)
+
+    def _pump(self, number: int, stream: _Stream) -> None:
+        """Send what the windows let leave, in frames as large as the client takes."""
+        while stream.unsent:
+            room = min(self._frame_bytes, stream.window, self._window)
+            if room <= 0:
+                break
+            parts: list[memoryview] = []
+            size = 0
+            while stream.unsent and size < room:
+                part = stream.unsent.popleft()
+                if len(part) > room - size:
+                    stream.unsent.appendleft(part[room - size :])
+                    part = part[: room - size]
+                parts.append(part)
+                size += len(part)
+            stream.window -= size
+            self._window -= size
+            self._write(head_of(DATA, 0, number, size), *parts)
+        if stream.waiter is not None and not stream.waiter.done() and sum(map(len, stream.unsent)) <= _ROOM_BYTES:
+            stream.waiter.set_result(None)
+        if not stream.unsent:
+            self._blocked.pop(number, None)
+            if stream.last is not None:
+                self._ended(number, stream, stream.last)
+
+    def _write(self, *parts: bytes | memoryview) -> None:
+        self._out += parts
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._is_flushing = False
+        self._flush()
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and self._transport is not None:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._streams
+
+    def leave(self) -> None:
+        """Take no further call; those under way go on."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            self._write(frame(GOAWAY, 0, 0, struct.pack(">II", self._last, NO_ERROR)))
+
+    def close(self) -> None:
+        """End the calls and the connection, once what was said has left."""
+        for stream in list(self._streams.values()):
+            if stream.call is not None:
+                call = stream.call
+                call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+                if call.task is not None:
+                    call.task.cancel()
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _break(self, code: int, reason: str) -> None:
+        self._write(frame(GOAWAY, 0, 0, struct.pack(">II", self._last, code) + reason.encode()[:200]))
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            self._drop(stream)

@@ -1,0 +1,246 @@
+"""The fast lane: unary calls over a Unix socket that clients on the same host may use instead of HTTP/2.
+
+Behind it are the same methods, policy, limits and deadlines. A client that greets a Unix socket of ours with `GREETING`
+is greeted back, and speaks frames from then on: their length, a call's number, a kind, and by kind a request's head and
+message, a response, or how it failed. Calls of one connection are under way side by side. Who is not this user is not
+let in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import socket
+import struct
+from typing import cast
+
+import grpc
+
+from jellybean_agent.rpc.calls import Call, Calls, Head, Metadata, no_method
+
+GREETING = b"JELLYBEAN LANE 1\n"
+FRAME = struct.Struct("<IIB")  # length of what follows the length, the call's number, kind
+CALL, CANCEL, REPLY, FAILED = range(4)
+HEAD = struct.Struct("<dHH")  # seconds left (0: no deadline), bytes of the method's path, and of the metadata (JSON)
+STATUS = struct.Struct("<B")  # a FAILED call's; its reason follows
+_AFTER_LENGTH = FRAME.size - 4
+_MOST_HEAD_BYTES = 2**14
+_UNSENT_BYTES = 2**20
+_READ_BYTES = 2**16
+_KEPT = 64  # heads that are remembered
+_CREDENTIALS = struct.Struct("=iII")  # of SO_PEERCRED: pid, uid, gid
+
+
+class _BrokenError(Exception):
+    """What came is no frame: the connection ends."""
+
+
+class Lane(asyncio.BufferedProtocol):
+    """A client's connection."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self.peer = "unix:"
+        self._transport: asyncio.Transport | None = None
+        self._buffer = memoryview(bytearray(_READ_BYTES))
+        self._filled = 0
+        self._large: memoryview | None = None  # a frame larger than the buffer, into which the rest of it is read
+        self._open: dict[int, Call] = {}
+        self._heads: dict[bytes, Head] = {}
+        self._is_leaving = False
+        self._out: list[bytes] = []
+        self._is_flushing = False
+
+    # -- asyncio ------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(_UNSENT_BYTES)
+        self._transport.write(GREETING)
+        self._calls.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        for call in list(self._open.values()):
+            self._drop(call)
+        self._calls.closed(self)
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        target = self._buffer if self._large is None else self._large
+        return target[self._filled :]
+
+    def buffer_updated(self, size: int) -> None:
+        self._filled += size
+        self._is_flushing = True  # at the end of this
+        try:
+            self._parse()
+        except _BrokenError:
+            self.close()
+        finally:
+            self._is_flushing = False
+            self._flush()
+
+    def feed(self, data: bytes) -> None:
+        """What came with the greeting."""
+        while data:
+            room = self.get_buffer(0)
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
+            data = data[size:]
+            self.buffer_updated(size)
+
+    # -- frames -------------------------------------------------------------------------------------------------------
+
+    def _parse(self) -> None:
+        if self._large is not None:
+            if self._filled == len(self._large):
+                whole, self._large, self._filled = self._large, None, 0
+                self._frame(whole)
+            return
+        at, filled, buffer = 0, self._filled, self._buffer
+        while filled - at >= FRAME.size:
+            length = 4 + int.from_bytes(buffer[at : at + 4], "little")
+            if length < FRAME.size or length > self._calls.most_message_bytes + _MOST_HEAD_BYTES:
+                raise _BrokenError
+            if length > filled - at:
+                if length > len(buffer):
+                    self._large = memoryview(bytearray(length))
+                    self._large[: filled - at] = buffer[at:filled]
+                    self._filled = filled - at
+                    return
+                break
+            self._frame(memoryview(bytes(buffer[at : at + length])))
+            at += length
+        if at:
+            left = bytes(buffer[at:filled])
+            buffer[: len(left)] = left
+            self._filled = len(left)
+
+    def _frame(self, data: memoryview) -> None:
+        _, number, kind = FRAME.unpack_from(data)
+        if kind == CALL:
+            self._began(number, data[FRAME.size :])
+        elif kind == CANCEL:
+            call = self._open.get(number)
+            if call is not None:
+                self._drop(call)
+        else:
+            raise _BrokenError
+
+    def _began(self, number: int, data: memoryview) -> None:
+        if len(data) < HEAD.size or number in self._open or len(self._open) >= self._calls.most_streams:
+            raise _BrokenError
+        left_s, path_bytes, metadata_bytes = HEAD.unpack_from(data)
+        begins = HEAD.size + path_bytes + metadata_bytes
+        if len(data) < begins or begins > _MOST_HEAD_BYTES or not 0.0 <= left_s < math.inf:
+            raise _BrokenError
+        told = bytes(data[: HEAD.size + path_bytes + metadata_bytes])
+        head = self._heads.get(told)
+        if head is None:
+            head = self._read_head(told, left_s, path_bytes)
+        call = self._open[number] = Call(self, number, head, head.method or no_method(head.path))
+        self._calls.began(call)
+        why = self._calls.refusal()
+        if self._is_leaving:
+            call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+        elif why:
+            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+        elif head.method is None or not head.method.is_unary or head.method.handler.response_streaming:
+            call.end(grpc.StatusCode.UNIMPLEMENTED, f"no unary method {head.path[:200]}")
+        else:
+            if head.method.raw is not None and not head.is_allowed:
+                self._calls.allow(call)
+            if not call.is_over:
+                call.received(data[begins:])
+
+    def _read_head(self, told: bytes, left_s: float, path_bytes: int) -> Head:
+        path = told[HEAD.size : HEAD.size + path_bytes].decode("latin-1")
+        head = Head(path, _metadata(told[HEAD.size + path_bytes :]), left_s or None)
+        head.method = self._calls.methods.get(path)
+        if head.method is not None:
+            if len(self._heads) >= _KEPT:
+                self._heads.clear()
+            self._heads[told] = head
+        return head
+
+    def _drop(self, call: Call) -> None:
+        self._open.pop(call.number, None)
+        if not call.is_over:
+            self._calls.ended(call)
+            call.cancel()
+
+    # -- of calls -----------------------------------------------------------------------------------------------------
+
+    def send(self, call: Call, message: bytes) -> None:
+        if call.number in self._open:
+            self._write(FRAME.pack(len(message) + _AFTER_LENGTH, call.number, REPLY) + message)
+
+    def finish(self, call: Call, status: grpc.StatusCode, details: str) -> None:
+        if self._open.pop(call.number, None) is None:
+            return
+        self._calls.ended(call)
+        if status is not grpc.StatusCode.OK:
+            told = STATUS.pack(status.value[0]) + details.encode()[:8000]
+            self._write(FRAME.pack(len(told) + _AFTER_LENGTH, call.number, FAILED) + told)
+
+    def taken(self, call: Call, size: int) -> None:
+        pass
+
+    async def room(self, call: Call) -> None:
+        pass
+
+    def _write(self, data: bytes) -> None:
+        self._out.append(data)
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._is_flushing = False
+        self._flush()
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and self._transport is not None:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Take no further call; those under way go on."""
+        self._is_leaving = True
+
+    def close(self) -> None:
+        """End the calls and the connection, once what was said has left."""
+        for call in list(self._open.values()):
+            call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+            if call.task is not None:
+                call.task.cancel()
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Who is at the other end of a Unix socket."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(found)[1])
+
+
+def _metadata(told: bytes) -> Metadata:
+    try:
+        found = json.loads(told) if told else {}
+    except (ValueError, RecursionError) as error:
+        raise _BrokenError from error
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise _BrokenError
+    return tuple(found.items())

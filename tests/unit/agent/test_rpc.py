@@ -1,0 +1,309 @@
+"""Our own gRPC server and the fast lane: what grpc's clients expect, and what nobody may do to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import os
+import random
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+import pytest
+
+from jellybean_agent.channels import Transport
+from jellybean_agent.errors import StatusError
+from jellybean_agent.identity import Policy
+from jellybean_agent.rpc import http2, lane
+from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, frame
+from jellybean_agent.rpc.hpack import Decoder, HpackError, encode
+from jellybean_agent.rpc.lane_client import LaneClient
+from jellybean_agent.rpc.server import Server
+from jellybean_agent.tensors import MAX_MESSAGE_BYTES
+
+SERVICE = "inference.GRPCInferenceService"  # one that the policy knows
+ECHO, SLOW, BIDI, BREAK = (f"/{SERVICE}/{name}" for name in ("Echo", "Slow", "Bidi", "Break"))
+LARGE = os.urandom(3 * 2**20)
+FUZZ = int(os.environ.get("RPC_FUZZ", "300"))
+Found = TypeVar("Found")
+
+
+async def echo(request: bytes, _context: Any) -> bytes:
+    return request
+
+
+async def slow(_request: bytes, context: Any) -> bytes:
+    cancelled = asyncio.Event()
+    context.add_done_callback(lambda _: cancelled.set())
+    await asyncio.sleep(30)
+    return b""
+
+
+async def bidi(requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+
+
+async def broken(_request: bytes, _context: Any) -> bytes:
+    raise ZeroDivisionError
+
+
+def served(folder: Path, ask: Callable[[Server, str], Awaitable[Found]]) -> Found:
+    """What `ask` finds at a server; nothing may go wrong in the event loop meanwhile."""
+
+    async def run() -> Found:
+        wrong: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+        transport = Transport("w", insecure=True)
+        server = transport.server(Policy("w", ()))
+        assert isinstance(server, Server)
+        handlers = {
+            "Echo": grpc.unary_unary_rpc_method_handler(echo),
+            "Slow": grpc.unary_unary_rpc_method_handler(slow),
+            "Break": grpc.unary_unary_rpc_method_handler(broken),
+            "Bidi": grpc.stream_stream_rpc_method_handler(bidi),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        folder.chmod(0o700)
+        address = f"unix:{folder}/s"
+        transport.bind(server, address)
+        await server.start()
+        try:
+            found = await asyncio.wait_for(ask(server, address), 60)
+        finally:
+            await server.stop(0.1)
+        assert not wrong
+        return found
+
+    return asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
+    async with Transport("w", insecure=True).channel(address) as found:
+        yield found
+
+
+async def status(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details() or ""
+
+
+def test_calls_of_every_size_and_kind(tmp_path: Path) -> None:
+    async def ask(_server: Server, address: str) -> None:
+        async with channel(address) as to:
+            for message in (b"", b"x", LARGE):
+                assert await to.unary_unary(ECHO)(message) == message
+            found = await asyncio.gather(*(to.unary_unary(ECHO)(LARGE[: 1 << size % 20]) for size in range(200)))
+            assert [len(message) for message in found] == [1 << size % 20 for size in range(200)]
+            packed = to.unary_unary(ECHO)(LARGE[:1000] * 99, compression=grpc.Compression.Gzip)
+            assert await packed == LARGE[:1000] * 99
+            call = to.stream_stream(BIDI)()
+            for number in range(100):
+                await call.write(LARGE[: number * 10_000])
+                assert len(await call.read()) == number * 10_000
+            await call.done_writing()
+            assert await call.read() is grpc.aio.EOF
+
+    served(tmp_path, ask)
+
+
+def test_what_fails_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def ask(server: Server, address: str) -> None:
+        async with channel(address) as to:
+            code = grpc.StatusCode
+            assert (await status(to.unary_unary(BREAK)(b"")))[0] is code.UNKNOWN
+            assert await status(to.unary_unary("/no.Such/Method")(b"")) == (
+                code.UNIMPLEMENTED,
+                "no method /no.Such/Method",
+            )
+            assert (await status(to.unary_unary(SLOW)(b"", timeout=0.1)))[0] is code.DEADLINE_EXCEEDED
+            server.most_message_bytes = 1000
+            assert (await status(to.unary_unary(ECHO)(LARGE)))[0] is code.RESOURCE_EXHAUSTED
+            bomb = to.unary_unary(ECHO)(bytes(10**7), compression=grpc.Compression.Gzip)
+            assert (await status(bomb))[0] in (code.INTERNAL, code.RESOURCE_EXHAUSTED)
+            assert await to.unary_unary(ECHO)(b"still") == b"still"
+            call = to.unary_unary(SLOW)(b"")
+            await asyncio.sleep(0.05)
+            call.cancel()
+            await asyncio.sleep(0.05)
+            assert not server._calls
+            waiting = asyncio.ensure_future(status(to.unary_unary(SLOW)(b"")))
+            await asyncio.sleep(0.05)
+            await server.stop(0.05)
+            assert (await waiting)[0] is code.UNAVAILABLE
+
+    served(tmp_path, ask)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_client_without_credit_is_cut_off(tmp_path: Path) -> None:
+    """More than a window, and no end of frames that cost nothing: GOAWAY, and nothing of it is kept."""
+
+    def said(path: str, data: bytes) -> bytes:
+        with socket.socket(socket.AF_UNIX) as to:
+            to.settimeout(20)
+            to.connect(path)
+            with contextlib.suppress(OSError):
+                to.sendall(PREFACE + frame(SETTINGS, 0, 0, b"") + data)
+            found = b""
+            with contextlib.suppress(OSError):
+                while part := to.recv(2**16):
+                    found += part
+            return found
+
+    async def ask(_server: Server, address: str) -> list[bytes]:
+        path = address.removeprefix("unix:")
+        head = frame(HEADERS, END_HEADERS, 1, encode(_headers(BIDI)))
+        flood = frame(DATA, 0, 1, (10**6).to_bytes(5, "big") + bytes(10**6 - 5)) * 2
+        tiny = frame(WINDOW, 0, 1, (1).to_bytes(4, "big")) * 20_000
+        endless = frame(HEADERS, 0, 1, b"") + frame(9, 0, 1, bytes(10_000)) * 4
+        return [await asyncio.to_thread(said, path, head + data) for data in (flood, tiny)] + [
+            await asyncio.to_thread(said, path, endless)
+        ]
+
+    for found in served(tmp_path, ask):
+        assert frame(7, 0, 0, b"")[3:4] in found  # GOAWAY
+        assert any(reason in found for reason in (b"window", b"ask for nothing", b"header block"))
+
+
+def _headers(path: str) -> tuple[tuple[bytes, bytes], ...]:
+    return (
+        *((b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"x")),
+        *((b"te", b"trailers"), (b"content-type", b"application/grpc")),
+    )
+
+
+def _conversations() -> Iterator[bytes]:
+    """What right clients send: both protocols, one call or several."""
+    body = b"\0" + (5).to_bytes(4, "big") + b"hello"
+    for path in (ECHO, BIDI):
+        block = encode(_headers(path))
+        yield (
+            PREFACE
+            + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**16))
+            + b"".join(
+                frame(HEADERS, END_HEADERS, number, block) + frame(DATA, END_STREAM, number, body)
+                for number in (1, 3, 5)
+            )
+        )
+    head = lane.HEAD.pack(1.0, len(ECHO), 2) + ECHO.encode() + b"{}" + b"hello"
+    calls = (lane.FRAME.pack(len(head) + lane.FRAME.size - 4, number, lane.CALL) + head for number in range(3))
+    yield lane.GREETING + b"".join(calls)
+
+
+def _mutated(draw: random.Random, data: bytes) -> bytes:
+    found = bytearray(data)
+    for _ in range(draw.randint(1, 4)):
+        at = draw.randrange(len(found)) if draw.random() < 0.7 else min(len(found) - 1, draw.randrange(17, 60))
+        kind = draw.random()
+        if kind < 0.5:
+            found[at] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
+        elif kind < 0.7:
+            del found[at : at + draw.randint(1, 20)]
+        elif kind < 0.9:
+            found[at:at] = draw.randbytes(draw.randint(1, 20))
+        else:
+            found += found[at : at + 50]
+        found = found or bytearray(b"P")
+    return bytes(found)
+
+
+@pytest.mark.parametrize("count", [FUZZ, pytest.param(200_000, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])])
+def test_mutated_bytes(tmp_path: Path, count: int) -> None:
+    """Whatever comes, in pieces too: the connection ends or goes on, nothing is left, others are served."""
+
+    async def ask(server: Server, address: str) -> None:
+        draw, right = random.Random(7), list(_conversations())
+        for number in range(count):
+            reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+            data = _mutated(draw, right[number % len(right)])
+            cut = draw.randrange(len(data) + 1)
+            writer.write(data[:cut])
+            await asyncio.sleep(0)
+            writer.write(data[cut:])
+            if number % 3:
+                writer.write_eof()
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await reader.read(2**16)
+            writer.close()
+            if number % 50 == 49:
+                async with channel(address) as to:
+                    assert await to.unary_unary(ECHO)(b"on") == b"on"
+        await asyncio.sleep(0.2)
+        assert not server._calls
+        assert not server._connections
+
+    served(tmp_path, ask)
+
+
+def test_the_lane(tmp_path: Path) -> None:
+    async def ask(server: Server, address: str) -> None:
+        path = address.removeprefix("unix:")
+        client = await asyncio.to_thread(LaneClient, path, {})
+
+        async def call(method: str, message: bytes, timeout_s: float = 20.0) -> bytes | grpc.StatusCode:
+            try:
+                return await asyncio.to_thread(client.call, method, message, timeout_s)
+            except StatusError as error:
+                return error.status
+
+        assert await call(ECHO, b"x") == b"x"
+        assert await call(ECHO, LARGE) == LARGE
+        assert await asyncio.gather(*(call(ECHO, bytes((n,)) * 70_000) for n in range(20))) == [
+            bytes((n,)) * 70_000 for n in range(20)
+        ]
+        assert await call(SLOW, b"", 0.1) is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert await call(BIDI, b"") is await call("/no.Such/Method", b"") is grpc.StatusCode.UNIMPLEMENTED
+        assert await call(ECHO, bytes(MAX_MESSAGE_BYTES + 2**15)) is grpc.StatusCode.UNAVAILABLE  # it is cut off
+        assert await call(ECHO, b"on") == b"on"
+        client.close()
+
+    served(tmp_path, ask)
+
+
+def test_another_user_gets_no_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.geteuid()
+    monkeypatch.setattr(http2, "peer_uid", lambda _: own + 1)
+
+    async def ask(server: Server, address: str) -> None:
+        reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+        writer.write(lane.GREETING)
+        assert await reader.read() == b""
+        writer.close()
+
+    served(tmp_path, ask)
+
+
+def test_headers_of_the_protocols_own_examples() -> None:
+    """RFC 7541 C.4: one connection's requests, Huffman coded, with a dynamic table."""
+    decoder = Decoder(2**14, dict)
+    blocks = [
+        "828684418cf1e3c2e5f23a6ba0ab90f4ff",
+        "828684be5886a8eb10649cbf",
+        "828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf",
+    ]
+    first, second, third = (decoder.decode(bytes.fromhex(block)) for block in blocks)
+    plain = {b":method": b"GET", b":scheme": b"http", b":path": b"/", b":authority": b"www.example.com"}
+    assert first == plain
+    assert second == plain | {b"cache-control": b"no-cache"}
+    assert third == plain | {b":scheme": b"https", b":path": b"/index.html", b"custom-key": b"custom-value"}
+    for wrong in ("ff80808080808080", "c5", "41", "418cf1e3c2", "3fe2ff7f", "4083ffffff0161"):
+        with pytest.raises(HpackError):
+            decoder.decode(bytes.fromhex(wrong))
+    with pytest.raises(HpackError, match="more than 16384"):
+        decoder.decode(bytes.fromhex("82") * 1000)
+
+
+def test_a_packed_message_is_bounded() -> None:
+    assert http2.unpacked(memoryview(gzip.compress(b"x" * 10)), "gzip", 10) == b"x" * 10
+    assert http2.unpacked(memoryview(gzip.compress(b"x" * 11)), "gzip", 10) is None
+    assert http2.unpacked(memoryview(b"no gzip"), "gzip", 10) is None
