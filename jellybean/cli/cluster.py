@@ -67,18 +67,11 @@ def deploy(
     """Serve the plan on Kubernetes, beside the running one, which goes when this one serves. May be run again."""
     project = load_project(directory, overrides or ())
     cluster = connect_to(kubeconfig, context, namespace)
-    from jellybean_k8s.certificates import certificate_secrets
     from jellybean_k8s.deploy import deploy as bring
-    from jellybean_k8s.deploy import dry_run as would
-    from jellybean_k8s.render import render
 
-    deployed = _deployed(project)
-    folder = certs or state_folder(project.directory) / "certs"
-    secrets = certificate_secrets(deployed, folder) if certs is not None or (folder / "gateway").exists() else ()
-    monitored = cluster.serves("monitoring.coreos.com/v1")
-    objects = (*secrets, *render(deployed.plan, deployed.settings, service_monitor=monitored))
+    deployed, objects = _wanted(project, cluster, certs)
     if dry_run:
-        _show(list(would(cluster, deployed, objects, force=force)))
+        _show_changes(cluster, deployed, objects, force=force)
         return
     with progress("deploy") as advance:
         options = _options(wait, timeout, force=force, back=back, in_place=in_place, progress=advance)
@@ -163,6 +156,25 @@ def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | No
     return connect(kubeconfig, context, namespace)
 
 
+def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, namespace: str | None) -> None:
+    """What deploying a project would change, by a server-side dry run; typer.Exit with 1 if anything would."""
+    cluster = connect_to(kubeconfig, context, namespace)
+    deployed, objects = _wanted(load_project(directory), cluster, None)
+    _show_changes(cluster, deployed, objects, force=False)
+
+
+def _wanted(project: Project, cluster: Cluster, certs: Path | None) -> tuple[Deployed, tuple[Any, ...]]:
+    """The project's plan and all of its objects, certificates included where they were made."""
+    from jellybean_k8s.certificates import certificate_secrets
+    from jellybean_k8s.render import render
+
+    deployed = _deployed(project)
+    folder = certs or state_folder(project.directory) / "certs"
+    secrets = certificate_secrets(deployed, folder) if certs is not None or (folder / "gateway").exists() else ()
+    monitored = cluster.serves("monitoring.coreos.com/v1")
+    return deployed, (*secrets, *render(deployed.plan, deployed.settings, service_monitor=monitored))
+
+
 def _deployed(project: Project) -> Deployed:
     from jellybean.cli.kubernetes_file import load_settings
     from jellybean_k8s.served import Deployed
@@ -195,7 +207,10 @@ def _tell(outcome: Outcome, name: str, cluster: Cluster) -> None:
     out.print(f"clients reach it at {name}.{cluster.namespace}.svc:8001", style="bold")
 
 
-def _show(pairs: list[tuple[Any, Any]]) -> None:
+def _show_changes(cluster: Cluster, deployed: Deployed, objects: tuple[Any, ...], *, force: bool) -> None:
+    from jellybean_k8s.deploy import dry_run
+
+    pairs = dry_run(cluster, deployed, objects, force=force)
     for before, after in pairs:
         for line in _difference(before, after):
             style = "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"

@@ -27,8 +27,8 @@ def run(
         typer.Option("--watch", help="Namespace to serve; --namespace unless given. May be repeated."),
     ] = None,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", help="Serve all namespaces.")] = False,
-    health: Annotated[
-        str | None, typer.Option(metavar="URL", help="Answer probes there: http://0.0.0.0:8080/healthz.")
+    health_port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Answer probes (/healthz) on this port, of all addresses.")
     ] = None,
 ) -> None:
     """Serve Workflow resources: plan, deploy, re-plan, undeploy. Several may run; one leads."""
@@ -44,7 +44,7 @@ def run(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for name in ("kopf", "urllib3", "aiohttp"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    run_operator(cluster, () if everywhere else tuple(watch or [cluster.namespace]), health=health)
+    run_operator(cluster, () if everywhere else tuple(watch or [cluster.namespace]), health_port=health_port)
 
 
 @operator.command(epilog=example("jellybean operator crd | kubectl apply --server-side -f -"))

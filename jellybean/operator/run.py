@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import kopf
 
@@ -23,14 +25,14 @@ def run_operator(
     cluster: Cluster,
     namespaces: Sequence[str],
     *,
-    health: str | None = None,
+    health_port: int | None = None,
     look_s: float = LOOK_S,
     stop: threading.Event | None = None,
 ) -> None:
     """Serve the resources of these namespaces, or of all where none is named, until SIGTERM or `stop`.
 
-    The Lease is in the cluster's own namespace. `health`: URL to answer /healthz at. JellyBeanError when it stopped
-    leading, or where the resource is not defined.
+    The Lease is in the cluster's own namespace. `health_port`: where probes are answered, also while another leads.
+    JellyBeanError when it stopped leading, or where the resource is not defined.
     """
     if not cluster.serves(API_VERSION):
         raise JellyBeanError(
@@ -45,15 +47,38 @@ def run_operator(
     def of(namespace: str) -> Cluster:
         return dataclasses.replace(cluster, namespace=namespace)
 
-    with Leader(cluster, lost=lost, say=_log.info):
+    with _answering(health_port), Leader(cluster, lost=lost, say=_log.info):
         _log.info("leads; serves workflows of %s", ", ".join(namespaces) or "all namespaces")
         kopf.run(
             registry=registry_for(of, look_s=look_s),
             namespaces=tuple(namespaces),
             clusterwide=not namespaces,
             standalone=True,
-            liveness_endpoint=health,
             stop_flag=ended,
         )
     if reasons:
         raise JellyBeanError(f"leads no more: {reasons[0]}")
+
+
+@contextmanager
+def _answering(port: int | None) -> Iterator[None]:
+    """Probes are answered as long as the process is there."""
+    if port is None:
+        yield
+        return
+    with ThreadingHTTPServer(("", port), _Health) as server:
+        threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+        yield
+        server.shutdown()
+
+
+class _Health(BaseHTTPRequestHandler):
+    """GET /healthz: 200; all else 404. Nothing else is told, and nothing is logged."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        return

@@ -1,10 +1,11 @@
-"""The rights that deploying takes, and no more. Pods have none: they never talk to the API server."""
+"""The rights that deploying takes, and those of the operator; no more. Pods of a plan have none: see ADR 8."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from jellybean_k8s.names import APP, MANAGER
+from jellybean_k8s.names import APP, MANAGER, OWN
 
 _APPLIED = ("get", "list", "watch", "create", "patch", "delete")  # server-side apply of a new object takes create too
 _RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
@@ -22,11 +23,20 @@ _RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 )
 
 
+_OPERATOR_RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("", ("events",), ("create",)),
+    (OWN, ("workflows",), ("get", "list", "watch", "patch")),
+    (OWN, ("workflows/status",), ("patch",)),
+)
+
+
+def operator_rules() -> list[dict[str, Any]]:
+    """Of the operator, in every namespace whose resources it serves; to list nodes, and all pods, goes beyond it."""
+    return _rules((*_RULES, *_OPERATOR_RULES))
+
+
 def deployer_role() -> dict[str, Any]:
     """For whoever deploys, in the namespace that is deployed to. To list nodes, and all pods, goes beyond it."""
-    rules = [
-        {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)} for group, resources, verbs in _RULES
-    ]
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
@@ -34,5 +44,11 @@ def deployer_role() -> dict[str, Any]:
             "name": "jellybean-deployer",
             "labels": {f"{APP}/name": "jellybean", f"{APP}/managed-by": MANAGER},
         },
-        "rules": rules,
+        "rules": _rules(_RULES),
     }
+
+
+def _rules(rules: Iterable[tuple[str, tuple[str, ...], tuple[str, ...]]]) -> list[dict[str, Any]]:
+    return [
+        {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)} for group, resources, verbs in rules
+    ]

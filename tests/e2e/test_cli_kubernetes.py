@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
@@ -86,6 +87,28 @@ def test_render_prints_sound_objects_and_writes_a_base(
     assert run(["render", str(project), "--kustomize", str(tmp_path / "base")]) == 0
     assert f"wrote {len(objects)} objects" in capsys.readouterr().out
     assert (tmp_path / "base" / "kustomization.yaml").exists()
+
+
+def test_a_project_is_printed_as_a_resource_that_its_definition_takes(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["render", str(project), "--resource"]) == 0
+    made = yaml.safe_load(capsys.readouterr().out)
+    assert run(["operator", "crd"]) == 0
+    definition = yaml.safe_load(capsys.readouterr().out)
+    assert (made["kind"], made["metadata"]) == ("Workflow", {"name": "digits"})
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert list(jsonschema.Draft4Validator(schema).iter_errors(made)) == []
+
+
+def test_a_difference_to_a_cluster_is_shown_and_changes_nothing(
+    project: Path, flags: list[str], server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["diff", str(project), "--cluster", *flags]) == 1
+    assert "+ Service/digits: new" in capsys.readouterr().out
+    assert {key[0] for key in server.api.store} == {"nodes"}
+    assert run(["diff", str(project), str(project), "--cluster", *flags]) == 2
+    assert "--cluster goes with one project" in capsys.readouterr().err
 
 
 def test_settings_that_are_missing_or_wrong_are_told_with_place(

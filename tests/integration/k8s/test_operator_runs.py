@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +22,7 @@ pytest.importorskip("kopf", reason="the operator's extra is not installed")
 
 
 @contextlib.contextmanager
-def running(target: Target) -> Iterator[list[str]]:
+def running(target: Target, port: int | None = None) -> Iterator[list[str]]:
     """An operator in a thread; yields the errors that it ended with."""
     from jellybean.operator.run import run_operator
 
@@ -28,7 +31,8 @@ def running(target: Target) -> Iterator[list[str]]:
     def work() -> None:
         try:
             namespaces = [target.cluster.namespace]
-            run_operator(target.cluster, namespaces, look_s=1.0 if REAL else 0.1, stop=stop)
+            look_s = 1.0 if REAL else 0.1
+            run_operator(target.cluster, namespaces, look_s=look_s, stop=stop, health_port=port)
         except JellyBeanError as error:
             errors.append(str(error))
 
@@ -38,6 +42,14 @@ def running(target: Target) -> Iterator[list[str]]:
     stop.set()
     thread.join(30)
     assert not thread.is_alive()
+
+
+def answers(port: int) -> int | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.URLError:
+        return None
 
 
 def is_ready(target: Target) -> bool:
@@ -68,7 +80,10 @@ def test_a_resource_comes_and_goes_and_operators_follow_each_other(target: Targe
         assert there["metadata"]["finalizers"] == ["jellybean.dev/undeploy"]
         assert target.names("StatefulSet")
         first = leads(target)
-        with running(target) as waiting:
+        with socket.create_server(("", 0)) as free:
+            port = free.getsockname()[1]
+        with running(target, port) as waiting:
+            assert target.eventually(lambda: answers(port)) == 200  # who waits is well too
             assert leads(target) == first
             assert not waiting
             target.cluster.merge("Lease", "jellybean-operator", {"spec": {"holderIdentity": None}})

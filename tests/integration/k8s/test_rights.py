@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
+from jellybean.operator.reconcile import Reconciler
 from jellybean_k8s import DeployError, PoolSettings, Settings, render
 from jellybean_k8s.certificates import certificate_secrets
 from jellybean_k8s.deploy import Options, deploy, dry_run, rollback, undeploy
-from jellybean_k8s.rights import deployer_role
+from jellybean_k8s.rights import deployer_role, operator_rules
 from jellybean_k8s.served import Deployed
 from jellybean_k8s.status import read_status
 from jellybean_solver.plan import Plan
 from tests.k8s_check import schema_complaints
 from tests.k8s_plans import wide
+from tests.k8s_resource import resource
 from tests.k8s_target import OTHER, PLAN, QUICK, REAL, SETTINGS, Target
 
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -35,6 +38,43 @@ def asked(target: Target) -> Iterator[Right]:
             resource = f"{resource}/{name[1]}"
         verb = VERBS.get(method) or ("watch" if params.get("watch") == "true" else "get" if name else "list")
         yield group, resource, verb
+
+
+def rights(rules: Sequence[Any]) -> set[Right]:
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.skipif(bool(REAL), reason="a real server keeps no list of requests")
+def test_the_operators_rules_allow_what_a_resource_takes(target: Target) -> None:
+    assert target.server is not None
+    target.create(resource())
+    cluster = target.cluster
+    reconciler = Reconciler(cluster, lambda: cluster.list("Node"))
+
+    def look(**spec: Any) -> None:
+        there = cluster.get("Workflow", "digits") or {}
+        cluster.replace({**there, "kind": "Workflow", "spec": {**there["spec"], **spec}})
+        target.server.api.log.clear()  # type: ignore[union-attr]  # what the test asks for
+        reconciler.look(cluster.get("Workflow", "digits") or {})
+        found.update(asked(target))
+
+    found: set[Right] = set()
+    look()
+    look(slo={"accuracy": 90})
+    target.server.api.log.clear()
+    there = cluster.get("Workflow", "digits") or {}
+    reconciler.remove(there)
+    found |= set(asked(target))
+    found -= {("", "pods/status", "patch"), ("jellybean.dev", "workflows", "get")}
+    assert ("jellybean.dev", "workflows/status", "patch") in found
+    assert ("", "events", "create") in found
+    assert found - rights(operator_rules()) == set()
 
 
 @pytest.mark.skipif(bool(REAL), reason="a real server keeps no list of requests")
@@ -61,13 +101,7 @@ def test_the_role_allows_what_deploying_takes_and_nothing_else(target: Target) -
     undeploy(target.cluster, "digits", QUICK)
 
     role = deployer_role()
-    allowed = {
-        (group, resource, verb)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
+    allowed = rights(role["rules"])
     kubelet = {("", "pods/status", "patch")}
     found = set(asked(target)) - kubelet
     found |= {(group, resource, "create") for group, resource, verb in found if verb == "patch" and "/" not in resource}

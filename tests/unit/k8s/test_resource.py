@@ -18,10 +18,13 @@ import yaml
 from jellybean.cli.kubernetes_file import load_kubernetes
 from jellybean.documents import build_problem, load_project
 from jellybean.errors import DocumentError
+from jellybean.operator.fleet import discovered, with_pools
 from jellybean.operator.resource import lay_out, operator_spec, resource_definition, stated_profiles, to_resource
+from jellybean.planning import plan_project
+from jellybean_k8s import render
 from jellybean_k8s.yaml_text import to_yaml
 from jellybean_solver.problem import Problem
-from tests.k8s_check import schema_complaints
+from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_resource import resource
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -193,6 +196,31 @@ def _without_sizes(problem: Problem) -> Problem:
 
     operators = [dataclasses.replace(o, variants=tuple(map(bare, o.variants))) for o in problem.operators]
     return dataclasses.replace(problem, operators=tuple(operators))
+
+
+def test_the_example_is_the_one_in_the_documentation_and_plans(tmp_path: Path) -> None:
+    text = (ROOT / "k8s" / "examples" / "strips.yaml").read_text()
+    shown = "".join(f"    {line}\n" for line in text.splitlines())
+    assert shown in (ROOT / "docs" / "kubernetes.md").read_text()
+    example = yaml.safe_load(text)
+    assert list(schema().iter_errors(example)) == []
+    nodes = [
+        {
+            "metadata": {"name": name, "labels": {"jellybean.dev/tier": tier, "jellybean.dev/pool": pool}},
+            "spec": {},
+            "status": {"allocatable": {"cpu": "4", "memory": "8Gi"}},
+        }
+        for name, tier, pool in (("a", "edge", "box"), ("b", "edge", "box"), ("c", "cloud", "t4"))
+    ]
+    wanted = operator_spec(example).discover
+    assert wanted is not None
+    fleet = discovered(nodes, wanted, example["spec"]["discover"], example["spec"]["kubernetes"])
+    laid = lay_out(example, fleet.infrastructure, stated_profiles(example["spec"]), tmp_path)
+    plan = plan_project(laid.project, compare=False).plan
+    assert plan is not None
+    assert (plan.cost.total_usd_per_h, plan.accuracy) == (0.1, 85)
+    rendered = render(plan, with_pools(laid.settings, fleet))
+    assert complaints(rendered) == []
 
 
 def test_the_schema_refuses_short_and_misspelt_forms() -> None:
