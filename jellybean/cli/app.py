@@ -24,7 +24,7 @@ app = typer.Typer(
 ORDER = (
     *("init", "validate", "profile", "plan", "explain", "frontier", "simulate"),
     *("up", "apply", "top", "infer", "bench", "report", "down", "certs", "token", "gateway"),
-    *("render", "deploy", "status", "rollback", "undeploy", "discover", "diff", "dashboard", "schema", "demo"),
+    *("render", "deploy", "status", "rollback", "undeploy", "discover", "train", "diff", "dashboard", "schema", "demo"),
 )
 
 
@@ -132,6 +132,7 @@ from jellybean.cli import (  # noqa: E402  (each adds its commands)
     plan,  # noqa: F401
     serve,  # noqa: F401
     top,  # noqa: F401
+    train,  # noqa: F401
 )
 
 app.registered_commands.sort(key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", "")))

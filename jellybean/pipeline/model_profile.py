@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rich.table import Table
 
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.functions import load_function
 from jellybean.pipeline.onnx_graph import OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, made_up, profile_onnx, requests_of
 from jellybean.report import units
@@ -123,7 +120,7 @@ def profile_model(model: str, *, inputs: Path | None = None, seconds: float = 1.
     """
     place, colon, function = model.rpartition(":")
     if colon and not Path(model).exists():
-        return _of_torch(_function(place, function), seconds)
+        return _of_torch(load_function(place, function), seconds)
     graph = OnnxGraph.load(Path(model))
     feeds = requests_of(inputs, graph) if inputs is not None else [made_up(graph, seed) for seed in range(2)]
     return _of_onnx(profile_onnx(graph, feeds, seconds=seconds))
@@ -151,26 +148,3 @@ def _of_torch(make: Callable[[], Any], seconds: float) -> ModelProfile:
             share = sum(found.graph.layers[index].both_s for index in layers) / total
             shown.append(ShownCut(layers, share, found.graph.crossing_bytes(cut)))
     return ModelProfile(found.graph, tuple(shown), complete, found.tied)
-
-
-def _function(place: str, name: str) -> Callable[[], Any]:
-    if importlib.util.find_spec("torch") is None:
-        raise JellyBeanError("torch is not installed here; it is needed for torch modules: pip install torch")
-    module = _loaded(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    found = getattr(module, name, None)
-    if not callable(found):
-        raise JellyBeanError(f"{place} has no function {name!r}")
-    return found  # type: ignore[no-any-return]
-
-
-def _loaded(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise JellyBeanError(f"there is no file {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(path.parent))
-    return module

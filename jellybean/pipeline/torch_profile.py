@@ -25,11 +25,15 @@ _COMPUTES = {"call_module", "call_function", "call_method"}
 
 @dataclass(frozen=True)
 class TorchProfile:
-    """`tied`: parameter -> the layers that share it; a stage for each of them needs a copy. `exported`: how traced."""
+    """`tied`: parameter -> the layers that share it; a stage for each of them needs a copy. `exported`: how traced.
+
+    `members`: the names of each layer's nodes in the traced graph.
+    """
 
     graph: LayerGraph
     tied: dict[str, tuple[str, ...]]
     exported: bool
+    members: tuple[tuple[str, ...], ...]
 
 
 @dataclass
@@ -47,12 +51,19 @@ def profile_module(module: nn.Module, inputs: Sequence[Any], *, runs: int = RUNS
 
     Parameters and buffers are left as they were. JellyBeanError when no tracer can follow the module.
     """
-    kept = {name: value.clone() for name, value in module.state_dict().items()}
+    traced, exported = _traced(module, tuple(inputs))
+    return profile_traced(traced, inputs, runs=runs, exported=exported)
+
+
+def profile_traced(
+    traced: fx.GraphModule, inputs: Sequence[Any], *, runs: int = RUNS, exported: bool = False
+) -> TorchProfile:
+    """The same of a graph that was traced before."""
+    kept = {name: value.clone() for name, value in traced.state_dict().items()}
     try:
-        traced, exported = _traced(module, tuple(inputs))
         costs = _Timer(traced, runs).costs(*inputs)
     finally:
-        module.load_state_dict(kept)
+        traced.load_state_dict(kept)
     return _profile(traced, costs, exported=exported)
 
 
@@ -201,7 +212,10 @@ def _profile(traced: fx.GraphModule, costs: dict[fx.Node, _Cost], *, exported: b
     layers = [(str(number), _layer(members, group, costs, weights)) for number, members in enumerate(groups)]
     edges = {(group[one], group[node]) for node in nodes for one in node.all_input_nodes if one in group}
     pairs = [(str(up), str(down)) for up, down in sorted(edges) if up != down]
-    return TorchProfile(layer_graph(layers, pairs), _tied(groups, weights), exported)
+    graph = layer_graph(layers, pairs)
+    names = {id(layer): tuple(node.name for node in groups[int(number)]) for number, layer in layers}
+    members = tuple(names[id(layer)] for layer in graph.layers)
+    return TorchProfile(graph, _tied(groups, weights), exported, members)
 
 
 def _layer(

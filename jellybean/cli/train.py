@@ -1,0 +1,109 @@
+"""train: a model by pipeline parallelism, on this machine or by torchrun."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jellybean.cli.app import Json, Overrides, app, example
+from jellybean.cli.console import out, print_json, say, warn
+from jellybean.errors import JellyBeanError
+
+if TYPE_CHECKING:
+    from jellybean.training.document import TrainingDocument
+
+RESTARTS = 3
+
+
+@app.command(
+    epilog=example(
+        "jellybean train my-digits",
+        "jellybean train my-digits --set devices=2 --set schedule=1f1b",
+        "torchrun --nproc-per-node 4 -m jellybean train my-digits --set devices=4",
+    )
+)
+def train(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with training.yaml.")],
+    overrides: Overrides = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; checkpoints that are there are deleted.")] = False,
+    json: Json = False,
+) -> None:
+    """Train a model as training.yaml says; goes on from the newest checkpoint. Starts its own processes."""
+    from jellybean.training.document import load_training
+
+    document = load_training(directory, overrides or ())
+    missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise JellyBeanError(f"{' and '.join(missing)} not installed: pip install 'jellybean-serving[train]'")
+    from jellybean.training.ranks import launched
+    from jellybean.training.setup import load_material
+    from jellybean.training.train import folder_of
+
+    if not launched():
+        if fresh:
+            shutil.rmtree(folder_of(directory), ignore_errors=True)
+        if document.ranks > 1:
+            load_material(document, directory)  # people's own mistakes are told once, before anything is started
+            raise typer.Exit(_launch(document, directory, overrides or [], json=json))
+    _train(document, directory, json=json)
+
+
+def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *, json: bool) -> int:
+    """The same command in as many processes as the document asks, started again when one dies."""
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={document.ranks}"),
+        *(f"--max-restarts={RESTARTS}", "--monitor-interval=0.5", "-m", "jellybean", "train", str(directory)),
+        *(part for text in overrides for part in ("--set", text)),
+        *(["--json"] if json else []),
+    ]
+    return subprocess.run(command, check=False, env={"OMP_NUM_THREADS": "1", **os.environ}).returncode
+
+
+def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
+    from jellybean.training.logs import Logs, line
+    from jellybean.training.ranks import joined
+    from jellybean.training.setup import set_up
+    from jellybean.training.train import Epoch, folder_of, to_json
+    from jellybean.training.train import train as run_epochs
+
+    with joined(document) as rank:
+        run = set_up(document, directory, rank)
+        logs = Logs(folder_of(directory) / "logs", 0) if rank.tells else None
+        if rank.tells:
+            choice = run.choice
+            say(
+                f"{choice.name}: {run.schedule.stages} stages on {document.devices} devices x {document.replicas}, "
+                f"{run.schedule.microbatches} micro-batches, predicted idle {choice.bubble:.0%}"
+            )
+
+        def tell(epoch: Epoch) -> None:
+            say(line(epoch, document.epochs))
+            if logs is not None:
+                logs.add(epoch)
+
+        epochs = run_epochs(run, document, directory, tell, warn)
+        if logs is None:
+            return
+        logs.close()
+    if json:
+        print_json(
+            {
+                "schedule": run.choice.name,
+                "stages": run.schedule.stages,
+                "predicted_idle": run.choice.bubble,
+                "rejected": run.choice.rejected,
+                "epochs": [to_json(epoch) for epoch in epochs],
+            }
+        )
+    elif epochs:
+        accuracy = "" if epochs[-1].accuracy is None else f", accuracy {epochs[-1].accuracy:.2f}"
+        out.print(f"trained {len(epochs)} epochs: loss {epochs[-1].loss:.4f}{accuracy}")
+    else:
+        out.print("nothing is left to do; more epochs: --set epochs=N, anew: --fresh")

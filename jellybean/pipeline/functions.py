@@ -1,0 +1,37 @@
+"""Functions of people's own Python files, named FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from jellybean.errors import JellyBeanError
+
+
+def load_function(place: str, name: str, directory: Path = Path()) -> Callable[..., Any]:
+    """`place`: a file, relative to `directory`, or a module. JellyBeanError when there is no such function."""
+    if importlib.util.find_spec("torch") is None:
+        raise JellyBeanError("torch is not installed here; it is needed for torch modules: pip install torch")
+    module = _loaded(directory / place) if place.endswith(".py") else importlib.import_module(place)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise JellyBeanError(f"{place} has no function {name!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise JellyBeanError(f"there is no file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

@@ -1,0 +1,134 @@
+"""Checkpoints: all or nothing, checked when read, usable on another number of stages or by another schedule.
+
+A checkpoint is a folder `step-N`: per rank a safetensors file with weights, buffers and optimizer states under the
+names that the model gives its parameters, and a manifest with every file's sha256. It is written beside and renamed
+when all ranks are done, so a killed run leaves the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from jellybean.training.errors import TrainingError
+
+VERSION = 1
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d+)")
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`tensors`: of all ranks. `told`: what the run said of itself. `skipped`: newer ones that are broken, in words."""
+
+    path: Path
+    tensors: Tensors
+    told: dict[str, Any]
+    skipped: tuple[str, ...] = ()
+
+
+def rank_file(rank: int) -> str:
+    """What a rank writes."""
+    return f"rank-{rank}.safetensors"
+
+
+def partial_folder(folder: Path, step: int) -> Path:
+    """Where a checkpoint is until it is whole."""
+    return folder / f".step-{step}.partial"
+
+
+def write_part(folder: Path, step: int, rank: int, tensors: Tensors) -> str:
+    """One rank's file, on disk when this returns; its sha256. TrainingError when it cannot be written."""
+    place = partial_folder(folder, step)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / rank_file(rank)
+        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path)
+        _sync(path)
+        return _sha256(path)
+    except (OSError, SafetensorError) as error:
+        raise TrainingError(f"the checkpoint of step {step} cannot be written to {place}: {error}") from error
+
+
+def finish(folder: Path, step: int, hashes: Mapping[int, str], told: Mapping[str, Any], keep: int) -> Path:
+    """The manifest, the rename, and the oldest away; for one rank, when all have written their parts."""
+    place, final = partial_folder(folder, step), folder / f"step-{step}"
+    try:
+        files = {rank_file(rank): sha256 for rank, sha256 in sorted(hashes.items())}
+        path = place / MANIFEST
+        path.write_text(json.dumps({"version": VERSION, "step": step, "files": files, **told}), encoding="utf-8")
+        _sync(path)
+        _sync(place)
+        if final.exists():
+            shutil.rmtree(final)
+        place.rename(final)
+        _sync(folder)
+    except OSError as error:
+        raise TrainingError(f"the checkpoint of step {step} cannot be written to {place}: {error}") from error
+    for _, old in list(_found(folder))[keep:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def clear_partial(folder: Path) -> None:
+    """What killed runs left half written."""
+    for path in folder.glob(".step-*.partial"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def load_newest(folder: Path) -> Loaded | None:
+    """The newest whole checkpoint; None where there is none at all. TrainingError where all are broken."""
+    skipped: list[str] = []
+    for _, path in _found(folder):
+        try:
+            return _load(path, tuple(skipped))
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            skipped.append(f"{path} is not used: {error}")
+    if skipped:
+        raise TrainingError("no checkpoint can be used; --fresh begins anew\n" + "\n".join(skipped))
+    return None
+
+
+def _load(path: Path, skipped: tuple[str, ...]) -> Loaded:
+    told = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    if told["version"] != VERSION:
+        raise ValueError(f"it is of version {told['version']}, and {VERSION} is read here")
+    tensors: Tensors = {}
+    for name, sha256 in told["files"].items():
+        if Path(name).name != name:
+            raise ValueError(f"{name} is no file of it")
+        if _sha256(path / name) != sha256:
+            raise ValueError(f"{name} is torn or was changed (its sha256 differs)")
+        tensors |= load_file(path / name)
+    return Loaded(path, tensors, told, skipped)
+
+
+def _found(folder: Path) -> Iterator[tuple[int, Path]]:
+    """The newest first."""
+    paths = [(int(match[1]), path) for path in folder.glob("step-*") if (match := _NAME.fullmatch(path.name))]
+    yield from sorted(paths, reverse=True)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,166 @@
+"""Which schedule and which cuts: a profile of the model, the partitioner, and the simulator over every schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import fx
+
+from jellybean.pipeline.torch_profile import TorchProfile, profile_traced
+from jellybean.training.document import AUTO, TrainingDocument
+from jellybean.training.errors import TrainingError
+from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.actions import Kind
+from jellybean_solver.pipeline.layers import LayerGraph
+from jellybean_solver.pipeline.memory import memory
+from jellybean_solver.pipeline.partition import Level, partition
+from jellybean_solver.pipeline.schedule import Schedule
+from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver.pipeline.simulate import Costs, Seconds, bubble_fraction, simulate
+
+STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # copies of the weights that an optimizer keeps, momentum counted
+NO_FLUSH_SHOWN = 12  # rounds of a schedule without a flush that are compared: its start and end hardly count then
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`period`: micro-batches per update of a schedule without a flush. `layers[stage]`: by place in the profile.
+    `stage_of`: by node name. `rejected`: schedule -> why not.
+    """
+
+    name: str
+    chunks: int | None
+    period: int | None
+    layers: tuple[tuple[int, ...], ...]
+    stage_of: dict[str, int]
+    costs: Costs
+    microbatch_s: float
+    bubble: float
+    memory_bytes: float
+    rejected: dict[str, str] = field(default_factory=dict)
+
+    def schedule(self, devices: int, microbatches: int) -> Schedule:
+        """For iterations of that length."""
+        ratio = _mean(self.costs.backward_s) / max(_mean(self.costs.forward_s), 1e-9)
+        return make_schedule(self.name, devices, microbatches, self.chunks, backward_ratio=ratio)
+
+
+def choose(traced: fx.GraphModule, inputs: tuple[torch.Tensor, ...], document: TrainingDocument) -> Choice:
+    """Profiles the model on one micro-batch; the document's schedule, or the fastest that fits.
+
+    SolverError or TrainingError where it cannot be used.
+    """
+    profile = profile_traced(traced, inputs, runs=3)
+    if document.schedule != AUTO:
+        return _choice(document.schedule, profile, document)
+    found: list[Choice] = []
+    rejected: dict[str, str] = {}
+    for name in SCHEDULES:
+        try:
+            found.append(_choice(name, profile, document))
+        except (SolverError, TrainingError) as error:
+            rejected[name] = str(error)
+    if not found:
+        reasons = "\n".join(f"  - {name}: {why}" for name, why in rejected.items())
+        raise TrainingError(f"no schedule can be used on {document.devices} devices\n{reasons}")
+    best = min(found, key=lambda one: (one.microbatch_s, one.memory_bytes))
+    slower = {
+        one.name: f"{1e3 * one.microbatch_s:.3g} ms a micro-batch in place of {1e3 * best.microbatch_s:.3g}"
+        for one in found
+        if one is not best
+    }
+    return replace(best, rejected={**rejected, **slower})
+
+
+def _choice(name: str, profile: TorchProfile, document: TrainingDocument) -> Choice:
+    asked, devices = name == document.schedule, document.devices
+    chunks = document.chunks if name == "interleaved" else None
+    sample = make_schedule(name, devices, devices, chunks)
+    count = document.microbatches if sample.flushes else NO_FLUSH_SHOWN * devices
+    if not sample.flushes and not asked and not document.staleness:
+        raise TrainingError("its gradients are of older weights; `staleness: true` allows it")
+    if not sample.flushes:
+        count = max(count - count % sample.period, sample.period)
+    layers = cut_layers(profile.graph, sample.stages)
+    refuse_shared(name, sample, profile, layers)
+    costs = _costs(profile.graph, layers, document)
+    ratio = _mean(costs.backward_s) / max(_mean(costs.forward_s), 1e-9)
+    schedule = make_schedule(name, devices, count, chunks, backward_ratio=ratio)
+    needed = _memory_bytes(profile.graph, layers, schedule, document)
+    if document.memory_bytes is not None and needed > document.memory_bytes:
+        raise TrainingError(f"{name} needs {needed:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")
+    timeline = simulate(schedule, costs)
+    return Choice(
+        name,
+        chunks,
+        None if schedule.flushes else schedule.period,
+        layers,
+        {node: stage for stage, own in enumerate(layers) for layer in own for node in profile.members[layer]},
+        costs,
+        timeline.makespan_s / count,
+        bubble_fraction(timeline),
+        needed,
+    )
+
+
+def cut_layers(graph: LayerGraph, stages: int) -> tuple[tuple[int, ...], ...]:
+    """Blocks of consecutive layers, the slowest as fast as can be, none empty."""
+    if len(graph.layers) < stages:
+        raise TrainingError(f"the model has {len(graph.layers)} layers, too few for {stages} stages")
+    best = [stage.layers for stage in partition(graph, [Level(stages, 1e12)], objective="balance").stages]
+    while len(best) < stages:  # a stage left empty costs nothing; the longest gives one half away
+        place = max(range(len(best)), key=lambda i: len(best[i]))
+        half = len(best[place]) // 2
+        best[place : place + 1] = [best[place][:half], best[place][half:]]
+    return tuple(best)
+
+
+def refuse_shared(name: str, schedule: Schedule, profile: TorchProfile, layers: tuple[tuple[int, ...], ...]) -> None:
+    """TrainingError where a schedule without a flush would update a shared weight in several stages."""
+    home = {profile.graph.layers[layer].name: stage for stage, own in enumerate(layers) for layer in own}
+    for weight, users in profile.tied.items():
+        if not schedule.flushes and len({home[user] for user in users}) > 1:
+            raise TrainingError(f"{weight} is shared by several stages, which {name} updates at different times")
+
+
+def _costs(graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: TrainingDocument) -> Costs:
+    forward = tuple(sum(graph.layers[layer].forward_s for layer in own) for own in layers)
+    backward = tuple(sum(graph.layers[layer].backward_s for layer in own) for own in layers)
+    if document.recompute:
+        backward = tuple(back + there for back, there in zip(backward, forward, strict=True))
+    done, crossing = 0, []
+    for own in layers[:-1]:
+        done |= sum(1 << layer for layer in own)
+        crossing.append(graph.crossing_bytes(done) / document.bandwidth_bytes_per_s)
+    return Costs(forward, backward, transfer_s=tuple(crossing) if crossing else 0.0)
+
+
+def _memory_bytes(
+    graph: LayerGraph, layers: tuple[tuple[int, ...], ...], schedule: Schedule, document: TrainingDocument
+) -> float:
+    """Of the fullest device: weight versions, gradients, optimizer states, and what micro-batches leave."""
+    weights = [sum(graph.layers[layer].parameter_bytes for layer in own) for own in layers]
+    kept = [sum(graph.layers[layer].activation_bytes for layer in own) for own in layers]
+    needed = []
+    for device, own in enumerate(memory(schedule)):
+        fixed = sum(
+            weights[one.stage] * (one.weight_versions + 1 + STATES[document.optimizer.name]) for one in own.stages
+        )
+        needed.append(fixed + _most_kept(schedule, device, kept))
+    return max(needed)
+
+
+def _most_kept(schedule: Schedule, device: int, kept: list[float]) -> float:
+    now = most = 0.0
+    for action in schedule.actions[device]:
+        if action.kind is Kind.FORWARD:
+            now += kept[action.stage]
+        elif action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT):
+            now -= kept[action.stage]
+        most = max(most, now)
+    return most
+
+
+def _mean(seconds: Seconds) -> float:
+    return sum(seconds) / len(seconds) if isinstance(seconds, tuple) else seconds

@@ -1,0 +1,168 @@
+"""training.yaml: a model, its data, and how it is trained. Read without torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from jellybean.documents.explain import check_tree
+from jellybean.documents.fields import Bandwidth, Duration, Name, Size, Strict
+from jellybean.documents.overrides import option_text
+from jellybean.documents.reader import Tree, read_file, scalar
+from jellybean.documents.units import UnitError, close, shown
+from jellybean.errors import DocumentError, DocumentProblem
+from jellybean_solver.pipeline.schedules import SCHEDULES
+
+TRAINING_FILE = "training.yaml"
+AUTO = "auto"
+_FUNCTION = re.compile(r"[^:\s]+:[A-Za-z_]\w*")
+_TEMPLATE = (
+    "write it; a few lines are enough: `kind: Training`, `model: nets.py:FUNCTION`, `data: nets.py:FUNCTION`, "
+    "`epochs: 5`, `batch: 64`, `optimizer: {name: adam, lr: 0.001}` (docs/training.md)"
+)
+
+
+def _function(text: str) -> str:
+    if not _FUNCTION.fullmatch(text):
+        raise UnitError(f"{shown(text)} names no function", "write FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION")
+    return text
+
+
+def _schedule(text: str) -> str:
+    if text != AUTO and text not in SCHEDULES:
+        hint = close(text, SCHEDULES) or f"there are auto, {', '.join(SCHEDULES)}"
+        raise UnitError(f"no schedule is called {shown(text)}", hint)
+    return text
+
+
+Function = Annotated[str, AfterValidator(_function)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(strict=False, gt=0)]
+NotNegative = Annotated[float, Field(strict=False, ge=0)]
+
+
+class OptimizerSpec(Strict):
+    """How weights move."""
+
+    name: Literal["sgd", "adam", "adamw"]
+    lr: Positive
+    momentum: NotNegative = 0.0
+    weight_decay: NotNegative = 0.0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.momentum and self.name != "sgd":
+            raise UnitError(f"{self.name} has no momentum", "remove it, or take sgd")
+        return self
+
+
+class LrSpec(Strict):
+    """The learning rate over the run, as a share of the optimizer's own."""
+
+    name: Literal["constant", "linear", "cosine"] = Field(description="linear and cosine end at 0.")
+    warmup: NotNegative = Field(default=0.0, description="Epochs in which it rises from 0 to its own.")
+
+
+class CheckpointSpec(Strict):
+    """What is kept of a run, so that it can go on."""
+
+    every: Count = Field(default=1, description="Epochs.")
+    keep: Count = Field(default=2, description="Of the newest.")
+
+
+class ExportSpec(Strict):
+    """The trained model as a variant of the workflow in the same folder."""
+
+    operator: Name
+    variant: Name
+    model: str = Field(description="The ONNX file that is written, in the folder: models/tuned.onnx")
+    opset: int = Field(default=17, ge=13, le=23)
+
+
+class FolderSpec(Strict):
+    """Pictures in folders that are named by their labels: FOLDER/LABEL/*.png."""
+
+    folder: str
+    size: Count = Field(description="Pictures become SIZE x SIZE.")
+    channels: Literal[1, 3] = 3
+    heldout: Annotated[float, Field(strict=False, gt=0, lt=1)] = Field(default=0.2, description="Share to measure on.")
+
+
+class TrainingDocument(Strict):
+    """training.yaml."""
+
+    kind: Literal["Training"]
+    description: str = ""
+    model: Function = Field(description="Gives a torch.nn.Module that maps a batch to scores or values.")
+    data: Function | FolderSpec = Field(
+        description="Gives {train: (inputs, targets), test: (inputs, targets)}, arrays; or a labelled folder."
+    )
+    loss: Literal["cross_entropy", "mse"] | Function = "cross_entropy"
+    epochs: Count
+    batch: Count = Field(description="Samples per update, all replicas counted.")
+    microbatches: Count = Field(default=1, description="Per update and replica.")
+    optimizer: OptimizerSpec
+    lr_schedule: LrSpec = LrSpec(name="constant")
+    devices: Count = Field(default=1, description="Stages are spread over so many processes.")
+    replicas: Count = Field(default=1, description="Pipelines beside each other, each with its part of the batch.")
+    schedule: Annotated[str, AfterValidator(_schedule)] = Field(
+        default=AUTO, description="The fastest that fits and computes what one device would, or one by name."
+    )
+    staleness: bool = Field(default=False, description="Let auto take schedules without a flush, too.")
+    chunks: Count | None = Field(default=None, description="Stages per device, for interleaved.")
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compress: Literal["none", "bfloat16", "float16"] = Field(default="none", description="What crosses between stages.")
+    recompute: bool = Field(default=False, description="Keep inputs only and run forwards twice.")
+    clip: Positive | None = Field(default=None, description="Largest norm of a gradient.")
+    memory_bytes: Size | None = Field(default=None, alias="memory", description="Of a device, for auto.")
+    bandwidth_bytes_per_s: Bandwidth = Field(default=1.25e9, alias="bandwidth", description="Between devices.")
+    timeout_s: Duration = Field(default=600.0, alias="timeout", gt=0, description="Longest silence of a rank.")
+    seed: int = Field(default=0, ge=0)
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    export: ExportSpec | None = None
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        parts = self.microbatches * self.replicas
+        if self.batch < parts:
+            raise UnitError(
+                f"a batch of {self.batch} has less than one sample for each of {parts} micro-batches",
+                "enlarge batch, or take fewer microbatches",
+            )
+        return self
+
+    @property
+    def ranks(self) -> int:
+        """Processes."""
+        return self.devices * self.replicas
+
+
+def load_training(directory: Path, overrides: Sequence[str] = ()) -> TrainingDocument:
+    """DIR/training.yaml, checked, `--set` options applied. DocumentError with every problem."""
+    path = directory / TRAINING_FILE
+    if not path.exists():
+        raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file", _TEMPLATE)])
+    tree = read_file(path)
+    problems = [problem for text in overrides if (problem := _override(tree, text)) is not None]
+    document = check_tree(TrainingDocument, tree).document
+    if problems or tree.problems or document is None:
+        raise DocumentError([*problems, *tree.problems])
+    return document
+
+
+def _override(tree: Tree, text: str) -> DocumentProblem | None:
+    path, equals, value = text.partition("=")
+    parts = path.strip().split(".")
+    if not equals or not all(parts):
+        return DocumentProblem(option_text(text), None, None, "", "there is no path=value", "write --set epochs=3")
+    place: Any = tree.data
+    for part in parts[:-1]:
+        place = place.setdefault(part, {}) if isinstance(place, dict) else None
+    if not isinstance(place, dict):
+        return DocumentProblem(option_text(text), None, None, path, "there is no such place", "see docs/training.md")
+    place[parts[-1]] = scalar(value.strip())
+    return None

@@ -1,0 +1,55 @@
+"""The whole model from all ranks' stages, and how good it is on the test rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from jellybean.training.setup import Material, Run
+
+_ROWS = 512  # at a time
+
+
+def whole_model(run: Run) -> nn.Module | None:
+    """On the first rank the module with all stages' weights and buffers; None on the others."""
+    own: dict[str, torch.Tensor] = {}
+    if run.rank.replica == 0:
+        for (_, pipe), stage in run.held.items():
+            if pipe == 0:
+                own |= {name: value.detach().cpu() for name, value in stage.versions.parameters.items()}
+                own |= {name: value.detach().cpu() for name, value in stage.module.named_buffers()}
+    told: list[Any] | None = [None] * dist.get_world_size() if run.rank.tells else None
+    dist.gather_object(own, told)
+    if told is None:
+        return None
+    module = run.material.module
+    places = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    with torch.no_grad():
+        for name, value in (item for one in told for item in one.items()):
+            places[name].copy_(value)
+    return module
+
+
+def accuracy_of(module: nn.Module, material: Material) -> tuple[float | None, float]:
+    """Percent of the test rows whose largest score is their class (None where targets are no classes), and the loss."""
+    with torch.no_grad():
+        module.eval()
+        found = _measured(module, material)
+        module.train()
+    return found
+
+
+def _measured(module: nn.Module, material: Material) -> tuple[float | None, float]:
+    device = next((value.device for value in module.parameters()), torch.device("cpu"))
+    right, total_loss, classes = 0, 0.0, not material.data.test[1].is_floating_point()
+    rows = len(material.data.test[0])
+    for first in range(0, rows, _ROWS):
+        inputs, targets = (side[first : first + _ROWS].to(device) for side in material.data.test)
+        outputs = module(inputs)
+        total_loss += float(material.loss(outputs, targets)) * len(inputs)
+        if classes:
+            right += int((outputs.argmax(1) == targets).sum())
+    return (100.0 * right / rows if classes else None), total_loss / rows

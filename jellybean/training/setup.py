@@ -1,0 +1,140 @@
+"""Puts a run together on one rank: model, cuts, schedule, stages, transport, updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from jellybean.training.choose import Choice, choose
+from jellybean.training.cut import CutModule, cut_module, trace
+from jellybean.training.data import Cutter, Data, Loss, load_data, load_loss, load_model
+from jellybean.training.document import OptimizerSpec, TrainingDocument
+from jellybean.training.errors import TrainingError
+from jellybean.training.interpreter import Interpreter, peers_of
+from jellybean.training.ranks import Rank
+from jellybean.training.stage import Settings, Stage
+from jellybean.training.sums import make_groups
+from jellybean.training.transport import Transport
+from jellybean.training.updates import Updates, refuse_ties
+from jellybean_solver.pipeline.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the document names."""
+
+    module: nn.Module
+    data: Data
+    loss: Loss
+
+    def example(self, document: TrainingDocument) -> tuple[torch.Tensor, ...]:
+        """A micro-batch; of two samples at least, so that no tracer takes the size for a constant."""
+        size = max(2, document.batch // (document.microbatches * document.replicas))
+        return (self.data.train[0][:size],)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One rank's part of a run."""
+
+    rank: Rank
+    material: Material
+    choice: Choice
+    schedule: Schedule
+    cutter: Cutter
+    held: dict[tuple[int, int], Stage]
+    updates: Updates
+    transport: Transport
+    interpreter: Interpreter
+    copies: dict[int, dist.ProcessGroup | None]
+
+
+def load_material(document: TrainingDocument, directory: Path) -> Material:
+    """Model, data and loss, tried on one micro-batch. TrainingError when they do not go together."""
+    found = Material(load_model(document, directory), load_data(document, directory), load_loss(document, directory))
+    inputs = found.example(document)
+    kept = {name: value.clone() for name, value in found.module.state_dict().items()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            told = found.loss(found.module(*inputs), found.data.train[1][: len(inputs[0])])
+    except Exception as error:  # whatever people's own code raises
+        raise TrainingError(
+            f"{document.model} cannot be run on {document.data} with the loss {document.loss}: {error}"
+        ) from error
+    found.module.load_state_dict(kept)
+    if not isinstance(told, torch.Tensor) or told.numel() != 1:
+        raise TrainingError(f"the loss {document.loss} gave no single number; it must be a mean over samples")
+    return found
+
+
+def set_up(document: TrainingDocument, directory: Path, rank: Rank) -> Run:
+    """All ranks call this together. The first one profiles and chooses; the others do as it says."""
+    material = load_material(document, directory)
+    inputs = material.example(document)
+    traced = trace(material.module, inputs)
+    told: list[Choice | None] = [choose(traced, inputs, document) if rank.tells else None]
+    dist.broadcast_object_list(told, src=0)
+    choice = told[0]
+    if choice is None:
+        raise TrainingError("rank 0 told no choice of a schedule")
+    cut = cut_module(traced, choice.stage_of, inputs)
+    cutter = Cutter(
+        len(material.data.train[0]),
+        document.batch,
+        document.microbatches,
+        document.replicas,
+        document.seed,
+        choice.period,
+    )
+    if cutter.run < 1:
+        raise TrainingError(
+            f"{cutter.samples} samples are too few for one update of {choice.name} (micro-batches of {cutter.size})"
+        )
+    schedule = choice.schedule(document.devices, cutter.run)
+    refuse_ties(schedule, cut.tied)
+    groups = make_groups(schedule, document.replicas, cut.tied)
+    headers = dist.new_group(backend="gloo")
+    held = _held(document, schedule, cut, material.loss, rank)
+    updates = Updates(
+        held,
+        optimizers(document.optimizer),
+        groups,
+        flushes=schedule.flushes,
+        tied=cut.tied,
+        clip=document.clip,
+        counts=rank.replica == 0,
+    )
+    transport = Transport(
+        peers_of(schedule, rank.place, rank.first), rank.device, compress=document.compress, headers=headers
+    )
+    interpreter = Interpreter(schedule, held, transport, updates, device=rank.place, first_rank=rank.first)
+    return Run(rank, material, choice, schedule, cutter, held, updates, transport, interpreter, dict(groups.copies))
+
+
+def _held(
+    document: TrainingDocument, schedule: Schedule, cut: CutModule, loss: Loss, rank: Rank
+) -> dict[tuple[int, int], Stage]:
+    precision = torch.bfloat16 if document.precision == "bfloat16" else None
+    settings = Settings(precision, document.recompute)
+    return {
+        (number, pipe): Stage(
+            cut.stages[number].to(rank.device), settings, loss if number == schedule.stages - 1 else None
+        )
+        for pipe, places in enumerate(schedule.device_of)
+        for number, device in enumerate(places)
+        if device == rank.place
+    }
+
+
+def optimizers(spec: OptimizerSpec) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
+    """Makes the document's optimizer."""
+    more: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay}
+    if spec.name == "sgd":
+        return lambda own: torch.optim.SGD(own, momentum=spec.momentum, **more)
+    return lambda own: (torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW)(own, **more)

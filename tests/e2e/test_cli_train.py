@@ -1,0 +1,116 @@
+"""`jellybean train`: one process, many by torchrun, going on, on other schedules, after kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+pytest.importorskip("sklearn", reason="its digits are the data")
+
+from jellybean.cli import run  # noqa: E402
+from jellybean_solver.pipeline.schedules import SCHEDULES  # noqa: E402
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline"
+QUICK = ("lr_schedule.name=constant", "lr_schedule.warmup=0", "batch=240", "optimizer.lr=0.005")
+
+
+@pytest.fixture
+def project(tmp_path):
+    torch.set_num_threads(1)
+    shutil.copytree(EXAMPLE, tmp_path / "project", ignore=shutil.ignore_patterns("training", "__pycache__"))
+    return tmp_path / "project"
+
+
+def _command(project: Path, *values: str) -> list[str]:
+    options = [part for value in (*QUICK, *values) for part in ("--set", value)]
+    return ["-m", "jellybean", "train", str(project), "--json", *options]
+
+
+def _train(project: Path, *values: str) -> dict[str, Any]:
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    done = subprocess.run(
+        [sys.executable, *_command(project, *values)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return {**found, "said": done.stderr}
+
+
+def _losses(*runs: dict[str, Any]) -> list[float]:
+    return [loss for run in runs for epoch in run["epochs"] for loss in epoch["losses"]]
+
+
+def _train_here(capsys: pytest.CaptureFixture[str], project: Path, *values: str) -> dict[str, Any]:
+    """In this process, which has torch already."""
+    assert run(_command(project, *values)[2:]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_going_on_with_another_schedule_gives_the_same_losses(project, capsys):
+    """An epoch on one process, then one by 1F1B on two: as two epochs on one."""
+    whole = _train_here(capsys, project, "epochs=2")
+    shutil.rmtree(project / "training")
+    begun = _train_here(capsys, project, "epochs=1")
+    ended = _train(project, "epochs=2", "devices=2", "schedule=1f1b")
+    assert ended["schedule"] == "1f1b"
+    assert "going on from" in ended["said"]
+    assert _losses(begun, ended) == pytest.approx(_losses(whole), rel=1e-4)
+    assert ended["epochs"][-1]["accuracy"] == pytest.approx(whole["epochs"][-1]["accuracy"], abs=1.0)
+    assert list((project / "training" / "logs").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_killed_in_the_middle_of_a_save(project):
+    """Twenty times a rank is killed while a checkpoint is being written; the losses are those of an undisturbed run."""
+    wanted = ("epochs=24", "devices=2", "schedule=1f1b", "batch=480")
+    undisturbed = _train(project, *wanted)
+    shutil.rmtree(project / "training")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    options = ["--max-restarts=30", "--monitor-interval=0.1"]
+    with subprocess.Popen(
+        [*launcher, *options, *_command(project, *wanted)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={"OMP_NUM_THREADS": "1", **os.environ},
+    ) as launched:
+        kills, folder = 0, project / "training" / "checkpoints"
+        while launched.poll() is None and kills < 20:
+            if any(folder.glob(".step-*.partial")) if folder.exists() else False:
+                ranks = [one for one in psutil.Process(launched.pid).children() if one.is_running()]
+                if len(ranks) == 2:
+                    os.kill(ranks[kills % 2].pid, signal.SIGKILL)
+                    kills += 1
+                    while ranks[(kills - 1) % 2].is_running() and launched.poll() is None:
+                        time.sleep(0.01)
+            time.sleep(0.0005)
+        launched.communicate(timeout=900)
+    assert kills == 20
+    assert launched.returncode == 0
+    lines = (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()
+    by_number = {epoch["number"]: epoch["losses"] for epoch in map(json.loads, lines)}
+    for epoch in undisturbed["epochs"]:
+        if epoch["number"] in by_number:  # told after the checkpoint, so an epoch may have been killed before that
+            assert by_number[epoch["number"]] == pytest.approx(epoch["losses"], rel=1e-6)
+    assert 24 in by_number
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("model", ["transformer", "conv"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_trains_to_a_stated_accuracy(project, schedule, model):
+    found = _train(project, f"model=nets.py:{model}", "batch=64", "epochs=12", "devices=2", f"schedule={schedule}")
+    assert found["epochs"][-1]["accuracy"] >= 95.0

@@ -1,0 +1,67 @@
+"""Checkpoints: whole or not there; what is torn is refused and the one before is used."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.training.checkpoint import clear_partial, finish, load_newest, rank_file, write_part  # noqa: E402
+from jellybean.training.errors import TrainingError  # noqa: E402
+
+
+def _kept(folder, step, keep=5):
+    hashes = {rank: write_part(folder, step, rank, {f"weight/{rank}": torch.full((9,), step)}) for rank in range(2)}
+    return finish(folder, step, hashes, {"epochs": step}, keep)
+
+
+def test_the_newest_of_all_ranks(tmp_path):
+    for step in (1, 2, 10):
+        _kept(tmp_path, step, keep=2)
+    found = load_newest(tmp_path)
+    assert sorted(found.tensors) == ["weight/0", "weight/1"]
+    assert float(found.tensors["weight/1"][0]) == 10
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-2"]
+
+
+def test_none(tmp_path):
+    assert load_newest(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize("damage", ["torn", "changed", "gone", "manifest"])
+def test_broken_ones_are_passed_over(tmp_path, damage):
+    _kept(tmp_path, 1)
+    path = _kept(tmp_path, 2) / ("manifest.json" if damage == "manifest" else rank_file(1))
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(whole[: len(whole) // 2] if damage != "changed" else whole[:-1] + b"x")
+    found = load_newest(tmp_path)
+    assert found.told["epochs"] == 1
+    assert "step-2 is not used" in found.skipped[0]
+    (tmp_path / "step-1" / "manifest.json").unlink()
+    with pytest.raises(TrainingError, match="--fresh"):
+        load_newest(tmp_path)
+
+
+def test_half_written_ones_do_not_count(tmp_path):
+    write_part(tmp_path, 3, 0, {"weight/a": torch.zeros(3)})
+    assert load_newest(tmp_path) is None
+    clear_partial(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_room_is_said_and_the_one_before_stays(tmp_path):
+    """A file size limit stands for a full disk: both are an OSError in the middle of a write."""
+    _kept(tmp_path, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(TrainingError, match="step 2 cannot be written"):
+            write_part(tmp_path, 2, 0, {"weight/a": torch.zeros(1 << 16)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert load_newest(tmp_path).told["epochs"] == 1
