@@ -13,6 +13,7 @@ from jellybean.cli.app import Json, app, example, page, picture
 from jellybean.cli.console import out, print_json, say, warn
 from jellybean.errors import InfeasibleError
 from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.collectives import COLLECTIVES
 from jellybean_solver.pipeline.device_limit import LIMITED, DeviceLimit
 from jellybean_solver.pipeline.partition import OBJECTIVES, Level, NothingFitsError, partition, partition_line
 from jellybean_solver.pipeline.schedule import Schedule
@@ -97,8 +98,10 @@ def profile_command(
         "jellybean pipeline plan resnet50.txt --workers 4 --bandwidth 1e9",
         "jellybean pipeline plan resnet50.txt --workers 4,4 --bandwidth 4e9,2.7e9 --json",
         "jellybean pipeline plan vgg16.txt --workers 16 --bandwidth 1e9 --objective pipedream-paper",
+        "jellybean pipeline plan vgg16.txt --workers 8 --bandwidth 1e10 --all-reduce ring",
         "jellybean pipeline plan vgg16.txt --workers 4 --memory 12e9 --schedule pipedream-2bw --states 2",
         "jellybean pipeline plan vgg16.txt --workers 8,2 --bandwidth 1e10,1e9 --objective dapple --microbatches 16",
+        "jellybean pipeline plan inception.txt --workers 2 --bandwidth 1e10 --objective branches",
         "jellybean pipeline plan vgg16.txt --speeds 0.05,0.2,1 --bandwidth 2e6,1e8 --objective latency",
     ),
 )
@@ -127,6 +130,14 @@ def plan_command(
     states: Annotated[
         float, typer.Option(min=0, help="Optimizer's bytes per byte of parameters, for --memory: momentum 1, Adam 2.")
     ] = 0.0,
+    all_reduce: Annotated[
+        str | None,
+        typer.Option(
+            "--all-reduce",
+            metavar="NAME",
+            help=f"How replicas sum gradients: {', '.join(COLLECTIVES)}; or PipeDream's.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Cut a model into pipeline stages, replicated where it pays: the fastest there is, or how far it may be off."""
@@ -137,11 +148,15 @@ def plan_command(
     links = _numbers("--bandwidth", bandwidth)
     try:
         if speeds is not None:
+            if memory is not None or all_reduce is not None:
+                raise typer.BadParameter("--memory and --all-reduce go with --workers, not with --speeds")
             found = partition_line(graph, _numbers("--speeds", speeds), links, objective=objective)
         else:
             limit = DeviceLimit(memory, schedule, microbatches, states) if memory is not None else None
             levels = _levels(_numbers("--workers", workers), links)
-            found = partition(graph, levels, objective=objective, limit=limit, microbatches=microbatches)
+            found = partition(
+                graph, levels, objective=objective, limit=limit, microbatches=microbatches, all_reduce=all_reduce
+            )
     except NothingFitsError as error:
         raise InfeasibleError((str(error),)) from error
     except SolverError as error:

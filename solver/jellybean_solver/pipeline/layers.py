@@ -10,6 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from jellybean_solver.errors import SolverError
 
 MOST_CUTS = 4000  # beyond, only the cuts of one topological order are looked at
+MOST_NARROWED = 40_000  # likewise, where few of them are looked at in pairs
 
 
 @dataclass(frozen=True, slots=True)

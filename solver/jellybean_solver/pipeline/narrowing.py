@@ -17,6 +17,7 @@ from jellybean_solver.pipeline.stages import Level
 
 FEW = (120, 360)  # cuts of the first partitions, one after the other
 MOST_SPANS = 1800  # cuts that are looked at in pairs
+MOST_PAIRS = 1e9  # of cuts, for every number of workers before and between them
 
 Solve = Callable[[Spans, float], float]  # cuts, a time that is known to be reached -> best time
 
@@ -55,9 +56,22 @@ def narrowed(
         outlines = Outlines(graph, cuts)
         known_s = min(known_s, solve(Spans(graph, spread(outlines, few)), known_s))
         cuts = _worthwhile(outlines, levels, known_s)
-    if len(cuts) <= MOST_SPANS:
+    outlines = Outlines(graph, cuts)
+    too_many = max(len(cuts) / MOST_SPANS, math.sqrt(_pairs(outlines, levels, known_s) / MOST_PAIRS))
+    if too_many <= 1:
         return Spans(graph, cuts), known_s, True
-    return Spans(graph, spread(Outlines(graph, cuts), MOST_SPANS)), known_s, False
+    return Spans(graph, spread(outlines, int(len(cuts) / too_many))), known_s, False
+
+
+def _pairs(outlines: Outlines, levels: Sequence[Level], known_s: float) -> float:
+    """Pairs of cuts at the top, each with every number of groups that may be before, between and behind them."""
+    count, size = levels[-1].count, math.prod(level.count for level in levels[:-1])
+    groups = np.arange(count + 1)[:, None] * size * known_s * (1 + 1e-9)
+    behind_s = outlines.work_s - outlines.done_s
+    if math.isinf(known_s):
+        return len(behind_s) ** 2 * count * (count + 1) / 4
+    fits = ((behind_s <= groups) & (outlines.done_s <= groups[::-1])).sum(axis=1).astype(float)
+    return float(sum(fits[used] * fits[:used].sum() for used in range(1, count + 1))) / 2
 
 
 def _worthwhile(outlines: Outlines, levels: Sequence[Level], known_s: float) -> list[int]:

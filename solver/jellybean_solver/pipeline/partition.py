@@ -8,9 +8,17 @@ from collections.abc import Sequence
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.iteration import least_iteration
-from jellybean_solver.pipeline.layers import MOST_CUTS, LayerGraph, cuts
+from jellybean_solver.pipeline.layers import MOST_CUTS, MOST_NARROWED, LayerGraph, cuts
 from jellybean_solver.pipeline.narrowing import narrowed
-from jellybean_solver.pipeline.slowest import LeastMemory, SlowestStage, StageCost, paper_cost, summed_cost
+from jellybean_solver.pipeline.placement import place, placed_stages
+from jellybean_solver.pipeline.slowest import (
+    LeastMemory,
+    SlowestStage,
+    StageCost,
+    paper_cost,
+    summed_by,
+    summed_cost,
+)
 from jellybean_solver.pipeline.spans import Spans
 from jellybean_solver.pipeline.stages import Level, Partition, Stage
 from jellybean_solver.pipeline.straight import Straight
@@ -29,10 +37,11 @@ __all__ = [
 ]
 
 STAGE_COSTS: dict[str, StageCost] = {"slowest-stage": summed_cost, "pipedream-paper": paper_cost}
+SUMMED = ("slowest-stage", "alpa")  # by which gradients may be summed in another way
 LIMITED = (*STAGE_COSTS, "alpa")  # by which devices' memory may be limited
 ITERATIONS = ("dapple", "alpa")  # of a number of micro-batches
 STRAIGHT = ("slowest-stage", "latency")  # over unlike devices
-OBJECTIVES = (*STAGE_COSTS, *ITERATIONS, "balance", "latency")
+OBJECTIVES = (*STAGE_COSTS, *ITERATIONS, "balance", "latency", "branches")
 MOST_WORKERS = 4096
 
 
@@ -47,24 +56,32 @@ def partition(
     objective: str = "slowest-stage",
     limit: DeviceLimit | None = None,
     microbatches: int | None = None,
-    most_cuts: int = MOST_CUTS,
+    all_reduce: str | None = None,
+    most_cuts: int | None = None,
 ) -> Partition:
     """The stages of least time over all workers of `levels` (lowest first), each within `limit`.
 
-    `microbatches` of an iteration, for the objectives that are about one. SolverError for what cannot be asked;
+    `microbatches` of an iteration, for the objectives that are about one. `all_reduce`: the collective by which
+    replicas sum gradients, in place of the objective's own cost. SolverError for what cannot be asked;
     NothingFitsError, with how much would do, where memory is too small.
     """
     _check(graph, levels, objective, limit, microbatches)
+    if all_reduce is not None and objective not in SUMMED:
+        raise SolverError(f"a way to sum gradients goes with {', '.join(SUMMED)}, not with {objective}")
+    cost = STAGE_COSTS.get(objective, summed_cost) if all_reduce is None else summed_by(all_reduce)
+    if objective == "branches":
+        return _placed(graph, levels)
     if objective in STAGE_COSTS:
-        return _slowest(graph, levels, objective, limit, most_cuts)
-    sets, complete = cuts(graph, 0 if objective == "balance" else most_cuts)
+        most = MOST_NARROWED if most_cuts is None else most_cuts
+        return _slowest(graph, levels, objective, cost, limit, most)
+    sets, complete = cuts(graph, 0 if objective == "balance" else MOST_CUTS if most_cuts is None else most_cuts)
     spans = Spans(graph, sets)
     rounds = microbatches or 1
     if objective == "dapple":
         best, stages, looked = least_iteration(graph, sets, levels, rounds)
         complete, sets = complete and looked == len(sets), sets[:looked]
     elif objective == "alpa":
-        best, stages = Submeshes(spans, levels, rounds, limit).solve()
+        best, stages = Submeshes(spans, levels, rounds, limit, cost).solve()
     else:
         best, stages = Straight(spans, *_alike(levels), latency=False, sent=False).solve()
         complete = True
@@ -74,12 +91,23 @@ def partition(
     return Partition(best, bound, stages, len(sets), objective)
 
 
+def _placed(graph: LayerGraph, levels: Sequence[Level]) -> Partition:
+    """Every layer on a device of its own choice."""
+    found = place(graph, levels[0].count, levels[0].bandwidth)
+    stages = placed_stages(graph, found.devices)
+    return Partition(found.seconds, found.bound_s, stages, found.looked_at, "branches")
+
+
 def _slowest(
-    graph: LayerGraph, levels: Sequence[Level], objective: str, limit: DeviceLimit | None, most_cuts: int
+    graph: LayerGraph,
+    levels: Sequence[Level],
+    objective: str,
+    cost: StageCost,
+    limit: DeviceLimit | None,
+    most_cuts: int,
 ) -> Partition:
     """The slowest stage is fastest. All cuts stand behind the answer, though few of them are looked at in pairs."""
     sets, complete = cuts(graph, most_cuts, free_idle=limit is None)
-    cost = STAGE_COSTS[objective]
     spans, known_s, all_of_them = narrowed(
         graph, sets, levels, lambda few, most_s: SlowestStage(few, levels, cost, limit, most_s).solve()[0]
     )
@@ -131,6 +159,8 @@ def _check(
         raise SolverError(f"devices' memory can be limited with {', '.join(LIMITED)}, not with {objective}")
     if not graph.layers:
         raise SolverError("the model has no layers")
+    if objective == "branches" and len(levels) > 1:
+        raise SolverError("branches are placed on alike devices, all linked alike: give one level of workers")
     workers = math.prod(level.count for level in levels)
     if not levels or min(level.count for level in levels) < 1 or workers > MOST_WORKERS:
         raise SolverError(f"{workers} workers: there must be 1 to {MOST_WORKERS}, at least one at each level")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jellybean_solver.pipeline.collectives import collective
 from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.spans import Floats, Spans
 from jellybean_solver.pipeline.stages import Level, Stage
@@ -35,6 +36,18 @@ FIRST_SLACK, SLACKER, MOST_SLACK = 0.02, 8, 20.0  # beyond the time of work spre
 def summed_cost(seconds: Floats, parameter_bytes: Floats, replicas: int, bandwidth: float) -> Floats:
     """Compute, then sum gradients: (T + 4 (m - 1) W / (B m)) / m, the cost model of PipeDream's optimizer."""
     return (seconds + 4.0 * (replicas - 1) * parameter_bytes / (bandwidth * replicas)) / replicas
+
+
+def summed_by(name: str, latency_s: float = 0.0) -> StageCost:
+    """Compute, then sum gradients by the collective of that name."""
+    way = collective(name)
+
+    def cost(seconds: Floats, parameter_bytes: Floats, replicas: int, bandwidth: float) -> Floats:
+        at_once = way.seconds(0.0, replicas, bandwidth, latency_s)
+        per_byte = way.seconds(1.0, replicas, bandwidth)
+        return (seconds + at_once + per_byte * parameter_bytes) / replicas
+
+    return cost
 
 
 def paper_cost(seconds: Floats, parameter_bytes: Floats, replicas: int, bandwidth: float) -> Floats:

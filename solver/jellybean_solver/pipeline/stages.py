@@ -19,7 +19,7 @@ class Stage:
 
     `time_s`: per micro-batch, by the objective's own cost. `inside` is empty at the lowest level. `submesh`: hosts and
     devices of each, where the objective gives a stage one; its replicas are then all of them. `device`: its place in a
-    line of unlike devices.
+    line of unlike devices, or its number where every layer has a device of its own choice.
     """
 
     layers: tuple[int, ...]
@@ -34,7 +34,7 @@ class Stage:
 class Partition:
     """The best partition by an objective, in its seconds: of a micro-batch or of a whole iteration.
 
-    `bound_s`: none is faster; below `objective_s` only where not all cuts were looked at.
+    `bound_s`: none is faster; below `objective_s` only where not all cuts (placements) were looked at.
     """
 
     objective_s: float

@@ -16,7 +16,7 @@ import numpy as np
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.device_limit import DeviceLimit
-from jellybean_solver.pipeline.slowest import summed_cost
+from jellybean_solver.pipeline.slowest import StageCost, summed_cost
 from jellybean_solver.pipeline.spans import Floats, Spans
 from jellybean_solver.pipeline.stages import Level, Stage
 
@@ -51,13 +51,18 @@ class Submeshes:
     """The program for one graph, cluster and number of micro-batches."""
 
     def __init__(
-        self, spans: Spans, levels: Sequence[Level], microbatches: int, limit: DeviceLimit | None = None
+        self,
+        spans: Spans,
+        levels: Sequence[Level],
+        microbatches: int,
+        limit: DeviceLimit | None = None,
+        stage_cost: StageCost = summed_cost,
     ) -> None:
         self.spans, self.microbatches, self.limit = spans, microbatches, limit
         self.meshes = submeshes(levels)
         self.devices = math.prod(level.count for level in levels)
         self.most_stages = min(self.devices, spans.size - 1) if limit is not None else 1
-        times = [summed_cost(spans.both_s, spans.parameters, mesh.size, mesh.bandwidth) for mesh in self.meshes]
+        times = [stage_cost(spans.both_s, spans.parameters, mesh.size, mesh.bandwidth) for mesh in self.meshes]
         self.times = [np.where(spans.outside, np.inf, one) for one in times]
 
     def solve(self) -> tuple[float, tuple[Stage, ...]]:
