@@ -76,10 +76,10 @@ def _pairs(outlines: Outlines, levels: Sequence[Level], known_s: float) -> float
 
 def _worthwhile(outlines: Outlines, levels: Sequence[Level], known_s: float) -> list[int]:
     """Cuts that may be in a partition of no more than that time; the ends always."""
-    if math.isinf(known_s):
+    if not 0 < known_s < math.inf:
         return list(outlines.cuts)
     workers, near_s = math.prod(level.count for level in levels), known_s * (1 + 1e-9)
-    behind = np.ceil((outlines.work_s - outlines.done_s) / max(near_s, 1e-300) - 1e-9)  # workers that are needed there
+    behind = np.ceil((outlines.work_s - outlines.done_s) / near_s - 1e-9)  # workers that are needed there
     before_s = outlines.done_s - 1e-9 * outlines.work_s
     fits = before_s <= (workers - np.maximum(behind, 0.0)) * near_s
     fits &= 2.0 * outlines.crossing <= near_s * max(level.bandwidth * level.count for level in levels) * workers
