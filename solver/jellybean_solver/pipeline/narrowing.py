@@ -66,10 +66,10 @@ def narrowed(
 def _pairs(outlines: Outlines, levels: Sequence[Level], known_s: float) -> float:
     """Pairs of cuts at the top, each with every number of groups that may be before, between and behind them."""
     count, size = levels[-1].count, math.prod(level.count for level in levels[:-1])
+    if math.isinf(known_s):
+        return len(outlines.cuts) ** 2 * count * (count + 1) / 4
     groups = np.arange(count + 1)[:, None] * size * known_s * (1 + 1e-9)
     behind_s = outlines.work_s - outlines.done_s
-    if math.isinf(known_s):
-        return len(behind_s) ** 2 * count * (count + 1) / 4
     fits = ((behind_s <= groups) & (outlines.done_s <= groups[::-1])).sum(axis=1).astype(float)
     return float(sum(fits[used] * fits[:used].sum() for used in range(1, count + 1))) / 2
 
