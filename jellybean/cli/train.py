@@ -67,7 +67,10 @@ def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *
 
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
+    from jellybean.training.checkpoint import save_model
+    from jellybean.training.export import hand_back
     from jellybean.training.logs import Logs, line
+    from jellybean.training.measure import whole_model
     from jellybean.training.ranks import joined
     from jellybean.training.setup import set_up
     from jellybean.training.train import Epoch, folder_of, to_json
@@ -89,9 +92,15 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
                 logs.add(epoch)
 
         epochs = run_epochs(run, document, directory, tell, warn)
-        if logs is None:
+        module = whole_model(run)
+        if logs is None or module is None:
             return
         logs.close()
+        save_model(module, folder_of(directory))
+        exported = None
+        if document.export is not None:
+            exported = hand_back(module, document.export, directory, run.material.data.test[0])
+            say(f"wrote {exported.path}, equal to torch within {exported.apart:.1g}, and its line in workflow.yaml")
     if json:
         print_json(
             {
@@ -100,6 +109,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
                 "predicted_idle": run.choice.bubble,
                 "rejected": run.choice.rejected,
                 "epochs": [to_json(epoch) for epoch in epochs],
+                "exported": None if exported is None else {"model": str(exported.path), "sha256": exported.sha256},
             }
         )
     elif epochs:
@@ -107,3 +117,5 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         out.print(f"trained {len(epochs)} epochs: loss {epochs[-1].loss:.4f}{accuracy}")
     else:
         out.print("nothing is left to do; more epochs: --set epochs=N, anew: --fresh")
+    if exported is not None:
+        say(f"next: jellybean profile {directory}; jellybean plan {directory}")

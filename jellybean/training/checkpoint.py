@@ -82,6 +82,21 @@ def finish(folder: Path, step: int, hashes: Mapping[int, str], told: Mapping[str
     return final
 
 
+def save_model(module: torch.nn.Module, folder: Path) -> Path:
+    """The whole model's weights and buffers as `model.safetensors`; shared weights once for each name."""
+    path = folder / "model.safetensors"
+    partial = path.with_name(f".{path.name}.partial")
+    tensors = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, partial)
+        _sync(partial)
+        partial.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise TrainingError(f"the model cannot be written to {path}: {error}") from error
+    return path
+
+
 def clear_partial(folder: Path) -> None:
     """What killed runs left half written."""
     for path in folder.glob(".step-*.partial"):

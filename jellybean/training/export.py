@@ -1,0 +1,187 @@
+"""Hands a trained model back: as ONNX, checked equal to torch, a variant with its sha256 in workflow.yaml."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from torch import nn
+
+from jellybean.documents.explain import check_tree
+from jellybean.documents.models import WorkflowDocument
+from jellybean.documents.reader import Tree, read_file
+from jellybean.training.document import ExportSpec
+from jellybean.training.errors import TrainingError
+
+WORKFLOW = "workflow.yaml"
+MOST_APART = 1e-4  # of torch's and onnxruntime's outputs, relative to the larger of 1 and the output
+_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Port:
+    """Name, element type and sizes beside the first of an input or output."""
+
+    name: str
+    dtype: int
+    sizes: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written. `apart`: largest difference from torch, relative."""
+
+    path: Path
+    sha256: str
+    apart: float
+
+
+def hand_back(module: nn.Module, spec: ExportSpec, directory: Path, rows: torch.Tensor) -> Exported:
+    """Writes the model file and the variant's line. TrainingError where the workflow has no place for it."""
+    tree = _workflow(directory)
+    variants = tree.data["operators"].get(spec.operator, {}).get("variants")
+    if not isinstance(variants, dict):
+        raise TrainingError(f"{tree.file}: there is no operator {spec.operator} whose variants are a map")
+    models = [one["model"] for name, one in variants.items() if isinstance(one, dict) and name != spec.variant]
+    like = next((directory / model for model in models if (directory / model).is_file()), None)
+    path = directory / spec.model
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        apart = _exported(module, spec, rows, partial, like)
+        digest = hashlib.sha256(partial.read_bytes()).hexdigest()
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _register(directory / WORKFLOW, spec, digest)
+    return Exported(path, digest, apart)
+
+
+def _workflow(directory: Path) -> Tree:
+    tree = read_file(directory / WORKFLOW)
+    if tree.problems or not isinstance(tree.data, dict) or not isinstance(tree.data.get("operators"), dict):
+        told = str(tree.problems[0]) if tree.problems else "it has no operators"
+        raise TrainingError(f"{directory / WORKFLOW} has no place for the trained model: {told}")
+    return tree
+
+
+def _exported(module: nn.Module, spec: ExportSpec, rows: torch.Tensor, path: Path, like: Path | None) -> float:
+    """The file, with the names of the variant beside it; how far its outputs are from torch's."""
+    ports = _ports(like) if like is not None else (Port("input", 0, ()), Port("output", 0, ()))
+    names = [port.name for port in ports]
+    module = module.cpu().eval()
+    rows = rows[:_ROWS].cpu()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the exporter that needs no further package says that it is the old one
+        torch.onnx.export(
+            module,
+            (rows[:2],),
+            str(path),
+            input_names=names[:1],
+            output_names=names[1:],
+            dynamic_axes={name: {0: "n"} for name in names},
+            opset_version=spec.opset,
+            dynamo=False,
+        )
+        expected = module(rows).numpy()
+    module.train()
+    if like is not None:
+        _fits(ports, _ports(path), like)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    found = session.run(None, {names[0]: rows.numpy()})[0]
+    if found.shape != expected.shape:
+        raise TrainingError(f"the exported model gives {found.shape} in place of {expected.shape}")
+    apart = float(np.max(np.abs(found - expected) / np.maximum(1.0, np.abs(expected))))
+    if not apart <= MOST_APART:
+        raise TrainingError(f"the exported model differs from torch by {apart:.2g}; {MOST_APART:g} is allowed")
+    return apart
+
+
+def _ports(path: Path) -> tuple[Port, Port]:
+    """The input and the output of a model that has one of each."""
+    graph = onnx.load(str(path), load_external_data=False).graph
+    constants = {constant.name for constant in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    if len(inputs) != 1 or len(graph.output) != 1:
+        raise TrainingError(f"{path} has {len(inputs)} inputs and {len(graph.output)} outputs; one of each is needed")
+    first, second = (_port(value) for value in (inputs[0], graph.output[0]))
+    return first, second
+
+
+def _port(value: onnx.ValueInfoProto) -> Port:
+    tensor = value.type.tensor_type
+    sizes = tuple(side.dim_value if side.HasField("dim_value") else side.dim_param for side in tensor.shape.dim)
+    return Port(value.name, tensor.elem_type, sizes[1:])
+
+
+def _fits(wanted: tuple[Port, Port], found: tuple[Port, Port], like: Path) -> None:
+    """TrainingError where whoever calls the other variant could not call this one."""
+    for what, one, other in zip(("takes", "gives"), wanted, found, strict=True):
+        if one.dtype != other.dtype or len(one.sizes) != len(other.sizes):
+            kinds = [onnx.TensorProto.DataType.Name(port.dtype).lower() for port in (other, one)]
+            raise TrainingError(
+                f"the trained model {what} {kinds[0]} {list(other.sizes)}, and {like} {kinds[1]} {list(one.sizes)}: "
+                "variants of an operator must take and give the same"
+            )
+
+
+def _register(path: Path, spec: ExportSpec, digest: str) -> None:
+    """One line in the operator's variants; nothing else changes. TrainingError with the line where it cannot be put."""
+    text = path.read_text(encoding="utf-8")
+    entry = f"{spec.variant}: {{model: {spec.model}, sha256: {digest}}}"
+    changed = _with_line(text.splitlines(keepends=True), spec, entry)
+    if changed is not None:
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_text(changed, encoding="utf-8")
+        tree = read_file(partial)
+        document = check_tree(WorkflowDocument, tree).document
+        own = document.operators.get(spec.operator) if document is not None and not tree.problems else None
+        if own is not None and spec.variant in own.variants and own.variants[spec.variant].sha256 == digest:
+            partial.replace(path)
+            return
+        partial.unlink()
+    raise TrainingError(f"{path}: write this under {spec.operator}'s variants by hand: {entry}")
+
+
+def _with_line(lines: list[str], spec: ExportSpec, entry: str) -> str | None:
+    """The text with the variant's line, put after the last one or in place of its own."""
+    operator = _find(lines, 0, len(lines), spec.operator)
+    if operator is None:
+        return None
+    variants = _find(lines, operator + 1, _end(lines, operator), "variants")
+    if variants is None or re.search(r"variants:\s*[^#\s]", lines[variants]):
+        return None
+    end = _end(lines, variants)
+    own = _find(lines, variants + 1, end, spec.variant)
+    first = next((line for line in lines[variants + 1 : end] if line.strip() and not line.lstrip().startswith("#")), "")
+    line = " " * _indent(first) + entry + "\n"
+    begin, stop = (own, _end(lines, own)) if own is not None else (end, end)
+    return "".join([*lines[:begin], line, *lines[stop:]])
+
+
+def _find(lines: list[str], begin: int, end: int, key: str) -> int | None:
+    pattern = re.compile(rf"\s*{re.escape(key)}:(\s|$)")
+    return next((number for number in range(begin, end) if pattern.match(lines[number])), None)
+
+
+def _end(lines: list[str], number: int) -> int:
+    """The first line after a key's block; empty lines and comments before it are not in the block."""
+    own, last = _indent(lines[number]), number
+    for place in range(number + 1, len(lines)):
+        if not lines[place].strip() or lines[place].lstrip().startswith("#"):
+            continue
+        if _indent(lines[place]) <= own:
+            break
+        last = place
+    return last + 1
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))

@@ -1,0 +1,89 @@
+"""A trained model handed back: equal to torch, one more line in workflow.yaml, refused where it does not fit."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.documents.reader import read_file  # noqa: E402
+from jellybean.training.document import ExportSpec  # noqa: E402
+from jellybean.training.errors import TrainingError  # noqa: E402
+from jellybean.training.export import hand_back  # noqa: E402
+
+WORKFLOW = """\
+# what stays as it is
+kind: Workflow
+name: little
+sources:
+  picture: {tier: edge, rate: 10/s, message: 1.5 KiB}
+operators:
+  other:
+    inputs: [picture]
+    variants:
+      one: {model: models/one.onnx}   # of another operator
+  shape:          # looks
+    inputs: [picture]
+    variants:
+      small: {model: models/small.onnx}
+
+# the end
+slo: {accuracy: 50}
+"""
+SPEC = ExportSpec(operator="shape", variant="tuned", model="models/tuned.onnx")
+
+
+def _net(width: int = 4) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(width, 3), torch.nn.Dropout(0.5), torch.nn.Tanh())
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "models").mkdir()
+    with pytest.warns(DeprecationWarning):
+        torch.onnx.export(
+            _net(),
+            (torch.zeros(2, 4),),
+            str(tmp_path / "models/small.onnx"),
+            input_names=["crops"],
+            output_names=["scores"],
+            dynamic_axes={"crops": {0: "n"}, "scores": {0: "n"}},
+            dynamo=False,
+        )
+    (tmp_path / "workflow.yaml").write_text(WORKFLOW)
+    return tmp_path
+
+
+def test_one_more_variant(project):
+    first = hand_back(_net(), SPEC, project, torch.randn(9, 4))
+    assert first.apart <= 1e-4
+    line = f"      tuned: {{model: models/tuned.onnx, sha256: {first.sha256}}}\n"
+    small = "      small: {model: models/small.onnx}\n"
+    assert (project / "workflow.yaml").read_text() == WORKFLOW.replace(small, small + line)
+    assert hashlib.sha256((project / "models/tuned.onnx").read_bytes()).hexdigest() == first.sha256
+    again = hand_back(_net(), SPEC, project, torch.randn(9, 4))
+    assert again.sha256 != first.sha256
+    variants = read_file(project / "workflow.yaml").data["operators"]["shape"]["variants"]
+    assert variants["tuned"]["sha256"] == again.sha256
+    assert list(variants) == ["small", "tuned"]
+    assert not list(project.rglob(".*"))
+
+
+def test_another_shape_is_refused(project):
+    with pytest.raises(TrainingError, match="takes double"):
+        hand_back(_net().double(), SPEC, project, torch.randn(9, 4, dtype=torch.float64))
+    assert (project / "workflow.yaml").read_text() == WORKFLOW
+    assert not (project / "models/tuned.onnx").exists()
+
+
+def test_a_line_that_cannot_be_put_is_told(project):
+    inline = "variants: {small: {model: models/small.onnx}}\n"
+    text = WORKFLOW.replace("variants:\n      small: {model: models/small.onnx}\n", inline)
+    (project / "workflow.yaml").write_text(text)
+    with pytest.raises(TrainingError, match=r"by hand: tuned: \{model: models/tuned.onnx, sha256: "):
+        hand_back(_net(), SPEC, project, torch.randn(9, 4))
+    assert (project / "workflow.yaml").read_text() == text
+    with pytest.raises(TrainingError, match="no operator nothing"):
+        hand_back(_net(), SPEC.model_copy(update={"operator": "nothing"}), project, torch.randn(9, 4))
