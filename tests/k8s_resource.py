@@ -14,10 +14,10 @@ def model(name: str) -> dict[str, str]:
 
 
 def resource(name: str = "digits", *, count: int = 2, **spec: Any) -> dict[str, Any]:
-    """`count`: of boxes at the edge."""
+    """`count`: of boxes at the edge. What is None in `spec` is left out."""
     latency = {"box": {"1": {"mean": "40 ms"}}, "big": {"1": {"mean": "4 ms"}}}
     slow = {"box": {"1": {"mean": "200 ms"}}, "big": {"1": {"mean": "20 ms"}}}
-    return {
+    found: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": name},
@@ -48,6 +48,7 @@ def resource(name: str = "digits", *, count: int = 2, **spec: Any) -> dict[str, 
                 "pools": {"box": {"one_per_node": False}},
             },
             "replan": {"debounce": "0 s"},
-            **spec,
         },
     }
+    wanted = {**found["spec"], **spec}
+    return found | {"spec": {key: value for key, value in wanted.items() if value is not None}}

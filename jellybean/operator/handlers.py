@@ -97,7 +97,8 @@ def registry_for(cluster_of: Callable[[str], Cluster], *, look_s: float = LOOK_S
 def connection(cluster: Cluster) -> kopf.ConnectionInfo:
     """How the client of `cluster` talks to its API server, for kopf's own."""
     found = cluster.api.configuration
-    scheme, _, token = (found.get_api_key_with_prefix("authorization") or "").rpartition(" ")
+    header = found.auth_settings().get("BearerToken", {}).get("value") or ""  # renewed where it is about to end
+    scheme, _, token = header.rpartition(" ")
     return kopf.ConnectionInfo(
         server=found.host,
         ca_path=found.ssl_ca_cert,
@@ -106,6 +107,7 @@ def connection(cluster: Cluster) -> kopf.ConnectionInfo:
         private_key_path=found.key_file,
         scheme=scheme or None,
         token=token or None,
+        proxy_url=found.proxy,
     )
 
 

@@ -8,12 +8,15 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from jellybean.errors import JellyBeanError
 from jellybean.operator.resource import resource_definition
+from jellybean_k8s.cluster import connect
 from jellybean_k8s.crd import KIND, READY
 from tests.k8s_resource import resource
 from tests.k8s_target import REAL, Target, define
@@ -67,6 +70,24 @@ def delete(target: Target) -> None:
 def leads(target: Target) -> Any:
     lease = target.cluster.get("Lease", "jellybean-operator") or {}
     return (lease.get("spec") or {}).get("holderIdentity")
+
+
+@pytest.mark.parametrize(
+    "user", [{"token": "secret"}, {"client-certificate-data": "YQ==", "client-key-data": "Yg=="}, {}]
+)
+def test_kopf_talks_to_the_cluster_as_we_do(user: dict[str, str], tmp_path: Path) -> None:
+    from jellybean.operator.handlers import connection
+
+    there = {"server": "https://cluster.example:6443", "insecure-skip-tls-verify": True}
+    context = {"cluster": "c", "user": "u", "namespace": "shop"}
+    config = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
+    config |= {"clusters": [{"name": "c", "cluster": there}], "users": [{"name": "u", "user": user}]}
+    (tmp_path / "config").write_text(yaml.safe_dump(config | {"contexts": [{"name": "x", "context": context}]}))
+    found = connection(connect(tmp_path / "config", None, None))
+    assert (found.server, found.insecure) == ("https://cluster.example:6443", True)
+    assert (found.scheme, found.token) == (("Bearer", "secret") if "token" in user else (None, None))
+    certified = "client-key-data" in user
+    assert (found.private_key_path is not None) == (found.certificate_path is not None) == certified
 
 
 def test_a_resource_comes_and_goes_and_operators_follow_each_other(target: Target) -> None:
