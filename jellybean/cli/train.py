@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -27,18 +28,28 @@ RESTARTS = 3
         "jellybean train my-digits",
         "jellybean train my-digits --set devices=2 --set schedule=1f1b",
         "torchrun --nproc-per-node 4 -m jellybean train my-digits --set devices=4",
+        "jellybean train my-digits --render --image registry.example/train:1 --claim projects --pods 2",
     )
 )
 def train(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with training.yaml.")],
     overrides: Overrides = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; checkpoints that are there are deleted.")] = False,
+    render: Annotated[bool, typer.Option("--render", help="Print the Kubernetes objects of the run, no more.")] = False,
+    image: Annotated[str, typer.Option(metavar="IMAGE", help="With --render: has jellybean-serving[train].")] = "",
+    claim: Annotated[str, typer.Option(metavar="NAME", help="With --render: the volume claim that DIR is in.")] = "",
+    folder: Annotated[str, typer.Option(metavar="PATH", help="With --render: where DIR is in the claim.")] = "",
+    pods: Annotated[int, typer.Option(min=1, help="With --render: pods that the processes are spread over.")] = 1,
+    gpu: Annotated[str, typer.Option(metavar="VENDOR", help="With --render: nvidia, amd, intel or a resource.")] = "",
     json: Json = False,
 ) -> None:
     """Train a model as training.yaml says; goes on from the newest checkpoint. Starts its own processes."""
     from jellybean.training.document import load_training
 
     document = load_training(directory, overrides or ())
+    if render:
+        _render(document, directory, tuple(overrides or ()), (image, claim, folder, pods, gpu))
+        return
     missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
     if missing:
         raise JellyBeanError(f"{' and '.join(missing)} not installed: pip install 'jellybean-serving[train]'")
@@ -53,6 +64,28 @@ def train(
             load_material(document, directory)  # people's own mistakes are told once, before anything is started
             raise typer.Exit(_launch(document, directory, overrides or [], json=json))
     _train(document, directory, json=json)
+
+
+def _render(
+    document: TrainingDocument, directory: Path, overrides: tuple[str, ...], where: tuple[str, str, str, int, str]
+) -> None:
+    from jellybean_k8s.training import TrainingJob, training_objects
+    from jellybean_k8s.yaml_text import documents
+
+    image, claim, folder, pods, gpu = where
+    if not image or not claim:
+        raise typer.BadParameter("--render needs --image and --claim: what pods run, and the volume that DIR is in")
+    if document.ranks % pods:
+        raise typer.BadParameter(f"--pods {pods} do not divide {document.ranks} processes (devices x replicas)")
+    version = importlib.metadata.version("jellybean-serving")
+    job = TrainingJob(
+        *(directory.resolve().name, image, claim, pods, document.ranks // pods, version),
+        folder=folder,
+        gpu=gpu or None,
+        memory_bytes=document.memory_bytes or 2.0 * 2**30,
+        overrides=overrides,
+    )
+    print(documents(training_objects(job)), end="")
 
 
 def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *, json: bool) -> int:
