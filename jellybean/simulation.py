@@ -267,7 +267,7 @@ def brains(plan: Plan) -> Mapping[str, Brain]:
     tiers = {worker.name: worker.tier for worker in plan.workers}
     routes = SiteRoutes([route.workers for route in plan.routes], tiers, Sites(plan.sites))
     return {
-        name: Brain(name, wiring, routes, _batches(plan, worker.pool))
+        name: Brain(name, wiring, routes, _batches(plan, worker.pool), delays=_delays(plan, worker.pool))
         for worker in plan.workers
         for site in range(plan.sites.get(worker.tier, 1))
         for name in [worker_at(plan.sites, worker.tier, worker.name, site)]
@@ -276,6 +276,11 @@ def brains(plan: Plan) -> Mapping[str, Brain]:
 
 def _batches(plan: Plan, pool: str) -> Mapping[str, int]:
     return {operator.name: operator.batch[pool] for operator in plan.operators if pool in operator.batch}
+
+
+def _delays(plan: Plan, pool: str) -> Mapping[str, float]:
+    batched = [operator for operator in plan.operators if operator.batch.get(pool, 1) > 1]
+    return {operator.name: operator.batch_delay_s for operator in batched if operator.batch_delay_s}
 
 
 def _wiring(inputs: tuple[Edge, ...], name: str, edges: list[Edge]) -> OperatorWiring:

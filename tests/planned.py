@@ -19,6 +19,7 @@ def planned_operator(
     model: ModelRef | None = None,
     *,
     batch: int = 1,
+    batch_delay_s: float = 0.0,
 ) -> PlannedOperator:
     """`service`: pool -> what a run takes there, be it of one request or of `batch`."""
     return PlannedOperator(
@@ -31,4 +32,5 @@ def planned_operator(
         message_bytes or {},
         memory_bytes or {},
         model,
+        batch_delay_s=batch_delay_s,
     )

@@ -2,8 +2,9 @@
 
 It joins the inputs of a request, waits for the children of a fan-out, keeps a first-come-first-served queue and runs
 one thing at a time. When it is free it takes the first that waits and with it, up to the operator's batch size, what
-else waits for the same operator; it never waits for more. A batch that fails runs again one by one, so that only the
-requests that are to blame fail. The agent drives it with gRPC and onnxruntime; the simulator drives it in virtual time.
+else waits for the same operator; it waits for more only where the operator has a delay, and never beyond it. A batch
+that fails runs again one by one, so that only the requests that are to blame fail. The agent drives it with gRPC and
+onnxruntime; the simulator drives it in virtual time.
 
 Time comes in with events: a request whose time is up by `now` is dropped before it takes a run; without deadlines `now`
 changes nothing.
@@ -34,6 +35,7 @@ from jellybean_agent.messages import (
     Routes,
     Run,
     Send,
+    Wait,
 )
 
 EdgeKind = Literal["each", "fan_out", "gather"]
@@ -79,10 +81,11 @@ class _Running:
 
 
 class Brain:
-    """State machine of one worker. Invariant: at most one Run is outstanding, and one is while any items are queued.
+    """State machine of one worker. Invariant: at most one Run is outstanding, and one is while any items are due.
 
-    `batches`: operator -> most items per run; 1 where it is left out. `most`: requests in hand; beyond it the oldest
-    fails, so that inputs whose others never come cannot fill a worker.
+    `delays`: operator -> how long the first of its items may wait for others; an item is due then, or when a batch is
+    full; where it is left out, at once. `batches`: operator -> most items per run; 1 where it is left out. `most`:
+    requests in hand; beyond it the oldest fails, so that inputs whose others never come cannot fill a worker.
     """
 
     def __init__(
@@ -92,8 +95,13 @@ class Brain:
         routes: Routes,
         batches: Mapping[str, int] | None = None,
         most: int | None = None,
+        delays: Mapping[str, float] | None = None,
     ) -> None:
         self._most = most
+        self._delays = delays or {}
+        self._now = 0.0  # of the last event
+        self._since: dict[int, float] = {}  # item of an operator with a delay -> when it became ready
+        self._wait: float | None = None  # what was asked for last, and did not come yet
         self._worker = worker
         self._wiring = wiring
         self._routes = routes
@@ -127,6 +135,7 @@ class Brain:
 
     def received(self, message: Message, now: float = 0.0) -> Sequence[Instruction]:
         """A message for one of this worker's operators has come."""
+        self._now = now
         out: list[Instruction] = []
         refusal = self._refusal(message)
         if refusal is None:
@@ -168,6 +177,7 @@ class Brain:
         """
         if self._running is None or self._running.run.run != run:
             return ()
+        self._now = now
         done = self._running
         out: list[Instruction] = []
         messages = [
@@ -188,6 +198,7 @@ class Brain:
         """The outstanding run failed: with one item its whole request does, several run again one by one."""
         if self._running is None or self._running.run.run != run:
             return ()
+        self._now = now
         done = self._running
         out: list[Instruction] = []
         operator = done.run.operator
@@ -198,6 +209,13 @@ class Brain:
                     self._enqueue(operator, item, state, again=True)
                 else:
                     self._fail(item.request, operator, reason, out)
+        self._start(out, now)
+        return out
+
+    def due(self, now: float) -> Sequence[Instruction]:
+        """The time of a Wait has come."""
+        self._now, self._wait = now, None
+        out: list[Instruction] = []
         self._start(out, now)
         return out
 
@@ -220,6 +238,7 @@ class Brain:
             del self._queues[operator][number]
             self._alone.discard(number)
             self._again.discard(number)
+            self._since.pop(number, None)
 
     def _in_hand(self, item: Item, state: _Request) -> bool:
         """Whether an item's request was neither given up nor failed since its run started."""
@@ -243,6 +262,8 @@ class Brain:
             return
         self._drop_late(out, now)
         waiting = sorted([(next(iter(queue)), operator) for operator, queue in self._queues.items() if queue])
+        if self._delays:
+            waiting = self._due_by(waiting, out, now)
         if not waiting:
             return
         first, operator = waiting[0]
@@ -257,6 +278,7 @@ class Brain:
                 self._drop_late(out, now, operator)
         for item in items:
             self._requests[item.request].queued.remove((operator, item.number))
+            self._since.pop(item.number, None)
         run, self._next_run = Run(self._next_run, operator, tuple(items)), self._next_run + 1
         self._running = _Running(run, tuple(self._requests[item.request] for item in items))
         out.append(run)
@@ -278,6 +300,22 @@ class Brain:
                 break
         return items
 
+    def _due_by(self, waiting: list[tuple[int, str]], out: list[Instruction], now: float) -> list[tuple[int, str]]:
+        """Of the first items of queues those that wait for no further one. None: says until when, once."""
+        until = {
+            (number, operator): -math.inf
+            if number in self._alone or len(self._queues[operator]) >= self._batches.get(operator, 1)
+            else self._since[number] + self._delays[operator]
+            if number in self._since
+            else -math.inf
+            for number, operator in waiting
+        }
+        found = [one for one in waiting if until[one] <= now]
+        if waiting and not found and self._wait != (first := min(until.values())):
+            self._wait = first
+            out.append(Wait(first))
+        return found
+
     def _drop_late(self, out: list[Instruction], now: float, *operators: str) -> None:
         """Until the first item of each queue (of `operators`, or all) is in time."""
         for operator in operators or self._queues:
@@ -289,6 +327,8 @@ class Brain:
     def _enqueue(self, operator: str, item: Item, state: _Request, *, again: bool = False) -> None:
         """Last in its operator's queue; `again`: first, and alone."""
         self._queues[operator][item.number] = item
+        if operator in self._delays and not again:
+            self._since[item.number] = self._now
         state.queued.add((operator, item.number))
         if again:
             self._queues[operator].move_to_end(item.number, last=False)

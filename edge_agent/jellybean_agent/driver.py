@@ -46,6 +46,7 @@ from jellybean_agent.messages import (
     Payload,
     Run,
     Send,
+    Wait,
 )
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView
@@ -145,7 +146,7 @@ class Driver:
         self._view, self._worker, self._executors, self._links = view, view.workers[worker], executors, links
         self._peers = peers
         own = {name: view.operators[name].wiring for name in self._worker.operators}
-        self._brain = Brain(worker, own, view.routes, self._worker.batches, MAX_REQUESTS)
+        self._brain = Brain(worker, own, view.routes, self._worker.batches, MAX_REQUESTS, self._worker.delays)
         self._full = max(_FULL, 2 * max(self._worker.batches.values(), default=1))
         self._lock = threading.Lock()  # of the brain: the event loop receives, the executor thread completes
         self._stopping = False
@@ -390,6 +391,13 @@ class Driver:
                 self._fail(instruction.request, instruction.operator, instruction.reason, why)
             elif isinstance(instruction, Expired):
                 self.figures.expired[instruction.operator] += 1
+            elif isinstance(instruction, Wait):
+                self._loop.call_later(max(0.0, instruction.until - time.monotonic()), self._due)
+
+    def _due(self) -> None:
+        with self._lock:
+            instructions = self._brain.due(time.monotonic())
+        self._act(instructions)
 
     def _send(self, worker: str, message: Message) -> None:
         try:

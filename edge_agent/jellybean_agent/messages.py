@@ -81,7 +81,15 @@ class Expired:
     kind: Literal["expired"] = "expired"
 
 
-Instruction = Send | Run | Failed | Expired
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing is to run yet: call `due` at `until`, by the clock of the events. Others may be under way still."""
+
+    until: float
+    kind: Literal["wait"] = "wait"
+
+
+Instruction = Send | Run | Failed | Expired | Wait
 
 
 class Outputs(Protocol):
@@ -102,6 +110,7 @@ class Worker(Protocol):
     def received(self, message: Message, now: float = 0.0) -> Sequence[Instruction]: ...
     def completed(self, run: int, outputs: Sequence[Outputs], now: float = 0.0) -> Sequence[Instruction]: ...
     def failed(self, run: int, reason: str, now: float = 0.0) -> Sequence[Instruction]: ...
+    def due(self, now: float) -> Sequence[Instruction]: ...
     def expire(self, now: float) -> Sequence[Instruction]: ...
     def forget(self, request: str) -> Sequence[Instruction]: ...
 

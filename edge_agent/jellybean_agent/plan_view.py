@@ -55,7 +55,8 @@ class WorkerView:
     """A worker of the plan, the operators that some route gives it, and how many requests they take at once.
 
     `device_s`: operator -> requests in a run -> mean seconds, of a worker that is emulated here; None for others.
-    `loads`: operator -> the fraction of its time that it is planned to take.
+    `loads`: operator -> the fraction of its time that it is planned to take. `delays`: operator -> how long a
+    request may wait for others to share its run.
     """
 
     name: str
@@ -65,6 +66,7 @@ class WorkerView:
     device_s: Mapping[str, Mapping[int, float]] | None
     loads: Mapping[str, float] = field(default_factory=dict)
     price_usd_per_h: float = 0.0
+    delays: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,8 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     operators = _operators(document["operators"], frozenset(sources))
     batches = {item["name"]: item["batch"] for item in document["operators"]}
     service = {item["name"]: item["service"] for item in document["operators"]}
-    workers = {item["name"]: _worker(item, operators, batches, service, routes) for item in document["workers"]}
+    delays = {item["name"]: float(item.get("batch_delay_s", 0.0)) for item in document["operators"]}
+    workers = {item["name"]: _worker(item, operators, batches, service, routes, delays) for item in document["workers"]}
     outputs = {
         source: tuple((op.name, kind) for op in operators.values() for up, kind in op.wiring.inputs if up == source)
         for source in sources
@@ -210,6 +213,7 @@ def _worker(
     batches: Mapping[str, Mapping[str, int]],
     service: Mapping[str, Mapping[str, Any]],
     routes: tuple[Mapping[str, str], ...],
+    delays: Mapping[str, float],
 ) -> WorkerView:
     own = tuple(op for op in operators if any(route.get(op) == item["name"] for route in routes))
     sizes = {op: int(batches[op][item["pool"]]) for op in own}
@@ -218,10 +222,13 @@ def _worker(
         alone = "gather" in (kind for _, kind in wiring.inputs) or "fan_out" in (kind for _, kind in wiring.outputs)
         if size < 1 or (size > 1 and alone):
             raise ValueError(f"batches of {size} of {op}" + (", which gathers or fans out" if alone else ""))
+    waits = {op: delays[op] for op in own if delays[op] and sizes[op] > 1}
+    if not all(0 <= wait_s < math.inf for wait_s in waits.values()):
+        raise ValueError(f"delays of {waits}")
     emulated = float(item.get("speed", 1.0)) != 1.0
     device = {op: _device_s(op, service[op][item["pool"]]) for op in own} if emulated else None
     loads = {op: _load(float(item["rates_per_s"].get(op, 0.0)), service[op][item["pool"]], sizes[op]) for op in own}
-    return WorkerView(item["name"], item["tier"], own, sizes, device, loads, float(item["price_usd_per_h"]))
+    return WorkerView(item["name"], item["tier"], own, sizes, device, loads, float(item["price_usd_per_h"]), waits)
 
 
 def _load(rate_per_s: float, times: Mapping[str, Mapping[str, float]], batch: int) -> float:

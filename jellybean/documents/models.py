@@ -199,6 +199,13 @@ class OperatorSpec(Strict):
     )
     tiers: Tiers | None = Field(default=None, description="Tiers that it may run in; any unless given.")
     batch: int | None = Field(default=None, ge=1, description="Most requests per run; limits.batch unless given.")
+    batch_delay_s: Duration = Field(
+        default=0.0,
+        ge=0.0,
+        alias="batch_delay",
+        description="How long a request may wait for others to share its run, for example 5 ms; 0, it waits for none, "
+        "unless given.",
+    )
     cuts: OfferedCuts = Field(
         default=0,
         description="How many ways to cut each variant's model in two `jellybean profile` measures and plans may use: "

@@ -173,7 +173,7 @@ def _operators(
             )
             for variant, spec in operator.variants.items()
         )
-        found.append(Operator(name, flow.edges[name], variants, operator.tiers))
+        found.append(Operator(name, flow.edges[name], variants, operator.tiers, operator.batch_delay_s))
     return tuple(found)
 
 

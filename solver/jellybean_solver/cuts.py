@@ -63,8 +63,9 @@ def _stages(operator: Operator, cut: Cut) -> tuple[Operator, Operator]:
     name = head_name(operator.name)
     early = tuple(replace(edge, downstream=name) for edge in operator.inputs if edge.upstream in cut.head_inputs)
     late = tuple(edge for edge in operator.inputs if edge.upstream not in cut.head_inputs)
-    head = Operator(name, early, (cut.head,), operator.tiers)
-    return head, Operator(operator.name, (*late, Edge(name, operator.name)), (cut.tail,), operator.tiers)
+    both = operator.tiers, operator.batch_delay_s
+    head = Operator(name, early, (cut.head,), *both)
+    return head, Operator(operator.name, (*late, Edge(name, operator.name)), (cut.tail,), *both)
 
 
 def _sending(variant: Variant, name: str, moved: Mapping[tuple[str, str], str]) -> Variant:

@@ -249,4 +249,5 @@ def _operator(network: Network, name: str, chosen: str, workers: Sequence[Planne
         model=variant.model,
         children=variant.children,
         stage=variant.stage,
+        batch_delay_s=operator.batch_delay_s,
     )

@@ -2,7 +2,8 @@
 
 A request on a route meets stations: workers, and links of limited bandwidth (`stations.py`), each a queue
 (`queues.py`). The children of a request are one job, as large as all of them. Runs hold as many requests as come while
-one goes on (`batching.py`), and what ran together comes together to the next station.
+one goes on (`batching.py`), and what ran together comes together to the next station. Where requests may wait for
+others to share a run, all are taken to wait as long as they may, and none to gain by it.
 
 Times add up along a route as logarithms of moment generating functions do: by Chernoff, P(L > t) is at most the
 minimum over theta of M(theta) exp(-theta t), and smaller than that by 7 for a normal tail at 1 %, by 12 for an
@@ -116,7 +117,7 @@ class _Estimate:
         self.waits = wait_log_mgf(loads[:, None], waits[:, None], self.theta)  # per worker
 
     def latency(self) -> Latency:
-        reached, ready_s = self._reached(), self._unqueued_s()
+        reached, ready_s, delays_s = self._reached(), self._unqueued_s(), self._delays_s()
         p99_s = unqueued_s = 0.0
         for workflow, share in shares(self.plan).items():
             streams = [stream for stream in self.streams if stream.workflow == workflow]
@@ -124,7 +125,8 @@ class _Estimate:
             weights = [self.table.weight * stream.rate_per_s / total for stream in streams]
             slowest = [np.maximum.reduce([reached[name] for name in stream.sinks]) for stream in streams]
             own_s = _quantile(self.theta, np.concatenate(weights), np.concatenate(slowest))
-            p99_s = max(p99_s, own_s / share)
+            delay_s = max(delays_s[name] for stream in streams for name in stream.sinks)
+            p99_s = max(p99_s, (own_s + delay_s) / share)
             unqueued_s = max(unqueued_s, *(ready_s[name] / share for stream in streams for name in stream.operators))
         return Latency(p99_s, unqueued_s)
 
@@ -135,7 +137,7 @@ class _Estimate:
         for worker in self.plan.workers:
             for name in worker.rates_per_s:
                 pools[name][worker.pool] = None
-        ready = dict.fromkeys(stations.sources, self.plan.hop_s)
+        ready, delays_s = dict.fromkeys(stations.sources, self.plan.hop_s), self._delays_s()
         for operator in self.plan.operators:
             begins = 0.0
             for edge in operator.inputs:
@@ -146,7 +148,15 @@ class _Estimate:
                 for pool in pools[operator.name]
             )
             ready[operator.name] = begins + slowest_s
-        return {name: seconds + self.plan.hop_s for name, seconds in ready.items()}
+        return {name: seconds + self.plan.hop_s + delays_s.get(name, 0.0) for name, seconds in ready.items()}
+
+    def _delays_s(self) -> Mapping[str, float]:
+        """Per operator the seconds that a request may have waited for others by its output: the longest way there."""
+        found: dict[str, float] = {}
+        for operator in self.plan.operators:
+            own_s = operator.batch_delay_s if max(operator.batch.values(), default=1) > 1 else 0.0
+            found[operator.name] = own_s + max((found.get(edge.upstream, 0.0) for edge in operator.inputs), default=0.0)
+        return found
 
     def _reached(self) -> dict[str, Floats]:
         """Per sink the logarithm of the moment generating function of when its output is at the gateway."""

@@ -52,6 +52,7 @@ class PlannedOperator:
     model: ModelRef | None = None
     children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
     stage: Stage | None = None  # of a model that is cut in two (cuts.py)
+    batch_delay_s: float = field(default=0.0, metadata={"said": "unless 0"})  # as `Operator`'s
 
     @property
     def label(self) -> str:

@@ -65,7 +65,7 @@ def _measured(plan: Plan) -> dict[tuple[str, ...], Any]:
     found: dict[tuple[str, ...], Any] = {}
     for item in plan.operators:
         name, choice = ("operators", item.name), f"={item.variant}"
-        found[*name, choice] = {"children": list(item.children)}
+        found[*name, choice] = {"children": list(item.children), "batch_delay_s": item.batch_delay_s}
         for downstream, size in item.message_bytes.items():
             found[*name, "message_bytes", downstream, choice] = size
         for edge in item.inputs:

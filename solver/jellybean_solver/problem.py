@@ -148,6 +148,7 @@ class Operator:
     inputs: tuple[Edge, ...]
     variants: tuple[Variant, ...]
     tiers: tuple[str, ...] | None = None  # where it may run; None: anywhere
+    batch_delay_s: float = 0.0  # that a request may wait for others to share its run
 
     def variant(self, name: str) -> Variant:
         """The variant called `name`; KeyError when there is none."""

@@ -40,14 +40,16 @@ GOLDEN = (5**0.5 - 1) / 2  # phases by it keep periodic streams of commensurable
 class Worker(Protocol):
     """What the simulator needs of a worker: at most one run outstanding, of as many items as its plan allows.
 
-    Instructions have a `kind`: `send` (worker, message), `run` (run, operator, items) or `failed` (operator, reason); a
-    plan that fits together never causes the last. An item's `number` counts them as they became ready, from 0.
+    Instructions have a `kind`: `send` (worker, message), `run` (run, operator, items), `wait` (until: call `due` then)
+    or `failed` (operator, reason); a plan that fits together never causes the last. An item's `number` counts them as
+    they became ready, from 0.
     """
 
     @property
     def queued(self) -> int: ...
-    def received(self, message: Any) -> Sequence[Any]: ...
-    def completed(self, run: int, outputs: Any) -> Sequence[Any]: ...
+    def received(self, message: Any, now: float) -> Sequence[Any]: ...
+    def completed(self, run: int, outputs: Any, now: float) -> Sequence[Any]: ...
+    def due(self, now: float) -> Sequence[Any]: ...
 
 
 MakeWorkers = Callable[[Plan], Mapping[str, Worker]]  # by name in its site (sites.py)
@@ -295,7 +297,7 @@ class _Simulation:
 
     def _deliver(self, station: _Station, message: Any) -> None:
         before = station.worker.queued
-        self._follow(station, station.worker.received(message), before)
+        self._follow(station, station.worker.received(message, self._now), before)
 
     def _finish(self, station: _Station, run: int) -> None:
         operator, items = station.running
@@ -305,7 +307,10 @@ class _Simulation:
             shares = self._plan.operator_by_name[operator].children
             outputs = [_Outputs(ratios, self._child_rng.random(), shares) for _ in range(items)]
         before = station.worker.queued
-        self._follow(station, station.worker.completed(run, outputs), before)
+        self._follow(station, station.worker.completed(run, outputs, self._now), before)
+
+    def _due(self, station: _Station, _: None) -> None:
+        self._follow(station, station.worker.due(self._now), station.worker.queued)
 
     def _follow(self, station: _Station, instructions: Sequence[Any], before: int) -> None:
         """Do what a worker asks for. What its queue gained since `before`, and what started, gives the waits."""
@@ -315,6 +320,8 @@ class _Simulation:
                 started = instruction
             elif instruction.kind == "failed":
                 raise SolverError(f"the plan cannot be simulated: {instruction.operator}: {instruction.reason}")
+            elif instruction.kind == "wait":
+                self._at(instruction.until, self._due, station)
             elif instruction.worker == GATEWAY:
                 self._answer(instruction.message)
             else:

@@ -88,6 +88,7 @@ def make_plan(
     rate_per_s: float = 20.0,
     arrivals: Arrivals = Arrivals.PERIODIC,
     batch: int = 1,
+    batch_delay_s: float = 0.0,
     sites: Mapping[str, int] | None = None,
     deliver: Deliver = Deliver.IN_TIME,
 ) -> Document:
@@ -99,7 +100,8 @@ def make_plan(
         service = {tier: ServiceTime(slow_s or 1e-4, slow_s or 1e-4) for tier in ("edge", "cloud")}
         sizes = dict.fromkeys(operators, 16.0)
         model = ModelRef(f"models/{name}.onnx", sha256)
-        planned.append(planned_operator(name, edges, "only", rate_per_s, service, sizes, {}, model, batch=batch))
+        more = {"batch": batch, "batch_delay_s": batch_delay_s}
+        planned.append(planned_operator(name, edges, "only", rate_per_s, service, sizes, {}, model, **more))
     names = dict.fromkeys(worker for _, route in routes for worker in route.values())
     workers = []
     for worker in names:

@@ -274,3 +274,10 @@ def test_where_operators_and_data_may_be(folder: Path) -> None:
     from_camera = [edge for edge in problem.edges if edge.upstream == "camera"]
     assert [edge.tiers for edge in from_camera] == [("edge",)] * len(from_camera)
     assert all(edge.tiers is None for edge in problem.edges if edge.upstream != "camera")
+
+
+def test_a_delay_for_batches_is_read(folder: Path) -> None:
+    problem = build_problem(load_project(folder, ["operators.read.batch_delay=5ms"]))
+    assert {name: one.batch_delay_s for name, one in problem.operator_by_name.items() if one.batch_delay_s} == {
+        "read": 0.005
+    }

@@ -106,3 +106,18 @@ def test_a_search_under_ever_shorter_sums_keeps_them_and_costs_more() -> None:
         assert plan.cost.total_usd_per_h >= bounds[-1] * (1 - 1e-9)
         bounds.append(outcome.bound)
     assert bounds == sorted(bounds)
+
+
+def test_a_search_counts_the_time_that_requests_wait_for_others() -> None:
+    times = {1: ServiceTime(0.1, 0.1), 4: ServiceTime(0.2, 0.2)}
+    step = operator("a", ["camera"], Variant("v", {"box": times}, {}))
+    asked = problem(step, pools=[Pool("box", "edge", 50, 1.0)], rate_per_s=10.0)
+    soon = solve(asked, p99_s=0.6).plan
+    assert soon is not None
+    assert max(soon.operator_by_name["a"].batch.values()) == 4
+    waiting = replace(asked, operators=(replace(step, batch_delay_s=0.3),))
+    found = solve(waiting, p99_s=1.0).plan
+    assert found is not None
+    assert found.operator_by_name["a"].batch_delay_s == 0.3
+    assert latency(found).meets(1.0)
+    assert solve(replace(asked, operators=(replace(step, batch_delay_s=0.7),)), p99_s=0.6).plan is None
