@@ -93,6 +93,7 @@ class ApiServer(kmock.KubernetesScaffold):
     owners: dict[Key, dict[str, Fields]] = attrs.field(factory=dict)
     log: list[tuple[str, str, dict[str, str]]] = attrs.field(factory=list)
     fault: Callable[[str, str], int | None] | None = None
+    words: str = "a fault of the test"
     monitoring: bool = False
     _version: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
     _history: list[tuple[int, str, Key, Object]] = attrs.field(factory=list)
@@ -103,7 +104,7 @@ class ApiServer(kmock.KubernetesScaffold):
         self.log.append((method, path, params))
         code = self.fault(method, path) if self.fault is not None else None
         if code is not None:
-            return aiohttp.web.json_response({"message": "a fault of the test"}, status=code)
+            return aiohttp.web.json_response({"message": self.words}, status=code)
         try:
             if request.resource is None or request.resource.plural is None:
                 return self._group(path)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import kopf
@@ -21,7 +22,7 @@ from jellybean_k8s.errors import DeployError
 
 FINALIZER = f"{GROUP}/undeploy"
 _AGAIN_S = 10.0
-_AT_ONCE = 8  # resources that are worked on at a time
+_AT_ONCE = 8  # resources that are worked on at a time; as many more are taken away
 _log = logging.getLogger("jellybean.operator")
 
 
@@ -53,6 +54,10 @@ def registry_for(cluster_of: Callable[[str], Cluster], *, look_s: float = LOOK_S
     """Handlers of all resources. `cluster_of`: the calls about one namespace."""
     registry = kopf.OperatorRegistry()
     nodes = _Nodes(cluster_of(""))
+    working, removing = (ThreadPoolExecutor(_AT_ONCE, name) for name in ("work", "remove"))
+
+    async def in_thread(pool: ThreadPoolExecutor, work: Callable[[Any], None], body: kopf.Body) -> None:
+        await asyncio.get_running_loop().run_in_executor(pool, work, _plain(body))
 
     def _settle(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.persistence.finalizer = FINALIZER
@@ -61,7 +66,6 @@ def registry_for(cluster_of: Callable[[str], Cluster], *, look_s: float = LOOK_S
         settings.posting.enabled = False  # events in words of our own
         settings.scanning.disabled = True  # needs no rights on all namespaces and definitions
         settings.background.cancellation_polling = 1.0
-        settings.execution.max_workers = 2 * _AT_ONCE
 
     def _login(**_: Any) -> kopf.ConnectionInfo:
         return connection(cluster_of("default"))
@@ -69,12 +73,11 @@ def registry_for(cluster_of: Callable[[str], Cluster], *, look_s: float = LOOK_S
     async def _serve(stopped: kopf.DaemonStopped, body: kopf.Body, namespace: str, **_: Any) -> None:
         found = Reconciler(cluster_of(namespace), nodes, stopped=lambda: bool(stopped), log=_log.info)
         while not stopped:
-            resource = _plain(body)
-            if FINALIZER not in resource["metadata"].get("finalizers", ()):  # nothing is made that might stay behind
+            if FINALIZER not in body["metadata"].get("finalizers", ()):  # nothing is made that might stay behind
                 await stopped.wait(min(look_s, 1.0))
                 continue
             try:
-                await asyncio.to_thread(found.look, resource)
+                await in_thread(working, found.look, body)
             except DeployError as error:  # nobody could be told: the API server is away, or refuses
                 _log.warning("%s/%s: %s", namespace, body["metadata"]["name"], error)
             await stopped.wait(look_s)
@@ -82,7 +85,7 @@ def registry_for(cluster_of: Callable[[str], Cluster], *, look_s: float = LOOK_S
     async def _undeploy(body: kopf.Body, namespace: str, **_: Any) -> None:
         found = Reconciler(cluster_of(namespace), nodes, log=_log.info)
         try:
-            await asyncio.to_thread(found.remove, _plain(body))
+            await in_thread(removing, found.remove, body)
         except DeployError as error:
             _log.warning("%s/%s: %s", namespace, body["metadata"]["name"], error)
             raise kopf.TemporaryError(str(error), delay=_AGAIN_S) from error

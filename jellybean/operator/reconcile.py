@@ -24,7 +24,7 @@ from jellybean.operator.pace import Pace
 from jellybean.operator.resource import Laid, OperatorSpec, lay_out, operator_spec, stated_profiles
 from jellybean.planning import plan_project, require_plan
 from jellybean.replanning import replan_project
-from jellybean_k8s.cluster import Cluster, UnreachableError
+from jellybean_k8s.cluster import Cluster, ClusterError, UnreachableError
 from jellybean_k8s.crd import API_VERSION, DEPLOYED, KIND, PLANNED, READY
 from jellybean_k8s.deploy import Options, StoppedError, deploy, undeploy
 from jellybean_k8s.lock import LockedError
@@ -42,6 +42,8 @@ Object = dict[str, Any]
 LOOK_S = 10.0  # between looks at nodes, profiles and pods
 COMPONENT = "jellybean-operator"
 _MOST_EVENT = 1000
+_MOST_FLEET = 1000
+_FORBIDDEN, _TERMINATED = 403, "because it is being terminated"  # what the API server says of a namespace's end
 
 
 @dataclass
@@ -80,8 +82,14 @@ class Reconciler:
         """Take away what was deployed for the resource, and nothing else. DeployError while pods are still there."""
         app = _app(resource)
         inventory = read_inventory(self.cluster, app)
-        if (inventory.owner or {}).get("uid") == resource["metadata"]["uid"]:
+        if (inventory.owner or {}).get("uid") != resource["metadata"]["uid"]:
+            return
+        try:
             undeploy(self.cluster, app, Options(now=self.now, say=self.log))
+        except ClusterError as error:
+            if error.status != _FORBIDDEN or _TERMINATED not in str(error):
+                raise
+            self.log(f"{app}: its namespace goes, and all that is in it")
 
     def _bring(self, resource: Mapping[str, Any], own: OperatorSpec, report: _Report) -> None:
         spec = resource["spec"]
@@ -222,7 +230,7 @@ class _Report:
 
     def planned(self, decision: _Decision, fleet: str) -> None:
         figures = {**plan_figures(decision.today), "plan": str(to_document(decision.plan)["hash"])[:12]}
-        self._figures |= {**figures, "fleet": fleet}
+        self._figures |= {**figures, "fleet": fleet[:_MOST_FLEET]}
         accuracy = "" if figures["accuracy"] is None else f", accuracy {figures['accuracy']:g}"
         text = f"plan {figures['plan']}: {figures['costUsdPerHour']:g} USD/h{accuracy}, gap {figures['gap']}"
         self.find(condition(PLANNED, True, decision.reason, text + decision.note))

@@ -253,6 +253,24 @@ def test_a_resource_that_goes_takes_all_of_its_objects_with_it(operated: Callabl
     found.reconciler.remove(found.there())  # again: nothing is left to do
 
 
+@only_mock
+def test_a_namespace_that_goes_is_not_held_up(operated: Callable[..., Operated]) -> None:
+    """There a lock cannot be taken, as nothing new may be made."""
+    found = operated()
+    found.look()
+    server = found.target.server
+    assert server is not None
+    del server.api.store["leases", "shop", "digits-deploy"]
+    server.api.fault = lambda method, path: 403 if (method, path.rpartition("/")[2]) == ("POST", "leases") else None
+    with pytest.raises(ClusterError, match="a fault of the test"):
+        found.reconciler.remove(found.there())
+    server.api.words = (
+        'leases "x" is forbidden: unable to create new content in namespace shop because it is being terminated'
+    )
+    found.reconciler.remove(found.there())
+    assert "its namespace goes" in found.said[-1]
+
+
 def test_certificates_stay_until_they_are_late(
     operated: Callable[..., Operated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
