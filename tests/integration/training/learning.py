@@ -1,0 +1,77 @@
+"""One task by every schedule, on two ranks, and by plain torch on one device: the digits of scikit-learn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jellybean.training.data import Cutter
+from jellybean.training.document import LrSpec, OptimizerSpec, TrainingDocument
+from jellybean.training.measure import accuracy_of
+from jellybean.training.ranks import Rank
+from jellybean.training.setup import load_material, optimizers, set_up
+from jellybean.training.train import rate, train
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "pipeline"
+DEVICES = 2
+
+
+def document(schedule: str, model: str, epochs: int) -> TrainingDocument:
+    """The example's, with an update of 32 samples in 4 micro-batches."""
+    return TrainingDocument(
+        kind="Training",
+        model=f"nets.py:{model}",
+        data="nets.py:digits",
+        epochs=epochs,
+        batch=32,
+        microbatches=4,
+        optimizer=OptimizerSpec(name="adamw", lr=0.001, weight_decay=0.01),
+        lr_schedule=LrSpec(name="cosine", warmup=1.0),
+        devices=DEVICES,
+        schedule=schedule,
+        clip=1.0,
+    )
+
+
+@dataclass(frozen=True)
+class Learn:
+    """Gives (mean loss, accuracy) of every epoch."""
+
+    schedule: str
+    model: str
+    epochs: int
+    folder: str  # of its checkpoints
+
+    def __call__(self, rank: int) -> list[tuple[float, float | None]]:
+        asked = document(self.schedule, self.model, self.epochs)
+        run = set_up(asked, EXAMPLE, Rank(rank, DEVICES, torch.device("cpu")))
+        folder = Path(self.folder) / f"{self.schedule}-{self.model}"
+        found = train(run, asked, folder, lambda epoch: None, lambda text: None)
+        return [(epoch.loss, epoch.accuracy) for epoch in found]
+
+
+def one_device(model: str, epochs: int) -> list[tuple[float, Any]]:
+    """The same rows, whole batches, by nothing but torch."""
+    asked = document("gpipe", model, epochs)
+    material = load_material(asked, EXAMPLE)
+    cutter = Cutter(len(material.data.train[0]), asked.batch, asked.microbatches, 1, asked.seed)
+    optimizer = optimizers(asked.optimizer)(list(material.module.parameters()))
+    lr = rate(asked.lr_schedule, asked.optimizer.lr, cutter.updates, epochs)
+    told: list[tuple[float, Any]] = []
+    for epoch in range(epochs):
+        total = 0.0
+        for iteration in range(cutter.iterations):
+            rows = torch.cat(cutter.rows(epoch, iteration, 0).own)
+            for group in optimizer.param_groups:
+                group["lr"] = lr(epoch * cutter.updates + iteration)
+            optimizer.zero_grad()
+            loss = material.loss(material.module(material.data.train[0][rows]), material.data.train[1][rows])
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(material.module.parameters(), 1.0)
+            optimizer.step()
+            total += float(loss)
+        told.append((total / cutter.iterations, accuracy_of(material.module, material)[0]))
+    return told

@@ -1,0 +1,68 @@
+"""Which schedule `auto` takes: the fastest that fits, none that changes the gradients unless it may."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.training.choose import choose, cut_layers  # noqa: E402
+from jellybean.training.cut import cut_module, trace  # noqa: E402
+from jellybean.training.document import OptimizerSpec, TrainingDocument  # noqa: E402
+from jellybean.training.errors import TrainingError  # noqa: E402
+from jellybean_solver.pipeline.layers import Layer, LayerGraph  # noqa: E402
+from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule  # noqa: E402
+
+nn = torch.nn
+
+
+def _asked(**more: object) -> TrainingDocument:
+    own = {"kind": "Training", "model": "a:b", "data": "a:b", "epochs": 1, "batch": 64, "microbatches": 8}
+    return TrainingDocument(**{**own, "optimizer": OptimizerSpec(name="sgd", lr=0.1), "devices": 2, **more})
+
+
+@pytest.fixture(scope="module")
+def traced():
+    layers = [part for _ in range(8) for part in (nn.Linear(64, 64), nn.ReLU())]
+    inputs = (torch.randn(8, 64),)
+    return trace(nn.Sequential(*layers), inputs), inputs
+
+
+def test_the_fastest_with_a_flush(traced):
+    found = choose(*traced, _asked())
+    assert SCHEDULES.keys() - {found.name} == found.rejected.keys()
+    assert "staleness" in found.rejected["pipedream"]
+    assert found.period is None
+    assert found.name not in ("naive", "gpipe")
+    late = choose(*traced, _asked(staleness=True))
+    assert not any("staleness" in why for why in late.rejected.values())
+
+
+def test_memory_binds(traced):
+    free = choose(*traced, _asked(schedule="gpipe"))
+    fits = choose(*traced, _asked(memory_bytes=free.memory_bytes - 1.0))
+    assert "gpipe" in fits.rejected
+    assert "needs" in fits.rejected["gpipe"]
+    with pytest.raises(TrainingError, match="no schedule can be used"):
+        choose(*traced, _asked(memory_bytes=1000.0))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_stages_are_the_model(traced, name):
+    """Whatever is chosen can be cut, and computes what the module does."""
+    graph, inputs = traced
+    found = choose(graph, inputs, _asked(schedule=name))
+    cut = cut_module(graph, found.stage_of, inputs)
+    assert len(cut.stages) == make_schedule(name, 2, 8).stages
+    values = inputs
+    for stage in cut.stages:
+        values = stage(*values)
+        values = values if isinstance(values, tuple) else (values,)
+    assert torch.allclose(values[0], graph(*inputs))
+
+
+def test_no_stage_is_empty():
+    graph = LayerGraph(tuple(Layer(str(i), 0.0, 0.0, 1.0) for i in range(4)), ((0, 1), (1, 2), (2, 3)))
+    assert sorted(sum(cut_layers(graph, 4), ())) == [0, 1, 2, 3]
+    with pytest.raises(TrainingError, match="too few for 5 stages"):
+        cut_layers(graph, 5)

@@ -1,0 +1,105 @@
+"""A stage alone: halves of a backward are the whole one, precision, recomputation, versions."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.training.split_backward import input_half, weight_half  # noqa: E402
+from jellybean.training.stage import Settings, Stage  # noqa: E402
+
+nn = torch.nn
+
+
+class Twice(nn.Module):
+    """Uses a weight twice, on the way to its input both times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.beside = nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return torch.tanh(self.one(self.other(self.one(x)))) + self.beside.exp()
+
+
+class Beside(nn.Module):
+    """Gives what depends on weights only, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.layer = nn.Parameter(torch.randn(3, 4)), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x) * 2, self.weight.sin()
+
+
+SEQUENCE = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 4))
+
+
+@pytest.mark.parametrize("module", [SEQUENCE, Twice(), Beside()], ids=["sequence", "twice", "beside"])
+@pytest.mark.parametrize("wanted", [True, False], ids=["inputs", "no-inputs"])
+def test_two_halves_are_the_whole(module, wanted):
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, requires_grad=wanted)
+    weights = list(module.parameters())
+    outputs = module(x)
+    roots = outputs if isinstance(outputs, tuple) else (outputs,)
+    coming = [torch.randn_like(root) for root in roots]
+    inputs = [x] if wanted else []
+    whole = torch.autograd.grad(roots, [*inputs, *weights], coming, retain_graph=True)
+    first, deferred = input_half(roots, coming, inputs, weights)
+    for found, expected in zip([*first, *weight_half(deferred, weights)], whole, strict=True):
+        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_second_half_does_not_run_the_first_again():
+    """Gradients of activations are computed once: that is what the split is for."""
+    ran: list[str] = []
+
+    class Marked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            ran.append("activation")
+            return gradient
+
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    x = torch.randn(3, 4, requires_grad=True)
+    output = second(Marked.apply(first(x)))
+    weights = [*first.parameters(), *second.parameters()]
+    _, deferred = input_half([output], [torch.ones_like(output)], [x], weights)
+    assert ran == ["activation"]
+    assert all(value is not None for value in weight_half(deferred, weights))
+    assert ran == ["activation"]
+
+
+def test_mixed_precision_keeps_weights_and_their_gradients():
+    stage = Stage(nn.Linear(4, 4), Settings(precision=torch.bfloat16))
+    stage.begin({0: 5})
+    (output,) = stage.forward(0, (torch.randn(3, 4, requires_grad=True),), 0, seed=1)
+    assert output.dtype is torch.bfloat16
+    (gradient,) = stage.backward(0, (torch.ones_like(output),))
+    assert gradient.dtype is torch.float32
+    assert {value.dtype for value in stage.gradient.values()} == {torch.float32}
+
+
+def test_a_version_stays_as_long_as_it_is_needed():
+    stage = Stage(nn.Linear(1, 1, bias=False))
+    stage.begin({0: 7, 1: 9})
+    before = stage.versions.weights(0)["weight"]
+    old = before.detach().clone()
+    stage.versions.before_update(3)
+    with torch.no_grad():
+        stage.module.weight += 1.0
+    assert torch.equal(before, old)
+    assert torch.equal(stage.versions.weights(1)["weight"], old + 1.0)
+    memory = stage.module.weight.data_ptr()
+    stage.versions.before_update(8)  # version 0 is not needed any more, version 1 is
+    assert stage.versions.most == 2
+    stage.versions.before_update(9)
+    assert stage.module.weight.data_ptr() != memory
