@@ -19,6 +19,7 @@ from typing import Any
 
 import aiohttp.web
 import attrs
+import jsonschema
 import kmock
 
 Object = dict[str, Any]
@@ -95,6 +96,7 @@ class ApiServer(kmock.KubernetesScaffold):
     fault: Callable[[str, str], int | None] | None = None
     words: str = "a fault of the test"
     monitoring: bool = False
+    schemas: dict[str, Object] = attrs.field(factory=dict)  # of custom resources, OpenAPI 3.0, by plural
     _version: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
     _history: list[tuple[int, str, Key, Object]] = attrs.field(factory=list)
 
@@ -237,6 +239,12 @@ class ApiServer(kmock.KubernetesScaffold):
         item = copy.deepcopy(item)
         item["kind"] = _KINDS[plural]
         meta = item.setdefault("metadata", {})
+        if plural in self.schemas:
+            item = pruned(self.schemas[plural], item)
+            errors = jsonschema.Draft4Validator(self.schemas[plural]).iter_errors(item)
+            for error in errors:
+                where = ".".join(map(str, error.path))
+                raise Refused(422, "Invalid", f"{_KINDS[plural]} {name!r} is invalid: {where}: {error.message}")
         if plural == "statefulsets" and there is not None:
             for fixed in _FIXED:
                 if there["spec"].get(fixed) != item["spec"].get(fixed):
@@ -377,6 +385,18 @@ class RunningServer:
             self.url = str(server.url).rstrip("/")
             self._up.set()
             await self._stop.wait()
+
+
+def pruned(schema: Object, value: Any) -> Any:
+    """Of a custom resource what its schema knows, as a server keeps nothing else."""
+    if isinstance(value, dict) and "properties" in schema:
+        properties = schema["properties"]
+        return {key: pruned(properties[key], item) for key, item in value.items() if key in properties}
+    if isinstance(value, dict) and "additionalProperties" in schema:
+        return {key: pruned(schema["additionalProperties"], item) for key, item in value.items()}
+    if isinstance(value, list) and "items" in schema:
+        return [pruned(schema["items"], item) for item in value]
+    return value
 
 
 def _json_patched(there: Object, steps: list[Object]) -> Object:

@@ -11,6 +11,7 @@ import pytest
 from jellybean.operator import certificates
 from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
+from jellybean_k8s import DeployError
 from jellybean_k8s.cluster import ClusterError
 from jellybean_k8s.crd import DEPLOYED, KIND, PLANNED, READY
 from jellybean_k8s.records import read_inventory
@@ -104,6 +105,8 @@ def test_another_operator_goes_on_from_what_serves(operated: Callable[..., Opera
     after = found.look()
     assert after[PLANNED]["reason"] == "Kept"
     assert after[DEPLOYED] == before[DEPLOYED]
+    with pytest.raises(DeployError, match="digits is deployed for Workflow digits: change that"):
+        found.target.deploy()
     assert found.revisions() == ["deployed"]
 
 
@@ -186,24 +189,25 @@ def test_profiles_come_from_a_config_map(operated: Callable[..., Operated]) -> N
 
 def test_what_is_wrong_is_told_by_its_place_in_the_resource(operated: Callable[..., Operated]) -> None:
     found = operated()
+    before = found.there()["spec"]
     for change, place in (
         (set_to("operators", "read", "inputs", to=[{"from": "strap"}]), "spec.operators.read.inputs.0.from"),
         (set_to("operators", "read", "tiers", to=["hub"]), "spec.operators.read.tiers.0"),
-        (set_to("kubernetes", "gateway", to={"tier": "no tier"}), "spec.kubernetes.gateway.tier"),
-        (set_to("replan", to={"horizon": "soon"}), "replan.horizon"),
+        (set_to("infrastructure", "workers", "box", "type", to="bax"), "spec.infrastructure.workers.box"),
     ):
-        before = found.there()["spec"]
-        try:
-            conditions = found.look(change)
-        except ClusterError as error:  # a real server knows some of it by the schema
-            assert found.target.server is None, error
-            continue
+        conditions = found.look(change)
         assert conditions[PLANNED]["reason"] == "InvalidSpec"
         assert place in conditions[PLANNED]["message"]
-        there = found.there()
-        there["spec"] = before
-        found.target.cluster.replace(there)
+        found.target.cluster.replace(found.there() | {"spec": before})
     assert not found.target.names("StatefulSet")
+    for change in (
+        set_to("kubernetes", "gateway", to={"tier": "no tier"}),
+        set_to("replan", to={"horizon": "soon"}),
+        set_to("slo", to={"budget": 2}),
+    ):
+        with pytest.raises(ClusterError) as caught:  # the API server knows it by the schema
+            found.look(change)
+        assert caught.value.status == 422
 
 
 def test_what_was_deployed_by_hand_or_by_another_is_left_alone(

@@ -24,6 +24,7 @@ from jellybean.planning import plan_project
 from jellybean_k8s import render
 from jellybean_k8s.yaml_text import to_yaml
 from jellybean_solver.problem import Problem
+from tests.api_server import pruned
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_resource import resource
 
@@ -165,6 +166,22 @@ def test_rules_hold_for_what_is_right_and_for_nothing_else() -> None:
         for value, wanted in ((wrong, False), (right, True)):
             assert bool(program.evaluate({"self": json_to_cel(value), "oldSelf": old})) is wanted, rule
     assert len(seen) == len(HOLDS)
+    for whole in (resource(), yaml.safe_load((ROOT / "k8s" / "examples" / "strips.yaml").read_text())):
+        for rule, value in _met(root(), whole):
+            program = environment.program(environment.compile(rule))
+            assert program.evaluate({"self": json_to_cel(value), "oldSelf": json_to_cel(value)}), rule
+
+
+def _met(node: Mapping[str, Any], value: Any) -> Iterator[tuple[str, Any]]:
+    """Every rule with each value that it is asked of."""
+    for rule in node.get("x-kubernetes-validations", ()):
+        yield rule["rule"], value
+    for key, item in value.items() if isinstance(value, Mapping) else ():
+        inner = node.get("properties", {}).get(key, node.get("additionalProperties"))
+        if inner is not None:
+            yield from _met(inner, item)
+    for item in value if isinstance(value, list) else ():
+        yield from _met(node["items"], item)
 
 
 def schema() -> jsonschema.protocols.Validator:
@@ -179,6 +196,7 @@ def test_a_project_is_a_resource_and_plans_alike(example: str, tmp_path: Path) -
     project = load_project(tmp_path / example)
     made = json.loads(json.dumps(to_resource(project, load_kubernetes(tmp_path / example))))
     assert list(schema().iter_errors(made)) == []
+    assert pruned(root(), {"spec": made["spec"]}) == {"spec": made["spec"]}
     (tmp_path / "laid").mkdir()
     laid = lay_out(made, made["spec"]["infrastructure"], stated_profiles(made["spec"]), tmp_path / "laid")
     assert _without_sizes(build_problem(laid.project)) == _without_sizes(build_problem(project))
@@ -204,6 +222,7 @@ def test_the_example_is_the_one_in_the_documentation_and_plans(tmp_path: Path) -
     assert shown in (ROOT / "docs" / "kubernetes.md").read_text()
     example = yaml.safe_load(text)
     assert list(schema().iter_errors(example)) == []
+    assert pruned(root(), {"spec": example["spec"]}) == {"spec": example["spec"]}
     nodes = [
         {
             "metadata": {"name": name, "labels": {"jellybean.dev/tier": tier, "jellybean.dev/pool": pool}},
