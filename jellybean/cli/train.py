@@ -57,6 +57,10 @@ def train(
     from jellybean.training.setup import load_material
     from jellybean.training.train import folder_of
 
+    if launched() and fresh:
+        raise typer.BadParameter(
+            f"--fresh under torchrun would begin anew at every restart: delete {directory}/training"
+        )
     if not launched():
         if fresh:
             shutil.rmtree(folder_of(directory), ignore_errors=True)

@@ -5,23 +5,45 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from jellybean.errors import JellyBeanError
+from jellybean_agent.errors import in_words
 
 
 def load_function(place: str, name: str, directory: Path = Path()) -> Callable[..., Any]:
-    """`place`: a file, relative to `directory`, or a module. JellyBeanError when there is no such function."""
+    """`place`: a file, relative to `directory`, or a module. JellyBeanError when there is no such function.
+
+    What the function itself raises is told in one line, too, with the file and line that raised it.
+    """
     if importlib.util.find_spec("torch") is None:
         raise JellyBeanError("torch is not installed here; it is needed for torch modules: pip install torch")
-    module = _loaded(directory / place) if place.endswith(".py") else importlib.import_module(place)
+    try:
+        module = _loaded(directory / place) if place.endswith(".py") else importlib.import_module(place)
+    except JellyBeanError:
+        raise
+    except Exception as error:  # whatever people's own code raises
+        raise JellyBeanError(f"{place} cannot be imported: {in_words(error, name=True)}") from error
     found = getattr(module, name, None)
     if not callable(found):
         raise JellyBeanError(f"{place} has no function {name!r}")
-    return found  # type: ignore[no-any-return]
+    return _told(found, f"{place}:{name}")
+
+
+def _told(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    def call(*given: Any) -> Any:
+        try:
+            return function(*given)
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            told = in_words(error, name=True)
+            raise JellyBeanError(f"{what} failed at {place.filename}:{place.lineno}: {told}") from error
+
+    return call
 
 
 def _loaded(path: Path) -> ModuleType:

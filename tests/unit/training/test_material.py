@@ -1,0 +1,78 @@
+"""People's own model, data and loss: what is wrong with them is told in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.errors import JellyBeanError  # noqa: E402
+from jellybean.training.data import load_data  # noqa: E402
+from jellybean.training.document import FolderSpec, load_training  # noqa: E402
+from jellybean.training.setup import load_material  # noqa: E402
+
+DOCUMENT = """\
+kind: Training
+model: nets.py:net
+data: nets.py:data
+epochs: 1
+batch: 4
+optimizer: {name: sgd, lr: 0.1}
+"""
+NETS = """\
+import torch
+
+def net():
+    return torch.nn.Linear(3, 2)
+
+def data():
+    rows = (torch.randn(8, 3), torch.zeros(8, dtype=torch.long))
+    return {"train": rows, "test": rows}
+"""
+
+
+def _folder(tmp_path, nets=NETS, document=DOCUMENT):
+    (tmp_path / "nets.py").write_text(nets)
+    (tmp_path / "training.yaml").write_text(document)
+    return load_training(tmp_path), tmp_path
+
+
+def test_good(tmp_path):
+    assert isinstance(load_material(*_folder(tmp_path)).module, torch.nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("import torch", "import torhc", "nets.py cannot be imported.*torhc"),
+        ("def net", "def ent", "nets.py has no function 'net'"),
+        ("return torch.nn.Linear(3, 2)", "return 1 / 0", r"nets.py:net failed at .*nets.py:4: .*division"),
+        ("return torch.nn.Linear(3, 2)", "return 7", "returned int; it must return a torch.nn.Module"),
+        ("Linear(3, 2)", "Linear(4, 2)", "cannot be run on nets.py:data"),
+        ('"test": rows', '"tset": rows', "it must return {'train'"),
+        ("torch.zeros(8,", "torch.zeros(7,", "8 inputs and 7 targets"),
+    ],
+)
+def test_mistakes(tmp_path, old, new, told):
+    with pytest.raises(JellyBeanError, match=told):
+        load_material(*_folder(tmp_path, NETS.replace(old, new)))
+
+
+def test_a_labelled_folder(tmp_path):
+    from PIL import Image
+
+    document, _ = _folder(tmp_path)
+    document = document.model_copy(update={"data": FolderSpec(folder="pictures", size=4, channels=1, heldout=0.25)})
+    for label, shade in (("dark", 0), ("light", 255)):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for number in range(4):
+            Image.new("L", (9, 7), shade).save(tmp_path / "pictures" / label / f"{number}.png")
+    found = load_data(document, tmp_path)
+    assert found.labels == ("dark", "light")
+    assert found.train[0].shape == (6, 1, 4, 4)
+    assert len(found.test[0]) == 2
+    for inputs, targets in (found.train, found.test):
+        assert torch.equal(inputs.mean((1, 2, 3)).round().long(), targets)
+    (tmp_path / "pictures" / "dark" / "notes.png").write_text("no picture")
+    with pytest.raises(JellyBeanError, match="is no picture"):
+        load_data(document, tmp_path)
