@@ -16,7 +16,7 @@ from jellybean_agent import logs
 from jellybean_agent.channels import RENEW_S
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, in_words
 from jellybean_agent.hosts import RUN_LIMIT_S, Nursery
-from jellybean_agent.join import join, keep_renewed
+from jellybean_agent.join import another_plan, join, keep_renewed
 from jellybean_agent.server import DRAIN_S, Options, serve
 
 _EXAMPLE = """example:
@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run an agent. 0 after a drain, 2 when the plan, a model or an address is at fault, 1 otherwise."""
     parser = _parser()
     given = vars(parser.parse_args(argv))
-    joining = {name: given.pop(name) for name in ("join", "token", "token_file", "state")}
+    joining = {name: given.pop(name) for name in ("join", "token", "token_file", "state", "plan_every_s")}
+    is_new = False
     missing = [f"--{name}" for name in _NEEDED if given[name] is None]
     if joining["join"] is None and missing:
         parser.error(f"the following arguments are required: {', '.join(missing)} (or --join)")
@@ -51,18 +52,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             if joining["join"] is None:
                 asyncio.run(serve(Options(**given), nursery))
             else:
-                asyncio.run(_joined(joining, given, nursery))
+                is_new = asyncio.run(_joined(joining, given, nursery))
     except AgentError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2 if isinstance(error, PlanViewError | ModelError) else 1
     except OSError as error:
         print(f"{name}: {in_words(error, name=True)}", file=sys.stderr)
         return 1
+    if is_new:  # with nothing left of the plan before; the process stays the one that its supervisor knows
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "jellybean_agent", *(argv or sys.argv[1:])])
     return 0
 
 
-async def _joined(joining: dict[str, object], given: dict[str, object], nursery: Nursery | None) -> None:
-    """Join, then serve what the gateway gave, with a certificate that is renewed meanwhile."""
+async def _joined(joining: dict[str, object], given: dict[str, object], nursery: Nursery | None) -> bool:
+    """Join, then serve what the gateway gave, with a certificate that is renewed meanwhile.
+
+    Whether it ended because the gateway serves another plan by now.
+    """
     token = joining["token"]
     file = Path(str(joining["token_file"] or ""))
     if token is None and file.is_file():  # it may be gone once it was used
@@ -73,18 +79,25 @@ async def _joined(joining: dict[str, object], given: dict[str, object], nursery:
     listen = given["listen"] or f"0.0.0.0:{str(own).rpartition(':')[2]}"
     ours = {"worker": found.worker.name, "tls": found.tls, "listen": listen, "emulate": False}
     renewing = asyncio.create_task(keep_renewed(found.folder))
-    renewing.add_done_callback(_drain_unless_cancelled)
+    following = asyncio.create_task(another_plan(found, float(str(joining["plan_every_s"]))))
+    for task in (renewing, following):
+        task.add_done_callback(_drain_unless_cancelled)
     try:
         await serve(Options(**{**given, **files, **ours}), nursery)  # type: ignore[arg-type]
     finally:
-        renewing.cancel()
+        is_new = following.done() and following.exception() is None
+        for task in (renewing, following):
+            task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await renewing
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+    return is_new
 
 
-def _drain_unless_cancelled(renewing: asyncio.Task[None]) -> None:
-    """Nobody renews any more: drain and end with the error, to be started again, not serve on until it expires."""
-    if not renewing.cancelled():
+def _drain_unless_cancelled(task: asyncio.Task[None]) -> None:
+    """There is another plan; or nobody renews any more: drain and end with the error, not serve on until it expires."""
+    if not task.cancelled():
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -104,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--token", help="with --join, the first time (better --token-file: others see command lines)")
     parser.add_argument("--token-file", type=Path, help="a file that holds the token")
     parser.add_argument("--state", type=Path, default=Path("jellybean-agent"), help="with --join: where all is kept")
+    parser.add_argument(
+        "--plan-every-s", type=float, default=10.0, help="with --join: seconds between looks for another plan"
+    )
     parser.add_argument("--links", type=Path, help="state of the emulated links (default: beside the peers file)")
     parser.add_argument("--no-emulation", action="store_true", help="links and devices are real: emulate none")
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")

@@ -108,6 +108,28 @@ async def keep_renewed(folder: Path) -> None:
         await asyncio.sleep(min(_LOOK_S, max(1.0, left_s / 10)))
 
 
+async def another_plan(found: Joined, every_s: float) -> None:
+    """Return when the gateway serves another plan that has something to do for this box."""
+    name, have = found.worker.name, found.view.hash
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            async with _channel(found.folder) as channel:
+                stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
+                given = await _call(stub.Plan, enrol_pb2.PlanRequest(have=have))
+            view = plan_view(json.loads(given.plan)) if given.plan else found.view
+        except (AgentError, grpc.aio.AioRpcError, OSError, ValueError, RecursionError) as error:
+            LOG.debug("the gateway was not asked for another plan: %s", in_words(error))
+            continue
+        if view.hash == have:
+            continue
+        if (worker := view.workers.get(name)) is not None and worker.operators:
+            LOG.info("the gateway serves plan %s: this box takes it", view.hash[:12])
+            return
+        LOG.warning("the gateway serves plan %s, which gives this box nothing to do: it waits", view.hash[:12])
+        have = view.hash
+
+
 def _is_enrolled(folder: Path) -> bool:
     with contextlib.suppress(PlanViewError):
         CertificateFolder(folder / "tls")

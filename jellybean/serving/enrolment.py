@@ -151,7 +151,9 @@ class Enrolment:
             await context.abort(status_of(error), str(error))
             raise  # abort has raised already
 
-    async def Plan(self, _request: enrol_pb2.PlanRequest, _context: Any) -> enrol_pb2.PlanResponse:
+    async def Plan(self, request: enrol_pb2.PlanRequest, _context: Any) -> enrol_pb2.PlanResponse:
+        if request.have == self.view.hash:
+            return enrol_pb2.PlanResponse()
         if (replaced := self.serving()[1]) is not None:
             peers = json.dumps(dict(replaced.peers)).encode()
             return enrol_pb2.PlanResponse(plan=replaced.plan, peers=peers)

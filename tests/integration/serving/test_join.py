@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving_models import chain
+from serving_models import chain, make_plan, scale
 from tls_run import WORKFLOW, TlsRun, free_port
 
 from jellybean.serving.enrolment import make_token, take_token
@@ -118,6 +118,25 @@ def test_boxes_join_serve_and_come_back_without_a_token(run: JoinRun) -> None:
         run.box("edge-1")
         run.await_ready()
         assert client.infer(ONES)["triple"].tolist() == [[6, 6, 6, 6]]
+
+
+def test_boxes_take_the_plan_of_a_gateway_that_is_started_with_another(run: JoinRun) -> None:
+    run.start_gateway()
+    pids = [run.box(worker, f"--token={run.token(worker)}", "--plan-every-s=0.2").pid for worker in WORKERS]
+    run.await_ready()
+    run.stop("")
+    sha256 = scale(run.root / "models/triple.onnx", 5.0)
+    operators = {"double": (["x"], file_sha256(run.root / "models/double.onnx")), "triple": (["double"], sha256)}
+    route = dict(zip(operators, WORKERS, strict=True))
+    new = make_plan(run.root, operators, [(1.0, route)], sources={"x": "edge"})
+    (run.root / "plan.json").write_text(json.dumps(new))
+    run.start_gateway()
+    run.await_ready()
+    with run.client() as client:
+        assert client.status().plan == new["hash"]
+        assert client.infer(ONES)["triple"].tolist() == [[10, 10, 10, 10]]
+    assert [run.processes[worker].pid for worker in WORKERS] == pids
+    assert all(run.processes[worker].poll() is None for worker in WORKERS)
 
 
 @pytest.mark.nightly

@@ -42,20 +42,19 @@ def test_a_lonely_request_waits_the_whole_delay() -> None:
     assert found.latency_p50_s == pytest.approx(2 * HOP_S + 0.05 + RUN_S)
 
 
-@pytest.mark.parametrize("rate_per_s", [5.0, 80.0, 300.0])
-@pytest.mark.parametrize("delay_s", [0.005, 0.05])
+@pytest.mark.parametrize(("rate_per_s", "delay_s"), [(5.0, 0.05), (80.0, 0.005), (300.0, 0.05)])
 def test_the_closed_form_adds_the_whole_delay_and_the_simulated_p99_grows_by_no_more(
     rate_per_s: float, delay_s: float
 ) -> None:
     own, at_once = plan(rate_per_s, delay_s), plan(rate_per_s, 0.0)
     assert latency(own).p99_s == pytest.approx(latency(at_once).p99_s + delay_s)
     assert latency(own).unqueued_s == pytest.approx(2 * HOP_S + delay_s + RUN_S)
-    late_s, soon_s = (simulate_plan(one, duration_s=3000.0 / rate_per_s).latency_p99_s for one in (own, at_once))
+    late_s, soon_s = (simulate_plan(one, duration_s=1500.0 / rate_per_s).latency_p99_s for one in (own, at_once))
     assert late_s <= soon_s + delay_s * 1.02
 
 
 def test_larger_runs_form_and_the_worker_is_less_busy() -> None:
-    at_once, later = (simulate_plan(plan(80.0, delay_s), duration_s=60.0) for delay_s in (0.0, 0.05))
+    at_once, later = (simulate_plan(plan(80.0, delay_s), duration_s=15.0) for delay_s in (0.0, 0.05))
     sizes = [found.operators["look"].requests / found.operators["look"].runs for found in (at_once, later)]
     assert sizes[1] > 2 * sizes[0]
     assert later.utilisation["box-1"] < 0.5 * at_once.utilisation["box-1"]

@@ -29,8 +29,10 @@ class Certificate(_message.Message):
     def __init__(self, chain: _Optional[bytes] = ..., ca: _Optional[bytes] = ..., gateway: _Optional[str] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("have",)
+    HAVE_FIELD_NUMBER: _ClassVar[int]
+    have: str
+    def __init__(self, have: _Optional[str] = ...) -> None: ...
 
 class PlanResponse(_message.Message):
     __slots__ = ("plan", "peers")
