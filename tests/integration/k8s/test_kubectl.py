@@ -1,0 +1,63 @@
+"""A resource by kubectl, as people use it: applied, looked at, described, deleted."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jellybean.operator.reconcile import Reconciler
+from jellybean.operator.resource import resource_definition
+from jellybean_k8s.crd import KIND
+from tests.k8s_resource import resource
+from tests.k8s_target import REAL, Target, define
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+
+
+@pytest.fixture
+def kubeconfig(target: Target, tmp_path: Path) -> Path:
+    if target.server is None:
+        return Path(str(REAL))
+    config = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
+    config |= {"clusters": [{"name": "c", "cluster": {"server": target.server.url}}]}
+    config |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}
+    config |= {"users": [{"name": "u", "user": {}}]}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    return tmp_path / "kubeconfig"
+
+
+def test_a_resource_is_applied_looked_at_and_deleted(target: Target, kubeconfig: Path, tmp_path: Path) -> None:
+    definition = resource_definition()
+    define(target, definition)
+    target.drop(KIND, "digits")
+
+    def kubectl(*command: str) -> str:
+        options = ("--kubeconfig", str(kubeconfig), "--cache-dir", str(tmp_path / "cache"))
+        namespaced = (*options, "--namespace", target.cluster.namespace)
+        done = subprocess.run(["kubectl", *namespaced, *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    (tmp_path / "workflow.yaml").write_text(yaml.safe_dump(resource()))
+    validated = "false" if target.server is not None else "strict"
+    kubectl("apply", f"--validate={validated}", "-f", str(tmp_path / "workflow.yaml"))
+    Reconciler(target.cluster, lambda: ()).look(target.cluster.get(KIND, "digits") or {})
+    (version,) = definition["spec"]["versions"]
+    columns = {item["name"].upper(): item["jsonPath"] for item in version["additionalPrinterColumns"]}
+    if target.server is not None:  # which makes no tables: the same paths, read by kubectl
+        paths = ",".join(f"{name.replace(' ', '_')}:{path}" for name, path in columns.items())
+        text = kubectl("get", "workflows.jellybean.dev", "digits", "-o", f"custom-columns=NAME:.metadata.name,{paths}")
+    else:
+        text = kubectl("get", "workflows.jellybean.dev", "digits")
+        assert all(name in text for name in columns)
+    cells = text.splitlines()[1].split()
+    status = (target.cluster.get(KIND, "digits") or {})["status"]
+    assert cells[:6] == ["digits", "True", status["plan"], "0.1", "85", "0.00%"]
+    told = kubectl("describe", "workflows.jellybean.dev", "digits")
+    assert f"plan {status['served']} serves at digits.{target.cluster.namespace}.svc:8001" in told
+    kubectl("delete", "workflows.jellybean.dev", "digits")
+    assert target.cluster.get(KIND, "digits") is None
