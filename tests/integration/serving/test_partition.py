@@ -108,7 +108,9 @@ def test_what_must_be_delivered_waits_on_disk_for_the_link(tmp_path: Path) -> No
         run.link.heal()
         for number in range(1, count + 1):
             check(client.answer(f"r{number}", timeout_s=60.0), number)
-        check(client.infer(numbered(99), request_id="r2"), 2)  # the id was answered: that answer is the answer
+        check(client.infer(numbered(2), request_id="r2"), 2)  # the id was answered: that answer is the answer
+        with pytest.raises(RequestError, match="its id is known here with other inputs"):
+            client.infer(numbered(99), request_id="r2")
         assert client.status().kept == 0
 
 
