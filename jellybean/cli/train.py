@@ -94,13 +94,15 @@ def _render(
 
 def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *, json: bool) -> int:
     """The same command in as many processes as the document asks, started again when one dies."""
+    from jellybean.training.ranks import FRESH_STORE
+
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={document.ranks}"),
         *(f"--max-restarts={RESTARTS}", "--monitor-interval=0.5", "-m", "jellybean", "train", str(directory)),
         *(part for text in overrides for part in ("--set", text)),
         *(["--json"] if json else []),
     ]
-    return subprocess.run(command, check=False, env={"OMP_NUM_THREADS": "1", **os.environ}).returncode
+    return subprocess.run(command, check=False, env={"OMP_NUM_THREADS": "1", **FRESH_STORE, **os.environ}).returncode
 
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:

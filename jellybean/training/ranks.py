@@ -14,6 +14,8 @@ import torch.distributed as dist
 from jellybean.training.document import TrainingDocument
 from jellybean.training.errors import TrainingError
 
+FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # in torchrun's environment: a new store at every restart
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -49,6 +51,24 @@ def launched() -> bool:
     return "WORLD_SIZE" in os.environ and "RANK" in os.environ
 
 
+def _store(world: int, patience: timedelta) -> dist.Store:
+    """Where ranks find each other's addresses.
+
+    After a restart torchrun's own store still has those of the processes before, and ranks that read them wait for
+    each other without end (pytorch/pytorch#135712). One agent counts its restarts; several do not count alike, so they
+    are told not to share a store (FRESH_STORE).
+    """
+    if not launched():
+        return dist.HashStore()
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    serves = not shared and os.environ["RANK"] == "0"
+    store = dist.TCPStore(address, port, world, is_master=serves, timeout=patience, multi_tenant=serves)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if shared and alone else "0"
+    return dist.PrefixStore(f"attempt-{attempt}", store)
+
+
 @contextmanager
 def joined(document: TrainingDocument) -> Iterator[Rank]:
     """The process group while a run lasts. TrainingError when there are not as many processes as the document asks."""
@@ -65,10 +85,9 @@ def joined(document: TrainingDocument) -> Iterator[Rank]:
     if on_gpu:
         torch.cuda.set_device(device)
     backend, patience = "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timedelta(seconds=document.timeout_s)
-    if launched():
-        dist.init_process_group(backend, timeout=patience)
-    else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=patience)
+    store = _store(world, patience)
+    rank = int(os.environ["RANK"]) if launched() else 0
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
     try:
         yield Rank(dist.get_rank(), document.devices, device)
     finally:

@@ -94,7 +94,11 @@ def _pod(job: TrainingJob, name: str) -> Object:
         "image": job.image,
         "command": ["torchrun"],
         "args": _arguments(job, name),
-        "env": [{"name": "OMP_NUM_THREADS", "value": str(max(1, int(job.cpu)))}, {"name": "HOME", "value": SCRATCH}],
+        "env": [
+            {"name": "OMP_NUM_THREADS", "value": str(max(1, int(job.cpu)))},
+            {"name": "HOME", "value": SCRATCH},
+            {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"},  # else a restart reads the old addresses
+        ],
         "ports": [{"name": "meeting", "containerPort": PORT, "protocol": "TCP"}],
         "resources": resources,
         "securityContext": {

@@ -70,11 +70,24 @@ def test_going_on_with_another_schedule_gives_the_same_losses(project, capsys):
     assert list((project / "training" / "logs").glob("events.out.tfevents.*"))
 
 
+LITTLE = """\
+import torch
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(9, 64), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 3))
+
+def data():
+    rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1))
+    return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows, rows[:, :3].argmax(1))}
+"""
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_killed_in_the_middle_of_a_save(project):
     """Twenty times, at every second save since it went on, a rank is killed while a checkpoint is being written."""
-    wanted = ("epochs=24", "devices=2", "schedule=1f1b", "batch=480")
+    (project / "little.py").write_text(LITTLE)
+    wanted = ("epochs=24", "devices=2", "schedule=1f1b", "batch=32", "model=little.py:net", "data=little.py:data")
     undisturbed = _train(project, *wanted)
     shutil.rmtree(project / "training")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
