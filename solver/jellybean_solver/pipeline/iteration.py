@@ -14,18 +14,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.layers import LayerGraph
 from jellybean_solver.pipeline.narrowing import Outlines, spread
-from jellybean_solver.pipeline.spans import Spans
+from jellybean_solver.pipeline.spans import Floats, Spans
 from jellybean_solver.pipeline.stages import Level, Stage
 
 WIDER = 1.2  # what is looked at first: iterations up to so many times as long as without any bubble; then more
-MOST_STATES = 2_000  # partitions of a rest that are gone on from; then fewer cuts are looked at
-FEWER_CUTS = (60, 30, 15, 8)
+MOST_STATES = 6_000  # partitions of a rest that are gone on from; then the best of fewer cuts is the answer
+FEWER_CUTS = (8, 15, 30, 60)  # looked at first
+
+
+Bytes = TypeVar("Bytes", float, Floats)
 
 
 class TooManyError(Exception):
@@ -132,16 +136,16 @@ class Iteration:
         self.forward_s, self.backward_s = spans.forward_s.tolist(), spans.backward_s.tolist()
         self.parameters, self.crossing = spans.parameters.tolist(), spans.crossing.tolist()
         self.forwards = spans.forward_s
-        self.boths = spans.both_s
+        self.boths, self.sums = spans.both_s, spans.parameters
         self.begins = [[k for k in range(spans.size) if not spans.outside[k, end]] for end in range(spans.size)]
 
-    def solve(self) -> tuple[float, tuple[Stage, ...]]:
-        """Seconds of an iteration, and the stages."""
+    def solve(self, known_s: float = math.inf) -> tuple[float, tuple[Stage, ...]]:
+        """Seconds of an iteration, and the stages; infinite where none is as fast as one that is known."""
         least = self.microbatches * (self.forward_s[0][-1] + self.backward_s[0][-1]) / self.workers
-        allowed = least * WIDER
-        while (best := self._within(allowed)) is None:
+        allowed = known_s if math.isfinite(known_s) else least * WIDER
+        while (best := self._within(allowed)) is None and math.isinf(known_s):
             allowed = allowed * WIDER if allowed else math.inf
-        return best.tail.whole_s, self._stages(best)
+        return (best.tail.whole_s, self._stages(best)) if best is not None else (math.inf, ())
 
     def _within(self, allowed_s: float) -> _Rest | None:
         """The best of the partitions that take no longer than that, if there are any."""
@@ -167,12 +171,15 @@ class Iteration:
                 machines = rest.machines.taken(counts)
                 after = self._across(rest, end, counts)
                 one_machine = sum(count > 0 for count in counts) == 1
-                for start in self._hopeful(after, end, replicas, sum(free) - replicas, allowed_s):
+                left = sum(free) - replicas
+                for start in self._hopeful(after, end, replicas, one_machine, left, allowed_s):
                     tail = self._before(after, start, end, replicas, one_machine)
                     if start or tail.whole_s <= allowed_s * (1 + 1e-9):
                         _keep(rests[start].setdefault(machines, []), _Rest(tail, machines, end, replicas, rest))
 
-    def _hopeful(self, after: Tail, end: int, replicas: int, left: int, allowed_s: float) -> list[int]:
+    def _hopeful(
+        self, after: Tail, end: int, replicas: int, one_machine: bool, left: int, allowed_s: float
+    ) -> list[int]:
         """Where a stage may begin so that those before it, which take at least their work over all workers left, and
         it can keep within the time."""
         starts = self.begins[end] if left else self.begins[end][:1]
@@ -180,7 +187,9 @@ class Iteration:
         share = max(left, 1)
         before_s, rounds = self.boths[0, starts] / share, self.microbatches
         steady_s = np.maximum(rounds * both_s, both_s + after.steady_s)
-        whole_s = np.maximum(forward_s + after.whole_s + self.forwards[0, starts] / share, steady_s + before_s)
+        sum_s = self._sum_s(self.sums[starts, end], replicas, one_machine)
+        whole_s = np.maximum(forward_s + after.whole_s, steady_s + sum_s) + self.forwards[0, starts] / share
+        whole_s = np.maximum(whole_s, steady_s + before_s)
         longest_s = np.maximum(whole_s, rounds * before_s)
         return [starts[i] for i in np.flatnonzero(longest_s <= allowed_s * (1 + 1e-9))]
 
@@ -193,10 +202,13 @@ class Iteration:
         return rest.tail.behind(sent_s, sent_s, -math.inf, self.microbatches)
 
     def _before(self, after: Tail, start: int, end: int, replicas: int, one_machine: bool) -> Tail:
-        bandwidth = self.inner if one_machine else self.outer
-        sum_s = 2.0 * (replicas - 1) * self.parameters[start][end] / (bandwidth * replicas)
+        sum_s = self._sum_s(self.parameters[start][end], replicas, one_machine)
         forward_s, backward_s = self.forward_s[start][end] / replicas, self.backward_s[start][end] / replicas
         return after.behind(forward_s, backward_s, sum_s, self.microbatches)
+
+    def _sum_s(self, parameters: Bytes, replicas: int, one_machine: bool) -> Bytes:
+        """Of the gradients of a stage's replicas."""
+        return 2.0 * (replicas - 1) * parameters / ((self.inner if one_machine else self.outer) * replicas)
 
     def _stages(self, rest: _Rest) -> tuple[Stage, ...]:
         found, start, at = [], 0, rest
@@ -210,16 +222,21 @@ class Iteration:
 def least_iteration(
     graph: LayerGraph, cuts: Sequence[int], levels: Sequence[Level], microbatches: int
 ) -> tuple[float, tuple[Stage, ...], int]:
-    """Seconds, stages and how many cuts were looked at: fewer of the cheapest ones where all are too many."""
+    """Seconds, stages and how many cuts were looked at: ever more, as long as there are not too many partitions that
+    may be faster than the best of fewer cuts."""
     spans = Spans(graph, cuts)
-    for most in (spans.size, *FEWER_CUTS):
-        own = spans if most >= spans.size else Spans(graph, spread(Outlines(graph, cuts), most))
-        patience = MOST_STATES if most > FEWER_CUTS[-1] else math.inf
+    best_s, stages, looked = math.inf, (), 0
+    for most in (*(few for few in FEWER_CUTS if few < spans.size), spans.size):
+        own = spans if most == spans.size else Spans(graph, spread(Outlines(graph, cuts), most))
+        program = Iteration(own, levels, microbatches, MOST_STATES if looked else math.inf)
         try:
-            return *Iteration(own, levels, microbatches, patience).solve(), own.size
+            found_s, found = program.solve(best_s)
         except TooManyError:
-            continue
-    raise AssertionError("the last try has no limit")
+            break
+        looked = own.size
+        if found_s < best_s:
+            best_s, stages = found_s, found
+    return best_s, stages, looked
 
 
 def _keep(front: list[_Rest], new: _Rest) -> None:

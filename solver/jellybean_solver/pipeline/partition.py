@@ -74,7 +74,7 @@ def partition(
     if objective in STAGE_COSTS:
         most = MOST_NARROWED if most_cuts is None else most_cuts
         return _slowest(graph, levels, objective, cost, limit, most)
-    sets, complete = cuts(graph, 0 if objective == "balance" else MOST_CUTS if most_cuts is None else most_cuts)
+    sets, complete = _cuts(graph, objective, limit, MOST_CUTS if most_cuts is None else most_cuts)
     spans = Spans(graph, sets)
     rounds = microbatches or 1
     if objective == "dapple":
@@ -89,6 +89,17 @@ def partition(
         raise NothingFitsError(_too_small(spans, levels, limit, objective))
     bound = best if complete else min(best, rounds * _bound(graph, levels))
     return Partition(best, bound, stages, len(sets), objective)
+
+
+def _cuts(graph: LayerGraph, objective: str, limit: DeviceLimit | None, most_cuts: int) -> tuple[tuple[int, ...], bool]:
+    """Those to look at, and whether no other could be better. Alpa's cuts cost nothing; DAPPLE's figure may rise where
+    less is sent, so what idle layers make cheap is no proof there."""
+    if objective == "balance":
+        return cuts(graph, 0)
+    sets, complete = cuts(graph, most_cuts, free_idle=objective == "alpa" and limit is None)
+    if objective == "dapple" and not complete:
+        return cuts(graph, most_cuts, free_idle=True)[0], False
+    return sets, complete
 
 
 def _placed(graph: LayerGraph, levels: Sequence[Level]) -> Partition:
@@ -133,7 +144,7 @@ def partition_line(
         raise SolverError("the model has no layers")
     if not all(0 < bandwidth < math.inf for bandwidth in bandwidths):
         raise SolverError("a bandwidth must be above 0 bytes per second")
-    sets, complete = cuts(graph, most_cuts)
+    sets, complete = cuts(graph, most_cuts, free_idle=True)
     latency = objective == "latency"
     best, stages = Straight(Spans(graph, sets), speeds, bandwidths, latency=latency).solve()
     work = sum(layer.forward_s if latency else layer.both_s for layer in graph.layers)

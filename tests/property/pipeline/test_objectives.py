@@ -12,6 +12,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline import iteration
 from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.layers import LayerGraph
 from jellybean_solver.pipeline.partition import Level, partition, partition_line
@@ -194,12 +195,15 @@ def placed(
     st.sampled_from([[3], [2, 2], [1, 3], [3, 1]]),
     st.lists(BANDWIDTHS, min_size=2, max_size=2),
     st.integers(1, 9),
+    st.sampled_from([(99,), (2, 3)]),
 )
 def test_dapple_is_the_least_of_all(
-    graph: LayerGraph, counts: list[int], bandwidths: list[float], microbatches: int
+    graph: LayerGraph, counts: list[int], bandwidths: list[float], microbatches: int, few: tuple[int, ...]
 ) -> None:
     levels = [Level(count, bandwidth) for count, bandwidth in zip(counts, bandwidths, strict=False)]
-    found = partition(graph, levels, objective="dapple", microbatches=microbatches)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iteration, "FEWER_CUTS", few)
+        found = partition(graph, levels, objective="dapple", microbatches=microbatches)
     assert found.objective_s == pytest.approx(by_dapple(graph, levels, microbatches))
     assert sum(stage.replicas for stage in found.stages) <= math.prod(counts)
 

@@ -139,7 +139,7 @@ def test_limits_that_cannot_be(limit: dict[str, Any], told: str) -> None:
 
 
 def test_dapple_looks_at_fewer_cuts_where_all_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iteration, "MOST_STATES", 300)
+    monkeypatch.setattr(iteration, "MOST_STATES", 3)
     layers = tuple(Layer(f"l{i}", 1 + i % 3, 2 + i % 5, 10 + i % 7, 5) for i in range(70))
     chain = LayerGraph(layers, tuple((i, i + 1) for i in range(69)))
     found = partition(chain, [Level(4, 50.0), Level(2, 5.0)], objective="dapple", microbatches=8)
