@@ -94,7 +94,7 @@ class Target:
                 self.cluster.merge(kind, name, {"metadata": {"finalizers": None}})
             self.cluster.delete(kind, name, there["metadata"]["uid"])
 
-    def eventually(self, found: Callable[[], Any], within_s: float = 120.0 if REAL else 20.0) -> Any:
+    def eventually(self, found: Callable[[], Any], within_s: float = 120.0 if REAL else 60.0) -> Any:
         """What `found` gives as soon as it gives something."""
         until = time.monotonic() + within_s
         while not (value := found()):
