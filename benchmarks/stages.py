@@ -21,9 +21,9 @@ from jellybean.serving.chain import SOURCE, chain
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_solver.plan_document import to_document
 
-SIZE = 256  # floats of a message
+ROWS, SIZE = 16, 256  # of a message's matrix
 WAITS_S = 0.002
-SLOWEST, OTHERS = 1200, 300  # products in a stage that computes
+SLOWEST, OTHERS = 480, 120  # products in a stage that computes
 CLIENTS, ROUNDS, DURATION_S, WARMUP_S = 24, 5, 4.0, 1.0
 
 
@@ -63,8 +63,8 @@ def _rate_per_s(counts: tuple[int, ...], wait_s: float | None, duration_s: float
 
 def _client(port: int) -> Connect:
     request = pb.ModelInferRequest(model_name="row")
-    request.inputs.add(name=SOURCE, datatype="FP32", shape=[1, SIZE])
-    request.raw_input_contents.append(np.ones((1, SIZE), np.float32).tobytes())
+    request.inputs.add(name=SOURCE, datatype="FP32", shape=[1, ROWS, SIZE])
+    request.raw_input_contents.append(np.ones((1, ROWS, SIZE), np.float32).tobytes())
     message = request.SerializeToString()
     return lambda: Grpc(("127.0.0.1", port), "/inference.GRPCInferenceService/ModelInfer", message, b"")
 
@@ -74,7 +74,7 @@ def _products(path: Path, count: int) -> Path:
     weight = numpy_helper.from_array(np.eye(SIZE, dtype=np.float32), "w")
     names = ["x", *(f"h{index}" for index in range(count - 1)), "y"]
     nodes = [helper.make_node("MatMul", [given, "w"], [found]) for given, found in itertools.pairwise(names)]
-    ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, ["n", SIZE]) for port in ("x", "y")]
+    ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, ["n", ROWS, SIZE]) for port in ("x", "y")]
     graph = helper.make_graph(nodes, "products", ports[:1], ports[1:], [weight])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     path.write_bytes(model.SerializeToString())

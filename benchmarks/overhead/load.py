@@ -55,6 +55,8 @@ class _Base:
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         if family == socket.AF_INET:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)  # as the lane's own client has it
         self.socket.connect(address)
         self.socket.setblocking(False)
         self._left: list[memoryview] = []

@@ -161,6 +161,7 @@ class Brain:
 
     def ask_all(self, asks: Sequence[tuple[str, str, Sequence[Payload]]], now: float = 0.0) -> Sequence[Instruction]:
         """The same for several that came at once, in their order."""
+        self._now = now
         out: list[Instruction] = []
         for request, operator, inputs in asks:
             state = self._requests[request] = _Request(math.inf)

@@ -61,6 +61,8 @@ MAX_LEFT_S = 3600.0  # nobody waits longer for an answer, whatever a message say
 _FULL = 64  # items waiting where credit stops, or two batches if that is more; at half of it, it comes back
 _SWEEP_S = 1.0  # how often what is too late is dropped, whatever it waits for
 _TOGETHER_S, _MOST_TOGETHER = 1e-3, 16  # of requests for one operator alone, in one run
+_PATIENCE_S = 150e-6  # looking for an answer costs less than to be woken by it, of the quickest models
+_GAP_S = 30e-6  # since the answer before: others wait to be read where it is less
 MAX_ASKED = _FULL // 2  # requests for one operator alone, so that they cannot fill the queue
 
 
@@ -155,6 +157,8 @@ class Driver:
         self._under_way: tuple[str, float] | None = None  # operator, since when: written by the executor thread
         self._asked: dict[str, Answered] = {}  # by request; of the event loop
         self._asking: list[tuple[str, str, Sequence[Array]]] = []  # of these, what the brain does not know of yet
+        self._answered_s = 0.0  # when one was answered last
+        self._impatience = 0  # how often in a row looking for an answer at once was in vain
         self._asked_numbers = itertools.count()
         self.figures = Figures(own)
         self.on_room: Callable[[], None] = _nothing  # called while the queue is short
@@ -287,7 +291,10 @@ class Driver:
                 LOG.exception("%s: a run of %s failed unexpectedly", self._worker.name, run.operator)
                 done = PermanentError(f"unexpected: {error!r}")
             self._under_way = None
-            run = self._finished(run, done) or self._runs.get()
+            following = self._finished(run, done)
+            if following is not None:  # it waited: the device goes on at once, however late a timer was
+                self._executors[following.operator].since_s = self._executors[run.operator].due_s
+            run = following or self._runs.get()
 
     def _finished(self, run: Run, done: Done | AgentError) -> Run | None:
         """Tell the brain, hand what is to be sent to the event loop; the next run if there is one."""
@@ -346,11 +353,20 @@ class Driver:
             self._ended(run, done)
 
         operator = self._view.operators[run.operator]
-        self._under_way = (run.operator, time.monotonic())
+        now_s = time.monotonic()
+        self._under_way = (run.operator, now_s)
+        patience_s = self._patience_s(run, now_s)
         try:
-            executor.begin(requests, ended)
+            executor.begin(requests, ended, patience_s)
+            if patience_s:
+                self._impatience = 0 if self._under_way is None else self._impatience + 1
         except AgentError as error:  # a tensor that the model does not take
             self._loop.call_soon(ended, error)
+
+    def _patience_s(self, run: Run, now_s: float) -> float:
+        """How long to look for the answer at once: where nothing else is to be done, as long as that has paid."""
+        is_alone = _is_asked(run) and len(self._asked) == 1 and now_s - self._answered_s > _GAP_S
+        return _PATIENCE_S if is_alone and (self._impatience < 3 or run.run % 64 == 0) else 0.0
 
     def _ended(self, run: Run, done: Done | AgentError) -> None:
         """A run that the event loop began is over: the next one begins before anything is sent."""
@@ -376,6 +392,7 @@ class Driver:
         for request, outputs in answers.items():
             if (answered := self._asked.pop(request, None)) is not None:
                 answered(outputs)
+                self._answered_s = time.monotonic()
         self._act(instructions, status)
         if self._brain.queued <= self._full // 2:
             self.on_room()

@@ -42,7 +42,6 @@ _DTYPES = {
 _ACCELERATORS = ("CUDAExecutionProvider", "ROCMExecutionProvider")
 _WARM_UP_RUNS = 3
 _MOST_FITTING = 1024
-_MOST_OVERSLEPT_S = 0.0005
 MAX_MODEL_BYTES = 2**31  # protobuf's own limit
 
 
@@ -125,7 +124,8 @@ class Executor:
         self.outputs = self._session.outputs
         self.inputs = _wire(self._session.inputs, input_order, str(model_path))
         self._upstreams = tuple(input_order)
-        self._overslept_s = 0.0  # by the run before this, which makes up for it: timers are never early
+        self.due_s: float | None = None  # when the last run on the emulated device was over, by time.perf_counter
+        self.since_s: float | None = None  # since when the next one has it: nothing but this process was between them
         self._output_names = [port.name for port in self.outputs]
         self._fitting: set[tuple[str, np.dtype[Any], tuple[int, ...]]] = set()  # what fitted an input before
         fixed = [port for port in self.inputs if batch > 1 and port.shape[:1] != (-1,)]
@@ -143,14 +143,17 @@ class Executor:
         when onnxruntime fails.
         """
         began = time.perf_counter()
+        if self._device is not None and self.since_s is not None:
+            began, self.since_s = self.since_s, None
         feed = self._feed(inputs)
         found = self._session.run(feed)
         late_s = 0.0
         if self._device is not None:
-            due_s = began + self._device.run_s(requests) - self._overslept_s
-            late_s = max(0.0, time.perf_counter() - due_s - self._overslept_s)
-            time.sleep(max(0.0, due_s - time.perf_counter()))
-            self._overslept_s = min(_MOST_OVERSLEPT_S, max(0.0, time.perf_counter() - due_s)) if late_s == 0.0 else 0.0
+            due_s = began + self._device.run_s(requests)
+            left_s = due_s - time.perf_counter()
+            late_s = max(0.0, -left_s)
+            time.sleep(max(0.0, left_s))
+            self.due_s = due_s + late_s
         outputs = dict(zip(self._output_names, found, strict=True))
         return RunResult(outputs, time.perf_counter() - began, late_s)
 
@@ -160,9 +163,15 @@ class Executor:
         return self._device is None and getattr(self._session, "may_begin", _never)()
 
     def begin(
-        self, requests: Sequence[Sequence[Input]], done: Callable[[Sequence[RunResult] | AgentError], None]
+        self,
+        requests: Sequence[Sequence[Input]],
+        done: Callable[[Sequence[RunResult] | AgentError], None],
+        patience_s: float = 0.0,
     ) -> None:
-        """A run for each of the requests, one after another; the event loop calls `done` with what each gave."""
+        """A run for each of the requests, one after another; the event loop calls `done` with what each gave.
+
+        `patience_s`: before this returns, if they take no longer.
+        """
         began = time.perf_counter()
         feeds = [self._feed(inputs) for inputs in requests]
 
@@ -174,7 +183,7 @@ class Executor:
             done([RunResult(dict(zip(self._output_names, outputs, strict=True)), each_s) for outputs in found])
 
         session: Any = self._session
-        session.begin(feeds, told)
+        session.begin(feeds, told, patience_s)
 
     def _feed(self, inputs: Sequence[Input]) -> dict[str, Array]:
         if len(inputs) != len(self.inputs):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import json
 import os
 import resource
@@ -149,8 +150,17 @@ class Host:
         except _BROKEN as error:
             raise self._died(error, limit_s) from error
 
-    def begin(self, model: Hosted, feeds: Sequence[Feed], done: Callable[[Heard | HostDiedError], None]) -> None:
-        """The same without waiting: the event loop calls `done`. Nothing else is asked until then."""
+    def begin(
+        self,
+        model: Hosted,
+        feeds: Sequence[Feed],
+        done: Callable[[Heard | HostDiedError], None],
+        patience_s: float = 0.0,
+    ) -> None:
+        """The same without waiting: the event loop calls `done`. Nothing else is asked until then.
+
+        `patience_s`: for so long the answer is looked for at once, then `done` is called before this returns.
+        """
         process = self._process or self._start()
         loop, connection, limit_s = asyncio.get_running_loop(), process.talk.connection, self._limits_s["run"]
         if process.loop is not loop:
@@ -158,11 +168,17 @@ class Host:
             loop.add_reader(connection, self._answered, process)
         connection.setblocking(False)
         process.done = done
-        process.timer = loop.call_later(limit_s, self._failed, process, TimeoutError())
+        process.until_s = loop.time() + limit_s
+        if process.timer is None:
+            process.timer = loop.call_at(process.until_s, self._look, process, loop)
         try:
             _say_run(process.talk, model, feeds)
         except _BROKEN as error:
             loop.call_soon(self._failed, process, error)
+            return
+        until_s = loop.time() + patience_s
+        while process.done is not None and loop.time() < until_s:
+            self._answered(process)
 
     def detach(self) -> None:
         """Leave the process' answers to whoever waits for them."""
@@ -180,14 +196,20 @@ class Host:
         if found is not None:
             self._tell(process, found)
 
+    def _look(self, process: _Process, loop: asyncio.AbstractEventLoop) -> None:
+        """End a run that takes too long. One timer goes through many runs: they are short beside it."""
+        process.timer = None
+        if process.done is not None and loop.time() < process.until_s:
+            process.timer = loop.call_at(process.until_s, self._look, process, loop)
+        elif process.done is not None:
+            self._failed(process, TimeoutError())
+
     def _failed(self, process: _Process, error: Exception) -> None:
         if process is self._process:
             self._tell(process, self._died(error, self._limits_s["run"]))
 
     def _tell(self, process: _Process, what: Heard | HostDiedError) -> None:
         done, process.done = process.done, None
-        if process.timer is not None:
-            process.timer.cancel()
         if done is not None:
             done(what)
 
@@ -248,7 +270,12 @@ class HostedSession:
             self._host.detach()
         return self.is_loaded
 
-    def begin(self, feeds: Sequence[Feed], done: Callable[[list[list[Array]] | AgentError], None]) -> None:
+    def begin(
+        self,
+        feeds: Sequence[Feed],
+        done: Callable[[list[list[Array]] | AgentError], None],
+        patience_s: float = 0.0,
+    ) -> None:
         """Run once for each feed, without waiting; the outputs of each, or why there are none. It must be loaded."""
 
         def told(what: Heard | HostDiedError) -> None:
@@ -261,7 +288,7 @@ class HostedSession:
                 found = error
             done(found)
 
-        self._host.begin(self._hosted, feeds, told)
+        self._host.begin(self._hosted, feeds, told, patience_s)
 
     def _outputs(self, heard: Heard, runs: int) -> list[list[Array]]:
         """Each run's outputs, copied: they outlive the next one."""
@@ -361,6 +388,7 @@ def _host(talk: Talk, memory_bytes: int) -> None:
                 session = LocalSession(Path(header["path"]), header["sha256"], accelerated=header["accelerated"])
                 sessions[header["path"]] = session
                 answer = {"inputs": _told(session.inputs), "outputs": _told(session.outputs)}
+                gc.freeze()  # nothing that is here now goes before the process does
             else:
                 outputs = _outputs(sessions[header["path"]], header, heard.arrays)
         except Exception as error:  # noqa: BLE001  (the host's boundary: the agent says it)
@@ -405,15 +433,19 @@ class Hosted:
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """A host as the agent holds it. `loop`, `done`, `timer`: of a run that is not waited for."""
+    """A host as the agent holds it. `loop`, `done`, `timer`, `until_s`: of a run that is not waited for."""
 
     talk: Talk
     pid: int
     loop: asyncio.AbstractEventLoop | None = None
     done: Callable[[Heard | HostDiedError], None] | None = None
     timer: asyncio.TimerHandle | None = None
+    until_s: float = 0.0
 
     def detach(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
         if self.loop is not None and not self.loop.is_closed():
             self.loop.remove_reader(self.talk.connection)
         self.loop = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -299,6 +300,7 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
         metrics = None
         try:
             await service.load(options.root)
+            gc.freeze()  # what is here now stays: no request pays for looking through it
             at = (options.metrics_host, options.metrics_port)
             metrics = serve_metrics(at, service.metrics)
             LOG.info("%s ready: %s", worker.name, ", ".join(worker.operators))

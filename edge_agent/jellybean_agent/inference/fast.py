@@ -127,6 +127,8 @@ class _Request:
         except AgentError as error:
             self._call.end(*told(error))
             return
+        if self._call.is_over:  # answered already
+            return
         if self._left_s is not None:
             self._timer = asyncio.get_running_loop().call_later(self._left_s, self._late)
         self._call.on_cancel = self._cancelled

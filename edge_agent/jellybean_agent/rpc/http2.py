@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
             PUSH: self._pushed,
             GOAWAY: self._told_to_leave,
         }
-        self._is_flushing = False
+        self._is_flushing = self._is_parsing = False
 
     # -- asyncio ------------------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        self._is_flushing = True  # at the end of this
+        self._is_flushing = self._is_parsing = True  # all that is said meanwhile leaves at the end of this
         try:
             self._parse(data)
         except HpackError as error:
@@ -156,7 +156,7 @@ class Connection(asyncio.Protocol):
         except BrokenError as error:
             self._break(error.code, str(error))
         finally:
-            self._is_flushing = False
+            self._is_flushing = self._is_parsing = False
             self._flush()
 
     # -- frames in ----------------------------------------------------------------------------------------------------
@@ -537,6 +537,8 @@ class Connection(asyncio.Protocol):
         self._streams.pop(number, None)
         self._drop(stream)
         self._write(last)
+        if not self._streams and not self._is_parsing:  # no other answer can follow at once
+            self._flush()
 
     def taken(self, call: Call, size: int) -> None:
         stream: _Stream = call.state

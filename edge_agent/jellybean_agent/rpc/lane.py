@@ -16,6 +16,7 @@ import struct
 from typing import cast
 
 import grpc
+import numpy as np
 
 from jellybean_agent.rpc.calls import Call, Calls, Head, Metadata, no_method
 
@@ -26,6 +27,7 @@ HEAD = struct.Struct("<dHH")  # seconds left (0: no deadline), bytes of the meth
 STATUS = struct.Struct("<B")  # a FAILED call's; its reason follows
 _AFTER_LENGTH = FRAME.size - 4
 _MOST_HEAD_BYTES = 2**14
+SOCKET_BYTES = 2**20  # that may lie in a socket, as far as the system lets: a large tensor then leaves at once
 _UNSENT_BYTES = 2**20
 _READ_BYTES = 2**16
 _KEPT = 64  # heads that are remembered
@@ -57,6 +59,7 @@ class Lane(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(_UNSENT_BYTES)
+        self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
         self._transport.write(GREETING)
         self._calls.opened(self)
 
@@ -113,7 +116,7 @@ class Lane(asyncio.BufferedProtocol):
                 raise _BrokenError
             if length > filled - at:
                 if length > len(buffer):
-                    self._large = memoryview(bytearray(length))
+                    self._large = np.empty(length, np.uint8).data  # not zeroed: all of it is read into
                     self._large[: filled - at] = buffer[at:filled]
                     self._filled = filled - at
                     return
@@ -181,7 +184,8 @@ class Lane(asyncio.BufferedProtocol):
     # -- of calls -----------------------------------------------------------------------------------------------------
 
     def send(self, call: Call, message: bytes) -> None:
-        if call.number in self._open:
+        if self._open.pop(call.number, None) is not None:  # a unary call's one response is its end
+            self._calls.ended(call)
             self._write(FRAME.pack(len(message) + _AFTER_LENGTH, call.number, REPLY) + message)
 
     def finish(self, call: Call, status: grpc.StatusCode, details: str) -> None:
@@ -200,7 +204,11 @@ class Lane(asyncio.BufferedProtocol):
 
     def _write(self, data: bytes) -> None:
         self._out.append(data)
-        if not self._is_flushing:
+        if self._is_flushing:
+            return
+        if not self._open:  # no other answer can follow at once
+            self._flush()
+        else:
             self._is_flushing = True
             asyncio.get_running_loop().call_soon(self._flush_later)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import grpc
 
 from jellybean_agent.errors import StatusError, in_words, status_from_number
-from jellybean_agent.rpc.lane import CALL, FAILED, FRAME, GREETING, HEAD, REPLY, STATUS, peer_uid
+from jellybean_agent.rpc.lane import CALL, FAILED, FRAME, GREETING, HEAD, REPLY, SOCKET_BYTES, STATUS, peer_uid
 from jellybean_agent.tensors import MAX_MESSAGE_BYTES
 
 _CONNECT_S = 5.0
@@ -69,6 +69,7 @@ class LaneClient:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(_CONNECT_S)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
             connection.connect(self._path)
             if peer_uid(connection) != os.geteuid():
                 raise NoLaneError(f"{self._path} is served by another user")
