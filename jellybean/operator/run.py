@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import threading
@@ -49,15 +50,22 @@ def run_operator(
 
     with _answering(health_port), Leader(cluster, lost=lost, say=_log.info):
         _log.info("leads; serves workflows of %s", ", ".join(namespaces) or "all namespaces")
-        kopf.run(
-            registry=registry_for(of, look_s=look_s),
+        asyncio.run(_serve(registry_for(of, look_s=look_s), namespaces, ended))
+    if reasons:
+        raise JellyBeanError(f"leads no more: {reasons[0]}")
+
+
+async def _serve(registry: kopf.OperatorRegistry, namespaces: Sequence[str], ended: threading.Event) -> None:
+    try:
+        await kopf.operator(
+            registry=registry,
             namespaces=tuple(namespaces),
             clusterwide=not namespaces,
             standalone=True,
             stop_flag=ended,
         )
-    if reasons:
-        raise JellyBeanError(f"leads no more: {reasons[0]}")
+    finally:
+        ended.set()  # kopf waits for it in a thread, which would outlive a SIGTERM
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.k8s_target import Target, running_target
+from tests.k8s_target import REAL, Target, running_target
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "serving"))  # for serving_models
 
@@ -17,3 +18,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "serving"))  # for serving_mo
 def target(tmp_path: Path) -> Iterator[Target]:
     with running_target(tmp_path) as found:
         yield found
+
+
+@pytest.fixture
+def kubeconfig(target: Target, tmp_path: Path) -> Path:
+    """Of the target's cluster."""
+    if target.server is None:
+        return Path(str(REAL))
+    config = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
+    config |= {"clusters": [{"name": "c", "cluster": {"server": target.server.url}}]}
+    config |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}
+    config |= {"users": [{"name": "u", "user": {}}]}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    return tmp_path / "kubeconfig"

@@ -13,21 +13,9 @@ from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
 from jellybean_k8s.crd import KIND
 from tests.k8s_resource import resource
-from tests.k8s_target import REAL, Target, define
+from tests.k8s_target import Target, define
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-
-
-@pytest.fixture
-def kubeconfig(target: Target, tmp_path: Path) -> Path:
-    if target.server is None:
-        return Path(str(REAL))
-    config = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
-    config |= {"clusters": [{"name": "c", "cluster": {"server": target.server.url}}]}
-    config |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}
-    config |= {"users": [{"name": "u", "user": {}}]}
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    return tmp_path / "kubeconfig"
 
 
 def test_a_resource_is_applied_looked_at_and_deleted(target: Target, kubeconfig: Path, tmp_path: Path) -> None:

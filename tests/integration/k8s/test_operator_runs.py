@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -88,6 +90,24 @@ def test_kopf_talks_to_the_cluster_as_we_do(user: dict[str, str], tmp_path: Path
     assert (found.scheme, found.token) == (("Bearer", "secret") if "token" in user else (None, None))
     certified = "client-key-data" in user
     assert (found.private_key_path is not None) == (found.certificate_path is not None) == certified
+
+
+def test_a_process_that_is_told_to_end_lets_another_lead(target: Target, kubeconfig: Path) -> None:
+    define(target, resource_definition())
+    target.drop("Lease", "jellybean-operator")
+    command = [sys.executable, "-m", "jellybean", "operator", "run", "--kubeconfig", str(kubeconfig)]
+    with subprocess.Popen(
+        [*command, "--namespace", target.cluster.namespace], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        target.create(resource())
+        target.eventually(lambda: is_ready(target))
+        process.terminate()
+        text, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, text
+    assert "digits: Ready True" in text
+    assert "Traceback" not in text
+    assert leads(target) is None
+    assert target.names("StatefulSet")  # what serves goes on
 
 
 def test_a_resource_comes_and_goes_and_operators_follow_each_other(target: Target) -> None:
