@@ -19,12 +19,14 @@ from typing import TypeVar
 import numpy as np
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.layers import LayerGraph
 from jellybean_solver.pipeline.narrowing import Outlines, spread
 from jellybean_solver.pipeline.spans import Floats, Spans
 from jellybean_solver.pipeline.stages import Level, Stage
 
 WIDER = 1.2  # what is looked at first: iterations up to so many times as long as without any bubble; then more
+MOST_WIDER = 100.0  # then of any length
 MOST_STATES = 6_000  # partitions of a rest that are gone on from; then the best of fewer cuts is the answer
 FEWER_CUTS = (8, 15, 30, 60)  # looked at first
 
@@ -41,25 +43,31 @@ class Tail:
     """Of the stages from some cut on; of all figures less is better, whatever comes before.
 
     `steady_s`: the longest of the backwards and forwards up to a pivot and its steady phase. `whole_s`: the longest
-    iteration. `late_s`: how long after the first of these backwards' end the last gradient sum ends.
+    iteration. `late_s`: how long after the first of these backwards' end the last gradient sum ends. `stages`: their
+    number, where it matters to memory.
     """
 
     steady_s: float = -math.inf
     whole_s: float = -math.inf
     late_s: float = -math.inf
+    stages: int = 0
 
-    def behind(self, forward_s: float, backward_s: float, sum_s: float, microbatches: int) -> Tail:
-        """With one stage more before them."""
+    def behind(self, forward_s: float, backward_s: float, sum_s: float, microbatches: int, counted: int = 0) -> Tail:
+        """With one stage more before them; `counted`: 1 where their number matters."""
         both = forward_s + backward_s
         steady = max(microbatches * both, both + self.steady_s)
         own_pivot = forward_s + (microbatches - 1) * both + self.late_s
         whole = max(forward_s + self.whole_s, steady + sum_s, own_pivot)
-        return Tail(steady, whole, max(sum_s, self.late_s - backward_s))
+        return Tail(steady, whole, max(sum_s, self.late_s - backward_s), self.stages + counted)
 
     def beats(self, other: Tail) -> bool:
         """Whether it is as good in all figures."""
-        ours, theirs = (self.steady_s, self.whole_s, self.late_s), (other.steady_s, other.whole_s, other.late_s)
-        return all(own <= another for own, another in zip(ours, theirs, strict=True))
+        return (
+            self.steady_s <= other.steady_s
+            and self.whole_s <= other.whole_s
+            and self.late_s <= other.late_s
+            and self.stages <= other.stages
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +132,16 @@ class Iteration:
     """The program for one graph, cluster and number of micro-batches."""
 
     def __init__(
-        self, spans: Spans, levels: Sequence[Level], microbatches: int, most_states: float = MOST_STATES
+        self,
+        spans: Spans,
+        levels: Sequence[Level],
+        microbatches: int,
+        most_states: float = MOST_STATES,
+        limit: DeviceLimit | None = None,
     ) -> None:
         if len(levels) > 2:
             raise SolverError("dapple has two levels: devices of a machine, and machines")
-        self.spans, self.microbatches = spans, microbatches
+        self.spans, self.microbatches, self.limit = spans, microbatches, limit
         self.states, self.most_states = 0, most_states
         self.devices, self.machines = levels[0].count, levels[1].count if len(levels) > 1 else 1
         self.inner, self.outer = levels[0].bandwidth, levels[-1].bandwidth
@@ -143,8 +156,8 @@ class Iteration:
         """Seconds of an iteration, and the stages; infinite where none is as fast as one that is known."""
         least = self.microbatches * (self.forward_s[0][-1] + self.backward_s[0][-1]) / self.workers
         allowed = known_s if math.isfinite(known_s) else least * WIDER
-        while (best := self._within(allowed)) is None and math.isinf(known_s):
-            allowed = allowed * WIDER if allowed else math.inf
+        while (best := self._within(allowed)) is None and math.isinf(known_s) and allowed < math.inf:
+            allowed = allowed * WIDER if 0 < allowed < MOST_WIDER * least else math.inf
         return (best.tail.whole_s, self._stages(best)) if best is not None else (math.inf, ())
 
     def _within(self, allowed_s: float) -> _Rest | None:
@@ -172,7 +185,9 @@ class Iteration:
                 after = self._across(rest, end, counts)
                 one_machine = sum(count > 0 for count in counts) == 1
                 left = sum(free) - replicas
-                for start in self._hopeful(after, end, replicas, one_machine, left, allowed_s):
+                for start in self._fitting(
+                    self._hopeful(after, end, replicas, one_machine, left, allowed_s), end, replicas, after.stages
+                ):
                     tail = self._before(after, start, end, replicas, one_machine)
                     if start or tail.whole_s <= allowed_s * (1 + 1e-9):
                         _keep(rests[start].setdefault(machines, []), _Rest(tail, machines, end, replicas, rest))
@@ -193,6 +208,14 @@ class Iteration:
         longest_s = np.maximum(whole_s, rounds * before_s)
         return [starts[i] for i in np.flatnonzero(longest_s <= allowed_s * (1 + 1e-9))]
 
+    def _fitting(self, starts: list[int], end: int, replicas: int, behind: int) -> list[int]:
+        """Those with which a stage fits into its devices' memory; each has its share of a micro-batch."""
+        if self.limit is None or not starts:
+            return starts
+        flying, share = self.limit.in_pipeline(behind), self.spans.activations[starts, end] / replicas
+        taken = self.limit.taken(self.sums[starts, end], share, flying)
+        return [starts[i] for i in np.flatnonzero(taken <= self.limit.limit_bytes * (1 + 1e-12))]
+
     def _across(self, rest: _Rest, cut: int, counts: Sequence[int]) -> Tail:
         """What follows a cut, with what is sent over it before."""
         if not rest.replicas:
@@ -204,7 +227,7 @@ class Iteration:
     def _before(self, after: Tail, start: int, end: int, replicas: int, one_machine: bool) -> Tail:
         sum_s = self._sum_s(self.parameters[start][end], replicas, one_machine)
         forward_s, backward_s = self.forward_s[start][end] / replicas, self.backward_s[start][end] / replicas
-        return after.behind(forward_s, backward_s, sum_s, self.microbatches)
+        return after.behind(forward_s, backward_s, sum_s, self.microbatches, int(self.limit is not None))
 
     def _sum_s(self, parameters: Bytes, replicas: int, one_machine: bool) -> Bytes:
         """Of the gradients of a stage's replicas."""
@@ -220,15 +243,21 @@ class Iteration:
 
 
 def least_iteration(
-    graph: LayerGraph, cuts: Sequence[int], levels: Sequence[Level], microbatches: int
+    graph: LayerGraph,
+    cuts: Sequence[int],
+    levels: Sequence[Level],
+    microbatches: int,
+    limit: DeviceLimit | None = None,
 ) -> tuple[float, tuple[Stage, ...], int]:
-    """Seconds, stages and how many cuts were looked at: ever more, as long as there are not too many partitions that
-    may be faster than the best of fewer cuts."""
+    """Seconds (infinite where nothing fits into memory), stages and how many cuts were looked at.
+
+    Few cuts come first, then more, while not too many partitions may be faster than the best so far.
+    """
     spans = Spans(graph, cuts)
     best_s, stages, looked = math.inf, (), 0
     for most in (*(few for few in FEWER_CUTS if few < spans.size), spans.size):
         own = spans if most == spans.size else Spans(graph, spread(Outlines(graph, cuts), most))
-        program = Iteration(own, levels, microbatches, MOST_STATES if looked else math.inf)
+        program = Iteration(own, levels, microbatches, MOST_STATES if looked else math.inf, limit)
         try:
             found_s, found = program.solve(best_s)
         except TooManyError:

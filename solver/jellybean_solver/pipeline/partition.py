@@ -9,7 +9,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.iteration import least_iteration
 from jellybean_solver.pipeline.layers import MOST_CUTS, MOST_NARROWED, LayerGraph, cuts
-from jellybean_solver.pipeline.narrowing import narrowed
+from jellybean_solver.pipeline.narrowing import FEW, Outlines, narrowed, spread
 from jellybean_solver.pipeline.placement import place, placed_stages
 from jellybean_solver.pipeline.slowest import (
     LeastMemory,
@@ -38,7 +38,7 @@ __all__ = [
 
 STAGE_COSTS: dict[str, StageCost] = {"slowest-stage": summed_cost, "pipedream-paper": paper_cost}
 SUMMED = ("slowest-stage", "alpa")  # by which gradients may be summed in another way
-LIMITED = (*STAGE_COSTS, "alpa")  # by which devices' memory may be limited
+LIMITED = (*STAGE_COSTS, "alpa", "dapple")  # by which devices' memory may be limited
 ITERATIONS = ("dapple", "alpa")  # of a number of micro-batches
 STRAIGHT = ("slowest-stage", "latency")  # over unlike devices
 OBJECTIVES = (*STAGE_COSTS, *ITERATIONS, "balance", "latency", "branches")
@@ -78,10 +78,14 @@ def partition(
     spans = Spans(graph, sets)
     rounds = microbatches or 1
     if objective == "dapple":
-        best, stages, looked = least_iteration(graph, sets, levels, rounds)
+        best, stages, looked = least_iteration(graph, sets, levels, rounds, limit)
         complete, sets = complete and looked == len(sets), sets[:looked]
     elif objective == "alpa":
-        best, stages = Submeshes(spans, levels, rounds, limit, cost).solve()
+        known_s = math.inf
+        if len(sets) > FEW[0]:
+            few = Spans(graph, spread(Outlines(graph, sets), FEW[0]))
+            known_s, _ = Submeshes(few, levels, rounds, limit, cost).solve()
+        best, stages = Submeshes(spans, levels, rounds, limit, cost).solve(known_s)
     else:
         best, stages = Straight(spans, *_alike(levels), latency=False, sent=False).solve()
         complete = True

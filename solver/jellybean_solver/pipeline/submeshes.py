@@ -16,7 +16,7 @@ import numpy as np
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.device_limit import DeviceLimit
-from jellybean_solver.pipeline.slowest import StageCost, summed_cost
+from jellybean_solver.pipeline.slowest import Places, StageCost, summed_cost
 from jellybean_solver.pipeline.spans import Floats, Spans
 from jellybean_solver.pipeline.stages import Level, Stage
 
@@ -65,19 +65,25 @@ class Submeshes:
         times = [stage_cost(spans.both_s, spans.parameters, mesh.size, mesh.bandwidth) for mesh in self.meshes]
         self.times = [np.where(spans.outside, np.inf, one) for one in times]
 
-    def solve(self) -> tuple[float, tuple[Stage, ...]]:
-        """Seconds of an iteration, infinite where nothing fits into memory, and the stages."""
-        best, slowest_s = math.inf, math.inf
-        stages: tuple[Stage, ...] = ()
-        least_s = float(self.spans.both_s[0, -1]) / self.devices
+    def solve(self, known_s: float = math.inf) -> tuple[float, tuple[Stage, ...]]:
+        """Seconds of an iteration, infinite where nothing fits into memory or none is as fast as one that is known, and
+        the stages. The least sum under a limit is no more than that under a tighter one, so a better answer's slowest
+        stage takes less than what is left of the best answer's time for all micro-batches but one."""
+        best, stages = math.inf, tuple[Stage, ...]()
+        total = least_s = float(self.spans.both_s[0, -1]) / self.devices
+        most_s, slowest_s = known_s * (1 + 1e-9), math.inf
         while True:
+            if self.microbatches > 1:
+                slowest_s = min(slowest_s, (most_s - total) / (self.microbatches - 1) * (1 + 1e-12))
             found = self._least_sum(slowest_s)
-            total = sum(stage.time_s for stage in found)
-            if not found or total + (self.microbatches - 1) * least_s >= best:
+            if not found:
                 return best, stages
-            slowest_s = max(stage.time_s for stage in found)
+            total, slowest_s = sum(stage.time_s for stage in found), max(stage.time_s for stage in found)
             if (cost := total + (self.microbatches - 1) * slowest_s) < best:
                 best, stages = cost, found
+            most_s = min(most_s, best)
+            if total + (self.microbatches - 1) * least_s >= best:
+                return best, stages
 
     def _fits(self, mesh: int, behind: int) -> Floats | None:
         """Spans that do not fit on a submesh with so many stages behind; None: all do."""
@@ -99,6 +105,7 @@ class Submeshes:
         if not counted:
             sums[1, 0, -1] = 0.0
         how: dict[tuple[int, int, int], Choice] = {}
+        cuts = self._cuts(below_s)
         for stages in range(1, self.most_stages + 1):
             behind = sums[stages - 1] if counted else sums[stages]
             costs = [
@@ -107,16 +114,29 @@ class Submeshes:
             ]
             for devices in range(1, self.devices + 1):
                 for mesh, cost in enumerate(costs):
-                    left = devices - self.meshes[mesh].size
-                    if left < 0 or not np.isfinite(behind[left]).any():
+                    left, rows = devices - self.meshes[mesh].size, cuts[devices]
+                    if left < 0 or not len(rows):
                         continue
-                    whole = cost + behind[left][None, :]
+                    stops = cuts[left][np.isfinite(behind[left][cuts[left]])]
+                    if not len(stops):
+                        continue
+                    whole = cost[np.ix_(rows, stops)] + behind[left][None, stops]
                     place = whole.argmin(axis=1)
-                    seconds = whole[np.arange(size), place]
-                    for cut in np.flatnonzero(seconds < sums[stages, devices]).tolist():
-                        sums[stages, devices, cut] = seconds[cut]
-                        how[stages, devices, cut] = (int(place[cut]), mesh)
+                    seconds = whole[np.arange(len(rows)), place]
+                    better = seconds < sums[stages, devices, rows]
+                    sums[stages, devices, rows[better]] = seconds[better]
+                    for cut, stop in zip(rows[better].tolist(), stops[place[better]].tolist(), strict=True):
+                        how[stages, devices, cut] = (stop, mesh)
         return self._traced(sums, how)
+
+    def _cuts(self, below_s: float) -> list[Places]:
+        """By devices behind them, the cuts before and behind which the work can be done in stages of that time."""
+        done = self.spans.both_s[0]
+        if math.isinf(below_s):
+            return [np.arange(len(done))] * (self.devices + 1)
+        devices = np.arange(self.devices + 1)[:, None] * (below_s * (1 + 1e-9))
+        fits = (done[-1] - done <= devices) & (done <= devices[::-1])
+        return [np.flatnonzero(row) for row in fits]
 
     def _traced(self, sums: Floats, how: dict[tuple[int, int, int], Choice]) -> tuple[Stage, ...]:
         stages = int(sums[:, self.devices, 0].argmin())

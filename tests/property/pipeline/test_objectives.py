@@ -79,6 +79,7 @@ def by_alpa(graph: LayerGraph, levels: Sequence[Level], microbatches: int, limit
     st.one_of(st.none(), st.tuples(st.integers(1, 2), BANDWIDTHS)),
     st.integers(1, 9),
     st.one_of(st.none(), st.builds(DeviceLimit, st.sampled_from([20.0, 60.0]), st.just("1f1b"), st.integers(1, 9))),
+    st.sampled_from([99, 2]),
 )
 def test_alpa_is_the_least_of_all(
     graph: LayerGraph,
@@ -86,6 +87,7 @@ def test_alpa_is_the_least_of_all(
     outer: tuple[int, float] | None,
     microbatches: int,
     limit: DeviceLimit | None,
+    few: int,
 ) -> None:
     levels = [Level(*inner[0])] + ([Level(*outer)] if outer else [])
     expected = by_alpa(graph, levels, microbatches, limit)
@@ -94,7 +96,9 @@ def test_alpa_is_the_least_of_all(
         with pytest.raises(SolverError):
             partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
         return
-    found = partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jellybean_solver.pipeline.partition.FEW", (few,))
+        found = partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
     assert found.objective_s == pytest.approx(expected)
     assert sum(stage.replicas for stage in found.stages) == math.prod(level.count for level in levels)
     times = [stage.time_s for stage in found.stages]
@@ -155,7 +159,7 @@ def evenly(free: Sequence[int], groups: Sequence[Sequence[int]], wanted: int) ->
     return tuple(taken.count(machine) for machine in range(len(free)))
 
 
-def by_dapple(graph: LayerGraph, levels: Sequence[Level], microbatches: int) -> float:
+def by_dapple(graph: LayerGraph, levels: Sequence[Level], microbatches: int, limit: DeviceLimit | None) -> float:
     devices, machines = levels[0].count, levels[1].count if len(levels) > 1 else 1
     best = math.inf
     for count in range(1, min(len(graph.layers), devices * machines) + 1):
@@ -164,8 +168,19 @@ def by_dapple(graph: LayerGraph, levels: Sequence[Level], microbatches: int) -> 
                 continue
             for where in placements((devices,) * machines, devices, replicas):
                 for cut in chains(graph, count):
-                    best = min(best, iteration_s(placed(graph, levels, cut, replicas, where), microbatches))
+                    if limit is None or all_fit(graph, cut, replicas, limit):
+                        best = min(best, iteration_s(placed(graph, levels, cut, replicas, where), microbatches))
     return best
+
+
+def all_fit(graph: LayerGraph, cut: Sequence[Layers], replicas: Sequence[int], limit: DeviceLimit) -> bool:
+    """Weights, gradients and the shares of as many micro-batches as there are stages from a stage on."""
+    for position, (layers, m) in enumerate(zip(cut, replicas, strict=True)):
+        kept = min(len(cut) - position, limit.microbatches or 99)
+        held = sum(graph.layers[i].activation_bytes for i in layers) / m
+        if 2 * parameters(graph, layers) + kept * held > limit.limit_bytes * (1 + 1e-12):
+            return False
+    return True
 
 
 def placed(
@@ -196,15 +211,27 @@ def placed(
     st.lists(BANDWIDTHS, min_size=2, max_size=2),
     st.integers(1, 9),
     st.sampled_from([(99,), (2, 3)]),
+    st.one_of(st.none(), st.builds(DeviceLimit, st.sampled_from([20.0, 60.0]), st.just("1f1b"), st.integers(1, 9))),
 )
 def test_dapple_is_the_least_of_all(
-    graph: LayerGraph, counts: list[int], bandwidths: list[float], microbatches: int, few: tuple[int, ...]
+    graph: LayerGraph,
+    counts: list[int],
+    bandwidths: list[float],
+    microbatches: int,
+    few: tuple[int, ...],
+    limit: DeviceLimit | None,
 ) -> None:
     levels = [Level(count, bandwidth) for count, bandwidth in zip(counts, bandwidths, strict=False)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(iteration, "FEWER_CUTS", few)
-        found = partition(graph, levels, objective="dapple", microbatches=microbatches)
-    assert found.objective_s == pytest.approx(by_dapple(graph, levels, microbatches))
+        expected = by_dapple(graph, levels, microbatches, limit)
+        event("none" if math.isinf(expected) else "some")
+        if math.isinf(expected):
+            with pytest.raises(SolverError, match="no partition fits"):
+                partition(graph, levels, objective="dapple", microbatches=microbatches, limit=limit)
+            return
+        found = partition(graph, levels, objective="dapple", microbatches=microbatches, limit=limit)
+    assert found.objective_s == pytest.approx(expected)
     assert sum(stage.replicas for stage in found.stages) <= math.prod(counts)
 
 
