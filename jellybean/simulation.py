@@ -13,7 +13,7 @@ from jellybean_agent.brain import Brain, OperatorWiring
 from jellybean_agent.sites import SiteRoutes, Sites
 from jellybean_solver.flows import link_uses
 from jellybean_solver.latency import waits
-from jellybean_solver.plan import Plan
+from jellybean_solver.plan import Plan, PlannedWorker
 from jellybean_solver.problem import Arrivals, Edge
 from jellybean_solver.simulate import MakeTimes, simulate
 from jellybean_solver.simulation_result import SimulationResult
@@ -267,7 +267,14 @@ def brains(plan: Plan) -> Mapping[str, Brain]:
     tiers = {worker.name: worker.tier for worker in plan.workers}
     routes = SiteRoutes([route.workers for route in plan.routes], tiers, Sites(plan.sites))
     return {
-        name: Brain(name, wiring, routes, _batches(plan, worker.pool), delays=_delays(plan, worker.pool))
+        name: Brain(
+            name,
+            wiring,
+            routes,
+            _batches(plan, worker.pool),
+            delays=_delays(plan, worker.pool),
+            shares=_loads(plan, worker),
+        )
         for worker in plan.workers
         for site in range(plan.sites.get(worker.tier, 1))
         for name in [worker_at(plan.sites, worker.tier, worker.name, site)]
@@ -276,6 +283,12 @@ def brains(plan: Plan) -> Mapping[str, Brain]:
 
 def _batches(plan: Plan, pool: str) -> Mapping[str, int]:
     return {operator.name: operator.batch[pool] for operator in plan.operators if pool in operator.batch}
+
+
+def _loads(plan: Plan, worker: PlannedWorker) -> Mapping[str, float]:
+    """As an agent reads them from the plan."""
+    found = plan.operator_by_name
+    return {name: rate * found[name].mean_request_s(worker.pool) for name, rate in worker.rates_per_s.items()}
 
 
 def _delays(plan: Plan, pool: str) -> Mapping[str, float]:

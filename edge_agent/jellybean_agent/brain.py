@@ -3,8 +3,9 @@
 It joins the inputs of a request, waits for the children of a fan-out, keeps a first-come-first-served queue and runs
 one thing at a time. When it is free it takes the first that waits and with it, up to the operator's batch size, what
 else waits for the same operator; it waits for more only where the operator has a delay, and never beyond it. A batch
-that fails runs again one by one, so that only the requests that are to blame fail. The agent drives it with gRPC and
-onnxruntime; the simulator drives it in virtual time.
+that fails runs again one by one, so that only the requests that are to blame fail. While many wait, operators take
+turns by their planned load, so that one that is offered too much does not hold up the others. The agent drives it with
+gRPC and onnxruntime; the simulator drives it in virtual time.
 
 Time comes in with events: a request whose time is up by `now` is dropped before it takes a run; without deadlines `now`
 changes nothing.
@@ -42,7 +43,9 @@ EdgeKind = Literal["each", "fan_out", "gather"]
 Indices = tuple[int, ...]
 Key = tuple[str, Indices]  # operator, child index per fan-out that is open at the operator
 
+FAIR_FROM = 32  # items that wait: as many and more are shared out by planned load, fewer are served as they came
 FORGOTTEN = 65_536  # request ids given up that a worker remembers
+_LEAST_SHARE = 0.01  # of all shares: what is planned to take no time is no reason to wait for ever
 DONE = 16_384  # inputs already turned into runs or markers that a worker remembers
 
 
@@ -83,9 +86,10 @@ class _Running:
 class Brain:
     """State machine of one worker. Invariant: at most one Run is outstanding, and one is while any items are due.
 
-    `delays`: operator -> how long the first of its items may wait for others; an item is due then, or when a batch is
-    full; where it is left out, at once. `batches`: operator -> most items per run; 1 where it is left out. `most`:
-    requests in hand; beyond it the oldest fails, so that inputs whose others never come cannot fill a worker.
+    `shares`: operator -> fraction of the time that it is planned to take; while many items wait, operators get turns by
+    these. `delays`: operator -> how long the first of its items may wait for others; an item is due then, or when a
+    batch is full; where it is left out, at once. `batches`: operator -> most items per run; 1 where it is left out.
+    `most`: requests in hand; beyond it the oldest fails, so that inputs whose others never come cannot fill a worker.
     """
 
     def __init__(
@@ -96,9 +100,14 @@ class Brain:
         batches: Mapping[str, int] | None = None,
         most: int | None = None,
         delays: Mapping[str, float] | None = None,
+        shares: Mapping[str, float] | None = None,
     ) -> None:
         self._most = most
         self._delays = delays or {}
+        least = sum((shares or {}).values()) * _LEAST_SHARE
+        self._shares = {operator: max(share, least) for operator, share in (shares or {}).items()} if least else {}
+        self._used: dict[str, float] = {}  # while many wait: operator that waits -> seconds it had, over its share
+        self._began = 0.0  # the outstanding run
         self._now = 0.0  # of the last event
         self._since: dict[int, float] = {}  # item of an operator with a delay -> when it became ready
         self._wait: float | None = None  # what was asked for last, and did not come yet
@@ -187,6 +196,7 @@ class Brain:
             if self._in_hand(item, state)
             for message in self._outgoing(done.run.operator, item, state.until, of)
         ]
+        self._charge(done.run.operator, now)
         self._running = None
         for message in messages:
             self._hand_on(message, out)
@@ -200,6 +210,7 @@ class Brain:
         if self._running is None or self._running.run.run != run:
             return ()
         self._now = now
+        self._charge(self._running.run.operator, now)
         done = self._running
         out: list[Instruction] = []
         operator = done.run.operator
@@ -267,11 +278,12 @@ class Brain:
             waiting = self._due_by(waiting, out, now)
         if not waiting:
             return
-        first, operator = waiting[0]
+        first, operator = self._next_turn(waiting)
         queue = self._queues[operator]
         items: list[Item] = []
         if first in self._alone:
-            items = self._take_alone(operator, first, waiting[1][0] if len(waiting) > 1 else math.inf)
+            others = min((number for number, other in waiting if other != operator), default=math.inf)
+            items = self._take_alone(operator, first, others)
         else:
             most = self._batches.get(operator, 1)
             while queue and len(items) < most and (not items or next(iter(queue)) not in self._alone):
@@ -282,7 +294,26 @@ class Brain:
             self._since.pop(item.number, None)
         run, self._next_run = Run(self._next_run, operator, tuple(items)), self._next_run + 1
         self._running = _Running(run, tuple(self._requests[item.request] for item in items))
+        self._began = now
         out.append(run)
+
+    def _next_turn(self, waiting: list[tuple[int, str]]) -> tuple[int, str]:
+        """Of the first items of queues: the one that became ready first, or, while many wait, fair queueing.
+
+        Then it is the operator's that had the least time for its share since it waits. Who comes is behind nobody, and
+        has saved nothing up: so one that is offered too much delays the others by a run, not by its queue.
+        """
+        if len(waiting) == 1 or not self._shares or self.queued < FAIR_FROM:
+            self._used.clear()
+            return waiting[0]
+        level = min((self._used[operator] for _, operator in waiting if operator in self._used), default=0.0)
+        self._used = {operator: self._used.get(operator, level) for _, operator in waiting}
+        return min(waiting, key=lambda one: (self._used[one[1]], one[0]))
+
+    def _charge(self, operator: str, now: float) -> None:
+        """A run is over: its operator had that time."""
+        if operator in self._used:
+            self._used[operator] += (now - self._began) / self._shares[operator]
 
     def _take_alone(self, operator: str, first: int, others: float) -> list[Item]:
         """The first item, and those asked for right behind it, before `others`: nobody is overtaken by it."""

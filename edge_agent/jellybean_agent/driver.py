@@ -148,7 +148,9 @@ class Driver:
         self._view, self._worker, self._executors, self._links = view, view.workers[worker], executors, links
         self._peers = peers
         own = {name: view.operators[name].wiring for name in self._worker.operators}
-        self._brain = Brain(worker, own, view.routes, self._worker.batches, MAX_REQUESTS, self._worker.delays)
+        self._brain = Brain(
+            worker, own, view.routes, self._worker.batches, MAX_REQUESTS, self._worker.delays, self._worker.loads
+        )
         self._full = max(_FULL, 2 * max(self._worker.batches.values(), default=1))
         self._lock = threading.Lock()  # of the brain: the event loop receives, the executor thread completes
         self._stopping = False

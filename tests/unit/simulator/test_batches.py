@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean.simulation import brains, highest_sustained_rate, load_by_worker, simulate_plan
+from jellybean_agent import brain
 from jellybean_solver.plan import Plan, Route
 from jellybean_solver.problem import Edge, ServiceTime, Source
 from jellybean_solver.simulate import simulate
@@ -55,6 +56,12 @@ class Answered:
 
     def busy(self, place: str, begin_s: float, end_s: float) -> None:
         self.runs.append((begin_s, end_s))
+
+
+@pytest.fixture(autouse=True)
+def _as_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many wait: by hand is first come first served."""
+    monkeypatch.setattr(brain, "FAIR_FROM", 10**9)
 
 
 def by_hand(arrivals: Sequence[tuple[float, str]]) -> tuple[dict[float, float], int]:
