@@ -22,9 +22,8 @@ def render(top: Top) -> RenderableType:
 
 def _head(top: Top) -> Text:
     found = Text.assemble((top.workflow, "bold"), f"  plan {top.plan[:12]}  ", (top.state, _STATES.get(top.state, "")))
-    found.append(f"   {top.usd_per_h:.4f} USD/h", "bold")
-    found.append(f" (network {top.network_usd_per_h:.4f}), {top.so_far_usd:.6f} USD so far")
-    return found
+    found.append(f"\n{top.usd_per_h:.4f} USD/h", "bold")
+    return found.append(f" (network {top.network_usd_per_h:.4f}), {top.so_far_usd:.6f} USD so far")
 
 
 def _requests(top: Top) -> Text:
@@ -34,8 +33,8 @@ def _requests(top: Top) -> Text:
     found.append(f"   last {top.window_s:.0f} s", "dim")
     found.append(f"\nsince the start: {top.answered} answered, ")
     found.append(f"{top.failed} failed", "red" if top.failed else "")
-    found.append(f" ({top.refused} refused, {top.expired} too late), {top.retries} retries, ")
-    return found.append(f"{top.left_out} times a worker was left out", "yellow" if top.left_out else "")
+    found.append(f" ({top.refused} refused, {top.expired} late), {top.retries} retries, workers ")
+    return found.append(f"{top.left_out} left out", "yellow" if top.left_out else "")
 
 
 def _workers(top: Top) -> Table:
