@@ -1,22 +1,26 @@
 """What serving costs besides the model: one agent beside other servers, at concurrency 1, 8 and 32, 10 KB and 600 KB.
 
-Every round starts each server alone, asks it in every cell, and stops it; the table has medians over the rounds.
+All servers are up (Ray Serve, which is busy when it is idle, has its turn after the others) and are asked in short
+slices, one after another, in an order that changes: what else the machine does meets all alike. The table has medians
+of the slices.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.overhead.load import LoadError, Measured, measure
+from benchmarks.overhead.load import Connect, LoadError, Measured, SlowError, measure
 from benchmarks.overhead.models import Case, cases, raw_s
 from benchmarks.overhead.servers import SERVERS, NotHereError
 from benchmarks.registry import benchmark, print_table
 
 CLIENTS = (1, 8, 32)
-ROUNDS, DURATION_S, WARMUP_S = 3, 1.5, 0.3
+ROUNDS, SLICE_S, WARMUP_S = 10, 0.5, 0.1
+ALONE = "Ray Serve"
 Cell = tuple[str, str, int]  # server, input, clients
 
 
@@ -28,25 +32,36 @@ def serving_overhead(smoke: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="jellybean-models-") as folder:
         inputs = cases(Path(folder))
         raw = {case.label: raw_s(case, 100 if smoke else 2000) for case in inputs}
-        for number in range(1 if smoke else ROUNDS):
-            for name in sorted(SERVERS, reverse=bool(number % 2)):
-                for case in inputs:
-                    if name not in missing:
-                        _measure(name, case, 0.2 if smoke else DURATION_S, found, missing)
+        for case in inputs:
+            for names in ([name for name in SERVERS if name != ALONE], [ALONE]):
+                _measure(names, case, smoke, found, missing)
     for name, reason in missing.items():
         print(f"\n{name} is left out: {reason}")
     _print(found, raw)
 
 
 def _measure(
-    name: str, case: Case, duration_s: float, found: dict[Cell, list[Measured]], missing: dict[str, str]
+    names: list[str], case: Case, smoke: bool, found: dict[Cell, list[Measured]], missing: dict[str, str]
 ) -> None:
-    try:
-        with SERVERS[name](case) as connect:
+    with contextlib.ExitStack() as stack:
+        up: dict[str, Connect] = {}
+        for name in names:
+            try:
+                up[name] = stack.enter_context(SERVERS[name](case))
+            except NotHereError as error:
+                missing[name] = str(error)
+        for number in range(1 if smoke else ROUNDS):
             for clients in CLIENTS:
-                found[name, case.label, clients].append(measure(connect, clients, duration_s, WARMUP_S))
-    except (NotHereError, LoadError) as error:
-        missing[name] = str(error)
+                for name in sorted(up, reverse=bool(number % 2)):
+                    try:
+                        seen = measure(up[name], clients, 0.1 if smoke else SLICE_S, WARMUP_S)
+                    except SlowError:
+                        continue
+                    except LoadError as error:
+                        missing[name] = str(error)
+                        del up[name]
+                    else:
+                        found[name, case.label, clients].append(seen)
 
 
 def _print(found: dict[Cell, list[Measured]], raw: dict[str, float]) -> None:

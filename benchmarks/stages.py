@@ -6,9 +6,11 @@ as long as the others together. A closed loop of clients keeps all of them busy;
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,39 +26,40 @@ from jellybean_solver.plan_document import to_document
 ROWS, SIZE = 16, 256  # of a message's matrix
 WAITS_S = 0.002
 SLOWEST, OTHERS = 480, 120  # products in a stage that computes
-CLIENTS, ROUNDS, DURATION_S, WARMUP_S = 24, 5, 4.0, 1.0
+CLIENTS, ROUNDS, SLICE_S, WARMUP_S = 24, 10, 2.0, 0.5
 
 
 @benchmark
 def stages(smoke: bool) -> None:
-    """Three stages beside the slowest of them alone, alternating."""
+    """Three stages beside the slowest of them alone, both up, asked in turn."""
     rows = []
     for label, counts, wait_s in (
         ("wait 2 ms each", (1, 1, 1), WAITS_S),
         ("compute, the slowest twice the others together", (OTHERS, SLOWEST, OTHERS), None),
     ):
         whole, alone = [], []
-        for _ in range(1 if smoke else ROUNDS):
-            duration_s = 0.5 if smoke else DURATION_S
-            alone.append(_rate_per_s((max(counts),), wait_s, duration_s))
-            whole.append(_rate_per_s(counts, wait_s, duration_s))
+        with _up((max(counts),), wait_s) as one_stage, _up(counts, wait_s) as three_stages:
+            for _ in range(1 if smoke else ROUNDS):
+                for connect, rates in ((one_stage, alone), (three_stages, whole)):
+                    rates.append(measure(connect, CLIENTS, 0.5 if smoke else SLICE_S, WARMUP_S).rate_per_s)
         ratio = statistics.median(one / other for one, other in zip(whole, alone, strict=True))
         figures = (statistics.median(alone), statistics.median(whole))
         limit = f"{1 / wait_s:.0f}" if wait_s else ""
         rows.append([label, limit, *(f"{figure:.0f}" for figure in figures), f"{100 * ratio:.1f} %"])
     header = ["stages", "1 / wait", "slowest stage alone, requests/s", "three stages, requests/s", "of the slowest"]
-    print_table(f"A pipeline of three agents, {CLIENTS} clients (median of {ROUNDS} alternating runs)", header, rows)
+    print_table(f"A pipeline of three agents, {CLIENTS} clients (medians of {ROUNDS} alternating slices)", header, rows)
 
 
-def _rate_per_s(counts: tuple[int, ...], wait_s: float | None, duration_s: float) -> float:
+@contextlib.contextmanager
+def _up(counts: tuple[int, ...], wait_s: float | None) -> Iterator[Connect]:
+    """A running pipeline of such stages."""
     with tempfile.TemporaryDirectory(prefix="jellybean-stages-") as name:
         folder = Path(name)
         models = [_products(folder / f"{count}-{at}.onnx", count) for at, count in enumerate(counts)]
-        plan = chain("row", models, rate_per_s=1.0 / (wait_s or 0.002), device_s=wait_s)
+        plan = chain("row", models, rate_per_s=1.0 / (wait_s or 0.02), device_s=wait_s)
         running = launcher.up(folder, to_document(plan), port=0, insecure=True)
         try:
-            connect = _client(int(running.state.clients_address.rpartition(":")[2]))
-            return measure(connect, CLIENTS, duration_s, WARMUP_S).rate_per_s
+            yield _client(int(running.state.clients_address.rpartition(":")[2]))
         finally:
             running.down()
 

@@ -10,7 +10,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +23,10 @@ _LARGEST_WINDOW = 2**31 - 1
 
 class LoadError(Exception):
     """A server answered something else than what must come out."""
+
+
+class SlowError(Exception):
+    """No answer came in the time that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,41 +246,49 @@ def _literal(text: str, lead: bytes = b"\0") -> bytes:
 
 def measure(connect: Connect, clients: int, duration_s: float, warmup_s: float) -> Measured:
     """What `clients` see in `duration_s`, after `warmup_s` that does not count."""
-    connections = [connect() for _ in range(clients)]
-    by_file = {connection.socket.fileno(): connection for connection in connections}
+    connections = {found.socket.fileno(): found for found in (connect() for _ in range(clients))}
     began: dict[int, float] = {}
     latencies: list[float] = []
     with select.epoll() as poll:
-        for file, connection in by_file.items():
+        for file, connection in connections.items():
             poll.register(file, select.EPOLLIN)
             began[file] = time.perf_counter()
             connection.start()
             _watch(poll, connection)
         from_s = time.perf_counter() + warmup_s
         until_s = from_s + duration_s
-        now_s = 0.0
-        while now_s < until_s:
-            events = poll.poll(10.0)
-            if not events:
-                raise LoadError("no answer within 10 s")
-            for file, event in events:
-                connection = by_file[file]
-                if event & ~select.EPOLLOUT and connection.receive():
-                    now_s = time.perf_counter()
-                    if now_s >= from_s:
-                        latencies.append(now_s - began[file])
+        waiting = len(connections)
+        while waiting:  # to the last answer, so that the next measurement does not begin with the rest of this one
+            for file in _answered(poll, connections):
+                now_s = time.perf_counter()
+                if from_s <= now_s < until_s:
+                    latencies.append(now_s - began[file])
+                if now_s < until_s:
                     began[file] = now_s
-                    connection.start()
-                elif event & select.EPOLLOUT:
-                    connection.flush()
-                _watch(poll, connection)
-            now_s = time.perf_counter()
-    for connection in connections:
+                    connections[file].start()
+                    _watch(poll, connections[file])
+                else:
+                    waiting -= 1
+    for connection in connections.values():
         connection.socket.close()
     if not latencies:
-        raise LoadError(f"no answer within {duration_s} s")
+        raise SlowError(f"no answer within {duration_s} s")
     latencies.sort()
     return Measured(latencies[len(latencies) // 2], latencies[int(0.99 * len(latencies))], len(latencies) / duration_s)
+
+
+def _answered(poll: select.epoll, connections: dict[int, Connection]) -> Iterator[int]:
+    """Whose answers are there, one after another, after what is there was read and what can be sent was."""
+    events = poll.poll(10.0)
+    if not events:
+        raise LoadError("no answer within 10 s")
+    for file, event in events:
+        connection = connections[file]
+        if event & ~select.EPOLLOUT and connection.receive():
+            yield file
+        elif event & select.EPOLLOUT:
+            connection.flush()
+        _watch(poll, connection)
 
 
 def _watch(poll: select.epoll, connection: Connection) -> None:

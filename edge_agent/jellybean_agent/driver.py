@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import queue
 import threading
 import time
@@ -60,7 +61,8 @@ MAX_REQUESTS = 16_384  # in hand; a gateway has fewer
 MAX_LEFT_S = 3600.0  # nobody waits longer for an answer, whatever a message says
 _FULL = 64  # items waiting where credit stops, or two batches if that is more; at half of it, it comes back
 _SWEEP_S = 1.0  # how often what is too late is dropped, whatever it waits for
-_TOGETHER_S, _MOST_TOGETHER = 1e-3, 16  # of requests for one operator alone, in one run
+_TOGETHER_S = 1e-3  # of requests for one operator alone, in one run
+_FORGETS = 1.02  # by which the shortest run counts for longer, with each that comes
 _PATIENCE_S = 150e-6  # looking for an answer costs less than to be woken by it, of the quickest models
 _GAP_S = 30e-6  # since the answer before: others wait to be read where it is less
 MAX_ASKED = _FULL // 2  # requests for one operator alone, so that they cannot fill the queue
@@ -159,6 +161,7 @@ class Driver:
         self._under_way: tuple[str, float] | None = None  # operator, since when: written by the executor thread
         self._asked: dict[str, Answered] = {}  # by request; of the event loop
         self._asking: list[tuple[str, str, Sequence[Array]]] = []  # of these, what the brain does not know of yet
+        self._shortest_s: dict[str, float] = {}  # of late, of runs of an operator that was asked for alone
         self._answered_s = 0.0  # when one was answered last
         self._impatience = 0  # how often in a row looking for an answer at once was in vain
         self._asked_numbers = itertools.count()
@@ -329,7 +332,7 @@ class Driver:
                         item.request: outputs.by_downstream
                         for item, outputs in zip(run.items, done.outputs, strict=True)
                     }
-                    self._brain.together[run.operator] = _together(done.busy_s / len(run.items))
+                    self._brain.together[run.operator] = self._together(run.operator, done.busy_s / len(run.items))
                 instructions = self._brain.completed(run.run, done.outputs, time.monotonic())
         following = [instruction for instruction in instructions if isinstance(instruction, Run)]
         others: list[Instruction] = [found for found in instructions if not isinstance(found, Run)]
@@ -364,6 +367,15 @@ class Driver:
                 self._impatience = 0 if self._under_way is None else self._impatience + 1
         except AgentError as error:  # a tensor that the model does not take
             self._loop.call_soon(ended, error)
+
+    def _together(self, operator: str, run_s: float) -> int:
+        """How many that were asked for one by one go into one run: where runs are so short that telling of them counts.
+
+        The shortest of late says what the model takes; others waited for a processor too.
+        """
+        shortest_s = min(run_s, _FORGETS * self._shortest_s.get(operator, math.inf))
+        self._shortest_s[operator] = shortest_s
+        return max(1, min(MAX_ASKED, int(_TOGETHER_S / max(shortest_s, 1e-9))))
 
     def _patience_s(self, run: Run, now_s: float) -> float:
         """How long to look for the answer at once: where nothing else is to be done, as long as that has paid."""
@@ -568,11 +580,6 @@ def _each(operator: OperatorView, items: Sequence[Item], results: Sequence[RunRe
 def _apart(operator: OperatorView, items: Sequence[Item], result: RunResult) -> Done:
     outputs = split(_by_downstream(operator, result.outputs), len(items))
     return Done([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s)
-
-
-def _together(run_s: float) -> int:
-    """How many that were asked for one by one go into one run: where runs are so short that telling of them counts."""
-    return max(1, min(_MOST_TOGETHER, int(_TOGETHER_S / max(run_s, 1e-9))))
 
 
 def _settle(answer: asyncio.Future[Mapping[str, Array]], what: Mapping[str, Array] | AgentError) -> None:

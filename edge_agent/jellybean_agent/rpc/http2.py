@@ -14,6 +14,7 @@ from collections import deque
 from typing import cast
 
 import grpc
+import numpy as np
 
 from jellybean_agent.rpc.calls import Call, Calls, Head, no_method
 from jellybean_agent.rpc.frames import (
@@ -60,6 +61,8 @@ from jellybean_agent.rpc.hpack import Decoder, HpackError
 from jellybean_agent.rpc.lane import GREETING, Lane, peer_uid
 
 _CONNECTION_WINDOW = 2**30
+_READ_BYTES = 2**16
+_DIRECT_BYTES, _MOST_DIRECT_BYTES = 2**14, 2**23  # of a message: between them it is read to where it belongs
 _UNSENT_BYTES = 2**20  # above it nothing is read
 _ROOM_BYTES = 2**18  # of one stream: above it writers wait
 _IDLE_FRAMES = 10_000  # that cost a client nothing, between two calls that were answered
@@ -70,7 +73,7 @@ class _Stream:
 
     __slots__ = (
         *("call", "credit", "got", "has_headers", "is_half_closed", "last", "messages"),
-        *("need", "packed", "parts", "unread", "unsent", "waiter", "window"),
+        *("need", "packed", "parts", "unread", "unsent", "waiter", "whole", "window"),
     )
 
     def __init__(self, window: int) -> None:
@@ -81,14 +84,24 @@ class _Stream:
         self.parts: list[memoryview] = []
         self.got, self.need = 0, -1  # bytes in parts; those of the message under way, prefix apart, -1: not known
         self.packed = False
+        self.whole: memoryview | None = None  # where the message under way is read into, if it is large
         self.messages = 0
         self.has_headers = self.is_half_closed = False
         self.unsent: deque[memoryview] = deque()
         self.last: bytes | None = None  # trailers that follow what is unsent
         self.waiter: asyncio.Future[None] | None = None
 
+    def spend(self, size: int) -> None:
+        """So much came."""
+        if self.is_half_closed:
+            raise BrokenError(PROTOCOL_ERROR, "DATA after a stream's end")
+        self.credit -= size
+        if self.credit < 0:
+            raise BrokenError(FLOW, "more than a stream's window")
+        self.unread += size
 
-class Connection(asyncio.Protocol):
+
+class Connection(asyncio.BufferedProtocol):
     """A client's connection. It lives as long as its transport."""
 
     def __init__(self, calls: Calls) -> None:
@@ -99,6 +112,7 @@ class Connection(asyncio.Protocol):
         self._headers: Decoder[Head] = Decoder(HEADER_BYTES, read_head)
         self._streams: dict[int, _Stream] = {}
         self._blocked: dict[int, _Stream] = {}  # with something that the client's windows do not let leave
+        self._buffer: memoryview = np.empty(_READ_BYTES, np.uint8).data
         self._rest = b""
         self._is_greeted = self._is_settled = self._is_leaving = False
         self._data: tuple[int, int, int] = (0, 0, 0)  # stream, bytes to come, flags of the DATA frame under way
@@ -147,10 +161,36 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.resume_reading()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._room() or self._buffer
+
+    def buffer_updated(self, size: int) -> None:
+        self._received(size)
+
+    def _room(self) -> memoryview | None:
+        """Where the rest of a large message goes at once; None while there is none."""
+        number, left, _ = self._data
+        stream = self._streams.get(number) if left > _DIRECT_BYTES else None
+        if stream is None or stream.need - stream.got <= _DIRECT_BYTES or stream.need > _MOST_DIRECT_BYTES:
+            return None
+        if stream.whole is None:
+            stream.whole = np.empty(stream.need, np.uint8).data  # not zeroed: all of it is read into
+            at = 0
+            for part in stream.parts:
+                stream.whole[at : at + len(part)] = part
+                at += len(part)
+            stream.parts.clear()
+        return stream.whole[stream.got : stream.got + min(left, stream.need - stream.got)]
+
+    def _received(self, size: int) -> None:
         self._is_flushing = self._is_parsing = True  # all that is said meanwhile leaves at the end of this
         try:
-            self._parse(data)
+            if self._room() is None:
+                self._parse(bytes(self._buffer[:size]))
+            else:
+                number, left, flags = self._data
+                self._data = (number, left - size, flags)
+                self._body(number, None, bool(flags & END_STREAM) and left == size, size)
         except HpackError as error:
             self._break(COMPRESSION, str(error))
         except BrokenError as error:
@@ -390,8 +430,10 @@ class Connection(asyncio.Protocol):
             if not method.is_unary and not call.is_over:
                 call.begin()
 
-    def _body(self, number: int, part: memoryview, over: bool, size: int | None = None) -> None:
-        size = len(part) if size is None else size
+    def _body(self, number: int, part: memoryview | None, over: bool, size: int | None = None) -> None:
+        """Something of a stream has come; None: it lies where it belongs already."""
+        if size is None:
+            size = len(part or b"")
         self._taken += size
         if self._taken > _CONNECTION_WINDOW // 2:
             self._write(window_of(0, self._taken))
@@ -401,12 +443,9 @@ class Connection(asyncio.Protocol):
             if not 0 < number <= self._last:
                 raise BrokenError(PROTOCOL_ERROR, "DATA of no stream")
             return
-        if stream.is_half_closed:
-            raise BrokenError(PROTOCOL_ERROR, "DATA after a stream's end")
-        stream.credit -= size
-        if stream.credit < 0:
-            raise BrokenError(FLOW, "more than a stream's window")
-        stream.unread += size
+        stream.spend(size)
+        if part is None:
+            self._filled(stream, size)
         while part and number in self._streams:
             part = self._message(stream, part)
         if number not in self._streams:
@@ -415,6 +454,14 @@ class Connection(asyncio.Protocol):
             self._half_closed(number, stream)
         elif stream.need > 0 and stream.unread > WINDOW_BYTES // 2:
             self._give(number, stream)  # the message under way must not wait for itself
+
+    def _filled(self, stream: _Stream, size: int) -> None:
+        """More of a large message is where it belongs."""
+        stream.got += size
+        if stream.got == stream.need and stream.whole is not None and stream.call is not None:
+            message, stream.whole = stream.whole, None
+            stream.got, stream.need = 0, -1
+            self._whole(stream.call, stream, message)
 
     def _message(self, stream: _Stream, part: memoryview) -> memoryview:
         """Take a part of a stream in; what is left of it for the next message."""
@@ -443,6 +490,11 @@ class Connection(asyncio.Protocol):
                 return part[:0]
             stream.packed, stream.need = bool(prefix[0]), need
         wanted = stream.need - stream.got
+        if stream.whole is not None:
+            piece = part[:wanted]
+            stream.whole[stream.got : stream.got + len(piece)] = piece
+            self._filled(stream, len(piece))
+            return part[wanted:]
         if len(part) < wanted:
             stream.parts.append(part)
             stream.got += len(part)

@@ -99,7 +99,7 @@ async def status(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
 def test_calls_of_every_size_and_kind(tmp_path: Path) -> None:
     async def ask(_server: Server, address: str) -> None:
         async with channel(address) as to:
-            for message in (b"", b"x", LARGE):
+            for message in (b"", b"x", LARGE[:20_000], LARGE, LARGE * 4):
                 assert await to.unary_unary(ECHO)(message) == message
             found = await asyncio.gather(*(to.unary_unary(ECHO)(LARGE[: 1 << size % 20]) for size in range(200)))
             assert [len(message) for message in found] == [1 << size % 20 for size in range(200)]
