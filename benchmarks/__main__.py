@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import digits, fleets, kubernetes, latency, pipelines, serving_overhead, stages, vqa  # noqa: F401  (each registers itself)
+from benchmarks import (  # noqa: F401  (each registers itself)
+    digits,
+    fleets,
+    kubernetes,
+    latency,
+    pipelines,
+    serving_overhead,
+    stages,
+    training,
+    vqa,
+)
 from benchmarks.registry import BENCHMARKS
 
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)

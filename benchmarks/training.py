@@ -65,7 +65,7 @@ def learning(smoke: bool) -> None:
     from tests.integration.training.ranks import run_ranks
 
     torch.set_num_threads(1)
-    epochs, model = (1, "conv") if smoke else (12, "transformer")
+    epochs, model = (1, "conv") if smoke else (10, "conv")
     with tempfile.TemporaryDirectory() as folder:
         cases = [Learn(schedule, model, epochs, folder) for schedule in SCHEDULES]
         told = dict(zip(SCHEDULES, (ranks[0] for ranks in run_ranks(DEVICES, cases, seconds=3000)), strict=True))

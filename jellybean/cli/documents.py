@@ -64,6 +64,7 @@ class Schema(StrEnum):
     WORKFLOW = "workflow"
     INFRASTRUCTURE = "infrastructure"
     PROFILES = "profiles"
+    TRAINING = "training"
 
 
 @app.command(epilog=example("jellybean init digits my-digits", "jellybean init vqa my-vqa"))

@@ -18,7 +18,7 @@ from jellybean.cli.console import out, print_json, say, warn
 from jellybean.errors import JellyBeanError
 
 if TYPE_CHECKING:
-    from jellybean.training.document import TrainingDocument
+    from jellybean.documents.training import TrainingDocument
 
 RESTARTS = 3
 
@@ -44,7 +44,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model as training.yaml says; goes on from the newest checkpoint. Starts its own processes."""
-    from jellybean.training.document import load_training
+    from jellybean.documents.training import load_training
 
     document = load_training(directory, overrides or ())
     if render:

@@ -13,6 +13,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.profiles import ProfilesDocument
+from jellybean.documents.training import TrainingDocument
 
 # More than any measurement has, and enough that reading back changes nothing beyond one part in two million.
 DIGITS = 7
@@ -98,6 +99,7 @@ def json_schemas() -> dict[str, dict[str, Any]]:
         "Workflow": WorkflowDocument,
         "Infrastructure": InfrastructureDocument,
         "Profiles": ProfilesDocument,
+        "Training": TrainingDocument,
     }
     return {kind: _schema(kind, model) for kind, model in models.items()}
 

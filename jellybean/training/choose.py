@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import fx
 
+from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced
-from jellybean.training.document import AUTO, TrainingDocument
 from jellybean.training.errors import TrainingError
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.actions import Kind

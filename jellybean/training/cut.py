@@ -90,21 +90,6 @@ def cut_module(traced: fx.GraphModule, stage_of: dict[str, int], inputs: tuple[A
     return CutModule(tuple(stages), _tied(stages), tuple(tuple(node.name for node in names) for names in crossing))
 
 
-def cut_sequence(layers: nn.Sequential, sizes: Sequence[int]) -> CutModule:
-    """A sequence of layers by how many each stage has; nothing is traced, so any module may be a layer."""
-    if sum(sizes) != len(layers) or min(sizes, default=0) < 1:
-        raise TrainingError(f"the sizes {list(sizes)} do not cut {len(layers)} layers into stages of one or more")
-    stages, first = [], 0
-    names = [name for name, _ in layers.named_children()]
-    for size in sizes:
-        stage = nn.Sequential()
-        for name in names[first : first + size]:
-            stage.add_module(name, layers.get_submodule(name))
-        stages.append(stage)
-        first += size
-    return CutModule(tuple(stages), _tied(stages), ((),) * (len(stages) - 1))
-
-
 def _numbers(traced: fx.GraphModule, inputs: tuple[Any, ...]) -> _Numbers:
     """Runs the example; buffers such as running means stay as they were."""
     kept = {name: value.clone() for name, value in traced.named_buffers()}

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from jellybean.documents.training import FolderSpec, TrainingDocument
 from jellybean.pipeline.functions import load_function
-from jellybean.training.document import FolderSpec, TrainingDocument
 from jellybean.training.errors import TrainingError
 
 Pair = tuple[torch.Tensor, torch.Tensor]

@@ -17,7 +17,7 @@ from torch import nn
 from jellybean.documents.explain import check_tree
 from jellybean.documents.models import WorkflowDocument
 from jellybean.documents.reader import Tree, read_file
-from jellybean.training.document import ExportSpec
+from jellybean.documents.training import ExportSpec
 from jellybean.training.errors import TrainingError
 
 WORKFLOW = "workflow.yaml"

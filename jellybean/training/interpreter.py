@@ -46,7 +46,6 @@ class Record:
     starts_s: list[float] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
-    norm: float | None = None
 
 
 class Interpreter:
@@ -83,7 +82,6 @@ class Interpreter:
             stage = self._held[action.stage, action.pipe]
             self._step(place, action, stage, feed, record)
         self._iteration += 1
-        record.norm = self._updates.norm
         return record
 
     def _step(self, place: int, action: Action, stage: Stage, feed: Feed, record: Record) -> None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from jellybean.training.document import TrainingDocument
+from jellybean.documents.training import TrainingDocument
 from jellybean.training.errors import TrainingError
 
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # in torchrun's environment: a new store at every restart

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from jellybean.documents.training import OptimizerSpec, TrainingDocument
 from jellybean.training.choose import Choice, choose
 from jellybean.training.cut import CutModule, cut_module, trace
 from jellybean.training.data import Cutter, Data, Loss, load_data, load_loss, load_model
-from jellybean.training.document import OptimizerSpec, TrainingDocument
 from jellybean.training.errors import TrainingError
 from jellybean.training.interpreter import Interpreter, peers_of
 from jellybean.training.ranks import Rank

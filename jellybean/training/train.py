@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from jellybean.documents.training import LrSpec, TrainingDocument
 from jellybean.training.checkpoint import clear_partial, finish, load_newest, write_part
 from jellybean.training.data import RowFeed
-from jellybean.training.document import LrSpec, TrainingDocument
 from jellybean.training.errors import TrainingError
 from jellybean.training.interpreter import Record
 from jellybean.training.measure import accuracy_of, whole_model

@@ -7,7 +7,6 @@ the whole model, as on one device. Without one every stage updates by itself and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,7 +37,6 @@ class Updates:
     ) -> None:
         self._held, self._groups, self._flushes = held, groups, flushes
         self._tied, self._clip, self._counts = tied or {}, clip, counts
-        self.norm: float | None = None
         self._lr: Callable[[int], float] | None = None
         self._pending: dict[int, Pending | None] = {}
         self._ready = False
@@ -52,7 +50,7 @@ class Updates:
 
     def begin(self, lr: Callable[[int], float] | None) -> None:
         """A new iteration."""
-        self._lr, self._ready, self._pending, self.norm = lr, False, {}, None
+        self._lr, self._ready, self._pending = lr, False, {}
 
     def reduce(self, number: int, stage: Stage) -> None:
         """Start to sum the gradients of a stage over its copies."""
@@ -123,13 +121,8 @@ class Updates:
                 stage.gradient[name] = total.clone()
 
     def _clip_by(self, most: float, norm: float, stages: list[Stage]) -> None:
-        self.norm = norm
         if norm > most:
             scale([stage.gradient for stage in stages], most / (norm + 1e-6))
-
-    def state(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """Of the optimizers, by stage and pipe."""
-        return {copy: optimizer.state_dict() for copy, optimizer in self.optimizers.items()}
 
 
 def _complete(stage: Stage) -> None:

@@ -124,7 +124,6 @@ class Train:
             "weights": weights,
             "buffers": {n: b.clone() for s in held.values() for n, b in s.module.named_buffers()},
             "losses": [{m: float(v) for m, v in record.losses.items()} for record in told],
-            "norms": [record.norm for record in told],
             "versions": {copy: stage.versions.most for copy, stage in held.items()},
             "left": sum(stage.live for stage in held.values()),
         }

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
 from jellybean.training.data import Cutter
-from jellybean.training.document import LrSpec, OptimizerSpec, TrainingDocument
 from jellybean.training.measure import accuracy_of
 from jellybean.training.ranks import Rank
 from jellybean.training.setup import load_material, optimizers, set_up

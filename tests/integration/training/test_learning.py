@@ -12,7 +12,7 @@ from tests.integration.training.learning import DEVICES, Learn, one_device  # no
 from tests.integration.training.ranks import run_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
-EPOCHS = 12
+EPOCHS = 10
 STATED = {"transformer": 93.0, "conv": 97.0}  # percent of the 360 test rows
 
 

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
 from jellybean.training.choose import choose, cut_layers  # noqa: E402
 from jellybean.training.cut import cut_module, trace  # noqa: E402
-from jellybean.training.document import OptimizerSpec, TrainingDocument  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean_solver.pipeline.layers import Layer, LayerGraph  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule  # noqa: E402

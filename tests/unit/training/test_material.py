@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.documents.training import FolderSpec, load_training  # noqa: E402
 from jellybean.errors import JellyBeanError  # noqa: E402
 from jellybean.training.data import load_data  # noqa: E402
-from jellybean.training.document import FolderSpec, load_training  # noqa: E402
 from jellybean.training.setup import load_material  # noqa: E402
 
 DOCUMENT = """\

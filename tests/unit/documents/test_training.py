@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from jellybean.documents.training import load_training
 from jellybean.errors import DocumentError
-from jellybean.training.document import load_training
 
 GOOD = """\
 kind: Training
