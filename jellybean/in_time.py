@@ -17,8 +17,9 @@ from jellybean.simulation import latency_breach
 from jellybean_solver.cuts import Cuts, solve_cut
 from jellybean_solver.deadlines import deadline_s, shares
 from jellybean_solver.errors import SolverError
-from jellybean_solver.plan import Plan
+from jellybean_solver.plan import Certificate, Plan
 from jellybean_solver.problem import Problem
+from jellybean_solver.selection import RELATIVE
 from jellybean_solver.solve import Solution
 
 TIGHTER = (1.0, 0.8, 0.6)  # of the p99 latency, asked of the solver in turn: simulated queues may be longer
@@ -47,7 +48,7 @@ def in_time(problem: Problem, cuts: Cuts, solution: Solution, gap: float, time_l
     if solution.plan is None or target_s is None or (breach := latency_breach(solution.plan)) is None:
         return InTime(solution, reasons)
     solved = partial(solve_cut, problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
-    search = _SimulatedInTime(solved, target_s, breach.share, solution.plan)
+    search = _SimulatedInTime(solved, target_s, breach.share, solution.plan, solution.plan.certificate.bound)
     found = search.run(LONGER if time_limit_s is None else ())
     if found is not None:
         return InTime(found)
@@ -61,10 +62,16 @@ def in_time(problem: Problem, cuts: Cuts, solution: Solution, gap: float, time_l
 
 
 class _SimulatedInTime:
-    """Asks the solver for plans under shares of a p99 and simulates them. `nearest`: the least share that one keeps."""
+    """Asks the solver for plans under shares of a p99 and simulates them. `nearest`: the least share that one keeps.
 
-    def __init__(self, solved: Callable[..., Solution], target_s: float, nearest: float, fastest: Plan) -> None:
+    `bound`: no plan that keeps the p99 costs less. A search under less than all of it proves nothing for all of it.
+    """
+
+    def __init__(
+        self, solved: Callable[..., Solution], target_s: float, nearest: float, fastest: Plan, bound: float
+    ) -> None:
         self.solved, self.target_s, self.nearest, self.fastest = solved, target_s, nearest, fastest
+        self.bound = bound
         self.first = nearest
         self.late = [fastest]  # plans known to break it
         self.reasons: tuple[str, ...] = ()
@@ -92,6 +99,8 @@ class _SimulatedInTime:
         except SolverError as error:
             self.reasons = self.reasons or (str(error),)
             return None
+        if share == 1.0:
+            self.bound = max(self.bound, _bound(found))
         if found.plan is None:
             self.reasons = self.reasons or (found.infeasibility.reasons if found.infeasibility is not None else ())
             return None
@@ -99,11 +108,31 @@ class _SimulatedInTime:
             return None
         breach = latency_breach(found.plan)
         if breach is None:
-            return found
+            return self._certified(found, found.plan)
         self.late.append(found.plan)
         if near and breach.share < self.nearest:
             self.nearest, self.fastest = breach.share, found.plan
         return None
+
+    def _certified(self, found: Solution, plan: Plan) -> Solution:
+        """A plan by what is proven of all that keep the p99."""
+        cost = cost_of(plan)
+        bound = min(self.bound, cost)
+        if cost - bound <= RELATIVE * max(1.0, cost):
+            certificate = Certificate(cost, cost, 0.0, "optimal")
+        else:
+            own = plan.certificate.termination
+            certificate = Certificate(cost, bound, (cost - bound) / cost, "gap" if own == "optimal" else own)
+        plan = replace(plan, certificate=certificate)
+        return replace(found, status=certificate.termination, plan=plan, certificate=certificate)
+
+
+def _bound(found: Solution) -> float:
+    """What every plan costs at least that keeps the latency asked for; -inf where that is not known."""
+    if found.plan is not None:
+        return found.plan.certificate.bound
+    least = found.infeasibility.least_usd_per_h if found.infeasibility is not None else -math.inf
+    return least if math.isfinite(least) else -math.inf
 
 
 def _same(one: Plan, other: Plan) -> bool:

@@ -75,7 +75,7 @@ class Reconciler:
             return
         except JellyBeanError as error:
             report.fail(error)
-        report.find(_readiness(self.cluster, _app(resource)))
+        report.find(_readiness(self.cluster, _app(resource), resource["metadata"]["uid"]))
         report.write()
 
     def remove(self, resource: Mapping[str, Any]) -> None:
@@ -312,10 +312,10 @@ def _reason(error: JellyBeanError, kind: str) -> str:
     return next((word for of, word in known if isinstance(error, of)), "Refused" if kind == DEPLOYED else "NoPlan")
 
 
-def _readiness(cluster: Cluster, app: str) -> Object:
-    """Whether clients are served by a plan that is whole."""
+def _readiness(cluster: Cluster, app: str, uid: str) -> Object:
+    """Whether clients are served by a plan that is whole, and is this resource's own."""
     inventory = read_inventory(cluster, app)
-    if inventory.current is None:
+    if inventory.current is None or (inventory.owner or {}).get("uid") != uid:
         return condition(READY, False, "NothingServes", "no plan serves yet")
     found = read_status(cluster, app)
     lacking = [

@@ -254,7 +254,8 @@ def least_iteration(
     Few cuts come first, then more, while not too many partitions may be faster than the best so far.
     """
     spans = Spans(graph, cuts)
-    best_s, stages, looked = math.inf, (), 0
+    best_s, looked = math.inf, 0
+    stages: tuple[Stage, ...] = ()
     for most in (*(few for few in FEWER_CUTS if few < spans.size), spans.size):
         own = spans if most == spans.size else Spans(graph, spread(Outlines(graph, cuts), most))
         program = Iteration(own, levels, microbatches, MOST_STATES if looked else math.inf, limit)

@@ -220,6 +220,7 @@ def test_what_was_deployed_by_hand_or_by_another_is_left_alone(
     assert conditions[PLANNED]["status"] == "True"
     assert (conditions[DEPLOYED]["status"], conditions[DEPLOYED]["reason"]) == ("False", "Refused")
     assert "is deployed here already, by hand" in conditions[DEPLOYED]["message"]
+    assert (conditions[READY]["status"], conditions[READY]["reason"]) == ("False", "NothingServes")  # for it
     found.reconciler.remove(found.there())
     assert target.serving() == before
 
