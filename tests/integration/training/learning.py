@@ -72,6 +72,6 @@ def one_device(model: str, epochs: int) -> list[tuple[float, Any]]:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(material.module.parameters(), 1.0)
             optimizer.step()
-            total += float(loss)
+            total += float(loss.detach())
         told.append((total / cutter.iterations, accuracy_of(material.module, material)[0]))
     return told

@@ -13,7 +13,7 @@ from tests.integration.training.ranks import run_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 EPOCHS = 10
-STATED = {"transformer": 93.0, "conv": 97.0}  # percent of the 360 test rows
+STATED = {"transformer": 90.0, "conv": 97.0}  # percent of the 360 test rows
 
 
 @pytest.fixture(scope="module", params=STATED)
