@@ -17,7 +17,8 @@ from jellybean_solver.pipeline.stages import Level
 
 FEW = (120, 360)  # cuts of the first partitions, one after the other
 MOST_SPANS = 1800  # cuts that are looked at in pairs
-MOST_PAIRS = 1e9  # of cuts, for every number of workers before and between them
+ALWAYS_ALL = 1200  # cuts of which none is left out
+MOST_PAIRS = 1e9  # of more cuts, for every number of workers before and between them
 
 Solve = Callable[[Spans, float], float]  # cuts, a time that is known to be reached -> best time
 
@@ -56,6 +57,8 @@ def narrowed(
         outlines = Outlines(graph, cuts)
         known_s = min(known_s, solve(Spans(graph, spread(outlines, few)), known_s))
         cuts = _worthwhile(outlines, levels, known_s)
+    if len(cuts) <= ALWAYS_ALL:
+        return Spans(graph, cuts), known_s, True
     outlines = Outlines(graph, cuts)
     too_many = max(len(cuts) / MOST_SPANS, math.sqrt(_pairs(outlines, levels, known_s) / MOST_PAIRS))
     if too_many <= 1:

@@ -90,7 +90,7 @@ def partition(
         best, stages = Straight(spans, *_alike(levels), latency=False, sent=False).solve()
         complete = True
     if not math.isfinite(best):
-        raise NothingFitsError(_too_small(spans, levels, limit, objective))
+        raise _too_small(graph, spans, levels, limit, objective, complete)
     bound = best if complete else min(best, rounds * _bound(graph, levels))
     return Partition(best, bound, stages, len(sets), objective)
 
@@ -128,7 +128,7 @@ def _slowest(
     )
     best, stages = SlowestStage(spans, levels, cost, limit, known_s).solve()
     if not math.isfinite(best):
-        raise NothingFitsError(_too_small(spans, levels, limit, objective))
+        raise _too_small(graph, spans, levels, limit, objective, complete and all_of_them)
     bound = best if complete and all_of_them else min(best, _bound(graph, levels))
     return Partition(best, bound, stages, len(sets), objective)
 
@@ -188,11 +188,21 @@ def _bound(graph: LayerGraph, levels: Sequence[Level]) -> float:
     return sum(layer.both_s for layer in graph.layers) / math.prod(level.count for level in levels)
 
 
-def _too_small(spans: Spans, levels: Sequence[Level], limit: DeviceLimit | None, objective: str) -> str:
+def _too_small(
+    graph: LayerGraph,
+    spans: Spans,
+    levels: Sequence[Level],
+    limit: DeviceLimit | None,
+    objective: str,
+    proven: bool,
+) -> NothingFitsError:
+    """`proven`: all cuts were looked at. What would do is that of a few cuts where there are many."""
     if limit is None:
         raise AssertionError("without a limit everything fits")
-    asked = f"no partition fits into {limit.limit_bytes:,.0f} bytes a device under {limit.schedule}"
-    if objective not in STAGE_COSTS:
-        return f"{asked}: take larger devices, more of them, or smaller micro-batches"
-    least, _ = LeastMemory(spans, levels, limit).solve()
-    return f"{asked}; {least:,.0f} would do: take larger devices, more of them, or smaller micro-batches"
+    which = "no partition" if proven else f"no partition at the {spans.size:,} cuts that were looked at"
+    told = f"{which} fits into {limit.limit_bytes:,.0f} bytes a device under {limit.schedule}"
+    if objective in STAGE_COSTS:
+        few = spans if spans.size <= FEW[1] else Spans(graph, spread(Outlines(graph, spans.cuts), FEW[0]))
+        least, _ = LeastMemory(few, levels, limit).solve()
+        told = f"{told}; {least:,.0f} would do"
+    return NothingFitsError(f"{told}: take larger devices, more of them, or smaller micro-batches")

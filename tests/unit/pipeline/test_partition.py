@@ -124,6 +124,15 @@ def test_memory_is_kept_as_the_schedule_needs_it() -> None:
             partition(graph, [Level(3, 1e9)], limit=replace(limit, limit_bytes=taken - 11))
 
 
+def test_too_little_memory_is_proven_only_where_all_cuts_were_looked_at() -> None:
+    layers = tuple(Layer(f"l{i}", 1, 2, 10, 100) for i in range(8))
+    graph = LayerGraph(layers, tuple((i, i + 1) for i in range(8) if i % 4 != 3))
+    with pytest.raises(NothingFitsError, match=r"^no partition fits into 50 bytes"):
+        partition(graph, [Level(2, 1.0)], limit=DeviceLimit(50))
+    with pytest.raises(NothingFitsError, match=r"^no partition at the 9 cuts that were looked at fits into 50 bytes"):
+        partition(graph, [Level(2, 1.0)], limit=DeviceLimit(50), most_cuts=3)
+
+
 @pytest.mark.parametrize(
     ("limit", "told"),
     [
