@@ -27,7 +27,7 @@ UTILISATION = 0.8
 USED, SITE_USED = 0.35, 1.0  # of a fleet, if all variants took as long as a middle one by itself
 TYPES = 6  # of device in each tier
 MEMORY_GIB = {"edge": 2.0, "hub": 8.0, "cloud": 24.0}  # half of it, and double
-SITE_MEMORY_GIB = {"edge": 16.0, "hub": 4.0, "cloud": 6.0}  # of fleets with sites
+SITE_MEMORY_GIB = {"edge": 16.0, "hub": 2.0, "cloud": 4.0}  # of fleets with sites
 SITE_PRICE, DEARER = 1.0, 0.5  # of a site's boxes; of a memory that is as many times larger, as a power
 NEAR, LEAN = 3, 3  # operators that a site's uplinks are sized by, and their variants
 

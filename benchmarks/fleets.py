@@ -49,6 +49,7 @@ CASES = (
     *(_Case(operators, 10_000, sharing) for sharing in GAPS for operators in (10, 20, 50)),
     *(_Case(30, 10_000, sharing, p99=0.9) for sharing in GAPS),
     *(_Case(30, 10_000, sharing, sites=1_000, limits=True) for sharing in GAPS),
+    *(_Case(30, 10_000, sharing, p99=0.9, sites=1_000) for sharing in GAPS),
 )
 SMOKE = tuple(_Case(8, 200, sharing) for sharing in GAPS)
 
@@ -120,6 +121,7 @@ def _run(case: _Case, seed: int) -> _Run:
         case.p99,
         int(case.limits),
         case.sites,
+        "wall",
     )
     command = [sys.executable, "-m", "benchmarks.fleet_run", *(str(figure) for figure in figures)]
     return _Run(**json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,7 +28,7 @@ from jellybean_solver.selection import Clock
 WHOLE = 1e-6  # a fraction this close to a whole number is whole
 LEAST_RISE = 1e-9
 LOOKED, PATIENCE = 24, 6  # splits looked at, and how many of them in a row may be no better
-LEAP, GROWTH = 0.005, 1.2  # of its bound: a dive that rises by more is broken off, and the next one may rise by more
+LEAP, GROWTH = 0.01, 1.5  # of its bound: a dive that rises by more is broken off, and the next one may rise by more
 
 Relax = Callable[[Box], Point | None]
 
@@ -46,18 +47,20 @@ class Tree:
     """The nodes of a search. `met` is told the box of every whole point.
 
     `owner`: choice -> operator; `rank`: choice -> its place among all, operator by operator, cheaper ones first.
-    Plans that cost as much as `dear` need not be looked at, now or later.
+    The two sides of a split are solved at the same time, by a way to relax each, so that what they have learnt so far
+    does not depend on which is done first. Plans that cost as much as `dear` need not be looked at, now or later.
     """
 
     def __init__(
         self,
         owner: Indices,
         rank: Indices,
-        relax: Relax,
+        relax: tuple[Relax, Relax],
         met: Callable[[Box], None],
         dear: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        self.owner, self.relax, self.met, self._dear = owner, relax, met, dear
+        self.owner, self._relax, self.met, self._dear = owner, relax, met, dear
+        self._beside = ThreadPoolExecutor(1)
         self._cut = math.inf  # the least that was too dear when something was ruled out for it
         self._order = np.argsort(rank)
         same = owner[:, None] == owner
@@ -69,10 +72,16 @@ class Tree:
         self._leap = LEAP
         self._rises = self._tries = np.zeros((2, len(owner)))
 
+    def __enter__(self) -> Tree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._beside.shutdown()
+
     def start(self, box: Box) -> None:
         """Open the root. OutOfTimeError, and then nothing is known."""
         self._rises, self._tries = (np.zeros((2, len(self.owner) + len(box.most))) for _ in range(2))
-        node = self._node(box, -math.inf)
+        node = self._node(box, self._relax[0](box), -math.inf)
         if node is not None:
             self._keep(node)
 
@@ -166,8 +175,14 @@ class Tree:
         """The feasible sides, cheaper first."""
         above = float(self._above_whole(node)[index])
         found = []
-        for side, (box, left) in enumerate(zip(self._sides(node, index), (above, 1.0 - above), strict=True)):
-            child = self._node(box, node.bound)
+        sides = self._sides(node, index)
+        other = self._beside.submit(self._relax[1], sides[1])
+        try:
+            points = self._relax[0](sides[0]), other.result()
+        finally:
+            wait((other,))
+        for side, (box, point, left) in enumerate(zip(sides, points, (above, 1.0 - above), strict=True)):
+            child = self._node(box, point, node.bound)
             if child is not None:
                 found.append(child)
                 if left > WHOLE:
@@ -175,8 +190,7 @@ class Tree:
                     self._tries[side, index] += 1.0
         return sorted(found)
 
-    def _node(self, box: Box, least: float) -> Node | None:
-        point = self.relax(box)
+    def _node(self, box: Box, point: Point | None, least: float) -> Node | None:
         if point is None:
             return None
         self._made += 1

@@ -33,6 +33,7 @@ from jellybean_solver.skeleton import Skeleton
 from jellybean_solver.staff import Staff
 
 CLOSE = (0.6, 0.3, 0.1)  # of the gap: how close to the best relaxed selection the search goes, step by step
+CUT = 0.9  # of the gap, below the plan: what costs as much is left out
 FINE = 0.2  # of the gap: what making workers whole may lose beside the best way
 ROOM = (0.0, 0.2, 1.0)  # workers of a kind left out per operator on it, for memory to need more than time does
 MOST_ROUNDED = 5  # selections whose workers are made whole before the search goes on
@@ -64,14 +65,24 @@ class FleetSearch:
         self._begin()
 
     @cached_property
+    def relaxations(self) -> tuple[Relaxation, Relaxation]:
+        """Warm from one solve to the next; two, to solve both sides of a split at the same time."""
+        return Relaxation(self.skeleton, self.clock), Relaxation(self.skeleton, self.clock)
+
+    @property
     def relaxation(self) -> Relaxation:
-        """Warm from one solve to the next."""
-        return Relaxation(self.skeleton, self.clock)
+        """The first of them."""
+        return self.relaxations[0]
+
+    @property
+    def _relaxed_so_often(self) -> int:
+        return sum(relaxation.solved for relaxation in self.relaxations)
 
     def _begin(self) -> None:
         self.enough_solved = MOST_PACED
         self.best: Assignment | None = None
         self.best_selection: Selection | None = None
+        self.best_point: Point | None = None  # that it was rounded from
         self.relaxed = math.inf  # the least relaxed cost of the selections met
         self.settled = math.inf  # the least bound of the selections that were solved exactly
         self.solved = 0  # selections, exactly
@@ -79,6 +90,7 @@ class FleetSearch:
         self.met: set[bytes] = set()
         self.late = False
         self.waiting: list[tuple[int, Box, Point]] = []  # selections met, with counts of few workers, and not yet tried
+        self.tried: set[tuple[bytes, float]] = set()  # selections whose workers were made whole, and from which bound
         self.known: dict[bytes, float] = {}  # selections solved exactly -> bound
 
     def under(self, left_s: float, budget: float, clock: Clock) -> FleetSearch:
@@ -87,16 +99,21 @@ class FleetSearch:
             raise SolverError("a search without a pace has no deadline")
         self.pace, self.budget, self.clock = replace(self.pace, left_s=left_s), budget, clock
         if self.skeleton.possible:
-            self.relaxation.answer_within(left_s, clock)
+            for relaxation in self.relaxations:
+                relaxation.answer_within(left_s, clock)
         self._begin()
-        self.enough_solved += self.relaxation.solved
+        self.enough_solved += self._relaxed_so_often
         return self
 
     def run(self) -> Outcome[Assignment]:
         """Until the gap is reached or time is up."""
         if not self.skeleton.possible:
             return self._outcome(math.inf)
-        tree = Tree(self.skeleton.kinds.owner, self._rank(), self.relaxation.solve, self._meet, self._enough)
+        relax = self.relaxations[0].solve, self.relaxations[1].solve
+        with Tree(self.skeleton.kinds.owner, self._rank(), relax, self._meet, self._dear) as tree:
+            return self._walked(tree)
+
+    def _walked(self, tree: Tree) -> Outcome[Assignment]:
         try:
             tree.start(self.relaxation.everything())
         except OutOfTimeError:
@@ -113,6 +130,7 @@ class FleetSearch:
             self._make_whole(tree)
         if self.pace is not None:
             return self._outcome(tree.bound())
+        self._polish(tree)
         while tree.bound() < self._enough() and self.clock.left() != 0.0:
             if tree.least_whole() > tree.bound():
                 tree.explore(lambda: min(self._enough(), tree.least_whole()), self.clock)
@@ -134,7 +152,7 @@ class FleetSearch:
 
     def _most(self) -> float:
         """Under a deadline selections are many and close: the first that are met must do."""
-        tired = self.pace is not None and self.relaxation.solved >= self.enough_solved
+        tired = self.pace is not None and self._relaxed_so_often >= self.enough_solved
         return -math.inf if tired and self.met else math.inf
 
     def _enough(self) -> float:
@@ -142,6 +160,10 @@ class FleetSearch:
         if self.best is None:
             return self.budget
         return min(self.best.cost * (1.0 - max(self.gap, RELATIVE)), self.settled, self.budget)
+
+    def _dear(self) -> float:
+        """What a node may leave out for good: a little above what is enough, for what rounding does to bounds."""
+        return math.inf if self.best is None else self.best.cost * (1.0 - CUT * max(self.gap, RELATIVE))
 
     def _selection(self, mask: Mask) -> Selection:
         return dict(choice for choice, made in zip(self.skeleton.kinds.choices, mask.tolist(), strict=True) if made)
@@ -174,8 +196,21 @@ class FleetSearch:
         for _, box, point in self.waiting[:MOST_ROUNDED]:
             if point.bound >= self._enough() or self._enough() <= tree.bound():
                 break
-            self._take(self._selection(box.allowed), self._rounded(box, point))
+            key = box.allowed.tobytes(), float(f"{point.bound:.6g}")
+            if key in self.tried:
+                continue
+            self.tried.add(key)
+            if self._take(self._selection(box.allowed), self._rounded(box, point)):
+                self.best_point = point
         self.waiting.clear()
+
+    def _polish(self, tree: Tree) -> None:
+        """Round the best point's workers with more care, where the plan is not good enough."""
+        if self.best_point is None or tree.bound() >= self._enough() or self.clock.left() == 0.0:
+            return
+        most, limit_s = self.relaxation.most, self._limit_s()
+        found = rounded(self.skeleton, self.best_point, most, gap=FINE * self.gap, time_limit_s=limit_s, apart=True)
+        self._take(self.best_selection or {}, found)
 
     def _rounded(self, box: Box, point: Point) -> Assignment | None:
         """Whole workers and seats for a selection's point; where models do not fit, with ever more workers left out."""
@@ -200,9 +235,12 @@ class FleetSearch:
         left = self.clock.left()
         return None if left is None else left + GRACE_S
 
-    def _take(self, selection: Selection, found: Assignment | None) -> None:
-        if found is not None and found.cost <= min(self.budget, math.inf if self.best is None else self.best.cost):
+    def _take(self, selection: Selection, found: Assignment | None) -> bool:
+        """Whether it is the best so far."""
+        best = found is not None and found.cost <= min(self.budget, math.inf if self.best is None else self.best.cost)
+        if best:
             self.best, self.best_selection = found, selection
+        return best
 
     def _settle(self, tree: Tree) -> None:
         """Split the cheapest whole node, or solve the one selection that it allows."""

@@ -17,6 +17,13 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 
+_ENDED = (
+    highspy.HighsModelStatus.kOptimal,
+    highspy.HighsModelStatus.kTimeLimit,
+    highspy.HighsModelStatus.kSolutionLimit,  # of nodes
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`values` per column (None: none was found in time); `bound` on the objective from below, inf only if infeasible.
@@ -107,7 +114,13 @@ class Program:
         self.fill(np.repeat(row, len(columns)), columns, cost[columns])
 
     def solve(
-        self, *, gap: float = 0.0, time_limit_s: float | None = None, threads: int = 1, relaxed: bool = False
+        self,
+        *,
+        gap: float = 0.0,
+        time_limit_s: float | None = None,
+        threads: int = 1,
+        relaxed: bool = False,
+        most_nodes: int | None = None,
     ) -> Answer:
         """The best point found. `relaxed`: without integrality. SolverError on a numerical failure."""
         model = highspy.Highs()
@@ -123,6 +136,8 @@ class Program:
             ("time_limit", math.inf if time_limit_s is None else time_limit_s),
         ):
             model.setOptionValue(option, value)
+        if most_nodes is not None:
+            model.setOptionValue("mip_max_nodes", most_nodes)
         model.passModel(self.lp(relaxed=relaxed))
         model.run()
         if model.getModelStatus() in FAILED:
@@ -133,7 +148,7 @@ class Program:
         if status == highspy.HighsModelStatus.kInfeasible:
             return Answer(None, math.inf, math.inf)
         found = info.primal_solution_status == highspy.kSolutionStatusFeasible
-        if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kTimeLimit):
+        if status not in _ENDED:
             raise SolverError(f"HiGHS ended with {model.modelStatusToString(status)}; please report this problem")
         value = float(info.objective_function_value) if found else math.inf
         exact = relaxed or not any(block.any() for block in self.integer)

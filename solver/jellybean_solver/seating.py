@@ -50,28 +50,44 @@ def seat_alone(kind: Kind, shares: Mapping[str, float], counts: Mapping[str, int
     return _in_pools(kind, ((count, {name: shares[name]}) for name, count in counts.items()))
 
 
-def seat_together(kind: Kind, loads: Sequence[Load], count: int) -> list[Group] | None:
-    """Groups of a shared kind on `count` workers, or on as many more as memory asks for; None when it has too few."""
+def seat_together(
+    kind: Kind, loads: Sequence[Load], count: int, alone: Mapping[str, int] | None = None
+) -> list[Group] | None:
+    """Groups of a shared kind on `count` workers, or on as many more as memory asks for; None when it has too few.
+
+    `alone`: workers that hold one model, which is tried first.
+    """
     for workers in range(count, kind.count + 1):
-        time = max(sum(load.workers for load in loads) / workers, LITTLE)
-        for each in (time, 1.0 + SPARE):  # evenly, else as full as can be
-            found = _seated(kind, loads, workers, each)
-            if found is not None:
-                return _in_pools(kind, found)
+        even = max(sum(load.workers for load in loads) / workers, LITTLE)
+        for time in (even, 1.0 + SPARE):  # evenly, else as full as can be
+            for own in (*([alone] if alone else []), _rounded_down(loads, time)):
+                found = _seated(kind, loads, workers, time, own)
+                if found is not None:
+                    return _in_pools(kind, found)
     return None
 
 
-def _seated(kind: Kind, loads: Sequence[Load], count: int, time: float) -> list[tuple[int, dict[str, float]]] | None:
-    """Workers by what they hold: how many, and the shares that they serve together."""
-    own = {load.name: max(0, math.floor(load.workers / time + LITTLE) - 1) for load in loads}
-    left = {load.name: load.workers - own[load.name] * time for load in loads}
-    large = sorted(loads, key=lambda load: (-load.memory_bytes, load.name))
-    for order in (list(loads), _in_turn(large), large):
+def _rounded_down(loads: Sequence[Load], time: float) -> dict[str, int]:
+    """Nearly as many workers as each operator fills."""
+    return {load.name: max(0, math.floor(load.workers / time + LITTLE) - 1) for load in loads}
+
+
+def _seated(
+    kind: Kind, loads: Sequence[Load], count: int, time: float, own: Mapping[str, int]
+) -> list[tuple[int, dict[str, float]]] | None:
+    """Workers by what they hold: how many, and the shares that they serve together. `own`: that hold one model."""
+    if count < sum(own.values()):
+        return None
+    taken = {load.name: min(load.workers, own.get(load.name, 0) * time) for load in loads}
+    left = {load.name: load.workers - taken[load.name] for load in loads}
+    rests = [load for load in loads if left[load.name] > LITTLE or not own.get(load.name)]
+    large = sorted(rests, key=lambda load: (-load.memory_bytes, load.name))
+    for order in (rests, _in_turn(large), large):
         for fill in (_end_to_end, _best_fit):
             seats = [_Seat(time) for _ in range(count - sum(own.values()))]
             if fill(order, left, seats, kind.memory_bytes):
                 by_name = {load.name: load for load in loads}
-                whole = [(own[name], {name: _share(by_name[name], own[name] * time)}) for name in own if own[name]]
+                whole = [(own[name], {name: _share(by_name[name], taken[name])}) for name in own if own[name]]
                 rest = [{name: _share(by_name[name], part) for name, part in seat.parts.items()} for seat in seats]
                 return [*whole, *((1, shares) for shares in rest if shares)]
     return None

@@ -20,7 +20,8 @@ class Staff:
     """Whole workers for one selection.
 
     `choices`: per operator, as index in the skeleton's kinds; `values`: of the skeleton's columns, of which only flows
-    count; `served`: fractions of requests per operator and kind; `counts`: workers of exclusive kinds, likewise.
+    count; `served`: fractions of requests per operator and kind; `counts`: workers of exclusive kinds, likewise, and of
+    shared ones those that are to hold one model, where that is known.
     """
 
     skeleton: Skeleton
@@ -97,7 +98,8 @@ class Staff:
             )
             for o in own
         ]
-        return seat_together(kinds.kinds[index], loads, self._asked(index))
+        alone = {names[o]: int(self.counts[o, index]) for o in own if self.counts[o, index] > 0}
+        return seat_together(kinds.kinds[index], loads, self._asked(index), alone)
 
     def _workers(self, operator: int, kind: int) -> int:
         """Of an exclusive kind: no more than its requests need."""
