@@ -14,6 +14,7 @@ import heapq
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -97,6 +98,25 @@ class Tree:
         """Until no open node lies below `enough`, or time is up."""
         while self.open and self.open[0].bound < enough() and clock.left() != 0.0:
             self._dive(heapq.heappop(self.open), enough, clock)
+
+    def plunge(self, first: int) -> None:
+        """From the cheapest node to a whole point soon: what is nearest to whole goes to its cheaper side.
+
+        The `first` counts go before choices, other counts after them.
+        """
+        choices = len(self.owner)
+        parts = slice(choices, choices + first), slice(0, choices), slice(choices + first, None)
+        node: Node | None = self.open[0] if self.open else None
+        with suppress(OutOfTimeError):
+            while node is not None and not self._is_whole(node):
+                above = self._above_whole(node)
+                far = np.where(np.minimum(above, 1.0 - above) > WHOLE, np.minimum(above, 1.0 - above), math.inf)
+                part = next((part for part in parts if np.isfinite(far[part]).any()), None)
+                if part is None:
+                    return
+                node = next(iter(self._split(node, part.start + int(np.argmin(far[part])))), None)
+            if node is not None:
+                self.met(self._alone(node))
 
     def part(self) -> Node | None:
         """Take the cheapest whole node: if it allows its own selection only, return it, else split it."""

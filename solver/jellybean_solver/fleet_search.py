@@ -119,6 +119,9 @@ class FleetSearch:
         except OutOfTimeError:
             self.late = True
             return self._outcome(0.0)
+        if tree.least_whole() > tree.bound():
+            tree.plunge(self.skeleton.few.pools)
+            self._make_whole(tree)
         while self.best is None and tree.open and self.clock.left() != 0.0:  # the first one rules out much
             tree.explore(lambda: -math.inf if self.waiting else self._most(), self.clock)
             if not self.waiting:
