@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import grpc
 
@@ -68,6 +68,7 @@ _GAP_S = 30e-6  # since the answer before: others wait to be read where it is le
 MAX_ASKED = _FULL // 2  # requests for one operator alone, so that they cannot fill the queue
 
 
+Found = TypeVar("Found")
 Answered = Callable[[Mapping[str, Array] | AgentError], None]
 
 
@@ -284,17 +285,8 @@ class Driver:
         """The executor thread: one run after another, the next one without a detour through the event loop."""
         run = self._runs.get()
         while run is not None and not self._stopping:
-            done: Done | AgentError
             self._under_way = (run.operator, time.monotonic())
-            try:
-                done = self._perform(run)
-            except AgentError as error:
-                done = error
-            except MemoryError:
-                done = PermanentError("out of memory")
-            except Exception as error:  # the thread's boundary: this request fails, the worker goes on
-                LOG.exception("%s: a run of %s failed unexpectedly", self._worker.name, run.operator)
-                done = PermanentError(f"unexpected: {error!r}")
+            done = self._tried(run, partial(self._perform, run))
             self._under_way = None
             following = self._finished(run, done)
             if following is not None:  # it waited: the device goes on at once, however late a timer was
@@ -344,29 +336,46 @@ class Driver:
         if self._stopping or not self.begins_runs or not executor.may_begin:
             self._runs.put(run)
             return
-        asked = _is_asked(run)
-        inputs = None if asked or len(run.items) == 1 else stacked([item.inputs for item in run.items])
-        requests = [item.inputs for item in run.items] if inputs is None else [inputs]
-
-        def ended(found: Sequence[RunResult] | AgentError) -> None:
-            done: Done | AgentError
-            try:
-                done = found if isinstance(found, AgentError) else _collected(operator, run, found)
-            except AgentError as error:
-                done = error
-            self._under_way = None
-            self._ended(run, done)
-
         operator = self._view.operators[run.operator]
         now_s = time.monotonic()
         self._under_way = (run.operator, now_s)
         patience_s = self._patience_s(run, now_s)
-        try:
+        is_over = False
+
+        def begin() -> None:
+            alone = _is_asked(run) or len(run.items) == 1
+            inputs = None if alone else stacked([item.inputs for item in run.items])
+            requests = [item.inputs for item in run.items] if inputs is None else [inputs]
             executor.begin(requests, ended, patience_s)
-            if patience_s:
-                self._impatience = 0 if self._under_way is None else self._impatience + 1
-        except AgentError as error:  # a tensor that the model does not take
+
+        def ended(found: Sequence[RunResult] | AgentError) -> None:
+            nonlocal is_over
+            if is_over:
+                return
+            is_over = True
+            done = (
+                found if isinstance(found, AgentError) else self._tried(run, partial(_collected, operator, run, found))
+            )
+            self._under_way = None
+            self._ended(run, done)
+
+        error = self._tried(run, begin)
+        if error is not None:
             self._loop.call_soon(ended, error)
+        elif patience_s:
+            self._impatience = 0 if self._under_way is None else self._impatience + 1
+
+    def _tried(self, run: Run, do: Callable[[], Found]) -> Found | AgentError:
+        """What a part of a run gives, or why it gives nothing: its requests fail, the worker goes on."""
+        try:
+            return do()
+        except AgentError as error:
+            return error
+        except MemoryError:
+            return PermanentError("out of memory")
+        except Exception as error:
+            LOG.exception("%s: a run of %s failed unexpectedly", self._worker.name, run.operator)
+            return PermanentError(f"unexpected: {error!r}")
 
     def _together(self, operator: str, run_s: float) -> int:
         """How many that were asked for one by one go into one run: where runs are so short that telling of them counts.

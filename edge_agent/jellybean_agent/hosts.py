@@ -38,7 +38,7 @@ _FAULTS: Mapping[str, type[AgentError]] = {"model": ModelError, "run": Permanent
 
 
 _NOTHING: Mapping[str, Any] = {}
-_BROKEN = (OSError, ValueError, KeyError, TypeError)
+_BROKEN = (OSError, ValueError, KeyError, TypeError, MemoryError)
 Feed = Mapping[str, Array]  # a model's inputs by name
 
 
@@ -286,6 +286,8 @@ class HostedSession:
                 found: list[list[Array]] | AgentError = self._outputs(what, len(feeds))
             except AgentError as error:
                 found = error
+            except (*_BROKEN, IndexError) as error:  # whoever waits must learn of it
+                found = PermanentError(f"what its process gave cannot be read: {error!r}")
             done(found)
 
         self._host.begin(self._hosted, feeds, told, patience_s)

@@ -380,7 +380,7 @@ class Gateway:
                 return found, {}
             outputs = dict(outputs_of(found))
             if self._hedge is not None:
-                self._hedge.answered(time.monotonic() + within_s - request.until_s)
+                self._learn(self._hedge, request, found, time.monotonic() + within_s - request.until_s)
             if key is not None:
                 self._remember(key)
             return None, outputs
@@ -460,6 +460,11 @@ class Gateway:
             later = asyncio.get_running_loop().call_later
             request.hedging = later(hedge.after_s, self._hedge_request, request)
 
+    def _learn(self, hedge: Hedge, request: Request, answer: Attempt, took_s: float) -> None:
+        """How long a first attempt takes; nothing of one that was lost."""
+        if request.tries == 1 or (request.tries == 2 and request.slow is not None):
+            hedge.answered(took_s, request.slow is None or answer is request.slow)
+
     def _hedge_request(self, request: Request) -> None:
         """A request has no answer yet: send it a second way, if there is one and the budget of retries has plenty."""
         if request.done.done() or len(request.attempts) != 1 or request.tries >= MAX_TRIES:
@@ -468,6 +473,7 @@ class Gateway:
         route = slow.fleet.aside(slow.route) if slow.fleet is self._fleet else None
         if route is not None and self._budget.take(RESERVE):
             self.figures.hedged += 1
+            request.slow = slow
             self._begin(request, slow.fleet, route)
 
     def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:

@@ -43,6 +43,7 @@ class Request:
     tries: int = 0
     lost: str = ""  # why the last attempt was
     hedging: asyncio.TimerHandle | None = None  # which sends it a second way
+    slow: Attempt | None = None  # beside which it was sent a second way
     trace: Any = None  # where requests are traced: a RequestTrace
 
 

@@ -106,9 +106,9 @@ class Call:
         *("number", "on_cancel", "state", "task", "until_s", "wire"),
     )
 
-    def __init__(self, wire: Wire, number: int, head: Head, method: Method) -> None:
+    def __init__(self, wire: Wire, number: int, head: Head, method: Method, timeout_s: float | None) -> None:
         self.wire, self.number, self.head, self.method = wire, number, head, method
-        self.until_s = None if head.timeout_s is None else time.monotonic() + head.timeout_s
+        self.until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self.task: asyncio.Task[None] | None = None
         self.state: Any = None  # of the wire
         self.is_over = False

@@ -408,7 +408,7 @@ class Connection(asyncio.BufferedProtocol):
             raise BrokenError(CALM, f"more than {self._calls.most_streams} streams")
         stream = self._streams[number] = _Stream(self._initial_window)
         method = self._calls.methods.get(head.path)
-        call = stream.call = Call(self, number, head, method or no_method(head.path))
+        call = stream.call = Call(self, number, head, method or no_method(head.path), head.timeout_s)
         call.state = stream
         self._admit(call, method is not None)
         if over and number in self._streams:
@@ -425,7 +425,7 @@ class Connection(asyncio.BufferedProtocol):
         elif head.encoding not in ("identity", "gzip", "deflate"):
             call.end(grpc.StatusCode.UNIMPLEMENTED, f"messages in {head.encoding[:40]} are not read; gzip is")
         else:
-            if method.raw is not None and not head.is_allowed:
+            if not head.is_allowed:
                 self._calls.allow(call)
             if not method.is_unary and not call.is_over:
                 call.begin()

@@ -24,6 +24,7 @@ GREETING = b"JELLYBEAN LANE 1\n"
 FRAME = struct.Struct("<IIB")  # length of what follows the length, the call's number, kind
 CALL, CANCEL, REPLY, FAILED = range(4)
 HEAD = struct.Struct("<dHH")  # seconds left (0: no deadline), bytes of the method's path, and of the metadata (JSON)
+_LENGTHS_BYTES = 4  # of HEAD, at its end
 STATUS = struct.Struct("<B")  # a FAILED call's; its reason follows
 _AFTER_LENGTH = FRAME.size - 4
 _MOST_HEAD_BYTES = 2**14
@@ -50,7 +51,7 @@ class Lane(asyncio.BufferedProtocol):
         self._large: memoryview | None = None  # a frame larger than the buffer, into which the rest of it is read
         self._open: dict[int, Call] = {}
         self._heads: dict[bytes, Head] = {}
-        self._is_leaving = False
+        self._is_leaving = self._is_closed = False
         self._out: list[bytes] = []
         self._is_flushing = False
 
@@ -82,6 +83,8 @@ class Lane(asyncio.BufferedProtocol):
         return target[self._filled :]
 
     def buffer_updated(self, size: int) -> None:
+        if self._is_closed:
+            return
         self._filled += size
         self._is_flushing = True  # at the end of this
         try:
@@ -94,7 +97,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def feed(self, data: bytes) -> None:
         """What came with the greeting."""
-        while data:
+        while data and not self._is_closed:
             room = self.get_buffer(0)
             size = min(len(room), len(data))
             room[:size] = data[:size]
@@ -146,11 +149,9 @@ class Lane(asyncio.BufferedProtocol):
         begins = HEAD.size + path_bytes + metadata_bytes
         if len(data) < begins or begins > _MOST_HEAD_BYTES or not 0.0 <= left_s < math.inf:
             raise _BrokenError
-        told = bytes(data[: HEAD.size + path_bytes + metadata_bytes])
-        head = self._heads.get(told)
-        if head is None:
-            head = self._read_head(told, left_s, path_bytes)
-        call = self._open[number] = Call(self, number, head, head.method or no_method(head.path))
+        told = bytes(data[HEAD.size - _LENGTHS_BYTES : begins])
+        head = self._heads.get(told) or self._read_head(told, path_bytes)
+        call = self._open[number] = Call(self, number, head, head.method or no_method(head.path), left_s or None)
         self._calls.began(call)
         why = self._calls.refusal()
         if self._is_leaving:
@@ -160,14 +161,15 @@ class Lane(asyncio.BufferedProtocol):
         elif head.method is None or not head.method.is_unary or head.method.handler.response_streaming:
             call.end(grpc.StatusCode.UNIMPLEMENTED, f"no unary method {head.path[:200]}")
         else:
-            if head.method.raw is not None and not head.is_allowed:
+            if not head.is_allowed:
                 self._calls.allow(call)
             if not call.is_over:
                 call.received(data[begins:])
 
-    def _read_head(self, told: bytes, left_s: float, path_bytes: int) -> Head:
-        path = told[HEAD.size : HEAD.size + path_bytes].decode("latin-1")
-        head = Head(path, _metadata(told[HEAD.size + path_bytes :]), left_s or None)
+    def _read_head(self, told: bytes, path_bytes: int) -> Head:
+        """`told`: what calls say again, the lengths, the path and the metadata; each has a deadline of its own."""
+        path = told[_LENGTHS_BYTES : _LENGTHS_BYTES + path_bytes].decode("latin-1")
+        head = Head(path, _metadata(told[_LENGTHS_BYTES + path_bytes :]), None)
         head.method = self._calls.methods.get(path)
         if head.method is not None:
             if len(self._heads) >= _KEPT:
@@ -193,7 +195,7 @@ class Lane(asyncio.BufferedProtocol):
             return
         self._calls.ended(call)
         if status is not grpc.StatusCode.OK:
-            told = STATUS.pack(status.value[0]) + details.encode()[:8000]
+            told = STATUS.pack(status.value[0]) + details.encode(errors="replace")[:8000]
             self._write(FRAME.pack(len(told) + _AFTER_LENGTH, call.number, FAILED) + told)
 
     def taken(self, call: Call, size: int) -> None:
@@ -229,6 +231,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """End the calls and the connection, once what was said has left."""
+        self._is_closed = True
         for call in list(self._open.values()):
             call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
             if call.task is not None:

@@ -16,11 +16,16 @@ from jellybean_agent.tensors import MAX_MESSAGE_BYTES
 
 _CONNECT_S = 5.0
 _GRACE_S = 0.2  # after a call's deadline, for the server to say why
+_SOON_S = 1e-6  # what is left of a deadline that has passed: 0 would say that there is none
 _MOST_IDLE = 16  # connections that are kept
 
 
 class NoLaneError(Exception):
     """Who listens there does not speak the lane."""
+
+
+class _UnsentError(OSError):
+    """Not all of a request could be sent: nobody has executed it."""
 
 
 class LaneClient:
@@ -35,12 +40,19 @@ class LaneClient:
 
     def call(self, method: str, message: bytes, timeout_s: float) -> bytes:
         """One unary call: its response. StatusError when it fails, UNAVAILABLE when the server is gone."""
+        until_s = time.monotonic() + timeout_s
+        kept = self._kept()
+        connection = kept or self._connected()
         try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connected()
-        try:
-            found = self._call(connection, method, message, time.monotonic() + timeout_s)
+            try:
+                found = self._call(connection, method, message, until_s)
+            except _UnsentError:
+                connection.close()
+                if kept is None:
+                    raise
+                self.close()  # those that are kept too: they are of a server that is gone
+                connection = self._connected()
+                found = self._call(connection, method, message, until_s)
         except StatusError:
             connection.close()
             raise
@@ -56,8 +68,14 @@ class LaneClient:
         return found
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        while (kept := self._kept()) is not None:
+            kept.close()
+
+    def _kept(self) -> socket.socket | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _connected(self) -> socket.socket:
         try:
@@ -87,12 +105,15 @@ class LaneClient:
     def _call(self, connection: socket.socket, method: str, message: bytes, until_s: float) -> bytes | StatusError:
         path = method.encode()
         self._numbers = number = (self._numbers + 1) & 0x7FFFFFFF
-        left_s = max(0.0, until_s - time.monotonic())
+        left_s = max(_SOON_S, until_s - time.monotonic())
         head = HEAD.pack(left_s, len(path), len(self._metadata)) + path + self._metadata
         connection.settimeout(left_s + _GRACE_S)
         frame = FRAME.pack(FRAME.size - 4 + len(head) + len(message), number, CALL) + head
         try:
-            _send(connection, frame, message)
+            try:
+                _send(connection, frame, message)
+            except ConnectionError as error:
+                raise _UnsentError(*error.args) from error
             size, answered, kind = FRAME.unpack(_receive(connection, FRAME.size))
             if answered != number or size > MAX_MESSAGE_BYTES + FRAME.size or kind not in (REPLY, FAILED):
                 raise ConnectionError(f"a frame {kind} of {size} bytes of call {answered} came")

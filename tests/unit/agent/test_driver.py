@@ -9,6 +9,8 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import grpc.aio
 import numpy as np
@@ -90,6 +92,44 @@ class FailsOnce(Executor):
         if self.runs == 1:
             raise ZeroDivisionError("a fault nobody foresaw")
         return super().run(inputs, requests)
+
+
+class FailsToBegin:
+    """An executor whose runs the event loop begins; the first meets a fault on its way there, the second back."""
+
+    may_begin = True
+    due_s = since_s = 0.0
+    runs = 0
+
+    def begin(self, requests: Sequence[Sequence[Input]], done: Any, _patience_s: float = 0.0) -> None:
+        self.runs += 1
+        if self.runs == 1:
+            raise MemoryError
+        output = np.ones((1, 4), np.float32)
+        results = [RunResult({"y": output}, 0.001)] * len(requests)
+        asyncio.get_running_loop().call_soon(done, results if self.runs > 2 else [None])
+
+
+def test_an_unforeseen_fault_where_the_loop_begins_a_run_fails_its_request_only(tmp_path: Path) -> None:
+    async def asked() -> list[str]:
+        view = view_of(tmp_path, scale(tmp_path / "models/double.onnx", 2.0), 1)
+        with EmulatedLinks(view.links, tmp_path / "links") as links:
+            gateway: Any = SimpleNamespace(expired=0, expire=lambda _: None, put=print, forget=print)
+            executor: Any = FailsToBegin()
+            driver = Driver(view, "edge-1", {"double": executor}, {GATEWAY: gateway}, links)
+            found = []
+            for _ in range(3):
+                try:
+                    found.append(str((await driver.ask("double", [np.ones((1, 4), np.float32)], 3.0))["y"].shape))
+                except StatusError as error:
+                    found.append(str(error))
+            await asyncio.to_thread(driver.stop)
+        return found
+
+    first, second, third = asyncio.run(asked())
+    assert "out of memory" in first
+    assert "unexpected" in second
+    assert third == "(1, 4)"
 
 
 class Gated(Executor):

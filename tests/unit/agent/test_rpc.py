@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import json
 import os
 import random
 import socket
@@ -54,7 +55,7 @@ async def broken(_request: bytes, _context: Any) -> bytes:
     raise ZeroDivisionError
 
 
-def served(folder: Path, ask: Callable[[Server, str], Awaitable[Found]]) -> Found:
+def served(folder: Path, ask: Callable[[Server, str], Awaitable[Found]], within_s: float = 60) -> Found:
     """What `ask` finds at a server; nothing may go wrong in the event loop meanwhile."""
 
     async def run() -> Found:
@@ -75,7 +76,7 @@ def served(folder: Path, ask: Callable[[Server, str], Awaitable[Found]]) -> Foun
         transport.bind(server, address)
         await server.start()
         try:
-            found = await asyncio.wait_for(ask(server, address), 60)
+            found = await asyncio.wait_for(ask(server, address), within_s)
         finally:
             await server.stop(0.1)
         assert not wrong
@@ -242,7 +243,7 @@ def test_mutated_bytes(tmp_path: Path, count: int) -> None:
         assert not server._calls
         assert not server._connections
 
-    served(tmp_path, ask)
+    served(tmp_path, ask, 60 + count / 30)
 
 
 def test_the_lane(tmp_path: Path) -> None:
@@ -266,6 +267,89 @@ def test_the_lane(tmp_path: Path) -> None:
         assert await call(ECHO, bytes(MAX_MESSAGE_BYTES + 2**15)) is grpc.StatusCode.UNAVAILABLE  # it is cut off
         assert await call(ECHO, b"on") == b"on"
         client.close()
+
+    served(tmp_path, ask)
+
+
+def test_a_lane_that_breaks_ends_and_nothing_else(tmp_path: Path) -> None:
+    """No frame, behind the greeting at once and above a buffer's size; and metadata that no status can repeat."""
+
+    def said(path: str, data: bytes) -> bytes:
+        with socket.socket(socket.AF_UNIX) as to:
+            to.settimeout(10)
+            to.connect(path)
+            with contextlib.suppress(OSError):
+                to.sendall(lane.GREETING + data)
+            found = b""
+            with contextlib.suppress(ConnectionError):
+                while part := to.recv(2**16):
+                    found += part
+                    if len(found) > len(lane.GREETING) + lane.FRAME.size:
+                        break
+            return found
+
+    async def ask(_server: Server, address: str) -> None:
+        path, name = address.removeprefix("unix:"), ECHO.encode()
+        metadata = json.dumps({"jellybean-protocol": "\ud800"}).encode()
+        head = lane.HEAD.pack(5.0, len(name), len(metadata)) + name + metadata
+        odd = lane.FRAME.pack(len(head) + lane.FRAME.size - 4, 1, lane.CALL) + head
+        assert await asyncio.to_thread(said, path, bytes(150_000)) == lane.GREETING
+        assert (await asyncio.to_thread(said, path, odd))[len(lane.GREETING) :][8] == lane.FAILED
+        async with channel(address) as to:
+            assert await to.unary_unary(ECHO)(b"on") == b"on"
+
+    served(tmp_path, ask)
+
+
+def test_calls_of_a_lane_share_what_their_heads_say_but_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bytes] = []
+    was = lane.Lane._read_head
+    monkeypatch.setattr(lane.Lane, "_read_head", lambda own, told, size: (read.append(told), was(own, told, size))[1])
+
+    async def ask(_server: Server, address: str) -> None:
+        client = await asyncio.to_thread(LaneClient, address.removeprefix("unix:"), {"a": "b"})
+        for timeout_s in (5.0, 6.0, 7.0):
+            assert await asyncio.to_thread(client.call, ECHO, b"x", timeout_s) == b"x"
+        assert len(read) == 1
+        with pytest.raises(StatusError, match=r"no answer|time is up"):
+            await asyncio.wait_for(asyncio.to_thread(client.call, SLOW, b"x", 0.0), 5)
+        client.close()
+
+    served(tmp_path, ask)
+
+
+def test_a_lane_client_survives_that_its_server_starts_again(tmp_path: Path) -> None:
+    client: list[LaneClient] = []
+
+    async def first(_server: Server, address: str) -> None:
+        client.append(await asyncio.to_thread(LaneClient, address.removeprefix("unix:"), {}))
+        await asyncio.gather(*(asyncio.to_thread(client[0].call, ECHO, b"x", 5.0) for _ in range(4)))
+
+    async def second(_server: Server, _address: str) -> None:
+        assert [await asyncio.to_thread(client[0].call, ECHO, b"y", 5.0) for _ in range(5)] == [b"y"] * 5
+        client[0].close()
+
+    served(tmp_path, first)
+    served(tmp_path, second)
+
+
+def test_the_policy_is_asked_before_a_request_is_read(tmp_path: Path) -> None:
+    """Refused by the headers alone, for all methods: no body is waited for."""
+
+    async def ask(_server: Server, address: str) -> None:
+        reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+        head = encode((*_headers(ECHO), (b"jellybean-protocol", b"99.0")))
+        writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, head))
+        found = b""
+        async with asyncio.timeout(5):
+            while b"grpc-message" not in found:
+                part = await reader.read(2**16)
+                assert part
+                found += part
+        assert b"\x0bgrpc-status\x019" in found  # FAILED_PRECONDITION
+        writer.close()
 
     served(tmp_path, ask)
 
