@@ -1,8 +1,8 @@
 """Checkpoints: all or nothing, checked when read, usable on another number of stages or by another schedule.
 
-A checkpoint is a folder `step-N`: per rank a safetensors file with weights, buffers and optimizer states under the
-names that the model gives its parameters, and a manifest with every file's sha256. It is written beside and renamed
-when all ranks are done, so a killed run leaves the one before.
+A checkpoint is a folder `epoch-N`, N epochs done: per rank a safetensors file with weights, buffers and optimizer
+states under the names that the model gives its parameters, and a manifest with every file's sha256. It is written
+beside and renamed when all ranks are done, so a killed run leaves the one before.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from jellybean.training.errors import TrainingError
 
 VERSION = 1
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"step-(\d+)")
+_NAME = re.compile(r"epoch-(\d+)")
 Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """`tensors`: of all ranks. `told`: what the run said of itself. `skipped`: newer ones that are broken, in words."""
+    """`sha256`: of the manifest, so of everything. `tensors`: of all ranks. `told`: what the run said of itself.
+    `skipped`: newer ones that are broken, in words.
+    """
 
     path: Path
+    sha256: str
     tensors: Tensors
     told: dict[str, Any]
     skipped: tuple[str, ...] = ()
@@ -44,14 +47,14 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank}.safetensors"
 
 
-def partial_folder(folder: Path, step: int) -> Path:
+def partial_folder(folder: Path, epochs: int) -> Path:
     """Where a checkpoint is until it is whole."""
-    return folder / f".step-{step}.partial"
+    return folder / f".epoch-{epochs}.partial"
 
 
-def write_part(folder: Path, step: int, rank: int, tensors: Tensors) -> str:
+def write_part(folder: Path, epochs: int, rank: int, tensors: Tensors) -> str:
     """One rank's file, on disk when this returns; its sha256. TrainingError when it cannot be written."""
-    place = partial_folder(folder, step)
+    place = partial_folder(folder, epochs)
     try:
         place.mkdir(parents=True, exist_ok=True)
         path = place / rank_file(rank)
@@ -59,16 +62,20 @@ def write_part(folder: Path, step: int, rank: int, tensors: Tensors) -> str:
         _sync(path)
         return _sha256(path)
     except (OSError, SafetensorError) as error:
-        raise TrainingError(f"the checkpoint of step {step} cannot be written to {place}: {error}") from error
+        raise TrainingError(f"the checkpoint of epoch {epochs} cannot be written to {place}: {error}") from error
 
 
-def finish(folder: Path, step: int, hashes: Mapping[int, str], told: Mapping[str, Any], keep: int) -> Path:
-    """The manifest, the rename, and the oldest away; for one rank, when all have written their parts."""
-    place, final = partial_folder(folder, step), folder / f"step-{step}"
+def finish(folder: Path, epochs: int, hashes: Mapping[int, str], told: Mapping[str, Any], keep: int) -> Path:
+    """The manifest, the rename, and the oldest away; for one rank, when all have written their parts.
+
+    Only what is older than this one goes: newer ones are broken, or were when the run went on from before them.
+    """
+    place, final = partial_folder(folder, epochs), folder / f"epoch-{epochs}"
     try:
         files = {rank_file(rank): sha256 for rank, sha256 in sorted(hashes.items())}
         path = place / MANIFEST
-        path.write_text(json.dumps({"version": VERSION, "step": step, "files": files, **told}), encoding="utf-8")
+        manifest = {"version": VERSION, "epochs": epochs, "files": files, **told}
+        path.write_text(json.dumps(manifest), encoding="utf-8")
         _sync(path)
         _sync(place)
         if final.exists():
@@ -76,8 +83,8 @@ def finish(folder: Path, step: int, hashes: Mapping[int, str], told: Mapping[str
         place.rename(final)
         _sync(folder)
     except OSError as error:
-        raise TrainingError(f"the checkpoint of step {step} cannot be written to {place}: {error}") from error
-    for _, old in list(_found(folder))[keep:]:
+        raise TrainingError(f"the checkpoint of epoch {epochs} cannot be written to {place}: {error}") from error
+    for old in [path for number, path in _found(folder) if number < epochs][keep - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
@@ -99,12 +106,15 @@ def save_model(module: torch.nn.Module, folder: Path) -> Path:
 
 def clear_partial(folder: Path) -> None:
     """What killed runs left half written."""
-    for path in folder.glob(".step-*.partial"):
+    for path in folder.glob(".epoch-*.partial"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def load_newest(folder: Path) -> Loaded | None:
-    """The newest whole checkpoint; None where there is none at all. TrainingError where all are broken."""
+    """The newest whole checkpoint; None where there is none at all. TrainingError where all are broken.
+
+    For one rank, which tells the others: what one can read another may not, and all must go on from the same.
+    """
     skipped: list[str] = []
     for _, path in _found(folder):
         try:
@@ -116,8 +126,20 @@ def load_newest(folder: Path) -> Loaded | None:
     return None
 
 
+def load_same(path: Path, sha256: str) -> Loaded:
+    """The checkpoint whose manifest has this sha256, and no other. TrainingError where it is not found here."""
+    try:
+        found = _load(path, ())
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise TrainingError(f"{path} cannot be read: {error}") from error
+    if found.sha256 != sha256:
+        raise TrainingError(f"{path} is another one (sha256 {found.sha256[:12]} in place of {sha256[:12]})")
+    return found
+
+
 def _load(path: Path, skipped: tuple[str, ...]) -> Loaded:
-    told = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    manifest = (path / MANIFEST).read_bytes()
+    told = json.loads(manifest)
     if told["version"] != VERSION:
         raise ValueError(f"it is of version {told['version']}, and {VERSION} is read here")
     tensors: Tensors = {}
@@ -127,12 +149,12 @@ def _load(path: Path, skipped: tuple[str, ...]) -> Loaded:
         if _sha256(path / name) != sha256:
             raise ValueError(f"{name} is torn or was changed (its sha256 differs)")
         tensors |= load_file(path / name)
-    return Loaded(path, tensors, told, skipped)
+    return Loaded(path, hashlib.sha256(manifest).hexdigest(), tensors, told, skipped)
 
 
 def _found(folder: Path) -> Iterator[tuple[int, Path]]:
     """The newest first."""
-    paths = [(int(match[1]), path) for path in folder.glob("step-*") if (match := _NAME.fullmatch(path.name))]
+    paths = [(int(match[1]), path) for path in folder.glob("epoch-*") if (match := _NAME.fullmatch(path.name))]
     yield from sorted(paths, reverse=True)
 
 

@@ -13,11 +13,12 @@ import torch
 import torch.distributed as dist
 
 from jellybean.documents.training import LrSpec, TrainingDocument
-from jellybean.training.checkpoint import clear_partial, finish, load_newest, write_part
+from jellybean.training.checkpoint import Loaded, clear_partial, finish, load_newest, load_same, write_part
 from jellybean.training.data import RowFeed
 from jellybean.training.errors import TrainingError
 from jellybean.training.interpreter import Record
 from jellybean.training.measure import accuracy_of, whole_model
+from jellybean.training.ranks import Rank
 from jellybean.training.setup import Run
 from jellybean.training.states import restore, states_of
 from jellybean_solver.pipeline.simulate import Timeline, bubble_fraction
@@ -57,7 +58,7 @@ def train(
     run: Run, document: TrainingDocument, directory: Path, tell: Tell, warn: Callable[[str], None]
 ) -> list[Epoch]:
     """The epochs that were left to do. All ranks call this together; only the first tells."""
-    begin = _resume(run, directory, warn)
+    begin = _resume(run, document, directory, warn)
     lr = rate(document.lr_schedule, document.optimizer.lr, run.cutter.updates, document.epochs)
     told = []
     for number in range(begin, document.epochs):
@@ -149,21 +150,25 @@ def _average_statistics(run: Run) -> None:
 
 def _keep(run: Run, document: TrainingDocument, directory: Path, epochs: int) -> None:
     """A checkpoint; on all ranks or on none."""
-    folder, step = folder_of(directory) / "checkpoints", epochs * run.cutter.updates
+    folder = folder_of(directory) / "checkpoints"
     hashed: str | None = None
     error = ""
     try:
         if run.rank.replica == 0:
-            hashed = write_part(folder, step, run.rank.rank, states_of(run.held, run.updates))
+            hashed = write_part(folder, epochs, run.rank.rank, states_of(run.held, run.updates))
     except TrainingError as failure:
         error = str(failure)
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, (run.rank.rank, hashed, error))
     errors = [one[2] for one in told if one[2]]
     if not errors and run.rank.tells:
-        facts = {"epochs": epochs, "schedule": run.choice.name, "devices": run.schedule.devices}
+        facts = {
+            "schedule": run.choice.name,
+            "devices": run.schedule.devices,
+            "optimizer": document.optimizer.name,
+        }
         try:
-            finish(folder, step, {one[0]: one[1] for one in told if one[1]}, facts, document.checkpoint.keep)
+            finish(folder, epochs, {one[0]: one[1] for one in told if one[1]}, facts, document.checkpoint.keep)
         except TrainingError as failure:
             errors.append(str(failure))
     outcome = [errors[0] if errors else ""]
@@ -172,21 +177,50 @@ def _keep(run: Run, document: TrainingDocument, directory: Path, epochs: int) ->
         raise TrainingError(f"{outcome[0]}; the checkpoint before it stays, and the same command goes on from there")
 
 
-def _resume(run: Run, directory: Path, warn: Callable[[str], None]) -> int:
+def _resume(run: Run, document: TrainingDocument, directory: Path, warn: Callable[[str], None]) -> int:
     """Epochs that are done."""
-    folder = folder_of(directory) / "checkpoints"
-    if run.rank.tells:
-        clear_partial(folder)
-    dist.barrier()
-    found = load_newest(folder)
+    found = same_checkpoint(run.rank, folder_of(directory) / "checkpoints")
     if found is None:
         return 0
+    before, now = found.told["optimizer"], document.optimizer.name
+    if before != now:
+        raise TrainingError(
+            f"{found.path} has the state of {before}, which {now} cannot go on from: "
+            f"--set optimizer.name={before} goes on, --fresh begins anew"
+        )
     if run.rank.tells:
         for line in found.skipped:
             warn(line)
         warn(f"going on from {found.path}, after epoch {found.told['epochs']}")
     restore(found.tensors, run.held, run.updates)
     return int(found.told["epochs"])
+
+
+def same_checkpoint(rank: Rank, folder: Path) -> Loaded | None:
+    """The newest that the first rank can read, on all ranks; TrainingError on all where one cannot read it."""
+    found, error = None, ""
+    if rank.tells:
+        clear_partial(folder)
+        try:
+            found = load_newest(folder)
+        except TrainingError as failure:
+            error = str(failure)
+    chosen: list[Any] = [(found.path.name, found.sha256) if found is not None else None]
+    dist.broadcast_object_list(chosen, src=0)
+    if chosen[0] is not None and not rank.tells:
+        name, sha256 = chosen[0]
+        try:
+            found = load_same(folder / name, sha256)
+        except TrainingError as failure:
+            error = (
+                f"rank {rank.rank} does not have the checkpoint that rank 0 goes on from: {failure}; all machines "
+                "must see the same folder"
+            )
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, error)
+    if any(told):
+        raise TrainingError(next(text for text in told if text))
+    return found
 
 
 def to_json(epoch: Epoch) -> dict[str, Any]:

@@ -82,6 +82,20 @@ def data():
 """
 
 
+def test_fewer_updates_an_epoch_lose_no_checkpoint(project, capsys):
+    """Epochs are what is counted, whatever the batch; another optimizer has nothing to go on from."""
+    (project / "little.py").write_text(LITTLE)
+    little, folder = ("model=little.py:net", "data=little.py:data"), project / "training" / "checkpoints"
+    _train_here(capsys, project, *little, "epochs=2", "batch=16", "optimizer.name=sgd", "optimizer.momentum=0.9")
+    again = ("batch=96", "epochs=3", "checkpoint.keep=1")
+    assert run(_command(project, *little, *again, "optimizer.name=adam")[2:]) != 0
+    said = capsys.readouterr().err
+    assert "epoch-2 has the state of sgd, which adam cannot go on from" in " ".join(said.split())
+    went_on = _train_here(capsys, project, *little, *again, "optimizer.name=sgd", "optimizer.momentum=0.9")
+    assert [epoch["number"] for epoch in went_on["epochs"]] == [3]
+    assert [path.name for path in folder.iterdir()] == ["epoch-3"]
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_killed_in_the_middle_of_a_save(project):
@@ -100,7 +114,7 @@ def test_killed_in_the_middle_of_a_save(project):
     ) as launched:
         kills, folder, saves = 0, project / "training" / "checkpoints", list[str]()
         while launched.poll() is None and kills < 20:
-            now = [path.name for path in folder.glob(".step-*.partial")] if folder.exists() else []
+            now = [path.name for path in folder.glob(".epoch-*.partial")] if folder.exists() else []
             if now and now != saves[-1:]:
                 saves += now
             if now and len(saves) == 2:
@@ -108,7 +122,7 @@ def test_killed_in_the_middle_of_a_save(project):
                 one.send_signal(signal.SIGKILL)
                 one.wait()
                 kills += 1
-                while any(folder.glob(".step-*.partial")) and launched.poll() is None:  # until it goes on
+                while any(folder.glob(".epoch-*.partial")) and launched.poll() is None:  # until it goes on
                     time.sleep(0.01)
                 saves = []
             time.sleep(0.0005)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from jellybean.training.errors import TrainingError
 from jellybean.training.interpreter import Interpreter, Record, peers_of
+from jellybean.training.ranks import Rank
 from jellybean.training.stage import Settings, Stage
 from jellybean.training.sums import make_groups
+from jellybean.training.train import same_checkpoint
 from jellybean.training.transport import Transport
 from jellybean.training.updates import Updates, refuse_ties
 from jellybean_solver.pipeline.schedule import Schedule
@@ -127,6 +131,20 @@ class Train:
             "versions": {copy: stage.versions.most for copy, stage in held.items()},
             "left": sum(stage.live for stage in held.values()),
         }
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """Each rank looks for a checkpoint in a folder of its own: the epochs that it goes on from, or the error."""
+
+    folder: str
+
+    def __call__(self, rank: int) -> int | str:
+        try:
+            found = same_checkpoint(Rank(rank, 1, torch.device("cpu")), Path(self.folder) / str(rank))
+        except TrainingError as error:
+            return str(error)
+        return 0 if found is None else int(found.told["epochs"])
 
 
 def merged(found: list[dict[str, Any] | None], iteration: int = -1) -> dict[str, torch.Tensor]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.training.checkpoint import finish, rank_file, write_part  # noqa: E402
 from jellybean_solver.pipeline.memory import memory  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES  # noqa: E402
-from tests.integration.training.cases import Train, merged  # noqa: E402
+from tests.integration.training.cases import GoOn, Train, merged  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
 from tests.integration.training.reference import in_sequence, one_device, relative_error  # noqa: E402
 
@@ -53,10 +56,21 @@ DROPOUT = {recompute: Train("1f1b", 2, UNEVEN, dropout=0.4, recompute=recompute)
 COMPRESSED = Train("1f1b", 4, [UNEVEN[0]], compress="bfloat16")
 
 
+def _checkpoints(folder: Path) -> dict[str, GoOn]:
+    """Two epochs in every rank's folder; rank 2 cannot read the newer, or none has any."""
+    torn, whole = folder / "torn", folder / "whole"
+    for place in (each / str(rank) for each in (torn, whole) for rank in range(4)):
+        for epochs in (1, 2):
+            finish(place, epochs, {0: write_part(place, epochs, 0, {"w": torch.zeros(3)})}, {}, 2)
+    (torn / "2" / "epoch-2" / rank_file(0)).write_bytes(b"torn")
+    return {name: GoOn(str(folder / name)) for name in ("torn", "whole", "none")}
+
+
 @pytest.fixture(scope="module")
-def found():
+def found(tmp_path_factory):
     """All cases in one start of four ranks."""
-    groups = [SYNC, ASYNC, MORE, ASYNC_MORE, DROPOUT, {"compressed": COMPRESSED}]
+    checkpoints = _checkpoints(tmp_path_factory.mktemp("checkpoints"))
+    groups = [SYNC, ASYNC, MORE, ASYNC_MORE, DROPOUT, {"compressed": COMPRESSED}, checkpoints]
     cases = [case for group in groups for case in group.values()]
     results = iter(run_ranks(4, cases))
     return [{key: next(results) for key in group} for group in groups]
@@ -140,3 +154,11 @@ def test_recomputation_draws_the_same_dropout(found):
 def test_compressed_traffic_is_near(found):
     error = relative_error(merged(found[5]["compressed"]), one_device(COMPRESSED)[0], _start(COMPRESSED))
     assert 1e-6 < error < 0.05
+
+
+def test_all_ranks_go_on_from_the_same_checkpoint(found):
+    """Never one from an older epoch than the others: then all end and say which rank cannot read what."""
+    assert found[6]["whole"] == [2] * 4
+    assert found[6]["none"] == [0] * 4
+    assert len(set(found[6]["torn"])) == 1
+    assert "rank 2 does not have the checkpoint that rank 0 goes on from" in found[6]["torn"][0]

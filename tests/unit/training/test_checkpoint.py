@@ -12,18 +12,26 @@ from jellybean.training.checkpoint import clear_partial, finish, load_newest, ra
 from jellybean.training.errors import TrainingError  # noqa: E402
 
 
-def _kept(folder, step, keep=5):
-    hashes = {rank: write_part(folder, step, rank, {f"weight/{rank}": torch.full((9,), step)}) for rank in range(2)}
-    return finish(folder, step, hashes, {"epochs": step}, keep)
+def _kept(folder, epochs, keep=5):
+    hashes = {rank: write_part(folder, epochs, rank, {f"weight/{rank}": torch.full((9,), epochs)}) for rank in range(2)}
+    return finish(folder, epochs, hashes, {"optimizer": "sgd"}, keep)
 
 
 def test_the_newest_of_all_ranks(tmp_path):
-    for step in (1, 2, 10):
-        _kept(tmp_path, step, keep=2)
+    for epochs in (1, 2, 10):
+        _kept(tmp_path, epochs, keep=2)
     found = load_newest(tmp_path)
     assert sorted(found.tensors) == ["weight/0", "weight/1"]
     assert float(found.tensors["weight/1"][0]) == 10
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-10", "epoch-2"]
+
+
+def test_what_was_just_written_stays(tmp_path):
+    """Beside one of a later epoch, which was broken when the run went on from before it."""
+    _kept(tmp_path, 5)
+    _kept(tmp_path, 1)
+    assert _kept(tmp_path, 2, keep=1).is_dir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-2", "epoch-5"]
 
 
 def test_none(tmp_path):
@@ -41,8 +49,8 @@ def test_broken_ones_are_passed_over(tmp_path, damage):
         path.write_bytes(whole[: len(whole) // 2] if damage != "changed" else whole[:-1] + b"x")
     found = load_newest(tmp_path)
     assert found.told["epochs"] == 1
-    assert "step-2 is not used" in found.skipped[0]
-    (tmp_path / "step-1" / "manifest.json").unlink()
+    assert "epoch-2 is not used" in found.skipped[0]
+    (tmp_path / "epoch-1" / "manifest.json").unlink()
     with pytest.raises(TrainingError, match="--fresh"):
         load_newest(tmp_path)
 
@@ -60,7 +68,7 @@ def test_no_room_is_said_and_the_one_before_stays(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(TrainingError, match="step 2 cannot be written"):
+        with pytest.raises(TrainingError, match="epoch 2 cannot be written"):
             write_part(tmp_path, 2, 0, {"weight/a": torch.zeros(1 << 16)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
