@@ -1,8 +1,8 @@
 """Moves stages' outputs and gradients between ranks while these compute.
 
-Per other rank one thread sends and one receives. Receivers always take what comes, so no order of actions that the
-simulator can finish stands still here: nobody waits to send. Headers go over gloo; what they announce over the
-device's own backend (NCCL on GPUs), posted only when its sender is known to have it.
+Sending only starts a transfer; per other rank one thread sees its transfers through and one receives. Receivers always
+take what comes, so no order of actions that the simulator can finish stands still here: nobody waits to send. Headers
+go over gloo; what they announce over the device's own backend (NCCL on GPUs), awaited only when it is under way.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,7 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.messages import HEADER, Key, Tensors, decode, encode, goodbye, parts_of
 
 _HEADER_TAG, _TENSOR_TAG = 1, 2
+Transfer = tuple[Any, torch.Tensor]  # under way, and the memory that it reads
 
 
 class Transport:
@@ -39,11 +41,11 @@ class Transport:
         self._arrived: dict[Key, Tensors] = {}
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
-        self._outboxes: dict[int, queue.SimpleQueue[tuple[Key, Tensors] | None]] = {}
+        self._outboxes: dict[int, queue.SimpleQueue[list[Transfer] | None]] = {}
         self._threads: list[threading.Thread] = []
         for peer in sorted(set(peers)):
             self._outboxes[peer] = queue.SimpleQueue()
-            for run in (self._send_all, self._receive_all):
+            for run in (self._see_through, self._receive_all):
                 thread = threading.Thread(target=self._guarded, args=(run, peer), daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -51,7 +53,13 @@ class Transport:
     def send(self, peer: int, key: Key, tensors: Tensors) -> None:
         """Hand over tensors that nobody writes to any more. Returns at once."""
         self._raise()
-        self._outboxes[peer].put((key, tensors))
+        parts = parts_of(tensors, self._compress)
+        started = [self._started(encode(key, parts), peer, self._headers, _HEADER_TAG)]
+        for tensor, part in zip(tensors, parts, strict=True):
+            if tensor is not None and part is not None and tensor.numel():
+                sent = tensor.detach().to(part.sent).contiguous()
+                started.append(self._started(sent, peer, self._tensors, _TENSOR_TAG))
+        self._outboxes[peer].put(started)
 
     def take(self, key: Key) -> Tensors:
         """What was sent under a key; waits for it. TrainingError when a rank is gone."""
@@ -81,15 +89,18 @@ class Transport:
                 self._failure = self._failure or error
                 self._changed.notify_all()
 
-    def _send_all(self, peer: int) -> None:
+    def _started(self, tensor: torch.Tensor, peer: int, group: dist.ProcessGroup | None, tag: int) -> Transfer:
+        try:
+            return dist.isend(tensor, peer, group, tag), tensor
+        except RuntimeError as error:
+            raise TrainingError(f"another rank went away: {error}") from error
+
+    def _see_through(self, peer: int) -> None:
+        """Wait for what was started, holding on to its memory until it is gone."""
         outbox = self._outboxes[peer]
-        while (message := outbox.get()) is not None:
-            key, tensors = message
-            parts = parts_of(tensors, self._compress)
-            dist.send(encode(key, parts), peer, self._headers, _HEADER_TAG)
-            for tensor, part in zip(tensors, parts, strict=True):
-                if tensor is not None and part is not None and tensor.numel():
-                    dist.send(tensor.detach().to(part.sent).contiguous(), peer, self._tensors, _TENSOR_TAG)
+        while (transfers := outbox.get()) is not None:
+            for work, _ in transfers:
+                work.wait()
         dist.send(goodbye(), peer, self._headers, _HEADER_TAG)
 
     def _receive_all(self, peer: int) -> None:
