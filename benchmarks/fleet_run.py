@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks.fleet import Size, fleet
-from jellybean_solver import Problem, Sharing, solve
+from jellybean_solver import Plan, Problem, Sharing, solve
 from jellybean_solver.errors import SolverError
 from jellybean_solver.headroom import Room, in_own_figures, with_headroom
 from jellybean_solver.latency import latency
@@ -40,16 +40,24 @@ now = time.process_time if clock == "cpu" else time.monotonic
 solved = partial(solve, gap=float(gap), time_limit_s=float(limit_s), clock=now, explained=False)
 
 
+def plan_of(asked: Problem) -> Plan | None:
+    """The cheapest plan found in time, if one was."""
+    try:
+        return solved(asked).plan
+    except SolverError:
+        return None
+
+
 def asked() -> tuple[float | None, bool]:
-    """The p99 asked for, and whether it binds."""
-    cheapest = solved(problem).plan if float(share) > 0 else None
+    """The p99 asked for, and whether it binds; none where there is no plan to tell it by."""
+    cheapest = plan_of(problem) if float(share) > 0 else None
     if cheapest is None:
         return None, False
     found = latency(cheapest)
     if math.isfinite(found.p99_s):
         free_s = found.p99_s
     else:
-        roomy = solved(with_headroom(problem, Room(links=0.9))).plan
+        roomy = plan_of(with_headroom(problem, Room(links=0.9)))
         if roomy is None:
             return None, False
         free_s = latency(in_own_figures(problem, roomy)).p99_s
