@@ -15,12 +15,14 @@ import typer
 
 from jellybean.cli.app import Json, Overrides, app, example
 from jellybean.cli.console import out, print_json, say, warn
+from jellybean.documents.units import SIZE, UnitError, parse_quantity
 from jellybean.errors import JellyBeanError
 
 if TYPE_CHECKING:
     from jellybean.documents.training import TrainingDocument
 
 RESTARTS = 3
+HOST_BYTES, HOST_BYTES_ON_GPU = 2.0 * 2**30, 8.0 * 2**30  # of a process: Python, torch and data; and CUDA's own
 
 
 @app.command(
@@ -41,6 +43,10 @@ def train(
     folder: Annotated[str, typer.Option(metavar="PATH", help="With --render: where DIR is in the claim.")] = "",
     pods: Annotated[int, typer.Option(min=1, help="With --render: pods that the processes are spread over.")] = 1,
     gpu: Annotated[str, typer.Option(metavar="VENDOR", help="With --render: nvidia, amd, intel or a resource.")] = "",
+    memory: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="With --render: a process's host memory. 8 GiB on a GPU, else as needed."),
+    ] = "",
     json: Json = False,
 ) -> None:
     """Train a model as training.yaml says; goes on from the newest checkpoint. Starts its own processes."""
@@ -48,7 +54,7 @@ def train(
 
     document = load_training(directory, overrides or ())
     if render:
-        _render(document, directory, tuple(overrides or ()), (image, claim, folder, pods, gpu))
+        _render(document, directory, tuple(overrides or ()), (image, claim, folder, pods, gpu), memory)
         return
     missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
     if missing:
@@ -71,7 +77,11 @@ def train(
 
 
 def _render(
-    document: TrainingDocument, directory: Path, overrides: tuple[str, ...], where: tuple[str, str, str, int, str]
+    document: TrainingDocument,
+    directory: Path,
+    overrides: tuple[str, ...],
+    where: tuple[str, str, str, int, str],
+    memory: str,
 ) -> None:
     from jellybean_k8s.training import TrainingJob, training_objects
     from jellybean_k8s.yaml_text import documents
@@ -86,10 +96,20 @@ def _render(
         *(directory.resolve().name, image, claim, pods, document.ranks // pods, version),
         folder=folder,
         gpu=gpu or None,
-        memory_bytes=document.memory_bytes or 2.0 * 2**30,
+        memory_bytes=_host_memory_bytes(document, memory, on_gpu=bool(gpu)),
         overrides=overrides,
     )
     print(documents(training_objects(job)), end="")
+
+
+def _host_memory_bytes(document: TrainingDocument, asked: str, *, on_gpu: bool) -> float:
+    """Of a process. `memory` in the document is the device's: on a CPU it comes on top of what torch takes."""
+    if asked:
+        try:
+            return parse_quantity(SIZE, asked)
+        except UnitError as error:
+            raise typer.BadParameter(f"--memory: {error}; {error.hint}") from error
+    return HOST_BYTES_ON_GPU if on_gpu else HOST_BYTES + (document.memory_bytes or 0.0)
 
 
 def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *, json: bool) -> int:

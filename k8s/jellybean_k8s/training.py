@@ -25,6 +25,7 @@ Object = dict[str, Any]
 class TrainingJob:
     """`pods` with `processes` each. `claim`: PersistentVolumeClaim with the project, at `folder` in it; of mode
     ReadWriteMany where there are several pods. `gpu`: vendor or resource, one per process; None trains on CPUs.
+    `cpu`, `memory_bytes`: of a process, the latter of the host's memory, whatever its GPU has.
     """
 
     name: str
@@ -80,9 +81,10 @@ def _labels(name: str, version: str) -> dict[str, str]:
 
 
 def _pod(job: TrainingJob, name: str) -> Object:
+    memory = mebibytes(job.memory_bytes * job.processes)
     resources: Object = {
-        "requests": {"cpu": cores(job.cpu * job.processes), "memory": mebibytes(job.memory_bytes)},
-        "limits": {"memory": mebibytes(job.memory_bytes)},
+        "requests": {"cpu": cores(job.cpu * job.processes), "memory": memory},
+        "limits": {"memory": memory},
     }
     if job.gpu is not None:
         resources["limits"][GPU_RESOURCES.get(job.gpu, job.gpu)] = str(job.processes)

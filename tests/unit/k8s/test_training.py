@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
+from jellybean.cli import run
 from jellybean_k8s.training import TrainingJob, training_objects
 from jellybean_k8s.yaml_text import documents
 from tests.k8s_check import schema_complaints
 
 ONE = TrainingJob("digits", "registry.example/jellybean-train:1", "project", 1, 2, "0.1.0")
+TRAINING = """\
+kind: Training
+model: nets.py:net
+data: nets.py:data
+epochs: 1
+batch: 8
+optimizer: {name: sgd, lr: 0.1}
+devices: 8
+"""
 MANY = TrainingJob(
     *("Digits of all kinds " * 4, "registry.example/jellybean-train:1", "project", 3, 4, "0.1.0"),
     folder="runs/digits",
@@ -42,3 +53,28 @@ def test_pods_meet_at_the_first():
     limits = run["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == "4"
     assert "--standalone" in training_objects(ONE)[1]["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(
+    ("options", "memory"),
+    [
+        ((), "8Gi"),  # 2 GiB and nothing said of the device, each of 4 processes
+        (("--set", "memory=3 GiB"), "20Gi"),  # a CPU's memory is the host's
+        (("--set", "memory=80 GiB", "--gpu", "nvidia"), "32Gi"),  # a GPU's is its own
+        (("--memory", "5 GiB", "--gpu", "nvidia"), "20Gi"),
+    ],
+)
+def test_memory_is_the_hosts_for_all_processes(tmp_path, capsys, options, memory):
+    """And the limit is what is asked for."""
+    (tmp_path / "training.yaml").write_text(TRAINING)
+    asked = ["train", str(tmp_path), "--render", "--image", "i", "--claim", "c", "--pods", "2", *options]
+    assert run(asked) == 0
+    job = list(yaml.safe_load_all(capsys.readouterr().out))[1]
+    resources = job["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (memory, memory)
+
+
+def test_memory_without_a_unit_is_refused(tmp_path, capsys):
+    (tmp_path / "training.yaml").write_text(TRAINING)
+    assert run(["train", str(tmp_path), "--render", "--image", "i", "--claim", "c", "--memory", "5"]) == 2
+    assert "--memory" in capsys.readouterr().err
