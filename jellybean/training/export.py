@@ -44,23 +44,33 @@ class Exported:
 
 
 def hand_back(module: nn.Module, spec: ExportSpec, directory: Path, rows: torch.Tensor) -> Exported:
-    """Writes the model file and the variant's line. TrainingError where the workflow has no place for it."""
+    """Writes the model file and the variant's line. TrainingError where the workflow has no place for it.
+
+    The line is checked before the file of an earlier training is replaced: the sha256 in the workflow is the file's. A
+    model whose line cannot be put is left beside it, under a name of its own.
+    """
     tree = _workflow(directory)
     variants = tree.data["operators"].get(spec.operator, {}).get("variants")
     if not isinstance(variants, dict):
         raise TrainingError(f"{tree.file}: there is no operator {spec.operator} whose variants are a map")
-    models = [one["model"] for name, one in variants.items() if isinstance(one, dict) and name != spec.variant]
-    like = next((directory / model for model in models if (directory / model).is_file()), None)
+    others = [one.get("model") for name, one in variants.items() if isinstance(one, dict) and name != spec.variant]
+    like = next((directory / one for one in others if isinstance(one, str) and (directory / one).is_file()), None)
     path = directory / spec.model
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
         apart = _exported(module, spec, rows, partial, like)
         digest = hashlib.sha256(partial.read_bytes()).hexdigest()
+        line = _line_put(directory / WORKFLOW, spec, digest)
+        if line is None:
+            beside = path if not path.exists() else path.with_name(f"{path.stem}-{digest[:8]}{path.suffix}")
+            partial.replace(beside)
+            entry = _entry(spec.variant, (Path(spec.model).parent / beside.name).as_posix(), digest)
+            raise TrainingError(f"{directory / WORKFLOW}: write this under {spec.operator}'s variants by hand: {entry}")
         partial.replace(path)
+        line.replace(directory / WORKFLOW)
     finally:
         partial.unlink(missing_ok=True)
-    _register(directory / WORKFLOW, spec, digest)
     return Exported(path, digest, apart)
 
 
@@ -132,22 +142,25 @@ def _fits(wanted: tuple[Port, Port], found: tuple[Port, Port], like: Path) -> No
             )
 
 
-def _register(path: Path, spec: ExportSpec, digest: str) -> None:
-    """One line in the operator's variants; nothing else changes. TrainingError with the line where it cannot be put."""
+def _entry(variant: str, model: str, digest: str) -> str:
+    return f"{variant}: {{model: {model}, sha256: {digest}}}"
+
+
+def _line_put(path: Path, spec: ExportSpec, digest: str) -> Path | None:
+    """The workflow with one line more in the operator's variants, beside it; None where it cannot be put."""
     text = path.read_text(encoding="utf-8")
-    entry = f"{spec.variant}: {{model: {spec.model}, sha256: {digest}}}"
-    changed = _with_line(text.splitlines(keepends=True), spec, entry)
-    if changed is not None:
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(changed, encoding="utf-8")
-        tree = read_file(partial)
-        document = check_tree(WorkflowDocument, tree).document
-        own = document.operators.get(spec.operator) if document is not None and not tree.problems else None
-        if own is not None and spec.variant in own.variants and own.variants[spec.variant].sha256 == digest:
-            partial.replace(path)
-            return
-        partial.unlink()
-    raise TrainingError(f"{path}: write this under {spec.operator}'s variants by hand: {entry}")
+    changed = _with_line(text.splitlines(keepends=True), spec, _entry(spec.variant, spec.model, digest))
+    if changed is None:
+        return None
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(changed, encoding="utf-8")
+    tree = read_file(partial)
+    document = check_tree(WorkflowDocument, tree).document
+    own = document.operators.get(spec.operator) if document is not None and not tree.problems else None
+    if own is not None and spec.variant in own.variants and own.variants[spec.variant].sha256 == digest:
+        return partial
+    partial.unlink()
+    return None
 
 
 def _with_line(lines: list[str], spec: ExportSpec, entry: str) -> str | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
+import onnx
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
@@ -87,3 +89,29 @@ def test_a_line_that_cannot_be_put_is_told(project):
     assert (project / "workflow.yaml").read_text() == text
     with pytest.raises(TrainingError, match="no operator nothing"):
         hand_back(_net(), SPEC.model_copy(update={"operator": "nothing"}), project, torch.randn(9, 4))
+
+
+def test_what_cannot_be_put_replaces_nothing(project):
+    """Trained again after the variants were written in one line: the old sha256 still is that of the old file."""
+    first = hand_back(_net(), SPEC, project, torch.randn(9, 4))
+    text = (project / "workflow.yaml").read_text()
+    tuned = f"tuned: {{model: models/tuned.onnx, sha256: {first.sha256}}}"
+    lines = f"variants:\n      small: {{model: models/small.onnx}}\n      {tuned}\n"
+    assert lines in text
+    text = text.replace(lines, f"variants: {{small: {{model: models/small.onnx}}, {tuned}}}\n")
+    (project / "workflow.yaml").write_text(text)
+    with pytest.raises(TrainingError, match="by hand") as told:
+        hand_back(_net(), SPEC, project, torch.randn(9, 4))
+    assert (project / "workflow.yaml").read_text() == text
+    assert hashlib.sha256((project / "models/tuned.onnx").read_bytes()).hexdigest() == first.sha256
+    line = re.search(r"tuned: \{model: (\S+), sha256: (\w+)\}", str(told.value))
+    assert hashlib.sha256((project / line[1]).read_bytes()).hexdigest() == line[2] != first.sha256
+    assert not list(project.rglob(".*"))
+
+
+def test_a_variant_without_a_model_is_passed_over(project):
+    """It can be planned with, so it may stand there; another variant tells the names."""
+    (project / "workflow.yaml").write_text(WORKFLOW.replace("      small:", "      planned: {}\n      small:"))
+    found = hand_back(_net(), SPEC, project, torch.randn(9, 4))
+    assert onnx.load(found.path).graph.input[0].name == "crops"
+    assert list(read_file(project / "workflow.yaml").data["operators"]["shape"]["variants"])[-1] == "tuned"
