@@ -114,7 +114,7 @@ class Call:
         self.is_over = False
         self.on_cancel: Callable[[], None] | None = None  # of a raw call
         self._deserialise: Callable[[bytes], Any] | None = None
-        self._got: deque[memoryview | bytes] | None = None
+        self._got: deque[bytes] | None = None
         self._ended = False  # no further request will come
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -129,15 +129,26 @@ class Call:
         self._run(_Requests(self))
 
     def received(self, message: memoryview) -> None:
-        """A whole request has come."""
+        """A whole request has come; it lies where it may be until this returns or the call is over."""
         if self.method.is_unary:
+            if self._timer is not None:
+                self._timer.cancel()
             raw = self.method.raw
             if raw is None or not self.head.is_allowed or not raw(self, message):
                 read = self.method.handler.request_deserializer
                 self._run(bytes(message) if read is None else read(bytes(message)))
         elif self._got is not None:
-            self._got.append(message)
+            self._got.append(bytes(message))  # not what it lies in, which may be larger
             self._wake()
+
+    def await_request(self) -> None:
+        """Its request is not whole yet: the call ends when its time is up."""
+        if self.until_s is not None:
+            left_s = max(0.0, self.until_s - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._late)
+
+    def _late(self) -> None:
+        self.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's time is up")
 
     def no_more(self) -> None:
         """The client sends nothing further."""
@@ -198,7 +209,7 @@ class Call:
                 return EOF
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        data = bytes(got.popleft())
+        data = got.popleft()
         self.wire.taken(self, len(data))
         return data if self._deserialise is None else self._deserialise(data)
 
@@ -222,6 +233,8 @@ class Call:
         if not self.is_over:
             self.is_over = True
             self.wire.finish(self, code, details)
+            if self.task is not None and self.task is not asyncio.current_task():
+                self.task.cancel()  # nobody reads what it says
             self._done()
 
     def _done(self) -> None:

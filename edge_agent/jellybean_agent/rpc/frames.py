@@ -14,7 +14,18 @@ from jellybean_agent.rpc.hpack import Headers, encode
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
-NO_ERROR, PROTOCOL_ERROR, INTERNAL, FLOW, SIZE, REFUSED, CANCEL, COMPRESSION, CALM = 0, 1, 2, 3, 6, 7, 8, 9, 11
+NO_ERROR, PROTOCOL_ERROR, INTERNAL, FLOW, CLOSED, SIZE, REFUSED, CANCEL, COMPRESSION, CALM = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    6,
+    7,
+    8,
+    9,
+    11,
+)
 HEAD = struct.Struct(">BHBBI")
 SETTING = struct.Struct(">HI")
 FRAME_BYTES = 2**20  # of a frame that we take

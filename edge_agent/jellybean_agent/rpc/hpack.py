@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Generic, TypeVar
 
 Header = tuple[bytes, bytes]
@@ -193,21 +194,32 @@ _CODES = _codes()
 _END, _LONGEST = 256, 30
 
 
+@cache
+def _step(length: int, code: int, nibble: int) -> tuple[int, int, bytes]:
+    """Four bits more behind `length` bits of a code: what is left of it then, and the octet that ended, if one did."""
+    found = b""
+    for bit in (3, 2, 1, 0):
+        code = code << 1 | nibble >> bit & 1
+        length += 1
+        symbol = _CODES.get((length, code))
+        if symbol == _END:
+            raise HpackError("the end of a string within it")
+        if symbol is not None:
+            found = bytes((symbol,))
+            code = length = 0
+        elif length > _LONGEST:
+            raise HpackError("bits that are no code")
+    return length, code, found
+
+
 def _huffman(text: bytes) -> bytes:
     found = bytearray()
     code = length = 0
     for octet in text:
-        for bit in range(7, -1, -1):
-            code = code << 1 | octet >> bit & 1
-            length += 1
-            symbol = _CODES.get((length, code))
-            if symbol is not None:
-                if symbol == _END:
-                    raise HpackError("the end of a string within it")
-                found.append(symbol)
-                code = length = 0
-            elif length > _LONGEST:
-                raise HpackError("bits that are no code")
+        length, code, ended = _step(length, code, octet >> 4)
+        found += ended
+        length, code, ended = _step(length, code, octet & 15)
+        found += ended
     if length > 7 or code != (1 << length) - 1:
         raise HpackError("a string that does not end with ones")
     return bytes(found)

@@ -1,8 +1,8 @@
 """One HTTP/2 connection (RFC 9113) of a gRPC server, without TLS: frames in, calls, frames out.
 
 What a client may make this process hold is bounded: header blocks, messages, what a stream may send before it is read,
-what lies unsent (then nothing is read), calls under way. A client that breaks the protocol loses its connection, one
-that floods it with frames that cost it nothing too.
+what lies unsent, calls under way. A client that breaks the protocol loses its connection, one that floods it with
+frames that cost it nothing, or with calls that it resets, too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from jellybean_agent.rpc.frames import (
     ACK,
     BASE,
     CALM,
+    CANCEL,
+    CLOSED,
     COMPRESSION,
     CONTINUATION,
     DATA,
@@ -66,6 +68,8 @@ _DIRECT_BYTES, _MOST_DIRECT_BYTES = 2**14, 2**23  # of a message: between them i
 _UNSENT_BYTES = 2**20  # above it nothing is read
 _ROOM_BYTES = 2**18  # of one stream: above it writers wait
 _IDLE_FRAMES = 10_000  # that cost a client nothing, between two calls that were answered
+_RESETS, _RESETS_PER_S = 2_000, 200.0  # of calls under way: at once, and in the long run; one more for each answer
+_STREAMS_A_FRAME = 64  # that are looked at for what one frame counts
 
 
 class _Stream:
@@ -73,7 +77,7 @@ class _Stream:
 
     __slots__ = (
         *("call", "credit", "got", "has_headers", "is_half_closed", "last", "messages"),
-        *("need", "packed", "parts", "unread", "unsent", "waiter", "whole", "window"),
+        *("need", "packed", "part", "request", "timer", "unread", "unsent", "waiter", "whole", "window"),
     )
 
     def __init__(self, window: int) -> None:
@@ -81,8 +85,10 @@ class _Stream:
         self.window = window  # that the client gives
         self.credit = WINDOW_BYTES  # that we give
         self.unread = 0  # taken in, not yet given back
-        self.parts: list[memoryview] = []
-        self.got, self.need = 0, -1  # bytes in parts; those of the message under way, prefix apart, -1: not known
+        self.part = bytearray()  # of what is not whole: copied, for what it came in is larger
+        self.got, self.need = 0, -1  # bytes that came; those of the message under way, prefix apart, -1: not known
+        self.request: memoryview | None = None  # of a unary call, which is handled when the client has ended its side
+        self.timer: asyncio.TimerHandle | None = None  # until which an answer is kept
         self.packed = False
         self.whole: memoryview | None = None  # where the message under way is read into, if it is large
         self.messages = 0
@@ -91,10 +97,15 @@ class _Stream:
         self.last: bytes | None = None  # trailers that follow what is unsent
         self.waiter: asyncio.Future[None] | None = None
 
+    def keep(self) -> None:
+        """The request is kept until the client has ended its side: what it came in may be larger."""
+        if self.request is not None and len(self.request) < _DIRECT_BYTES:
+            self.request = memoryview(bytes(self.request))
+
     def spend(self, size: int) -> None:
         """So much came."""
         if self.is_half_closed:
-            raise BrokenError(PROTOCOL_ERROR, "DATA after a stream's end")
+            raise BrokenError(CLOSED, "DATA after a stream's end")
         self.credit -= size
         if self.credit < 0:
             raise BrokenError(FLOW, "more than a stream's window")
@@ -121,6 +132,10 @@ class Connection(asyncio.BufferedProtocol):
         self._window, self._initial_window, self._frame_bytes = 2**16 - 1, 2**16 - 1, 2**14
         self._taken = 0  # of the connection's window
         self._idle_frames = 0
+        self._resets, self._reset_s = 0.0, 0.0  # of calls under way, less what time and answers allow; looked at when
+        self._fresh: list[tuple[Call, _Stream]] = []  # calls that came with what is read now
+        self._unsent_bytes = 0
+        self._is_paused = False  # the client reads slower than we write
         self._out: list[bytes | memoryview] = []
         self._rarely = {
             CONTINUATION: self._continued,
@@ -154,12 +169,15 @@ class Connection(asyncio.BufferedProtocol):
         self._calls.closed(self)
 
     def pause_writing(self) -> None:
+        self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         if self._transport is not None:
             self._transport.resume_reading()
+        self._is_paused = False
+        self._pump_all()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._room() or self._buffer
@@ -175,11 +193,8 @@ class Connection(asyncio.BufferedProtocol):
             return None
         if stream.whole is None:
             stream.whole = np.empty(stream.need, np.uint8).data  # not zeroed: all of it is read into
-            at = 0
-            for part in stream.parts:
-                stream.whole[at : at + len(part)] = part
-                at += len(part)
-            stream.parts.clear()
+            stream.whole[: stream.got] = stream.part
+            stream.part.clear()
         return stream.whole[stream.got : stream.got + min(left, stream.need - stream.got)]
 
     def _received(self, size: int) -> None:
@@ -197,7 +212,15 @@ class Connection(asyncio.BufferedProtocol):
             self._break(error.code, str(error))
         finally:
             self._is_flushing = self._is_parsing = False
+            if self._fresh:
+                self._await_requests()
             self._flush()
+
+    def _await_requests(self) -> None:
+        fresh, self._fresh = self._fresh, []
+        for call, stream in fresh:
+            if not call.is_over and not stream.is_half_closed:
+                call.await_request()
 
     # -- frames in ----------------------------------------------------------------------------------------------------
 
@@ -306,7 +329,16 @@ class Connection(asyncio.BufferedProtocol):
         self._count_idle()
         stream = self._streams.pop(number, None)
         if stream is not None:
+            if stream.call is not None and not stream.call.is_over:
+                self._count_reset()
             self._drop(stream)
+
+    def _count_reset(self) -> None:
+        now_s = self._loop.time()
+        self._resets = max(0.0, self._resets - (now_s - self._reset_s) * _RESETS_PER_S) + 1
+        self._reset_s = now_s
+        if self._resets > _RESETS:
+            raise BrokenError(CALM, f"{_RESETS} calls that were begun and reset")
 
     def _pushed(self, _flags: int, _number: int, _payload: memoryview) -> None:
         raise BrokenError(PROTOCOL_ERROR, "a client does not push")
@@ -314,8 +346,9 @@ class Connection(asyncio.BufferedProtocol):
     def _told_to_leave(self, _flags: int, _number: int, _payload: memoryview) -> None:
         self._is_leaving = True
 
-    def _count_idle(self) -> None:
-        self._idle_frames += 1
+    def _count_idle(self, streams: int = 0) -> None:
+        """A frame that asks for nothing has come. `streams`: so many were looked at for it."""
+        self._idle_frames += 1 + streams // _STREAMS_A_FRAME
         if self._idle_frames > _IDLE_FRAMES:
             raise BrokenError(CALM, f"{_IDLE_FRAMES} frames that ask for nothing")
 
@@ -349,20 +382,28 @@ class Connection(asyncio.BufferedProtocol):
         self._is_settled = True
         if flags & ACK:
             return
-        self._count_idle()
+        self._count_idle(len(self._streams))
+        initial_window = self._initial_window
         for name, value in SETTING.iter_unpack(payload):
             if name == 4:
                 if value > LARGEST_WINDOW:
                     raise BrokenError(FLOW, f"a window of {value}")
-                for stream in self._streams.values():
-                    stream.window += value - self._initial_window
-                self._initial_window = value
+                initial_window = value
             elif name == 5:
                 if not 2**14 <= value < 2**24:
                     raise BrokenError(PROTOCOL_ERROR, f"frames of {value}")
                 self._frame_bytes = min(value, FRAME_BYTES)
+        self._widen(initial_window - self._initial_window)
         self._write(frame(SETTINGS, ACK, 0, b""))
         self._pump_all()
+
+    def _widen(self, more: int) -> None:
+        """All streams' windows begin larger, or smaller, than they did."""
+        self._initial_window += more
+        for stream in self._streams.values() if more else ():
+            stream.window += more
+            if stream.window > LARGEST_WINDOW:
+                raise BrokenError(FLOW, "a stream's window out of bounds")
 
     def _grown(self, number: int, payload: memoryview) -> None:
         if len(payload) != 4:
@@ -372,7 +413,10 @@ class Connection(asyncio.BufferedProtocol):
             self._window += more
             if more == 0 or self._window > LARGEST_WINDOW:
                 raise BrokenError(FLOW, "a connection's window out of bounds")
+            before = self._window
             self._pump_all()
+            if self._window == before:
+                self._count_idle(len(self._blocked))
             return
         if number > self._last:
             raise BrokenError(PROTOCOL_ERROR, "a WINDOW_UPDATE of no stream")
@@ -397,11 +441,16 @@ class Connection(asyncio.BufferedProtocol):
             if not over:
                 raise BrokenError(PROTOCOL_ERROR, "headers twice")
             known = self._streams.get(number)
-            if known is not None:
+            if known is None:
+                self._count_idle()
+            elif known.is_half_closed:
+                raise BrokenError(CLOSED, "headers after a stream's end")
+            else:
                 self._half_closed(number, known)
             return
         self._last = number
         if self._is_leaving:
+            self._count_idle()
             self._write(frame(RESET, 0, number, REFUSED.to_bytes(4, "big")))
             return
         if len(self._streams) >= self._calls.most_streams:
@@ -427,13 +476,16 @@ class Connection(asyncio.BufferedProtocol):
         else:
             if not head.is_allowed:
                 self._calls.allow(call)
-            if not method.is_unary and not call.is_over:
+            if call.is_over:
+                return
+            if not method.is_unary:
                 call.begin()
+            elif call.until_s is not None:
+                self._fresh.append((call, call.state))
 
     def _body(self, number: int, part: memoryview | None, over: bool, size: int | None = None) -> None:
         """Something of a stream has come; None: it lies where it belongs already."""
-        if size is None:
-            size = len(part or b"")
+        size = len(part or b"") if size is None else size
         self._taken += size
         if self._taken > _CONNECTION_WINDOW // 2:
             self._write(window_of(0, self._taken))
@@ -442,6 +494,7 @@ class Connection(asyncio.BufferedProtocol):
         if stream is None:
             if not 0 < number <= self._last:
                 raise BrokenError(PROTOCOL_ERROR, "DATA of no stream")
+            self._count_idle()
             return
         stream.spend(size)
         if part is None:
@@ -452,7 +505,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         if over:
             self._half_closed(number, stream)
-        elif stream.need > 0 and stream.unread > WINDOW_BYTES // 2:
+            return
+        stream.keep()
+        if stream.need > 0 and stream.unread > WINDOW_BYTES // 2:
             self._give(number, stream)  # the message under way must not wait for itself
 
     def _filled(self, stream: _Stream, size: int) -> None:
@@ -470,13 +525,13 @@ class Connection(asyncio.BufferedProtocol):
             return part[:0]
         if stream.need < 0:
             if stream.got or len(part) < 5:
-                stream.parts.append(part[: 5 - stream.got])
-                taken = len(stream.parts[-1])
+                taken = min(len(part), 5 - stream.got)
+                stream.part += part[:taken]
                 stream.got += taken
                 if stream.got < 5:
                     return part[:0]
-                prefix = memoryview(b"".join(stream.parts))
-                stream.parts.clear()
+                prefix = memoryview(bytes(stream.part))
+                stream.part.clear()
                 stream.got = 0
             else:
                 prefix, taken = part[:5], 5
@@ -496,13 +551,13 @@ class Connection(asyncio.BufferedProtocol):
             self._filled(stream, len(piece))
             return part[wanted:]
         if len(part) < wanted:
-            stream.parts.append(part)
+            stream.part += part
             stream.got += len(part)
             return part[:0]
         message = part[:wanted]
-        if stream.parts:
-            message = memoryview(b"".join([*stream.parts, message]))
-            stream.parts.clear()
+        if stream.part:
+            stream.part += message
+            message, stream.part = memoryview(stream.part), bytearray()
         stream.got, stream.need = 0, -1
         self._whole(call, stream, message)
         return part[wanted:]
@@ -520,7 +575,7 @@ class Connection(asyncio.BufferedProtocol):
         elif stream.messages > 1:
             call.end(grpc.StatusCode.INVALID_ARGUMENT, "a second request in a call that takes one")
         else:
-            stream.parts.append(message)  # it is handled when the client has ended its side
+            stream.request = message
 
     def _half_closed(self, number: int, stream: _Stream) -> None:
         stream.is_half_closed = True
@@ -531,20 +586,24 @@ class Connection(asyncio.BufferedProtocol):
             call.end(grpc.StatusCode.INVALID_ARGUMENT, "the stream ended within a message")
         elif not call.method.is_unary:
             call.no_more()
-        elif not stream.messages:
+        elif stream.request is None:
             call.end(grpc.StatusCode.INVALID_ARGUMENT, "a call without a request")
         else:
-            self._idle_frames = 0
-            call.received(stream.parts.pop())
+            request, stream.request = stream.request, None
+            call.received(request)
 
     def _drop(self, stream: _Stream) -> None:
         """A stream is gone, with all that is of it."""
         call, stream.call = stream.call, None
         if call is not None:
             self._blocked.pop(call.number, None)
+            self._calls.ended(call)
             if not call.is_over:
-                self._calls.ended(call)
                 call.cancel()
+        if stream.timer is not None:
+            stream.timer.cancel()
+        self._unsent_bytes -= sum(map(len, stream.unsent))
+        stream.unsent.clear()
         if stream.waiter is not None and not stream.waiter.done():
             stream.waiter.set_result(None)
 
@@ -554,15 +613,21 @@ class Connection(asyncio.BufferedProtocol):
         stream: _Stream = call.state
         if stream.call is None:
             return
+        size = len(message) + 5
+        if self._unsent_bytes and self._unsent_bytes + size > 2 * self._calls.most_message_bytes:
+            told = f"{self._unsent_bytes} bytes of answers lie unread on this connection: read them first"
+            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, told)
+            return
+        self._idle_frames -= min(self._idle_frames, 2 + 2 * (size >> 14))  # which the client's windows follow
         if not stream.has_headers:
             stream.has_headers = True
-            self._out.append(head_of(HEADERS, END_HEADERS, call.number, len(BASE)) + BASE)
-        size = len(message) + 5
-        if not stream.unsent and size <= min(self._frame_bytes, stream.window, self._window):
+            self._write(head_of(HEADERS, END_HEADERS, call.number, len(BASE)) + BASE)
+        if not stream.unsent and not self._is_paused and size <= min(self._frame_bytes, stream.window, self._window):
             stream.window -= size
             self._window -= size
             self._write(head_of(DATA, 0, call.number, size) + b"\0" + len(message).to_bytes(4, "big") + message)
             return
+        self._unsent_bytes += size
         stream.unsent += (memoryview(b"\0" + len(message).to_bytes(4, "big")), memoryview(message))
         self._blocked[call.number] = stream
         self._pump(call.number, stream)
@@ -571,21 +636,28 @@ class Connection(asyncio.BufferedProtocol):
         stream: _Stream = call.state
         if stream.call is None:
             return
-        self._calls.ended(call)
         block = OK if status is grpc.StatusCode.OK else trailers(status, details)
         if not stream.has_headers:
             block = BASE + block
         last = head_of(HEADERS, END_HEADERS | END_STREAM, call.number, len(block)) + block
-        if stream.unsent:
+        if stream.unsent:  # the call counts until all has left, or its time is up
             stream.last = last
+            if call.until_s is not None:
+                stream.timer = self._loop.call_at(call.until_s, self._unread, call.number, stream)
         else:
             self._ended(call.number, stream, last)
+
+    def _unread(self, number: int, stream: _Stream) -> None:
+        if self._streams.pop(number, None) is not None:
+            self._drop(stream)
+            self._write(frame(RESET, 0, number, CANCEL.to_bytes(4, "big")))
 
     def _ended(self, number: int, stream: _Stream, last: bytes) -> None:
         if not stream.is_half_closed:
             last += frame(RESET, 0, number, NO_ERROR.to_bytes(4, "big"))  # nothing more is read of it
         else:
             self._idle_frames = 0
+            self._resets = max(0.0, self._resets - 1)
         self._streams.pop(number, None)
         self._drop(stream)
         self._write(last)
@@ -611,13 +683,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pump_all(self) -> None:
         for number, stream in list(self._blocked.items()):
-            if self._window <= 0:
+            if self._window <= 0 or self._is_paused:
                 return
             self._pump(number, stream)
 
     def _pump(self, number: int, stream: _Stream) -> None:
         """Send what the windows let leave, in frames as large as the client takes."""
-        while stream.unsent:
+        while stream.unsent and not self._is_paused:
             room = min(self._frame_bytes, stream.window, self._window)
             if room <= 0:
                 break
@@ -632,6 +704,7 @@ class Connection(asyncio.BufferedProtocol):
                 size += len(part)
             stream.window -= size
             self._window -= size
+            self._unsent_bytes -= size
             self._write(head_of(DATA, 0, number, size), *parts)
         if stream.waiter is not None and not stream.waiter.done() and sum(map(len, stream.unsent)) <= _ROOM_BYTES:
             stream.waiter.set_result(None)
@@ -657,10 +730,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    @property
-    def is_idle(self) -> bool:
-        return not self._streams
-
     def leave(self) -> None:
         """Take no further call; those under way go on."""
         if not self._is_leaving:
@@ -671,10 +740,7 @@ class Connection(asyncio.BufferedProtocol):
         """End the calls and the connection, once what was said has left."""
         for stream in list(self._streams.values()):
             if stream.call is not None:
-                call = stream.call
-                call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
-                if call.task is not None:
-                    call.task.cancel()
+                stream.call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
         self._flush()
         if self._transport is not None:
             self._transport.close()

@@ -234,8 +234,6 @@ class Lane(asyncio.BufferedProtocol):
         self._is_closed = True
         for call in list(self._open.values()):
             call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
-            if call.task is not None:
-                call.task.cancel()
         self._flush()
         if self._transport is not None:
             self._transport.close()

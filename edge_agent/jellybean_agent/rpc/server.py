@@ -99,6 +99,8 @@ class Server:
             connection.close()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
+        while self._connections and loop.time() < until_s:  # what was said leaves
+            await asyncio.sleep(_POLL_S)
         self._stopped.set()
 
     async def wait_for_termination(self) -> None:

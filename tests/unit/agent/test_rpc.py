@@ -10,6 +10,7 @@ import os
 import random
 import socket
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from jellybean_agent.errors import StatusError
 from jellybean_agent.identity import Policy
 from jellybean_agent.rpc import http2, lane
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, frame
-from jellybean_agent.rpc.hpack import Decoder, HpackError, encode
+from jellybean_agent.rpc.hpack import _CODES, Decoder, HpackError, _huffman, encode
 from jellybean_agent.rpc.lane_client import LaneClient
 from jellybean_agent.rpc.server import Server
 from jellybean_agent.tensors import MAX_MESSAGE_BYTES
@@ -145,8 +146,9 @@ def test_what_fails_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_client_without_credit_is_cut_off(tmp_path: Path) -> None:
+def test_a_client_without_credit_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a window, and no end of frames that cost nothing: GOAWAY, and nothing of it is kept."""
+    monkeypatch.setattr(http2, "_RESETS", 200)
 
     def said(path: str, data: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX) as to:
@@ -166,13 +168,121 @@ def test_a_client_without_credit_is_cut_off(tmp_path: Path) -> None:
         flood = frame(DATA, 0, 1, (10**6).to_bytes(5, "big") + bytes(10**6 - 5)) * 2
         tiny = frame(WINDOW, 0, 1, (1).to_bytes(4, "big")) * 20_000
         endless = frame(HEADERS, 0, 1, b"") + frame(9, 0, 1, bytes(10_000)) * 4
-        return [await asyncio.to_thread(said, path, head + data) for data in (flood, tiny)] + [
-            await asyncio.to_thread(said, path, endless)
-        ]
+        slow = _slow(1)
+        twice = slow + frame(HEADERS, END_HEADERS | END_STREAM, 1, encode(_headers(SLOW)))
+        rapid = b"".join(_slow(number) + _reset(number) for number in range(1, 2401, 2))
+        dead = slow + _reset(1)
+        trailers = dead + frame(HEADERS, END_HEADERS | END_STREAM, 1, encode(((b"x", b"y"),))) * 10_001
+        late = dead + frame(DATA, 0, 1, b"x") * 10_001
+        wide = slow + frame(WINDOW, 0, 1, (2**30).to_bytes(4, "big"))
+        wide += frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**31 - 1))
+        windows = slow + frame(WINDOW, 0, 0, (1).to_bytes(4, "big")) * 10_001
+        conversations = (head + flood, head + tiny, endless, twice, rapid, trailers, late, wide, windows)
+        return [await asyncio.to_thread(said, path, data) for data in conversations]
 
-    for found in served(tmp_path, ask):
+    reasons = (b"a stream's window", b"ask for nothing", b"header block", b"after a stream's end", b"begun and reset")
+    for found, kind in zip(served(tmp_path, ask), (0, 1, 2, 3, 4, 1, 1, None, 1), strict=True):
         assert frame(7, 0, 0, b"")[3:4] in found  # GOAWAY
-        assert any(reason in found for reason in (b"window", b"ask for nothing", b"header block"))
+        assert (b"window out of bounds" if kind is None else reasons[kind]) in found
+
+
+def _slow(number: int) -> bytes:
+    head = frame(HEADERS, END_HEADERS, number, encode(_headers(SLOW)))
+    return head + frame(DATA, END_STREAM, number, b"\0\0\0\0\0")
+
+
+def _reset(number: int) -> bytes:
+    return frame(3, 0, number, (8).to_bytes(4, "big"))
+
+
+async def _read_until(reader: asyncio.StreamReader, what: bytes) -> bytes:
+    found = b""
+    async with asyncio.timeout(10):
+        while what not in found:
+            part = await reader.read(2**16)
+            assert part
+            found += part
+    return found
+
+
+@contextlib.asynccontextmanager
+async def _raw(address: str, data: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+    writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)) + data)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+def _asked(number: int, message: bytes, *more: tuple[bytes, bytes]) -> bytes:
+    head = frame(HEADERS, END_HEADERS, number, encode((*_headers(ECHO), *more)))
+    return head + frame(DATA, END_STREAM, number, b"\0" + len(message).to_bytes(4, "big") + message)
+
+
+def test_what_is_left_to_send_leaves_before_the_server(tmp_path: Path) -> None:
+    async def ask(server: Server, address: str) -> None:
+        async with _raw(address, _asked(1, LARGE[:50_000])) as (reader, writer):
+            await _read_until(reader, b"application/grpc")
+            stopping = asyncio.create_task(server.stop(10))
+            await asyncio.sleep(0.05)
+            assert not stopping.done()
+            writer.write(frame(WINDOW, 0, 1, (2**20).to_bytes(4, "big")))
+            found = await _read_until(reader, b"grpc-status")
+            assert len(found) > 50_000
+            await asyncio.wait_for(stopping, 5)
+
+    served(tmp_path, ask)
+
+
+def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+    """Above twice a message's bound they fail; with a deadline they are dropped when it has passed."""
+
+    async def ask(server: Server, address: str) -> None:
+        server.most_message_bytes = 100_000
+        asked = b"".join(_asked(2 * number + 1, LARGE[:50_000]) for number in range(20))
+        async with _raw(address, asked) as (reader, _writer):
+            await _read_until(reader, b"lie unread")
+            (connection,) = server._connections
+            assert isinstance(connection, http2.Connection)
+            assert 100_000 < connection._unsent_bytes <= 200_000
+            assert 2 <= len(server._calls) <= 4
+        async with _raw(address, _asked(1, b"x", (b"grpc-timeout", b"50m"))) as (reader, _writer):
+            await _read_until(reader, frame(3, 0, 1, (8).to_bytes(4, "big")))
+            await asyncio.sleep(0.02)
+            assert not server._calls
+
+    served(tmp_path, ask)
+
+
+def test_a_request_that_does_not_come_is_waited_for_until_its_deadline(tmp_path: Path) -> None:
+    async def ask(server: Server, address: str) -> None:
+        head = encode((*_headers(ECHO), (b"grpc-timeout", b"50m")))
+        async with _raw(address, frame(HEADERS, END_HEADERS, 1, head)) as (reader, _writer):
+            assert b"\x0bgrpc-status\x014" in await _read_until(reader, b"grpc-message")
+            assert not server._calls
+
+    served(tmp_path, ask)
+
+
+def test_a_byte_keeps_a_byte(tmp_path: Path) -> None:
+    """Parts of a message that is not whole do not keep alive what they came in."""
+
+    async def ask(_server: Server, address: str) -> int:
+        start = frame(HEADERS, END_HEADERS, 3, encode(_headers(ECHO))) + frame(DATA, 0, 3, (2**20).to_bytes(5, "big"))
+        async with _raw(address, _slow(1) + _reset(1) + start) as (_reader, writer):
+            tracemalloc.start()
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(200):
+                writer.write(frame(DATA, 0, 3, b"x") + frame(DATA, 0, 1, bytes(60_000)))
+                await writer.drain()
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.1)
+            kept = tracemalloc.get_traced_memory()[0] - before
+            tracemalloc.stop()
+        return kept
+
+    assert served(tmp_path, ask) < 3 * 2**20  # what came: 12 MB
 
 
 def _headers(path: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -185,7 +295,7 @@ def _headers(path: str) -> tuple[tuple[bytes, bytes], ...]:
 def _conversations() -> Iterator[bytes]:
     """What right clients send: both protocols, one call or several."""
     body = b"\0" + (5).to_bytes(4, "big") + b"hello"
-    for path in (ECHO, BIDI):
+    for path in (ECHO, BIDI, SLOW):
         block = encode(_headers(path))
         yield (
             PREFACE
@@ -385,6 +495,14 @@ def test_headers_of_the_protocols_own_examples() -> None:
             decoder.decode(bytes.fromhex(wrong))
     with pytest.raises(HpackError, match="more than 16384"):
         decoder.decode(bytes.fromhex("82") * 1000)
+
+
+def test_every_octet_has_its_code() -> None:
+    codes = {octet: f"{code:0{length}b}" for (length, code), octet in _CODES.items()}
+    text = bytes(range(256)) * 3
+    bits = "".join(codes[octet] for octet in text)
+    bits += "1" * (-len(bits) % 8)
+    assert _huffman(int(bits, 2).to_bytes(len(bits) // 8, "big")) == text
 
 
 def test_a_packed_message_is_bounded() -> None:
