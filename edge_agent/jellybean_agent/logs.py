@@ -16,7 +16,7 @@ from typing import Any
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
-_VARIABLES = ("JELLYBEAN_LOG", "JELLYBEAN_LOG_LEVEL")
+VARIABLES = ("JELLYBEAN_LOG", "JELLYBEAN_LOG_LEVEL")
 _FIELDS = "fields"
 
 
@@ -27,18 +27,18 @@ def about(**fields: Any) -> dict[str, dict[str, Any]]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """--log-format and --log-level."""
-    parser.add_argument("--log-format", choices=FORMATS, help=f"lines of the log (default: {_VARIABLES[0]}, or text)")
-    parser.add_argument("--log-level", choices=LEVELS, help=f"least that is logged (default: {_VARIABLES[1]}, or info)")
+    parser.add_argument("--log-format", choices=FORMATS, help=f"lines of the log (default: {VARIABLES[0]}, or text)")
+    parser.add_argument("--log-level", choices=LEVELS, help=f"least that is logged (default: {VARIABLES[1]}, or info)")
 
 
 def configure(process: str, log_format: str | None = None, level: str | None = None) -> None:
     """Log to stderr from now on. Where an argument is None, the environment says it; else text from `info` up."""
-    found_format = _chosen(log_format, _VARIABLES[0], FORMATS, "text")
-    found_level = _chosen(level, _VARIABLES[1], LEVELS, "info")
+    found_format = _chosen(log_format, VARIABLES[0], FORMATS, "text")
+    found_level = _chosen(level, VARIABLES[1], LEVELS, "info")
     handler = logging.StreamHandler()
     handler.setFormatter(Json(process) if found_format == "json" else Text("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=found_level.upper(), handlers=[handler], force=True)
-    for name, known, used in ((_VARIABLES[0], FORMATS, log_format), (_VARIABLES[1], LEVELS, level)):
+    for name, known, used in ((VARIABLES[0], FORMATS, log_format), (VARIABLES[1], LEVELS, level)):
         given = os.environ.get(name)
         if used is None and given and given not in known:
             logging.getLogger("jellybean.log").warning("%s=%s is none of %s", name, given[:40], ", ".join(known))

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, page
-from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, warn
+from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, say, warn
 from jellybean.cli.current import plan_of
 from jellybean.cli.documents import Example, check, copy_example
 from jellybean.documents import Project, load_project
@@ -54,6 +54,8 @@ def bench(
         errors.print(result.verdict, style="green" if result.sustained else "bold red")
         for breach in result.breaches:
             warn(breach)
+        if rate_scale != 1.0:
+            say(f"at {rate_scale:g} times the declared rate: `jellybean report` shows measurements at that rate only")
     if not result.sustained:
         raise typer.Exit(EXIT_OVERLOAD)
     if result.breaches:
@@ -164,7 +166,9 @@ def _bench_table(result: BenchResult) -> Table:
         if value is not None:
             table.add_row(label, f"{value * 1e3:.1f} ms")
     if result.accuracy is not None:
-        table.add_row("accuracy", f"{result.accuracy:.2f} %")
+        margin = result.accuracy_margin
+        sample = f" (a sample: give or take {margin:.1f})" if margin is not None else ""
+        table.add_row("accuracy", f"{result.accuracy:.2f} %{sample}")
     if result.cost_usd_per_h is not None:
         table.add_row("cost", f"{result.cost_usd_per_h:.4f} USD/h")
     for worker, busy in result.utilisation.items():

@@ -20,7 +20,7 @@ import onnx
 import onnxruntime as ort
 from google.protobuf.message import DecodeError
 
-from jellybean.errors import JellyBeanError
+from jellybean.errors import DocumentError, DocumentProblem, JellyBeanError
 from jellybean_agent.executor import ORT_ERRORS
 
 Array = npt.NDArray[Any]
@@ -71,6 +71,8 @@ class OnnxGraph:
     @classmethod
     def load(cls, path: Path) -> OnnxGraph:
         """The graph of a file, with weights that it keeps in files beside it. GraphError when it is no model."""
+        if not path.is_file():
+            raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file")])
         try:
             return cls(onnx.load(str(path)))
         except (DecodeError, ValueError, RuntimeError, OSError) as error:

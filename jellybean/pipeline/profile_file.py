@@ -10,7 +10,7 @@ import math
 import re
 from pathlib import Path
 
-from jellybean.errors import JellyBeanError
+from jellybean.errors import DocumentError, DocumentProblem, JellyBeanError
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.layers import Layer, LayerGraph, layer_graph
 
@@ -27,8 +27,10 @@ def read_profile(path: Path) -> LayerGraph:
             raise JellyBeanError(f"{path}: above {MOST_BYTES} bytes; a profile is smaller")
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
-        raise JellyBeanError(f"{path}: {reason}") from error
+        reason = (error.strerror or "cannot be read").lower() if isinstance(error, OSError) else "not text"
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else reason
+        told = "; make one: jellybean pipeline profile MODEL --out FILE"
+        raise DocumentError([DocumentProblem(str(path), None, None, "", reason + told)]) from error
     layers: dict[str, Layer] = {}
     edges: list[tuple[str, str]] = []
     for number, line in enumerate(lines, 1):

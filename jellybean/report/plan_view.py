@@ -92,10 +92,10 @@ def proof(plan: Plan) -> str:
     certificate = plan.certificate
     if certificate.termination == "optimal" and certificate.gap <= 1e-6:
         return "proven optimal"
-    stopped = certificate.termination.replace("_", " ")
+    stopped = " (time limit)" if certificate.termination == "time_limit" else ""
     if certificate.bound <= 0:
-        return f"nothing proven ({stopped})"
-    return f"gap {certificate.gap:.2%} to the proven bound ({stopped})"
+        return f"nothing proven{stopped}"
+    return f"gap {certificate.gap:.2%} to the proven bound{stopped}"
 
 
 def where(plan: Plan, placement: Placement) -> str:

@@ -80,6 +80,7 @@ class BenchResult:
     late: Mapping[str, float] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     breaches: tuple[str, ...] = ()
+    accuracy_margin: float | None = None  # two standard errors, where fewer answers came than held-out rows
 
     def to_dict(self) -> dict[str, Any]:
         """A flat record for the report store; figures that were not measured are left out."""
@@ -304,7 +305,8 @@ class Target:
             utilisation=window.utilisation(),
             late=window.late(),
             reasons=dict(reasons.most_common(10)),
-            breaches=self._breaches(p99, accuracy, len(answers), cost),
+            breaches=self._breaches(p99, accuracy, self._margin(accuracy, len(answers)), cost),
+            accuracy_margin=self._margin(accuracy, len(answers)) or None,
         )
 
     def _accuracy(self, fine: Sequence[Sample]) -> float | None:
@@ -330,16 +332,19 @@ class Target:
             elif after.restarts > before.restarts:
                 yield before.name, f"died and was started again, {after.restarts - before.restarts} times"
 
+    def _margin(self, accuracy: float | None, answers: int) -> float:
+        """Two standard errors of an accuracy of fewer answers than held-out rows, which are a sample."""
+        if accuracy is None or answers >= self.data.rows:
+            return 0.0
+        return 2.0 * math.sqrt(accuracy * (100.0 - accuracy) / max(answers, 1))
+
     def _breaches(
-        self, p99_s: float | None, accuracy: float | None, answers: int, cost: float | None
+        self, p99_s: float | None, accuracy: float | None, margin: float, cost: float | None
     ) -> tuple[str, ...]:
-        """Fewer answers than held-out rows are a sample: their accuracy misses by more than two standard errors."""
         slo = self.plan.slo
         found = [f"{name} {what}" for name, what in self._deaths()]
         if slo.latency_p99_s is not None and p99_s is not None and p99_s > slo.latency_p99_s:
             found.append(f"latency p99 {p99_s * 1e3:.0f} ms is above the target of {slo.latency_p99_s * 1e3:.0f} ms")
-        error = 2.0 * math.sqrt((accuracy or 0.0) * (100.0 - (accuracy or 0.0)) / max(answers, 1))
-        margin = error if answers < self.data.rows else 0.0
         if slo.accuracy is not None and accuracy is not None and accuracy < slo.accuracy - margin:
             found.append(f"accuracy {accuracy:.2f} % is below the target of {slo.accuracy:g} %")
         if slo.budget_usd_per_h is not None and cost is not None and cost > slo.budget_usd_per_h:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +29,7 @@ from jellybean.serving.launcher import DRAIN_S, START_S, Progress, agent_command
 from jellybean.serving.processes import Child, describe, spawn, stop, told
 from jellybean.serving.state import GATEWAY_NAME, ProcessState, RunState, locked, read_state, running_state, write_state
 from jellybean_agent.errors import AgentError
+from jellybean_agent.logs import VARIABLES as LOG_VARIABLES
 from jellybean_agent.plan_view import PlanView, plan_view
 
 _POLL_S = 0.05
@@ -57,6 +59,7 @@ def apply(
         state = running_state(directory)
         if state.plan == view.hash:
             return False
+        _log_as(state)
         arrival = _Arrival(directory, state, view)
         try:
             arrival.spawn(document)
@@ -72,6 +75,17 @@ def apply(
         progress(1, 1, "the old workers finish what they have")
         _retire(directory, after, Path(state.plan_folder))
     return True
+
+
+def _log_as(state: RunState) -> None:
+    """Processes that this one starts log as those of the run do, whatever was asked of them."""
+    gateway = next(process for process in state.processes if process.name == GATEWAY_NAME).process()
+    with contextlib.suppress(psutil.Error):
+        known = gateway.environ() if gateway is not None else {}
+        for name in LOG_VARIABLES:
+            os.environ.pop(name, None)
+            if name in known:
+                os.environ[name] = known[name]
 
 
 def recover(directory: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_model_is_cut_into_stages(tmp_path: Path) -> None:
     assert "the fastest there is" in text
     refused = jellybean("pipeline", "plan", str(profile), "--workers", "4,4", "--bandwidth", "1e9", status=2)
     assert "one number per level" in refused.stderr
-    assert "No such file" in jellybean("pipeline", "plan", "none.txt", status=1).stderr
+    assert "there is no such file" in jellybean("pipeline", "plan", "none.txt", status=2).stderr
     assert "would do" in jellybean("pipeline", "plan", str(profile), *flat, "--memory", "1", status=3).stderr
     assert "say how many" in jellybean("pipeline", "plan", str(profile), *flat, "--objective", "alpa", status=2).stderr
     for objective in ("alpa", "dapple"):

@@ -101,7 +101,7 @@ def test_files_that_are_no_profile(tmp_path: Path, text: str, told: str) -> None
     path.write_text(text)
     with pytest.raises((JellyBeanError, SolverError), match=told):
         partition(read_profile(path), [Level(2, 1.0)])
-    with pytest.raises(JellyBeanError, match="No such file"):
+    with pytest.raises(JellyBeanError, match="there is no such file; make one"):
         read_profile(tmp_path / "none.txt")
 
 
