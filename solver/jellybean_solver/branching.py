@@ -163,7 +163,9 @@ class Tree:
             heapq.heappush(self.open, node)
 
     def _is_whole(self, node: Node) -> bool:
-        return bool((np.abs(node.values - np.round(node.values)) <= WHOLE).all())
+        """Whether there is nothing to split on."""
+        above = self._above_whole(node)
+        return bool((np.minimum(above, 1.0 - above) <= WHOLE).all())
 
     def _alone(self, node: Node) -> Box:
         """A whole node's own selection and counts."""

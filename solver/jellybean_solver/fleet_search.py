@@ -123,7 +123,7 @@ class FleetSearch:
             tree.plunge(self.skeleton.few.pools)
             self._make_whole(tree)
         while self.best is None and tree.open and self.clock.left() != 0.0:  # the first one rules out much
-            tree.explore(lambda: -math.inf if self.waiting else self._most(), self.clock)
+            tree.explore(lambda: -math.inf if self.waiting else min(self._enough(), self._most()), self.clock)
             if not self.waiting:
                 break
             self._make_whole(tree)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -98,3 +100,22 @@ def test_time_that_ends_leaves_the_best_plan_and_its_true_gap(sharing: Sharing) 
         assert plan.certificate.gap == pytest.approx((cut.value - cut.bound) / cut.value, abs=1e-9)
         assert plan.certificate.termination in ("time_limit", "gap", "optimal")
         assert (plan.certificate.termination == "optimal") == (plan.certificate.gap == 0.0)
+
+
+@pytest.mark.parametrize("less", (1e-4, 1e-2))
+def test_a_budget_just_below_the_optimum_is_proven_to_be_too_little(less: float) -> None:
+    asked = fleet(3, Size(operators=3, variants=3, pools=6, workers=30))
+    network = Network(asked)
+
+    def within(budget: float) -> Outcome[Assignment]:
+        return FleetSearch(
+            network, asked.slo.accuracy, {}, 0.0, Clock(time.monotonic, time.monotonic() + 60), budget
+        ).run()
+
+    best = within(math.inf)
+    assert best.found is not None
+    assert best.finished
+    none = within(best.value * (1 - less))
+    assert none.found is None
+    assert none.finished
+    assert none.bound == math.inf
