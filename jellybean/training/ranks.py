@@ -70,6 +70,20 @@ def _store(world: int, patience: timedelta) -> dist.Store:
 
 
 @contextmanager
+def silence_told(timeout_s: float) -> Iterator[None]:
+    """Says what to change where a rank waited too long for others: torch names neither the option nor the reason."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "timed out" not in str(error).lower():
+            raise
+        raise TrainingError(
+            f"a rank waited {timeout_s:g} s for the others: one hangs, or does something alone for longer (profiling, "
+            f"test rows on rank 0, a checkpoint); then raise `timeout`: --set timeout=2h\n{str(error).splitlines()[0]}"
+        ) from error
+
+
+@contextmanager
 def joined(document: TrainingDocument) -> Iterator[Rank]:
     """The process group while a run lasts. TrainingError when there are not as many processes as the document asks."""
     world = int(os.environ["WORLD_SIZE"]) if launched() else 1
@@ -89,6 +103,7 @@ def joined(document: TrainingDocument) -> Iterator[Rank]:
     rank = int(os.environ["RANK"]) if launched() else 0
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
     try:
-        yield Rank(dist.get_rank(), document.devices, device)
+        with silence_told(document.timeout_s):
+            yield Rank(dist.get_rank(), document.devices, device)
     finally:
         dist.destroy_process_group()

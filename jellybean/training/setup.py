@@ -111,7 +111,11 @@ def set_up(document: TrainingDocument, directory: Path, rank: Rank) -> Run:
         counts=rank.replica == 0,
     )
     transport = Transport(
-        peers_of(schedule, rank.place, rank.first), rank.device, compress=document.compress, headers=headers
+        peers_of(schedule, rank.place, rank.first),
+        rank.device,
+        compress=document.compress,
+        patience_s=document.timeout_s,
+        headers=headers,
     )
     interpreter = Interpreter(schedule, held, transport, updates, device=rank.place, first_rank=rank.first)
     return Run(rank, material, choice, schedule, cutter, held, updates, transport, interpreter, dict(groups.copies))

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -19,12 +21,14 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.messages import HEADER, Key, Tensors, decode, encode, goodbye, parts_of
 
 _HEADER_TAG, _TENSOR_TAG = 1, 2
+_ANY_TIME = timedelta(days=365)  # receivers wait while their rank is busy with something else; a dead peer ends them
 Transfer = tuple[Any, torch.Tensor]  # under way, and the memory that it reads
 
 
 class Transport:
     """Of one rank. `peers`: the other ranks that it exchanges messages with; both sides must name each other.
 
+    `patience_s`: how long a rank that has nothing else to do waits for a message.
     `headers`, `tensors`: process groups that hold all of them; None is the default group.
     """
 
@@ -34,10 +38,12 @@ class Transport:
         device: torch.device,
         *,
         compress: str = "none",
+        patience_s: float = 600.0,
         headers: dist.ProcessGroup | None = None,
         tensors: dist.ProcessGroup | None = None,
     ) -> None:
         self._device, self._compress, self._headers, self._tensors = device, compress, headers, tensors
+        self._patience_s = patience_s
         self._arrived: dict[Key, Tensors] = {}
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
@@ -62,20 +68,27 @@ class Transport:
         self._outboxes[peer].put(started)
 
     def take(self, key: Key) -> Tensors:
-        """What was sent under a key; waits for it. TrainingError when a rank is gone."""
+        """What was sent under a key; waits for it. TrainingError when a rank is gone or silent for too long."""
         with self._changed:
-            while key not in self._arrived:
+            self._changed.wait_for(lambda: key in self._arrived or self._failure is not None, self._patience_s)
+            if key not in self._arrived:
                 self._raise()
-                self._changed.wait()
+                raise self._silent()
             return self._arrived.pop(key)
 
     def close(self) -> None:
         """Say goodbye to the peers and wait for theirs. Every rank does so."""
         for outbox in self._outboxes.values():
             outbox.put(None)
+        until = time.monotonic() + self._patience_s
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
         self._raise()
+        if any(thread.is_alive() for thread in self._threads):
+            raise self._silent()
+
+    def _silent(self) -> TrainingError:
+        return TrainingError(f"another rank sent nothing for {self._patience_s:g} s; if it is busy, raise `timeout`")
 
     def _raise(self) -> None:
         if self._failure is not None:
@@ -106,7 +119,10 @@ class Transport:
     def _receive_all(self, peer: int) -> None:
         header = torch.empty(HEADER, dtype=torch.int64)
         while True:
-            dist.recv(header, peer, self._headers, _HEADER_TAG)
+            coming = dist.irecv(header, peer, self._headers, _HEADER_TAG)
+            if coming is None:
+                raise TrainingError(f"rank {peer} is not in the group of this transport")
+            coming.wait(_ANY_TIME)
             told = decode(header)
             if told is None:
                 return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import torch.distributed as dist
 
 from jellybean.training.errors import TrainingError
 from jellybean.training.interpreter import Interpreter, Record, peers_of
-from jellybean.training.ranks import Rank
+from jellybean.training.messages import Key
+from jellybean.training.ranks import Rank, silence_told
 from jellybean.training.stage import Settings, Stage
 from jellybean.training.sums import make_groups
 from jellybean.training.train import same_checkpoint
@@ -145,6 +148,38 @@ class GoOn:
         except TrainingError as error:
             return str(error)
         return 0 if found is None else int(found.told["epochs"])
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Two ranks do something else for longer than their group's timeout, then go on; then one waits in vain."""
+
+    timeout_s: float = 3.0
+
+    def __call__(self, rank: int) -> str:
+        headers = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.timeout_s))
+        if rank > 1:
+            return ""
+        transport = Transport([1 - rank], torch.device("cpu"), patience_s=self.timeout_s, headers=headers)
+        for number in range(2):
+            time.sleep(number * 1.3 * self.timeout_s)
+            transport.send(1 - rank, Key(number, 0, 0, 0, 0), (torch.full((2,), number),))
+            told = transport.take(Key(number, 0, 0, 0, 0))[0]
+            if told is None or told.tolist() != [number] * 2:
+                return f"{told} came in place of {number}"
+        transport.close()
+        try:
+            Transport([], torch.device("cpu"), patience_s=0.1).take(Key(2, 0, 0, 0, 0))
+        except TrainingError as error:
+            silent = str(error)
+        if rank:  # what comes breaks the group for both
+            return silent
+        try:
+            with silence_told(0.1):
+                dist.irecv(torch.zeros(1), 1 - rank, headers).wait(timedelta(seconds=0.1))
+        except TrainingError as error:
+            return f"{silent}; {error}"
+        return "nothing was sent, and something came"
 
 
 def merged(found: list[dict[str, Any] | None], iteration: int = -1) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from jellybean.training.checkpoint import finish, rank_file, write_part  # noqa: E402
 from jellybean_solver.pipeline.memory import memory  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES  # noqa: E402
-from tests.integration.training.cases import GoOn, Train, merged  # noqa: E402
+from tests.integration.training.cases import GoOn, Pause, Train, merged  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
 from tests.integration.training.reference import in_sequence, one_device, relative_error  # noqa: E402
 
@@ -70,7 +70,7 @@ def _checkpoints(folder: Path) -> dict[str, GoOn]:
 def found(tmp_path_factory):
     """All cases in one start of four ranks."""
     checkpoints = _checkpoints(tmp_path_factory.mktemp("checkpoints"))
-    groups = [SYNC, ASYNC, MORE, ASYNC_MORE, DROPOUT, {"compressed": COMPRESSED}, checkpoints]
+    groups = [SYNC, ASYNC, MORE, ASYNC_MORE, DROPOUT, {"compressed": COMPRESSED}, checkpoints, {"pause": Pause()}]
     cases = [case for group in groups for case in group.values()]
     results = iter(run_ranks(4, cases))
     return [{key: next(results) for key in group} for group in groups]
@@ -162,3 +162,10 @@ def test_all_ranks_go_on_from_the_same_checkpoint(found):
     assert found[6]["none"] == [0] * 4
     assert len(set(found[6]["torn"])) == 1
     assert "rank 2 does not have the checkpoint that rank 0 goes on from" in found[6]["torn"][0]
+
+
+def test_a_pause_longer_than_the_timeout_harms_nobody(found):
+    """What counts is how long a rank waits for another, not how long neither has anything to say."""
+    assert "a rank waited 0.1 s for the others" in found[7]["pause"][0]
+    for told in found[7]["pause"][:2]:
+        assert "another rank sent nothing for 0.1 s; if it is busy, raise `timeout`" in told
