@@ -7,6 +7,8 @@ import os
 from hypothesis import HealthCheck, settings
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-settings.register_profile("default", derandomize=True, deadline=None, print_blob=True, suppress_health_check=_quiet)
+settings.register_profile(
+    "default", derandomize=True, deadline=None, max_examples=50, print_blob=True, suppress_health_check=_quiet
+)
 settings.register_profile("nightly", deadline=None, max_examples=1000, print_blob=True, suppress_health_check=_quiet)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

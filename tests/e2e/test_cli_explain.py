@@ -92,6 +92,7 @@ def test_a_conflict_is_exit_3_and_what_it_proposes_gives_a_plan(
     assert planned["cost_usd_per_h"]["total"] == pytest.approx(members[path]["cost_usd_per_h"], abs=0.01)
 
 
+@pytest.mark.nightly
 def test_why_not_a_worker_speaks_of_the_budget_as_written(projects: Path) -> None:
     options = ("--set", "slo.budget=7.05 USD/h", "--why-not", "cpu-2")
     (answer,) = json.loads(explain(projects / "vqa", "--json", *options).stdout)["why_not"]

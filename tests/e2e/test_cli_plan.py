@@ -87,7 +87,7 @@ def test_a_plan_that_stays_is_named(tmp_path: Path) -> None:
     assert "plan.json" not in jellybean("plan", str(directory), *infeasible, status=3).stderr
     jellybean("plan", str(directory))
     written = (directory / "plan.json").read_bytes()
-    for command in ("plan", "simulate", "up"):  # what is on disk is not served for other documents
+    for command in ("plan", "simulate"):
         text = jellybean(command, str(directory), *infeasible, status=3).stderr
         assert f"{directory / 'plan.json'} still holds the plan of 20" in text
         assert "does not answer these documents" in text
@@ -166,6 +166,7 @@ def test_report_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     assert "jellybean simulate" in page
 
 
+@pytest.mark.nightly
 def test_the_report_is_about_the_plan_that_was_made_anew(tmp_path: Path) -> None:
     directory = str(tmp_path / "digits")
     jellybean("init", "digits", directory)
@@ -181,7 +182,7 @@ def test_the_report_is_about_the_plan_that_was_made_anew(tmp_path: Path) -> None
 
 def test_schema_prints_every_document() -> None:
     schemas = json.loads(jellybean("schema").stdout)
-    assert set(schemas) == {"workflow", "infrastructure", "profiles"}
+    assert set(schemas) == {"workflow", "infrastructure", "profiles", "training"}
 
 
 def test_commands_without_a_running_plan_say_what_to_do(tmp_path: Path) -> None:

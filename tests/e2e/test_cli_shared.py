@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jellybean import planning
+from jellybean import in_time
 from jellybean.cli import run
 from jellybean.planning import load_plan
 from jellybean.records import record_prediction
@@ -160,7 +160,7 @@ def test_the_report_has_each_with_its_targets(shop: str, capsys: pytest.CaptureF
 def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(
     shop: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "LOOSER", (0.8,))  # fewer plans to look at for the nearest
+    monkeypatch.setattr(in_time, "LOOSER", (0.8,))  # fewer plans to look at for the nearest
     cheapest = answer(capsys, "plan", shop)["cost_usd_per_h"]["total"]
     kept = answer(capsys, "plan", shop, "--set", "doors.slo.latency_p99=150 ms")
     assert kept["workflows"]["doors"]["slo"]["latency_p99_s"] == 0.15

@@ -57,6 +57,7 @@ def _train_here(capsys: pytest.CaptureFixture[str], project: Path, *values: str)
     return found
 
 
+@pytest.mark.nightly
 def test_going_on_with_another_schedule_gives_the_same_losses(project, capsys):
     """An epoch on one process, then one by 1F1B on two: as two epochs on one."""
     whole = _train_here(capsys, project, "epochs=2")

@@ -85,6 +85,7 @@ def test_a_peak_would_break_and_the_hint_holds(digits: Path) -> None:
     assert json.loads((digits / "plan.json").read_text())["sources"][0]["rate_per_s"] == 40
 
 
+@pytest.mark.nightly
 def test_the_example_of_a_day_breaks_in_the_morning_and_is_drawn(vqa: Path, tmp_path: Path) -> None:
     picture = tmp_path / "day.svg"
     day = str(vqa / "traces" / "day.csv")

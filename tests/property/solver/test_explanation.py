@@ -27,7 +27,7 @@ STRAINED = st.booleans().flatmap(lambda limited: problems(max_operators=3, strai
 MARGIN = 1e-3  # relative; a relaxation this much smaller must not do
 
 
-@settings(max_examples=300 if NIGHTLY else 15)
+@settings(max_examples=300 if NIGHTLY else 8)
 @given(st.booleans().flatmap(lambda limited: problems(limited=limited)))
 def test_every_difference_equals_enumeration(problem: Problem) -> None:
     found = explain(problem)
@@ -47,7 +47,7 @@ def test_every_difference_equals_enumeration(problem: Problem) -> None:
             assert _cheapest(_relaxed(problem, limit.requirement)) == pytest.approx(base, rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=300 if NIGHTLY else 15)
+@settings(max_examples=300 if NIGHTLY else 8)
 @given(problems(), st.sampled_from((None, 1.05, 1.5)), st.data())
 def test_why_not_equals_enumeration(problem: Problem, room: float | None, data: st.DataObject) -> None:
     if room is not None and (least := _cheapest(problem)) is not None:
@@ -87,7 +87,7 @@ def test_why_not_equals_enumeration(problem: Problem, room: float | None, data: 
         assert (answer.verdict == "no_plan") == (answer.conflict is not None)
 
 
-@settings(max_examples=300 if NIGHTLY else 15)
+@settings(max_examples=300 if NIGHTLY else 8)
 @given(
     st.booleans().flatmap(lambda limited: problems(max_operators=3, strained=True, limited=limited)),
     st.sampled_from((None, None, 0.05, 0.5, 3.0)),
