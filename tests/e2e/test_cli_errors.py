@@ -58,6 +58,7 @@ def test_a_wrong_command_line_is_json(vqa: Path) -> None:
     assert "there is no plan yet" in error("diff", str(vqa), str(vqa), status=2)["message"]
 
 
+@pytest.mark.nightly
 def test_errors_of_the_system_are_words(vqa: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     answers = [

@@ -106,6 +106,7 @@ def test_a_time_limit_is_passed_on(vqa: Path) -> None:
     assert answer["exact"]
 
 
+@pytest.mark.nightly
 def test_another_plan_in_the_folder_is_left_out_with_the_reason(tmp_path: Path) -> None:
     directory = tmp_path / "vqa"
     jellybean("init", "vqa", str(directory))

@@ -49,6 +49,7 @@ def test_nothing_changed_nothing_changes(vqa: Path) -> None:
     assert "again, unchanged" in said.stderr
 
 
+@pytest.mark.nightly
 def test_hysteresis_keeps_what_a_small_saving_would_change(vqa: Path) -> None:
     before = json.loads((vqa / "plan.json").read_text())
     terms = [*rate(39.5), "--horizon", "2h", "--set", "migration.start=0.63 USD"]

@@ -93,6 +93,7 @@ def test_simulated_and_explained_in_the_same_words(stores: Path) -> None:
     assert "20 Mbit/s of each link store -> cloud" in told
 
 
+@pytest.mark.nightly
 def test_fewer_sites_by_an_option(stores: Path) -> None:
     few = json.loads(jellybean("plan", str(stores), "--json", "--set", "sites.store=2").stdout)
     one = json.loads(jellybean("plan", str(stores), "--json", "--set", "sites.store=1").stdout)
@@ -104,6 +105,7 @@ def test_fewer_sites_by_an_option(stores: Path) -> None:
     assert "sites" in json.loads(jellybean("schema", "infrastructure").stdout)["properties"]
 
 
+@pytest.mark.nightly
 def test_a_change_is_paid_for_in_every_store(stores: Path) -> None:
     jellybean("plan", str(stores), "--set", "slo.accuracy=94", "--set", "sources.camera.rate=1/s")
     plan = stores / "before.json"

@@ -113,6 +113,7 @@ def test_options_that_do_not_fit_are_bad_input(digits: Path) -> None:
     assert nowhere.stdout == ""
 
 
+@pytest.mark.nightly
 def test_diff_of_plans(vqa: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(vqa, other)

@@ -58,6 +58,7 @@ def test_general_service_pollaczek_khinchine() -> None:
     assert agrees([r.operators["op1"].service_mean_s for r in results], 0.1)
 
 
+@pytest.mark.nightly
 def test_equal_constant_services_in_tandem_queue_only_at_the_first() -> None:
     results = runs(chain([FIXED, FIXED, FIXED], 6.0), 500.0)
     assert agrees([r.latency_mean_s for r in results], 0.3 + 0.6 * 0.1 / (2 * 0.4))
