@@ -51,7 +51,11 @@ def choose(traced: fx.GraphModule, inputs: tuple[torch.Tensor, ...], document: T
 
     SolverError or TrainingError where it cannot be used.
     """
-    profile = profile_traced(traced, inputs, runs=3)
+    return choose_by(profile_traced(traced, inputs, runs=3), document)
+
+
+def choose_by(profile: TorchProfile, document: TrainingDocument) -> Choice:
+    """The same by a profile that is there already: the same profile, the same choice."""
     if document.schedule != AUTO:
         return _choice(document.schedule, profile, document)
     found: list[Choice] = []
