@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo/digits
 .DEFAULT_GOAL := help
+# Every command, agent and model host is a process: without bytecode on disk each compiles the whole source anew.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: demo test nightly bench lint types protos clean help
