@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import threading
 import time
@@ -19,10 +20,11 @@ from typing import Any
 
 import pytest
 from kubernetes import client
+from kubernetes.client.exceptions import ApiException
 
 from jellybean_k8s import DeployError, PoolSettings, render
 from jellybean_k8s.certificates import certificate_secrets
-from jellybean_k8s.cluster import Cluster, ClusterError, connect
+from jellybean_k8s.cluster import PATHS, Cluster, ClusterError, connect
 from jellybean_k8s.compare import key_of
 from jellybean_k8s.crd import CRD_NAME, KIND
 from jellybean_k8s.deploy import Options, Outcome, deploy, undeploy
@@ -35,9 +37,10 @@ from tests.api_server import RunningServer
 from tests.k8s_plans import with_models
 
 REAL = os.environ.get("JELLYBEAN_TEST_KUBECONFIG")
-only_mock = pytest.mark.skipif(bool(REAL), reason="needs an API server that can be told to fail")
+only_mock = pytest.mark.skipif(bool(REAL), reason="makes and takes away nodes, which goes beyond a namespace")
 
 OWN = "app.kubernetes.io/managed-by=jellybean"
+_MADE = frozenset(PATHS) - {"Event", "Node", "CustomResourceDefinition", KIND}
 PLAN = with_models(report_plans.digits())
 OTHER = dataclasses.replace(PLAN, hop_s=PLAN.hop_s + 0.001)
 QUICK = Options(timeout_s=120.0 if REAL else 20.0)
@@ -51,13 +54,42 @@ def with_pools(settings: Settings = SETTINGS, **pools: PoolSettings) -> Settings
     return dataclasses.replace(settings, pools={**settings.pools, **pools})
 
 
+Fault = Callable[[str, str], int | None]  # method, path -> the status that is answered instead; None lets it through
+
+
+class Wire:
+    """Between a Cluster and its API server: what is asked, and faults in place of answers, as the mock server has."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, str, dict[str, Any]]] = []
+        self.fault: Fault | None = None
+        self.words = "a fault of the test"
+
+    def attach(self, cluster: Cluster) -> Cluster:
+        ask = cluster._dynamic.request
+
+        def request(method: str, path: str, body: Any = None, **params: Any) -> Any:
+            self.log.append((method.upper(), path, params))
+            code = self.fault(method.upper(), path) if self.fault is not None else None
+            if code is None:
+                return ask(method, path, body=body, **params)
+            refused = ApiException(status=code, reason="x")
+            refused.body = json.dumps({"message": self.words})
+            raise refused
+
+        cluster._dynamic.request = request
+        return cluster
+
+
 @dataclass
 class Target:
-    """A namespace, and a kubelet of sorts."""
+    """A namespace, and a kubelet of sorts, which has a connection of its own."""
 
     cluster: Cluster
+    kubelet: Cluster
     certificates: Path
     server: RunningServer | None
+    wire: Any  # Wire, or the mock server itself
     broken: set[str] = field(default_factory=set)  # pods whose names have one of these parts never get ready
     idle: bool = False
     _foreign: list[tuple[str, str]] = field(default_factory=list)
@@ -75,11 +107,20 @@ class Target:
         return str(read_status(self.cluster, "digits").serving)
 
     def writes(self) -> list[tuple[str, str]]:
-        """Since the last time."""
-        assert self.server is not None
-        found = self.server.api.writes()
-        self.server.api.log.clear()
-        return [item for item in found if "/pods/" not in item[1]]
+        """Since the last time; Leases aside, which say only who is at work."""
+        dry = ("dryRun", "dry_run")
+        found = [
+            (method, path)
+            for method, path, params in self.wire.log
+            if method != "GET" and not any(params.get(name) == "All" for name in dry)
+        ]
+        self.wire.log.clear()
+        return [item for item in found if "/pods/" not in item[1] and "/leases" not in item[1]]
+
+    def impatient(self, patience_s: float) -> Cluster:
+        """The same, by somebody who does not wait as long for the API server."""
+        found = dataclasses.replace(self.cluster, patience_s=patience_s)
+        return self.wire.attach(found) if isinstance(self.wire, Wire) else found
 
     def create(self, item: Any) -> Any:
         """An object that is not of a deployment; gone when the test ends, and before it where one was left."""
@@ -106,15 +147,18 @@ class Target:
         """As it was found: nothing of ours is left, its pods included."""
         self.broken.clear()
         self.idle = False
+        self.wire.fault = None
         for kind, name in [*self._foreign, (KIND, "digits")]:
             with contextlib.suppress(ClusterError):  # this user may know nothing of the resource
                 self.drop(kind, name)
         with contextlib.suppress(DeployError):
             undeploy(self.cluster, "digits", QUICK)
+        self.drop("Lease", "digits-deploy")
+        self.eventually(lambda: not any(self.names(kind) for kind in PATHS if kind in _MADE))
 
     def report_pods(self) -> None:
         """What kubelets would: all pods of ours that can run are ready, those that must leave do."""
-        for pod in self.cluster.list("Pod", OWN):
+        for pod in self.kubelet.list("Pod", OWN):
             name, meta = pod["metadata"]["name"], pod["metadata"]
             if "deletionTimestamp" in meta:
                 self._gone(name, meta["uid"])
@@ -125,7 +169,7 @@ class Target:
             if not ready and not any(part in name for part in self.broken):
                 conditions = [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]
                 with contextlib.suppress(ClusterError):
-                    self.cluster.merge(
+                    self.kubelet.merge(
                         "Pod", name, {"status": {"phase": "Running", "conditions": conditions}}, "status"
                     )
 
@@ -133,7 +177,7 @@ class Target:
         """A pod that was bound to a node leaves when its kubelet says so."""
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
         with contextlib.suppress(ClusterError):
-            self.cluster._call("delete", f"/api/v1/namespaces/{self.cluster.namespace}/pods/{name}", body=body)
+            self.kubelet._call("delete", f"/api/v1/namespaces/{self.kubelet.namespace}/pods/{name}", body=body)
 
 
 def mock_cluster(server: RunningServer, patience_s: float = 5.0) -> Cluster:
@@ -161,14 +205,19 @@ def running_target(folder: Path) -> Iterator[Target]:
             cluster = mock_cluster(server)
             for item in (node("box-a", "edge"), node("box-b", "edge"), node("big", "cloud", 2)):
                 server.api.store["nodes", "", item["metadata"]["name"]] = item
+            found = Target(cluster, cluster, folder, server, server.api)
         else:
-            cluster = connect(Path(str(REAL)), None, os.environ["JELLYBEAN_TEST_NAMESPACE"])
-        found = Target(cluster, folder, server)
+            cluster, kubelet = (
+                connect(Path(str(REAL)), None, os.environ["JELLYBEAN_TEST_NAMESPACE"]) for _ in range(2)
+            )
+            wire = Wire()
+            found = Target(wire.attach(cluster), kubelet, folder, None, wire)
         stop = threading.Event()
         thread = threading.Thread(target=_report, args=(found, stop), daemon=True)
         thread.start()
         if REAL:
             found.clean()
+            found.wire.log.clear()
         yield found
         if REAL:
             found.clean()

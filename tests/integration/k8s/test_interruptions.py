@@ -14,7 +14,7 @@ from jellybean_k8s.deploy import deploy
 from jellybean_k8s.records import read_inventory
 from jellybean_k8s.served import Deployed
 from jellybean_k8s.status import read_status
-from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, only_mock
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 
 class _Interrupt(BaseException):
@@ -43,9 +43,7 @@ def test_an_interrupted_deployment_is_run_again_or_replaced_by_another(target: T
     assert target.serving() == Deployed(PLAN, SETTINGS).id
 
 
-@only_mock
 def test_an_api_server_that_comes_back_is_waited_for(target: Target) -> None:
-    assert target.server is not None
     ends = {"at": 0.0}
 
     def away(_method: str, path: str) -> int | None:
@@ -53,15 +51,13 @@ def test_an_api_server_that_comes_back_is_waited_for(target: Target) -> None:
             ends["at"] = time.monotonic() + 1.0
         return 503 if time.monotonic() < ends["at"] else None
 
-    target.server.api.fault = away
+    target.wire.fault = away
     assert target.deploy().number == 1
     assert ends["at"]
 
 
-@only_mock
 def test_an_api_server_that_vanishes_is_told_and_the_next_run_goes_on(target: Target) -> None:
-    assert target.server is not None
-    cluster = dataclasses.replace(target.cluster, patience_s=0.5)
+    cluster = target.impatient(0.5)
     writes = 0
 
     def die(method: str, path: str) -> int | None:
@@ -69,16 +65,15 @@ def test_an_api_server_that_vanishes_is_told_and_the_next_run_goes_on(target: Ta
         writes += method == "PATCH" and "/pods/" not in path
         return 503 if writes > 6 else None
 
-    target.server.api.fault = die
+    target.wire.fault = die
     with pytest.raises(DeployError, match=r"a fault of the test|has not answered"):
         deploy(cluster, Deployed(PLAN, SETTINGS), target.objects(), QUICK)
-    target.server.api.fault = None
-    target.server.api.store["leases", "shop", "digits-deploy"]["spec"]["renewTime"] = "2000-01-01T00:00:00.000000Z"
+    target.wire.fault = None
+    target.cluster.merge("Lease", "digits-deploy", {"spec": {"renewTime": "2000-01-01T00:00:00.000000Z"}})
     assert target.deploy().number == 2
     assert read_status(target.cluster, "digits").is_well
 
 
-@only_mock
 def test_a_server_that_is_not_there_is_named(target: Target) -> None:
     configuration = client.Configuration()
     configuration.host = "http://127.0.0.1:9"

@@ -50,10 +50,8 @@ def test_gpus_that_others_hold_are_counted(target: Target) -> None:
     target.deploy(OTHER, gpus, dataclasses.replace(QUICK, in_place=True))
 
 
-@only_mock
 def test_rights_that_are_missing_are_told_and_do_not_stop_it(target: Target) -> None:
-    assert target.server is not None
-    target.server.api.fault = lambda _method, path: 403 if path == "/api/v1/nodes" else None
+    target.wire.fault = lambda _method, path: 403 if path == "/api/v1/nodes" else None
     said: list[str] = []
     assert target.deploy(options=dataclasses.replace(QUICK, say=said.append)).number == 1
     assert said == ["nodes were not checked: this user may not list them"]
