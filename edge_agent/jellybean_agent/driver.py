@@ -53,6 +53,7 @@ from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView
 from jellybean_agent.stacking import split, stacked
 from jellybean_agent.tensors import Array, decode, encode
+from jellybean_agent.timers import Timer
 from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
@@ -168,6 +169,7 @@ class Driver:
         self._asked_numbers = itertools.count()
         self.figures = Figures(own)
         self.on_room: Callable[[], None] = _nothing  # called while the queue is short
+        self._timer = Timer(self._loop)  # of an emulated device
         self._thread = threading.Thread(target=self._execute, name=f"executor of {worker}", daemon=True)
         self._thread.start()  # last: it uses all of the above
         self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
@@ -257,10 +259,14 @@ class Driver:
 
     def stop(self) -> None:
         """End the executor thread after the run under way."""
-        self._sweeping.cancel()
+        self._loop.call_soon_threadsafe(self._end_timers)
         self._stopping = True
         self._runs.put(None)
         self._thread.join()
+
+    def _end_timers(self) -> None:
+        self._sweeping.cancel()
+        self._timer.close()
 
     def receive(self, wire: agent_pb2.Message) -> None:
         """A message from a peer. PlanViewError when it belongs to another plan; other faults fail its request only."""
@@ -289,8 +295,8 @@ class Driver:
             done = self._tried(run, partial(self._perform, run))
             self._under_way = None
             following = self._finished(run, done)
-            if following is not None:  # it waited: the device goes on at once, however late a timer was
-                self._executors[following.operator].since_s = self._executors[run.operator].due_s
+            if following is not None:
+                self._go_on(run, following)
             run = following or self._runs.get()
 
     def _finished(self, run: Run, done: Done | AgentError) -> Run | None:
@@ -346,7 +352,8 @@ class Driver:
             alone = _is_asked(run) or len(run.items) == 1
             inputs = None if alone else stacked([item.inputs for item in run.items])
             requests = [item.inputs for item in run.items] if inputs is None else [inputs]
-            executor.begin(requests, ended, patience_s)
+            size = 1 if inputs is None else len(run.items)
+            executor.begin(requests, ended, self._timer.call_at, size=size, patience_s=patience_s)
 
         def ended(found: Sequence[RunResult] | AgentError) -> None:
             nonlocal is_over
@@ -395,8 +402,13 @@ class Driver:
         """A run that the event loop began is over: the next one begins before anything is sent."""
         run_next, others, status, answers = self._completed(run, done)
         if run_next is not None:
+            self._go_on(run, run_next)
             self._start(run_next)
         self._after(others, status, answers)
+
+    def _go_on(self, run: Run, following: Run) -> None:
+        """It waited: an emulated device goes on at once, however late a timer was."""
+        self._executors[following.operator].since_s = self._executors[run.operator].due_s
 
     def _count_failure(self, run: Run, error: AgentError) -> None:
         if _is_asked(run):

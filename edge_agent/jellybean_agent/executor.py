@@ -39,6 +39,7 @@ _DTYPES = {
     "tensor(bool)": "bool",
     **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
+CallAt = Callable[[float, Callable[[], None]], None]  # a second of CLOCK_MONOTONIC, what to do then
 _ACCELERATORS = ("CUDAExecutionProvider", "ROCMExecutionProvider")
 _WARM_UP_RUNS = 3
 _MOST_FITTING = 1024
@@ -159,28 +160,46 @@ class Executor:
 
     @property
     def may_begin(self) -> bool:
-        """Whether runs may begin without waiting: models in a host, no device emulated."""
-        return self._device is None and getattr(self._session, "may_begin", _never)()
+        """Whether runs may begin without waiting: models in a host."""
+        return bool(getattr(self._session, "may_begin", _never)())
 
     def begin(
         self,
         requests: Sequence[Sequence[Input]],
         done: Callable[[Sequence[RunResult] | AgentError], None],
+        at: CallAt,
+        *,
+        size: int = 1,
         patience_s: float = 0.0,
     ) -> None:
         """A run for each of the requests, one after another; the event loop calls `done` with what each gave.
 
-        `patience_s`: before this returns, if they take no longer.
+        `at`: a timer, for devices that are emulated. `size`: how many requests are stacked in each. `patience_s`:
+        `done` is called before this returns, if they take no longer.
         """
         began = time.perf_counter()
+        if self._device is not None and self.since_s is not None:
+            began, self.since_s = self.since_s, None
         feeds = [self._feed(inputs) for inputs in requests]
 
         def told(found: Sequence[Sequence[Array]] | AgentError) -> None:
+            if isinstance(found, AgentError) or self._device is None:
+                over(found, 0.0)
+                return
+            due_s = began + len(found) * self._device.run_s(size)
+            late_s = max(0.0, time.perf_counter() - due_s)
+            self.due_s = due_s + late_s
+            if late_s:
+                over(found, late_s)
+            else:
+                at(due_s, lambda: over(found, 0.0))
+
+        def over(found: Sequence[Sequence[Array]] | AgentError, late_s: float) -> None:
             if isinstance(found, AgentError):
                 done(found)
                 return
-            each_s = (time.perf_counter() - began) / len(found)
-            done([RunResult(dict(zip(self._output_names, outputs, strict=True)), each_s) for outputs in found])
+            each_s, late_s = (time.perf_counter() - began) / len(found), late_s / len(found)
+            done([RunResult(dict(zip(self._output_names, outputs, strict=True)), each_s, late_s) for outputs in found])
 
         session: Any = self._session
         session.begin(feeds, told, patience_s)

@@ -1,11 +1,11 @@
 """The sending end of a long-lived stream of messages to one other process.
 
-One task per peer, none per message. Messages leave in the order of their due times (a link's delay is spent here, at
-the sender) and only while the receiver has granted credit; one that is too late does not leave at all. Credit says
-which messages arrived: those that may not have are told when the stream breaks, or are sent again. A receiver that says
-nothing for `SILENT_S` is given up, whether its process, its machine or the way to it is at fault. Where certificates
-may change, a stream is moved to a new connection now and then: the new one stands before the old one ends, so that
-the receiver always has one.
+One task per peer, none per message: one that may leave at once does so without that task. Messages leave in the order
+of their due times (a link's delay is spent here, at the sender) and only while the receiver has granted credit; one
+that is too late does not leave at all. Credit says which messages arrived: those that may not have are told when the
+stream breaks, or are sent again. A receiver that says nothing for `SILENT_S` is given up, whether its process, its
+machine or the way to it is at fault. Where certificates may change, a stream is moved to a new connection now and then:
+the new one stands before the old one ends, so that the receiver always has one.
 """
 
 from __future__ import annotations
@@ -15,97 +15,22 @@ import heapq
 import itertools
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-import grpc
 import grpc.aio
 
-from jellybean_agent import versions
 from jellybean_agent.channels import Transport
-from jellybean_agent.errors import AgentError, TransientError
-from jellybean_agent.identity import SENDER_KEY
+from jellybean_agent.errors import TransientError
+from jellybean_agent.rpc.lane_client import NoLaneError
+from jellybean_agent.streams import BROKEN, Parcel, Stream, carried
 from jellybean_protos.agent.v1 import agent_pb2
 
-DELIVER = "/jellybean.agent.v1.Agent/Deliver"
-SILENT_S = 2.0  # four heartbeats
-CONNECT_S = 5.0  # until the first one
-_LOOK_S = 0.25
 _RETRY_S = 0.1
 _TAKEOVER_S = 10.0  # for a new connection to stand, and for the old one to end
 _LEFT_S = 0.5  # before a receiver that left is looked for again
 
-
-class Parcel(NamedTuple):
-    """A message on its way: not to leave before `due_s`, nor after `until_s` (CLOCK_MONOTONIC)."""
-
-    due_s: float
-    order: int
-    until_s: float
-    message: agent_pb2.Message
-
-
 Lost = Callable[[str, str, Sequence[agent_pb2.Message]], None]
-
-
-@dataclass(eq=False, slots=True)
-class _Stream:
-    """One Deliver call on a connection of its own. `until_s`: when another is to take over.
-
-    `sent`: what no credit has come back for yet; with tensors only where they are kept.
-    """
-
-    channel: grpc.aio.Channel
-    call: Any
-    until_s: float
-    credit: int = 0
-    sent: deque[Parcel] = field(default_factory=deque)
-    heard_s: float = field(default_factory=time.monotonic)
-    silent: str = ""  # why it was given up
-    granted: asyncio.Event = field(default_factory=asyncio.Event)
-    reader: asyncio.Task[None] = field(init=False)
-    watcher: asyncio.Task[None] = field(init=False)
-
-    def take(self, credit: agent_pb2.Credit) -> None:
-        """Count credit: the first acknowledges nothing, all after it acknowledge as many messages as they grant."""
-        self.heard_s = time.monotonic()
-        if self.granted.is_set():
-            for _ in range(min(credit.messages, len(self.sent))):
-                self.sent.popleft()
-        elif credit.messages:
-            self.granted.set()
-        self.credit += credit.messages
-
-    async def watch(self) -> None:
-        """Break the stream when its receiver says nothing. Time in which this process stood still does not count."""
-        looked_s = time.monotonic()
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            now_s = time.monotonic()
-            if now_s - looked_s > 3 * _LOOK_S:
-                self.heard_s += now_s - looked_s
-            looked_s = now_s
-            if now_s - self.heard_s > (SILENT_S if self.granted.is_set() else CONNECT_S):
-                self.silent = f"nothing was heard from it for {now_s - self.heard_s:.1f} s"
-                self.call.cancel()
-                return
-
-    async def ended(self) -> None:
-        """Wait for the receiver to end the stream; raises why, unless it ended well."""
-        await asyncio.wait({self.reader})
-        if self.silent:
-            raise TransientError(self.silent)
-        self.reader.result()
-
-    async def close(self) -> None:
-        """Break it off."""
-        for task in (self.reader, self.watcher):
-            task.cancel()
-        self.call.cancel()
-        await asyncio.gather(self.reader, self.watcher, return_exceptions=True)
-        await self.channel.close(None)
 
 
 class Peer:
@@ -138,7 +63,9 @@ class Peer:
         self._on_lost, self._on_credit = on_lost, on_credit
         self._waiting: list[Parcel] = []
         self._order = itertools.count()
-        self._streams: set[_Stream] = set()
+        self._streams: set[Stream] = set()
+        self._current: Stream | None = None  # that messages leave on
+        self._by_lane = True  # the next stream, if there is one
         self._leaving: set[asyncio.Task[None]] = set()  # of streams that another has taken over from
         self._finishing = self._ending = False
         self._wake = asyncio.Event()
@@ -153,8 +80,22 @@ class Peer:
         """Send `message`, not before CLOCK_MONOTONIC second `due_s`. A failure goes first and needs no credit."""
         if message.HasField("failure"):
             due_s = -math.inf
-        heapq.heappush(self._waiting, Parcel(due_s, next(self._order), until_s, message))
+        parcel, stream = Parcel(due_s, next(self._order), until_s, message), self._current
+        if stream is not None and stream.carrier.may_send and self._is_next(parcel, stream):
+            if self._in_time(parcel):
+                stream.carrier.send(message)
+                self._count(parcel, stream)
+            return
+        heapq.heappush(self._waiting, parcel)
         self._wake.set()
+
+    def _is_next(self, parcel: Parcel, stream: Stream) -> bool:
+        """Whether a message may leave before all that waits."""
+        if self._waiting and self._waiting[0].due_s <= parcel.due_s:
+            return False
+        if parcel.due_s == -math.inf:
+            return True
+        return stream.credit > 0 and (parcel.due_s == 0.0 or parcel.due_s <= time.monotonic())
 
     def forget(self, request: str) -> None:
         """Do not send what waits of a request that was given up."""
@@ -193,7 +134,7 @@ class Peer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
-        stream: _Stream | None = None
+        stream: Stream | None = None
         while stream is not None or not self._ending:
             while stream is None and not self._eager and not self._waiting and not self._ending:
                 self._wake.clear()
@@ -206,37 +147,36 @@ class Peer:
                     self._finishing = False
                     self._on_lost(self.name, "it left", ())
                     await asyncio.sleep(_LEFT_S)
-            except (AgentError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-                stream, self._finishing = None, False
+            except NoLaneError:
+                self._by_lane = False  # nothing was sent
+                stream = None
+            except BROKEN as error:
+                stream, self._finishing, self._by_lane = None, False, True
                 parcels = sorted(self._waiting, key=lambda parcel: parcel[:2])
                 self._waiting = []
                 self._lose(error, [*(current.sent if current else ()), *parcels])
                 await asyncio.sleep(_RETRY_S)
 
-    def _open(self) -> _Stream:
-        """A stream on a connection of its own: one that went silent may be dead without knowing it."""
-        channel = self._transport.channel(self._address, self.name)
-        deliver: Callable[..., Any] = channel.stream_stream(
-            DELIVER,
-            request_serializer=agent_pb2.Message.SerializeToString,
-            response_deserializer=agent_pb2.Credit.FromString,
-        )
+    def _open(self) -> Stream:
         age_s = self._transport.stream_age_s
-        until_s = math.inf if age_s is None else time.monotonic() + age_s
-        stream = _Stream(channel, deliver(metadata=((SENDER_KEY, self._sender), *versions.metadata())), until_s)
-        stream.reader = asyncio.create_task(self._read_credit(stream))
-        stream.watcher = asyncio.create_task(stream.watch())
-        stream.reader.add_done_callback(lambda _: self._wake.set())
+        stream = Stream(math.inf if age_s is None else time.monotonic() + age_s)
+
+        def take(credit: agent_pb2.Credit) -> None:
+            self._credited(stream, credit)
+
+        stream.begin(carried(self._transport, self._address, self.name, self._sender, take, by_lane=self._by_lane))
+        stream.carrier.ended.add_done_callback(lambda _: self._wake.set())
         self._streams.add(stream)
         return stream
 
-    async def _converse(self, stream: _Stream) -> _Stream | None:
+    async def _converse(self, stream: Stream) -> Stream | None:
         """Send on a stream until it ends (None), or its time is over: then the stream that goes on."""
-        following: _Stream | None = None
+        following: Stream | None = None
+        self._current = stream
         try:
-            while not stream.reader.done():
+            while not stream.carrier.ended.done():
                 if self._finishing and not self._waiting:
-                    await stream.call.done_writing()
+                    await stream.carrier.finish()
                     await stream.ended()
                     stream.sent.clear()  # all of it was read
                     return None
@@ -250,6 +190,7 @@ class Peer:
                 raise TransientError("it closed the stream")
             return None
         finally:
+            self._current = None
             if following is not None:
                 task = asyncio.create_task(self._leave(stream))
                 self._leaving.add(task)
@@ -259,15 +200,16 @@ class Peer:
                 self._streams.discard(stream)
                 await stream.close()
 
-    async def _successor(self) -> _Stream:
+    async def _successor(self) -> Stream:
         """A new stream, once the receiver has taken it."""
         stream = self._open()
         granted = asyncio.create_task(stream.granted.wait())
         try:
-            await asyncio.wait({granted, stream.reader}, timeout=_TAKEOVER_S, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {granted, stream.carrier.ended}
+            await asyncio.wait(either, timeout=_TAKEOVER_S, return_when=asyncio.FIRST_COMPLETED)
             if stream.granted.is_set():
                 return stream
-            if stream.reader.done():
+            if stream.carrier.ended.done():
                 await stream.ended()
             raise TransientError("it takes no new connection")
         except BaseException:
@@ -277,15 +219,15 @@ class Peer:
         finally:
             granted.cancel()
 
-    async def _leave(self, stream: _Stream) -> None:
+    async def _leave(self, stream: Stream) -> None:
         """End a stream that another has taken over from; what was sent on it arrives, or is known not to have."""
         why: Exception = TransientError("the connection before this one did not end")
         try:
-            await stream.call.done_writing()
+            await stream.carrier.finish()
             async with asyncio.timeout(_TAKEOVER_S):
                 await stream.ended()
             stream.sent.clear()
-        except (AgentError, grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as error:
+        except (*BROKEN, TimeoutError) as error:
             why = error
         finally:
             self._streams.discard(stream)
@@ -293,27 +235,37 @@ class Peer:
         if stream.sent:
             self._lose(why, list(stream.sent))
 
-    async def _write(self, stream: _Stream, parcel: Parcel) -> None:
-        message = parcel.message
-        left_s = parcel.until_s - time.monotonic()
-        if left_s <= 0:
-            self.expired += 1
+    async def _write(self, stream: Stream, parcel: Parcel) -> None:
+        if not self._in_time(parcel):
             return
-        if parcel.until_s < math.inf:
-            message.left_s = left_s
-        needs_credit = parcel.due_s > -math.inf
-        stream.credit -= needs_credit
+        stream.credit -= parcel.due_s > -math.inf
         try:
-            await stream.call.write(message)
+            await stream.carrier.write(parcel.message)
         except BaseException as error:
             heapq.heappush(self._waiting, parcel)  # it is among those that did not leave
-            if isinstance(error, asyncio.CancelledError) and stream.silent:
+            if stream.silent:
                 raise TransientError(stream.silent) from error
             raise
-        if needs_credit:
-            stream.sent.append(parcel if self._keeps else parcel._replace(message=_stub(message)))
+        stream.credit += parcel.due_s > -math.inf
+        self._count(parcel, stream)
 
-    async def _is_due(self, stream: _Stream) -> bool:
+    def _in_time(self, parcel: Parcel) -> bool:
+        """Whether a message is not too late to leave; then it says how much time is left."""
+        if parcel.until_s < math.inf:
+            left_s = parcel.until_s - time.monotonic()
+            if left_s <= 0:
+                self.expired += 1
+                return False
+            parcel.message.left_s = left_s
+        return True
+
+    def _count(self, parcel: Parcel, stream: Stream) -> None:
+        """A message has left: with credit, unless it is a failure."""
+        if parcel.due_s > -math.inf:
+            stream.credit -= 1
+            stream.sent.append(parcel if self._keeps else parcel._replace(message=_stub(parcel.message)))
+
+    async def _is_due(self, stream: Stream) -> bool:
         """True when a message may leave now; otherwise waits for anything to change and says False."""
         first_s = self._waiting[0].due_s if self._waiting else math.inf
         at_s = min(first_s if stream.credit > 0 or first_s == -math.inf else math.inf, stream.until_s)
@@ -329,15 +281,16 @@ class Peer:
             timer.cancel()
         return False
 
-    async def _read_credit(self, stream: _Stream) -> None:
-        async for credit in stream.call:
-            self.connected = True
-            stream.take(credit)
-            if credit.draining:
-                stream.until_s = math.inf  # it waits for this very stream to end
+    def _credited(self, stream: Stream, credit: agent_pb2.Credit) -> None:
+        self.connected = True
+        is_first = not stream.granted.is_set()
+        stream.take(credit)
+        if credit.draining:
+            stream.until_s = math.inf  # it waits for this very stream to end
+        if is_first or self._waiting or self._finishing:
             self._wake.set()
-            if self._on_credit is not None:
-                self._on_credit(self.name, credit)
+        if self._on_credit is not None:
+            self._on_credit(self.name, credit)
 
     def _lose(self, error: Exception, parcels: Sequence[Parcel]) -> None:
         """Say, or put back where they are kept, what may not have arrived."""

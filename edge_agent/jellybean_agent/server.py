@@ -39,7 +39,9 @@ from jellybean_agent.metrics import AgentCollector, serve_metrics
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
 from jellybean_agent.private_files import is_inside
+from jellybean_agent.rpc.calls import Call, Receiver
 from jellybean_agent.rpc.server import Server
+from jellybean_agent.streams import DELIVER
 from jellybean_agent.tensors import spec
 from jellybean_agent.tracing import spans_of
 from jellybean_protos.agent.v1 import agent_pb2
@@ -189,9 +191,20 @@ class AgentService:
 
     async def Deliver(self, requests: Any, context: Any) -> None:
         if self._inboxes is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self.worker.name} is loading its models")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, self._not_loaded)
         else:
             await self._inboxes.deliver(requests, context)
+
+    def deliver_raw(self, call: Call) -> Receiver | None:
+        """As `Deliver`, without a task."""
+        if self._inboxes is not None:
+            return self._inboxes.raw(call)
+        call.end(grpc.StatusCode.UNAVAILABLE, self._not_loaded)
+        return None
+
+    @property
+    def _not_loaded(self) -> str:
+        return f"{self.worker.name} is loading its models"
 
     async def Describe(self, _request: agent_pb2.DescribeRequest, _context: Any) -> agent_pb2.AgentStatus:
         status = agent_pb2.AgentStatus(
@@ -292,6 +305,7 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
         server.add_generic_rpc_handlers((InferenceService(operators).handler(),))
         if isinstance(server, Server):
             server.add_raw(INFER, FastInfer(operators))
+            server.add_raw_stream(DELIVER, service.deliver_raw)
         health_pb2_grpc.add_HealthServicer_to_server(service.health, server)
         reflect(server, "jellybean.agent.v1.Agent")
         transport.bind(server, options.listen)

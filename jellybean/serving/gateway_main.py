@@ -33,7 +33,9 @@ from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import serve_metrics
 from jellybean_agent.plan_view import PlanView, read_plan
+from jellybean_agent.rpc.server import Server
 from jellybean_agent.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
+from jellybean_agent.streams import DELIVER
 from jellybean_agent.tracing import spans_of
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -169,6 +171,8 @@ async def _enrolment(
 def _add_deliver(server: AnyServer, gateway: Gateway) -> None:
     inboxes = Inboxes(gateway.receive, lambda: False)
     server.add_generic_rpc_handlers((deliver_handler(inboxes.deliver),))
+    if isinstance(server, Server):
+        server.add_raw_stream(DELIVER, inboxes.raw)
 
 
 def _add_client_services(server: AnyServer, gateway: Gateway, inference: InferenceService, healthy: Any) -> None:

@@ -17,9 +17,19 @@ LOG = logging.getLogger("jellybean.calls")
 EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
 Metadata = tuple[tuple[str, str | bytes], ...]
 Raw = Callable[["Call", memoryview], bool]  # takes a request, to `reply` or `end` later; False: the handler is to
+RawStream = Callable[["Call"], "Receiver | None"]  # takes a stream of requests; None: it has ended the call
 
 
 _RUNNING: set[asyncio.Task[None]] = set()  # of calls whose client is gone too: the event loop holds them weakly
+
+
+class Receiver(Protocol):
+    """Takes a stream's requests without a task. The call's callbacks tell it of the call's end."""
+
+    def received(self, message: bytes) -> None: ...
+    def no_more(self) -> None:
+        """The client sends nothing further."""
+        ...
 
 
 class Wire(Protocol):
@@ -75,11 +85,12 @@ class Connected(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method as it is served. `raw`: also without a task, where the policy has been asked."""
+    """A method as it is served. `raw`, `raw_stream`: also without a task, where the policy has been asked."""
 
     path: str
     handler: Any
     raw: Raw | None = None
+    raw_stream: RawStream | None = None
 
     @property
     def is_unary(self) -> bool:
@@ -102,7 +113,18 @@ class Call:
     """One call: the context that its handler gets."""
 
     __slots__ = (
-        *("_callbacks", "_deserialise", "_ended", "_got", "_timer", "_waiter", "head", "is_over", "method"),
+        *(
+            "_callbacks",
+            "_deserialise",
+            "_ended",
+            "_got",
+            "_receiver",
+            "_timer",
+            "_waiter",
+            "head",
+            "is_over",
+            "method",
+        ),
         *("number", "on_cancel", "state", "task", "until_s", "wire"),
     )
 
@@ -115,6 +137,7 @@ class Call:
         self.on_cancel: Callable[[], None] | None = None  # of a raw call
         self._deserialise: Callable[[bytes], Any] | None = None
         self._got: deque[bytes] | None = None
+        self._receiver: Receiver | None = None
         self._ended = False  # no further request will come
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -124,26 +147,36 @@ class Call:
 
     def begin(self) -> None:
         """Start the handler of a call whose requests are a stream."""
+        if self.method.raw_stream is not None:
+            self._receiver = self.method.raw_stream(self)
+            self.await_request()
+            return
         self._got = deque()
         self._deserialise = self.method.handler.request_deserializer
         self._run(_Requests(self))
 
-    def received(self, message: memoryview) -> None:
+    def received(self, message: memoryview | bytes) -> None:
         """A whole request has come; it lies where it may be until this returns or the call is over."""
         if self.method.is_unary:
             if self._timer is not None:
                 self._timer.cancel()
             raw = self.method.raw
-            if raw is None or not self.head.is_allowed or not raw(self, message):
+            if raw is None or not self.head.is_allowed or not raw(self, memoryview(message)):
                 read = self.method.handler.request_deserializer
                 self._run(bytes(message) if read is None else read(bytes(message)))
+        elif self._receiver is not None:
+            self.wire.taken(self, len(message))
+            try:
+                self._receiver.received(bytes(message))
+            except Exception as error:  # noqa: BLE001
+                self.broke(error)
         elif self._got is not None:
             self._got.append(bytes(message))  # not what it lies in, which may be larger
             self._wake()
 
     def await_request(self) -> None:
         """Its request is not whole yet: the call ends when its time is up."""
-        if self.until_s is not None:
+        if self.until_s is not None and not self.is_over:
             left_s = max(0.0, self.until_s - time.monotonic())
             self._timer = asyncio.get_running_loop().call_later(left_s, self._late)
 
@@ -153,6 +186,8 @@ class Call:
     def no_more(self) -> None:
         """The client sends nothing further."""
         self._ended = True
+        if self._receiver is not None:
+            self._receiver.no_more()
         self._wake()
 
     def cancel(self) -> None:
@@ -222,6 +257,11 @@ class Call:
         self.end(code, details)
         raise grpc.aio.AbortError(f"{code.name}: {details}")
 
+    def say(self, message: bytes) -> None:
+        """One more response, of a call that is not waited for."""
+        if not self.is_over:
+            self.wire.send(self, message)
+
     def reply(self, message: bytes) -> None:
         """The one response of a call, and its end."""
         if not self.is_over:
@@ -236,6 +276,11 @@ class Call:
             if self.task is not None and self.task is not asyncio.current_task():
                 self.task.cancel()  # nobody reads what it says
             self._done()
+
+    def broke(self, error: Exception) -> None:
+        """The call's boundary: the connection and other calls go on."""
+        LOG.exception("a call of %s failed unexpectedly", self.method.path)
+        self.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error).__name__}")
 
     def _done(self) -> None:
         if self._timer is not None:
@@ -286,9 +331,8 @@ async def _handle(call: Call, request: Any) -> None:
             call.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's time is up")
         else:
             call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
-    except Exception as error:  # the call's boundary: the connection and other calls go on
-        LOG.exception("a call of %s failed unexpectedly", call.method.path)
-        call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error).__name__}")
+    except Exception as error:  # noqa: BLE001
+        call.broke(error)
 
 
 def no_method(path: str) -> Method:

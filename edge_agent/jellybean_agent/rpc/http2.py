@@ -60,7 +60,7 @@ from jellybean_agent.rpc.frames import (
     window_of,
 )
 from jellybean_agent.rpc.hpack import Decoder, HpackError
-from jellybean_agent.rpc.lane import GREETING, Lane, peer_uid
+from jellybean_agent.rpc.lane import GREETING, WITH_STREAMS, Lane, peer_uid
 
 _CONNECTION_WINDOW = 2**30
 _READ_BYTES = 2**16
@@ -229,16 +229,17 @@ class Connection(asyncio.BufferedProtocol):
             data, self._rest = self._rest + data, b""
         at, size = 0, len(data)
         if not self._is_greeted:
+            told = data[: len(GREETING)]
             if PREFACE.startswith(data[: len(PREFACE)]) or (
-                self._is_local and GREETING.startswith(data[: len(GREETING)])
+                self._is_local and (GREETING.startswith(told) or WITH_STREAMS.startswith(told))
             ):
                 if size < (len(PREFACE) if data[:1] == PREFACE[:1] else len(GREETING)):
                     self._rest = data
                     return
             else:
                 raise BrokenError(PROTOCOL_ERROR, "no HTTP/2 preface")
-            if data.startswith(GREETING):
-                self._to_lane(data[len(GREETING) :])
+            if not data.startswith(PREFACE):
+                self._to_lane(told, data[len(told) :])
                 return
             self._is_greeted, at = True, len(PREFACE)
             self._greet()
@@ -289,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
     def _is_local(self) -> bool:
         return self.peer == "unix:"
 
-    def _to_lane(self, rest: bytes) -> None:
+    def _to_lane(self, greeting: bytes, rest: bytes) -> None:
         """Go on as the fast lane; with this user only."""
         transport = self._transport
         if transport is None:
@@ -299,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
         if peer_uid(transport.get_extra_info("socket")) != os.geteuid():
             transport.close()
             return
-        lane = Lane(self._calls)
+        lane = Lane(self._calls, greeting)
         transport.set_protocol(lane)
         lane.connection_made(transport)
         lane.feed(rest)

@@ -1,9 +1,10 @@
-"""The fast lane: unary calls over a Unix socket that clients on the same host may use instead of HTTP/2.
+"""The fast lane: calls over a Unix socket that clients on the same host may use instead of HTTP/2.
 
-Behind it are the same methods, policy, limits and deadlines. A client that greets a Unix socket of ours with `GREETING`
+Behind it are the same methods, policy, limits and deadlines. A client that greets a Unix socket of ours with a greeting
 is greeted back, and speaks frames from then on: their length, a call's number, a kind, and by kind a request's head and
-message, a response, or how it failed. Calls of one connection are under way side by side. Who is not this user is not
-let in.
+message, a response, or how it failed. After the second greeting there are streams too, of methods that take them
+without a task: what is not read at once has no room here. Calls of one connection are under way side by side. Who is
+not this user is not let in.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import cast
 import grpc
 import numpy as np
 
-from jellybean_agent.rpc.calls import Call, Calls, Head, Metadata, no_method
+from jellybean_agent.rpc.calls import Call, Calls, Head, Metadata, Method, no_method
 
-GREETING = b"JELLYBEAN LANE 1\n"
+GREETING, WITH_STREAMS = b"JELLYBEAN LANE 1\n", b"JELLYBEAN LANE 2\n"
 FRAME = struct.Struct("<IIB")  # length of what follows the length, the call's number, kind
 CALL, CANCEL, REPLY, FAILED = range(4)
+OPEN, MESSAGE, END = range(4, 7)  # of streams: a head, a message (both ways), no further one: from the server, OK
 HEAD = struct.Struct("<dHH")  # seconds left (0: no deadline), bytes of the method's path, and of the metadata (JSON)
 _LENGTHS_BYTES = 4  # of HEAD, at its end
 STATUS = struct.Struct("<B")  # a FAILED call's; its reason follows
@@ -30,6 +32,7 @@ _AFTER_LENGTH = FRAME.size - 4
 _MOST_HEAD_BYTES = 2**14
 SOCKET_BYTES = 2**20  # that may lie in a socket, as far as the system lets: a large tensor then leaves at once
 _UNSENT_BYTES = 2**20
+_MOST_UNSENT_BYTES = 2**22  # of streams, to a client that does not read: it loses its connection
 _READ_BYTES = 2**16
 _KEPT = 64  # heads that are remembered
 _CREDENTIALS = struct.Struct("=iII")  # of SO_PEERCRED: pid, uid, gid
@@ -42,8 +45,8 @@ class _BrokenError(Exception):
 class Lane(asyncio.BufferedProtocol):
     """A client's connection."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, calls: Calls, greeting: bytes = GREETING) -> None:
+        self._calls, self._greeting = calls, greeting
         self.peer = "unix:"
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(_READ_BYTES))
@@ -61,7 +64,7 @@ class Lane(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(_UNSENT_BYTES)
         self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
-        self._transport.write(GREETING)
+        self._transport.write(self._greeting)
         self._calls.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -110,11 +113,13 @@ class Lane(asyncio.BufferedProtocol):
         if self._large is not None:
             if self._filled == len(self._large):
                 whole, self._large, self._filled = self._large, None, 0
-                self._frame(whole)
+                _, number, kind = FRAME.unpack_from(whole)
+                self._frame(number, kind, whole[FRAME.size :])
             return
         at, filled, buffer = 0, self._filled, self._buffer
         while filled - at >= FRAME.size:
-            length = 4 + int.from_bytes(buffer[at : at + 4], "little")
+            size, number, kind = FRAME.unpack_from(buffer, at)
+            length = 4 + size
             if length < FRAME.size or length > self._calls.most_message_bytes + _MOST_HEAD_BYTES:
                 raise _BrokenError
             if length > filled - at:
@@ -124,25 +129,34 @@ class Lane(asyncio.BufferedProtocol):
                     self._filled = filled - at
                     return
                 break
-            self._frame(memoryview(bytes(buffer[at : at + length])))
+            self._frame(number, kind, bytes(buffer[at + FRAME.size : at + length]))
             at += length
         if at:
             left = bytes(buffer[at:filled])
             buffer[: len(left)] = left
             self._filled = len(left)
 
-    def _frame(self, data: memoryview) -> None:
-        _, number, kind = FRAME.unpack_from(data)
+    def _frame(self, number: int, kind: int, data: memoryview | bytes) -> None:
+        call = self._open.get(number)
         if kind == CALL:
-            self._began(number, data[FRAME.size :])
+            self._began(number, memoryview(data), is_stream=False)
         elif kind == CANCEL:
-            call = self._open.get(number)
             if call is not None:
                 self._drop(call)
+        elif self._greeting == GREETING or (call is not None and call.method.is_unary):
+            raise _BrokenError
+        elif kind == OPEN:
+            self._began(number, memoryview(data), is_stream=True)
+        elif kind == MESSAGE:
+            if call is not None:
+                call.received(data)
+        elif kind == END:
+            if call is not None:
+                call.no_more()
         else:
             raise _BrokenError
 
-    def _began(self, number: int, data: memoryview) -> None:
+    def _began(self, number: int, data: memoryview, *, is_stream: bool) -> None:
         if len(data) < HEAD.size or number in self._open or len(self._open) >= self._calls.most_streams:
             raise _BrokenError
         left_s, path_bytes, metadata_bytes = HEAD.unpack_from(data)
@@ -158,12 +172,16 @@ class Lane(asyncio.BufferedProtocol):
             call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
         elif why:
             call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
-        elif head.method is None or not head.method.is_unary or head.method.handler.response_streaming:
-            call.end(grpc.StatusCode.UNIMPLEMENTED, f"no unary method {head.path[:200]}")
+        elif head.method is None or not _serves(head.method, is_stream=is_stream):
+            call.end(grpc.StatusCode.UNIMPLEMENTED, f"no {'such' if is_stream else 'unary'} method {head.path[:200]}")
         else:
             if not head.is_allowed:
                 self._calls.allow(call)
-            if not call.is_over:
+            if call.is_over:
+                return
+            if is_stream:
+                call.begin()
+            else:
                 call.received(data[begins:])
 
     def _read_head(self, told: bytes, path_bytes: int) -> Head:
@@ -186,7 +204,11 @@ class Lane(asyncio.BufferedProtocol):
     # -- of calls -----------------------------------------------------------------------------------------------------
 
     def send(self, call: Call, message: bytes) -> None:
-        if self._open.pop(call.number, None) is not None:  # a unary call's one response is its end
+        if not call.method.is_unary:
+            self._write(FRAME.pack(len(message) + _AFTER_LENGTH, call.number, MESSAGE) + message)
+            if self._transport is not None and self._transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
+                self._transport.abort()
+        elif self._open.pop(call.number, None) is not None:  # a unary call's one response is its end
             self._calls.ended(call)
             self._write(FRAME.pack(len(message) + _AFTER_LENGTH, call.number, REPLY) + message)
 
@@ -194,7 +216,10 @@ class Lane(asyncio.BufferedProtocol):
         if self._open.pop(call.number, None) is None:
             return
         self._calls.ended(call)
-        if status is not grpc.StatusCode.OK:
+        if status is grpc.StatusCode.OK:
+            if not call.method.is_unary:
+                self._write(FRAME.pack(_AFTER_LENGTH, call.number, END))
+        else:
             told = STATUS.pack(status.value[0]) + details.encode(errors="replace")[:8000]
             self._write(FRAME.pack(len(told) + _AFTER_LENGTH, call.number, FAILED) + told)
 
@@ -243,6 +268,12 @@ def peer_uid(connection: socket.socket) -> int:
     """Who is at the other end of a Unix socket."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(found)[1])
+
+
+def _serves(method: Method, *, is_stream: bool) -> bool:
+    if is_stream:
+        return method.raw_stream is not None
+    return method.is_unary and not method.handler.response_streaming
 
 
 def _metadata(told: bytes) -> Metadata:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean_agent.errors import StatusError
-from jellybean_agent.rpc.calls import Call, Connected, Method, Raw
+from jellybean_agent.rpc.calls import Call, Connected, Method, Raw, RawStream
 from jellybean_agent.rpc.http2 import Connection
 
 _BACKLOG = 1024
@@ -41,6 +41,7 @@ class Server:
         self._generic: list[Any] = []
         self._registered: dict[str, Any] = {}
         self._raw: dict[str, Raw] = {}
+        self._raw_streams: dict[str, RawStream] = {}
         self.methods: Mapping[str, Method] = _Methods(self._method)
         self._sockets: list[socket.socket] = []
         self._listeners: list[asyncio.Server] = []
@@ -59,6 +60,10 @@ class Server:
     def add_raw(self, path: str, raw: Raw) -> None:
         """Serve a unary method, which has a handler too, raw where the policy's answer depends on no certificate."""
         self._raw[path] = raw
+
+    def add_raw_stream(self, path: str, raw: RawStream) -> None:
+        """The same of a method whose requests and responses are streams."""
+        self._raw_streams[path] = raw
 
     def add_insecure_port(self, address: str) -> int:
         """Bind to unix:/path or HOST:PORT; the port. RuntimeError when that cannot be."""
@@ -139,7 +144,7 @@ class Server:
             handler = handler or service.service(details)
         if handler is None:
             return None
-        return Method(path, self._guard(handler, path), self._raw.get(path))
+        return Method(path, self._guard(handler, path), self._raw.get(path), self._raw_streams.get(path))
 
 
 class _Methods(dict[str, Method]):

@@ -12,7 +12,7 @@ import pytest
 
 from jellybean_agent.identity import SENDER_KEY
 from jellybean_agent.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, deliver_handler
-from jellybean_agent.peers import DELIVER
+from jellybean_agent.streams import DELIVER
 from jellybean_protos.agent.v1 import agent_pb2
 
 

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from jellybean_agent import peers
+from jellybean_agent import streams
 from jellybean_agent.channels import Transport
 from jellybean_agent.peers import Lost, Peer
 from jellybean_protos.agent.v1 import agent_pb2
@@ -120,7 +120,7 @@ def test_one_that_keeps_sends_again_what_may_not_have_arrived_whole() -> None:
 
 
 def test_a_receiver_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "SILENT_S", 0.5)
+    monkeypatch.setattr(streams, "SILENT_S", 0.5)
     receiver = Receiver(takes=1, credits=0, then="sleep")
     lost: list[tuple[str, list[str]]] = []
 

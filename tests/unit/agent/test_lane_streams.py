@@ -1,0 +1,212 @@
+"""Deliver over the fast lane: the same promises as over gRPC, and what nobody may do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from jellybean_agent import streams
+from jellybean_agent.channels import Transport
+from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.identity import SENDER_KEY, Policy
+from jellybean_agent.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, deliver_handler
+from jellybean_agent.peers import Peer
+from jellybean_agent.rpc import lane
+from jellybean_agent.rpc.server import Server
+from jellybean_agent.streams import DELIVER
+from jellybean_protos.agent.v1 import agent_pb2
+
+PLAIN = Transport("w", insecure=True)
+Received = list[agent_pb2.Message]
+
+
+class Receiver:
+    """A process that messages are delivered to."""
+
+    def __init__(self, folder: Path, *, lanes: bool = True) -> None:
+        self.address = f"unix:{folder}/s"
+        self.got: Received = []
+        self.is_full = False
+        self.inboxes = Inboxes(self._take, lambda: self.is_full)
+        server: Any = PLAIN.server(Policy("w", ()))
+        self.server: Server = server
+        self.server.add_generic_rpc_handlers((deliver_handler(self.inboxes.deliver),))
+        if lanes:
+            self.server.add_raw_stream(DELIVER, self.inboxes.raw)
+        folder.chmod(0o700)
+        PLAIN.bind(self.server, self.address)
+
+    def _take(self, message: agent_pb2.Message) -> None:
+        if message.upstream == "wrong":
+            raise InvalidInputError("that is wrong")
+        if message.upstream == "worse":
+            raise ZeroDivisionError
+        self.got.append(message)
+
+
+def run(folder: Path, test: Callable[[Receiver], Awaitable[None]], *, lanes: bool = True) -> None:
+    async def ran() -> None:
+        wrong: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+        receiver = Receiver(folder, lanes=lanes)
+        await receiver.server.start()
+        try:
+            await asyncio.wait_for(test(receiver), 40)
+        finally:
+            await receiver.server.stop(0.1)
+        assert not wrong
+
+    asyncio.run(ran())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def peer_of(receiver: Receiver, lost: list[tuple[str, list[str]]], **more: Any) -> Peer:
+    def note(_name: str, why: str, messages: Any) -> None:
+        lost.append((why, [message.request_id for message in messages]))
+
+    return Peer("b-1", receiver.address, sender="a-1", transport=PLAIN, on_lost=note, **more)
+
+
+def message(number: int, size: int = 4, upstream: str = "x") -> agent_pb2.Message:
+    tensor = agent_pb2.Tensor(dtype="uint8", shape=[size], data=bytes(size))
+    return agent_pb2.Message(request_id=str(number), upstream=upstream, downstream="double", tensor=tensor)
+
+
+@pytest.mark.parametrize("lanes", [True, False])
+def test_all_messages_arrive_in_order_whatever_their_size(tmp_path: Path, lanes: bool) -> None:
+    """Without a lane for it, over gRPC."""
+
+    async def test(receiver: Receiver) -> None:
+        lost: list[tuple[str, list[str]]] = []
+        peer = peer_of(receiver, lost)
+        for number in range(300):
+            peer.put(message(number, (1 << number % 22) if number % 50 == 0 else number))
+        await until(lambda: len(receiver.got) == 300)
+        assert [found.request_id for found in receiver.got] == [str(number) for number in range(300)]
+        assert [len(found.tensor.data) for found in receiver.got[:2]] == [1, 1]
+        assert (peer.queued, lost) == (0, [])
+        peer.put(agent_pb2.Message(request_id="7", failure=agent_pb2.Failure(reason="given up")))
+        peer.end()
+        await until(lambda: not receiver.inboxes.senders())
+        assert receiver.got[-1].HasField("failure")
+        await peer.close()
+
+    run(tmp_path, test, lanes=lanes)
+
+
+def test_a_full_receiver_holds_its_sender_up_and_one_that_drains_says_so(tmp_path: Path) -> None:
+    async def test(receiver: Receiver) -> None:
+        credits: list[agent_pb2.Credit] = []
+        receiver.is_full = True
+        peer = peer_of(receiver, [], on_credit=lambda _name, credit: credits.append(credit))
+        for number in range(INITIAL_CREDIT + 20):
+            peer.put(message(number))
+        await until(lambda: len(receiver.got) == INITIAL_CREDIT)
+        await until(lambda: len(credits) > 1)  # a heartbeat gives none
+        assert (len(receiver.got), peer.queued, credits[-1].messages) == (INITIAL_CREDIT, 20, 0)
+        receiver.is_full = False
+        receiver.inboxes.release()
+        await until(lambda: len(receiver.got) == INITIAL_CREDIT + 20)
+        receiver.inboxes.announce_draining()
+        await until(lambda: credits[-1].draining)
+        await peer.close()
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("upstream", ["wrong", "worse"])
+def test_a_refused_message_ends_its_stream_with_a_reason_and_the_next_goes_on(tmp_path: Path, upstream: str) -> None:
+    async def test(receiver: Receiver) -> None:
+        lost: list[tuple[str, list[str]]] = []
+        peer = peer_of(receiver, lost)
+        peer.put(message(0))
+        peer.put(message(1, upstream=upstream))
+        await until(lambda: bool(lost))
+        assert lost == [("that is wrong" if upstream == "wrong" else "Unexpected ZeroDivisionError", ["0", "1"])]
+        peer.put(message(2))
+        await until(lambda: len(receiver.got) == 2)
+        await peer.close()
+
+    run(tmp_path, test)
+
+
+def test_a_server_that_dies_and_one_that_stands_still_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(receiver: Receiver) -> None:
+        lost: list[tuple[str, list[str]]] = []
+        peer = peer_of(receiver, lost)
+        receiver.is_full = True
+        peer.put(message(0))
+        await until(lambda: bool(receiver.got))
+        for connection in list(receiver.server._connections):
+            transport: Any = connection
+            transport._transport.abort()
+        await until(lambda: bool(lost))
+        assert lost.pop() == ("it closed the connection", ["0"])
+        peer.put(message(1))
+        await until(lambda: len(receiver.got) == 2)
+        for inbox in receiver.inboxes._open:
+            inbox._beating.cancel()  # it says nothing from now on
+        monkeypatch.setattr(streams, "SILENT_S", 0.5)
+        await until(lambda: bool(lost))
+        assert lost[0][0].startswith("nothing was heard from it for ")
+        assert lost[0][1] == ["1"]
+        await peer.close()
+
+    run(tmp_path, test)
+
+
+def test_streams_of_no_method_and_too_many_and_too_much_are_refused(tmp_path: Path) -> None:
+    def opening(number: int, method: str = DELIVER) -> bytes:
+        metadata = b'{"%s": "edge-1", "jellybean-protocol": "2"}' % SENDER_KEY.encode()
+        head = lane.HEAD.pack(0.0, len(method), len(metadata)) + method.encode() + metadata
+        return lane.FRAME.pack(len(head) + 5, number, lane.OPEN) + head
+
+    def said(number: int, data: bytes) -> bytes:
+        return lane.FRAME.pack(len(data) + 5, number, lane.MESSAGE) + data
+
+    async def answers(
+        receiver: Receiver, data: bytes, greeting: bytes = lane.WITH_STREAMS
+    ) -> list[tuple[int, int, bytes]]:
+        reader, writer = await asyncio.open_unix_connection(receiver.address.removeprefix("unix:"))
+        writer.write(greeting + data)
+        writer.write_eof()
+        told = (await asyncio.wait_for(reader.read(), 20)).removeprefix(greeting)
+        writer.close()
+        found = []
+        while told:
+            size, number, kind = lane.FRAME.unpack_from(told)
+            found.append((number, kind, told[lane.FRAME.size : 4 + size]))
+            told = told[4 + size :]
+        return found
+
+    async def test(receiver: Receiver) -> None:
+        refused = await answers(receiver, opening(1, "/no/Method"))
+        assert [(number, kind) for number, kind, _ in refused] == [(1, lane.FAILED)]
+        assert refused[0][2][0] == grpc.StatusCode.UNIMPLEMENTED.value[0]
+        many = await answers(receiver, b"".join(map(opening, range(1, MAX_STREAMS + 2))))
+        assert [kind for _, kind, _ in many].count(lane.FAILED) == 1
+        assert b"8 streams of 'edge-1' are open" in many[-1][2]
+        nonsense = await answers(receiver, opening(1) + said(1, b"\xff\xff") + said(1, b"more"))
+        assert nonsense[-1][2][1:] == b"the bytes are no message"
+        receiver.is_full = True
+        much = await answers(receiver, opening(1) + said(1, message(1).SerializeToString()) * (INITIAL_CREDIT + 1))
+        assert much[-1][2][1:] == b"there was no credit for the message"
+        assert await answers(receiver, opening(1), lane.GREETING) == []  # that greeting knows no streams
+        left = await answers(receiver, opening(1) + struct.pack("<IIB", 5, 1, lane.END))
+        assert left[-1][:2] == (1, lane.END)
+        await until(lambda: not receiver.inboxes.senders() and not receiver.server._calls)
+
+    run(tmp_path, test)
