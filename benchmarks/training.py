@@ -5,11 +5,14 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.registry import benchmark, print_table
 from jellybean_solver.pipeline.schedules import SCHEDULES
-from jellybean_solver.pipeline.simulate import Costs, simulate
+from jellybean_solver.pipeline.simulate import Costs, bubble_fraction, simulate
+
+if TYPE_CHECKING:
+    from tests.integration.training.sleeping import Sleeping, Slept
 
 ROUNDS, MICROBATCHES, UNBROKEN = 7, 8, 40
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "training.svg"
@@ -19,41 +22,44 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "training.svg"
 def sleeping(smoke: bool) -> None:
     """Speed-ups over one device, of the same stages that sleep in place of computing."""
     from tests.integration.training.ranks import run_ranks
-    from tests.integration.training.sleeping import BACKWARD_S, FORWARD_S, NO_FLUSH, TORCH_HAS, Sleeping, TorchSleeping
+    from tests.integration.training.sleeping import NO_FLUSH, TORCH_HAS, Sleeping, Urgent, awake
 
-    rounds = 1 if smoke else ROUNDS
     for devices in (2,) if smoke else (2, 4):
-        cases: list[Any] = []
-        for _ in range(rounds):  # one after the other, so that a slow moment of the machine meets both
-            for name in SCHEDULES:
-                cases.append(Sleeping(name, devices, UNBROKEN if name in NO_FLUSH else MICROBATCHES))
-                if name in TORCH_HAS:
-                    cases.append(TorchSleeping(name, devices, MICROBATCHES))
-        told: dict[tuple[str, str], list[float]] = {}
-        for case, ranks in zip(cases, run_ranks(devices, cases, seconds=3000), strict=True):
-            alone_s = case.microbatches * devices * (FORWARD_S + BACKWARD_S)
-            own = isinstance(case, Sleeping)
-            took_s = max((one.whole_s if own else one)[0] for one in ranks)
-            told.setdefault((case.name, "here" if own else "torch"), []).append(alone_s / took_s)
-        rows = []
-        for name in SCHEDULES:
-            case = Sleeping(name, devices, UNBROKEN if name in NO_FLUSH else MICROBATCHES)
-            costs = Costs(FORWARD_S / case.parts, BACKWARD_S / case.parts)
-            ideal = case.microbatches * devices * (FORWARD_S + BACKWARD_S) / simulate(case.schedule, costs).makespan_s
-            here, other = told[name, "here"], told.get((name, "torch"))
-            ratios = [one / two for one, two in zip(here, other, strict=True)] if other else []
-            rows.append(
-                (
-                    name,
-                    f"{median(here):.2f}",
-                    f"{ideal:.2f}",
-                    f"{median(here) / ideal:.1%}",
-                    f"{median(other):.2f}" if other else "",
-                    f"{median(ratios):.3f}" if ratios else "",
-                )
+        cases = [
+            Sleeping(
+                name,
+                devices,
+                UNBROKEN if name in NO_FLUSH else MICROBATCHES,
+                1 if smoke else ROUNDS,
+                beside_torch=name in TORCH_HAS,
             )
-        header = ("schedule", "speed-up", "ideal", "of the ideal", "torch's", "ratio to torch's")
-        print_table(f"{devices} processes, stages that sleep 20 ms forward and 40 ms backward", header, rows)
+            for name in SCHEDULES
+        ]
+        with awake():
+            urgent, *told = run_ranks(devices, [Urgent(), *cases], seconds=3000)
+        rows = [_row(case, ranks) for case, ranks in zip(cases, told, strict=True)]
+        where = "at real-time priority" if all(urgent) else "at the priority of everything else"
+        header = ("schedule", "speed-up", "ideal", "of it", "torch's", "ratio to it", "idle", "simulated")
+        print_table(f"{devices} processes {where}, stages that sleep 20 ms forward and 40 ms backward", header, rows)
+
+
+def _row(case: Sleeping, ranks: list[Slept]) -> tuple[str, ...]:
+    from tests.integration.training.sleeping import BACKWARD_S, FORWARD_S, measured_idle
+
+    rounds = range(case.rounds)
+    here = [max(own.whole_s[number] for own in ranks) for number in rounds]
+    other = [max(own.torch_s[number] for own in ranks) for number in rounds] if case.beside_torch else []
+    simulated = bubble_fraction(simulate(case.schedule, Costs(FORWARD_S, BACKWARD_S)))
+    return (
+        case.name,
+        f"{case.alone_s / median(here):.2f}",
+        f"{case.alone_s / case.ideal_s:.2f}",
+        f"{case.ideal_s / median(here):.1%}",
+        f"{case.alone_s / median(other):.2f}" if other else "",
+        f"{median(two / one for one, two in zip(here, other, strict=True)):.3f}" if other else "",
+        f"{median(measured_idle(case.schedule, ranks, number) for number in rounds):.1%}",
+        f"{simulated:.1%}",
+    )
 
 
 @benchmark

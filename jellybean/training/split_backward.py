@@ -81,17 +81,18 @@ def _branches(
 ) -> dict[Node, list[int]] | None:
     """Nodes on a way to the inputs from which a way leads to weights past all others; None where that is not unique."""
     order = _from_leaves([_node(root) for root in roots])
-    ends = {_node(value) for value in inputs}
-    number = {_node(weight): index for index, weight in enumerate(weights)}
+    ends = {id(value) for value in inputs}
+    number = {id(weight): index for index, weight in enumerate(weights)}
     passes: set[Node] = set()  # on a way to an input
     leads: dict[Node, set[int]] = {}  # weights that are reached without such a node
     found: dict[Node, list[int]] = {}
     for node in order:
+        leaf = id(getattr(node, "variable", None))  # what an operator that accumulates a gradient does so for
         nexts = [one for one, _ in node.next_functions if one is not None]
-        if node in ends or any(one in passes for one in nexts):
+        if leaf in ends or any(one in passes for one in nexts):
             passes.add(node)
         own = set().union(*(leads[one] for one in nexts if one not in passes))
-        leads[node] = own | ({number[node]} if node in number else set())
+        leads[node] = own | ({number[leaf]} if leaf in number else set())
         if node in passes and leads[node]:
             found[node] = sorted(leads[node])
     # weights that no node on a way to the inputs leads to are reached from roots only
@@ -101,7 +102,7 @@ def _branches(
 
 
 def _node(tensor: torch.Tensor) -> Node:
-    return torch.autograd.graph.get_gradient_edge(tensor).node
+    return tensor.grad_fn or torch.autograd.graph.get_gradient_edge(tensor).node
 
 
 def _from_leaves(roots: Sequence[Node]) -> list[Node]:

@@ -1,11 +1,16 @@
-"""Stages that sleep in place of computing: what a runtime adds, on a machine that has something else to do as well.
+"""Stages that sleep in place of computing: what a runtime adds, with fewer cores than devices.
 
-A forward sleeps F and keeps one tensor; a backward sleeps half of B for its input and half for its weight.
+A forward takes F and keeps one tensor; a backward sleeps half of B for its input and half for its weight.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,31 +26,31 @@ from jellybean.training.sums import make_groups
 from jellybean.training.transport import Transport
 from jellybean.training.updates import Updates
 from jellybean_solver.pipeline.schedule import Schedule
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver.pipeline.schedules import make_schedule
+from jellybean_solver.pipeline.simulate import Costs, Timeline, bubble_fraction, simulate
 
-FORWARD_S, BACKWARD_S = 0.02, 0.04  # of a device's share of a micro-batch
+FORWARD_S, BACKWARD_S = 0.02, 0.04  # of a stage
 NO_FLUSH = ("pipedream", "pipedream-vertical", "pipedream-2bw", "wpipe")
 
 
 class _Slow(torch.autograd.Function):
-    """The identity; sleeps on the way there and back. With `keep`, the tensor stays until the way back."""
+    """The identity; sleeps on the way back. With `keep`, the tensor stays until then."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, there_s: float, back_s: float, keep: bool) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, back_s: float, keep: bool) -> torch.Tensor:
         ctx.back_s = back_s
         if keep:
             ctx.save_for_backward(x)
-        time.sleep(there_s)
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         time.sleep(ctx.back_s)
-        return gradient, None, None, None
+        return gradient, None, None
 
 
 class Sleeper(nn.Module):
-    """One stage."""
+    """One stage, whose forward takes that long, what it computes included."""
 
     def __init__(self, forward_s: float, backward_s: float) -> None:
         super().__init__()
@@ -53,8 +58,10 @@ class Sleeper(nn.Module):
         self.forward_s, self.backward_s = forward_s, backward_s
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        half_s = self.backward_s / 2
-        return _Slow.apply(x, self.forward_s, half_s, True) + _Slow.apply(self.weight, 0.0, half_s, False)
+        until, half_s = time.perf_counter() + self.forward_s, self.backward_s / 2
+        found = _Slow.apply(x, half_s, True) + _Slow.apply(self.weight, half_s, False)
+        time.sleep(max(0.0, until - time.perf_counter()))
+        return found
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -99,31 +106,44 @@ class _Ones:
 
 @dataclass(frozen=True)
 class Slept:
-    """What a rank tells: by iteration the seconds of its actions (of the machine's clock), and the most it kept."""
+    """What a rank tells, by round: seconds of its actions (of the machine's clock), of the whole round, and of torch's
+    rounds, done in turn. `live`: the most stages' inputs that it kept at once, counted in one more round.
+    """
 
     starts_s: list[list[float]]
     ends_s: list[list[float]]
-    live: int
     whole_s: list[float]
+    torch_s: list[float]
+    live: int
 
 
 @dataclass(frozen=True)
 class Sleeping:
-    """A schedule of sleeping stages, several times, after one that does not count."""
+    """A schedule of sleeping stages, several times, after one that does not count, in turn with torch's own.
+
+    `scale`: of the times that stages take.
+    """
 
     name: str
     devices: int
     microbatches: int
     rounds: int = 1
+    scale: float = 1.0
+    beside_torch: bool = False
 
     @property
     def schedule(self) -> Schedule:
         return make_schedule(self.name, self.devices, self.microbatches)
 
     @property
-    def parts(self) -> int:
-        """Stages of the model per device; a second copy is no part of it."""
-        return self.schedule.stages // self.devices
+    def ideal_s(self) -> float:
+        """By the simulator."""
+        return simulate(self.schedule, Costs(FORWARD_S, BACKWARD_S)).makespan_s * self.scale
+
+    @property
+    def alone_s(self) -> float:
+        """On one device; a second copy of a stage is no part of the model."""
+        return self.microbatches * self.schedule.stages * (FORWARD_S + BACKWARD_S) * self.scale
 
     def __call__(self, rank: int) -> Slept | None:
         schedule = self.schedule
@@ -132,10 +152,7 @@ class Sleeping:
         if rank >= self.devices:
             return None
         held = {
-            (stage, pipe): Stage(
-                Sleeper(FORWARD_S / self.parts, BACKWARD_S / self.parts),
-                loss=loss if stage == schedule.stages - 1 else None,
-            )
+            (stage, pipe): Stage(self._stage(), loss=loss if stage == schedule.stages - 1 else None)
             for pipe, places in enumerate(schedule.device_of)
             for stage, device in enumerate(places)
             if device == rank
@@ -143,62 +160,86 @@ class Sleeping:
         updates = Updates(held, lambda own: torch.optim.SGD(own, lr=0.0), groups, flushes=schedule.flushes)
         transport = Transport(peers_of(schedule, rank), torch.device("cpu"), headers=everyone)
         interpreter = Interpreter(schedule, held, transport, updates, device=rank)
-        told = Slept([], [], 0, [])
         counter = _Counter()
         with saved_tensors_hooks(counter.pack, lambda token: token.tensor):
-            for number in range(self.rounds + 1):
+            interpreter.run(_Ones())
+        step = self._torch(rank, everyone) if self.beside_torch else None
+        told = Slept([], [], [], [], counter.most)
+        for _ in range(self.rounds):
+            dist.barrier(everyone)
+            began = time.perf_counter()
+            record = interpreter.run(_Ones())
+            told.whole_s.append(time.perf_counter() - began)
+            told.starts_s.append(record.starts_s)
+            told.ends_s.append(record.ends_s)
+            if step is not None:
                 dist.barrier(everyone)
                 began = time.perf_counter()
-                record = interpreter.run(_Ones())
-                if number:
-                    told.starts_s.append(record.starts_s)
-                    told.ends_s.append(record.ends_s)
-                    told.whole_s.append(time.perf_counter() - began)
+                step()
+                told.torch_s.append(time.perf_counter() - began)
         transport.close()
-        return Slept(told.starts_s, told.ends_s, counter.most, told.whole_s)
+        return told
 
+    def _stage(self) -> Sleeper:
+        return Sleeper(FORWARD_S * self.scale, BACKWARD_S * self.scale)
 
-@dataclass(frozen=True)
-class TorchSleeping:
-    """The same by torch.distributed.pipelining; whole seconds of each round."""
-
-    name: str
-    devices: int
-    microbatches: int
-    rounds: int = 1
-
-    def __call__(self, rank: int) -> list[float] | None:
-        everyone = dist.new_group(list(range(self.devices)), backend="gloo")
-        if rank >= self.devices:
-            return None
-        parts = 2 if self.name == "interleaved" else 1
+    def _torch(self, rank: int, everyone: dist.ProcessGroup) -> Callable[[], None]:
+        """An iteration of torch.distributed.pipelining, one of which is done."""
+        places = range(rank, self.schedule.stages, self.devices)
         stages = [
-            pipelining.PipelineStage(
-                Sleeper(FORWARD_S / parts, BACKWARD_S / parts),
-                part * self.devices + rank,
-                parts * self.devices,
-                torch.device("cpu"),
-                group=everyone,
-            )
-            for part in range(parts)
+            pipelining.PipelineStage(self._stage(), place, self.schedule.stages, torch.device("cpu"), group=everyone)
+            for place in places
         ]
         if self.name == "interleaved":
             schedule = pipelining.ScheduleInterleaved1F1B(stages, self.microbatches, loss_fn=loss)
         else:
             kind = pipelining.ScheduleGPipe if self.name == "gpipe" else pipelining.Schedule1F1B
             schedule = kind(stages[0], self.microbatches, loss_fn=loss)
-        inputs = torch.ones(2 * self.microbatches, 4, requires_grad=True)
-        target = torch.zeros(2 * self.microbatches, 4)
-        told = []
-        for number in range(self.rounds + 1):
-            dist.barrier(everyone)
-            began = time.perf_counter()
-            given = (inputs,) if rank == 0 else ()
-            schedule.step(*given, **({"target": target} if rank == self.devices - 1 else {}))
-            if number:
-                told.append(time.perf_counter() - began)
-        return told
+        given = (torch.ones(2 * self.microbatches, 4, requires_grad=True),) if rank == 0 else ()
+        target = {"target": torch.zeros(2 * self.microbatches, 4)} if rank == self.devices - 1 else {}
+
+        def step() -> None:
+            schedule.step(*given, **target)
+
+        step()
+        return step
+
+
+def measured_idle(schedule: Schedule, ranks: Sequence[Slept], number: int) -> float:
+    """Share of the devices' time in a round."""
+    first = min(own.starts_s[number][0] for own in ranks)
+    starts, ends = (
+        tuple(tuple(second - first for second in every[number]) for every in sides)
+        for sides in ([own.starts_s for own in ranks], [own.ends_s for own in ranks])
+    )
+    return bubble_fraction(Timeline(schedule, starts, ends))
+
+
+@dataclass(frozen=True)
+class Urgent:
+    """Makes the ranks come first on a machine that others use too, where the system allows it: whether it did."""
+
+    def __call__(self, rank: int) -> bool:
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+        except (PermissionError, AttributeError):
+            return False
+        return True
+
+
+@contextmanager
+def awake() -> Iterator[None]:
+    """Keeps every core from going to sleep, with what any other program may interrupt: waking one of a virtual machine
+    may take a millisecond, which is not the runtime's.
+    """
+    text = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile os.getppid() == {}: pass"
+    busy = [subprocess.Popen([sys.executable, "-c", text.format(os.getpid())]) for _ in os.sched_getaffinity(0)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 TORCH_HAS = ("gpipe", "1f1b", "interleaved")
-ALL = tuple(name for name in SCHEDULES if name != "naive")

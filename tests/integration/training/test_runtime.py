@@ -9,12 +9,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.training.checkpoint import finish, rank_file, write_part  # noqa: E402
+from jellybean_solver.pipeline.actions import Kind  # noqa: E402
 from jellybean_solver.pipeline.memory import memory  # noqa: E402
+from jellybean_solver.pipeline.schedule import Schedule  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES  # noqa: E402
 from tests.integration.training.cases import GoOn, Pause, Train, merged  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
 from tests.integration.training.reference import in_sequence, one_device, relative_error  # noqa: E402
+from tests.integration.training.sleeping import Sleeping  # noqa: E402
 
+torch.set_num_threads(1)
 EXACT = 1e-5
 ASYNCHRONOUS = ("pipedream", "pipedream-vertical", "pipedream-2bw", "wpipe")
 SYNCHRONOUS = tuple(name for name in SCHEDULES if name not in ASYNCHRONOUS)
@@ -53,6 +57,7 @@ ASYNC_MORE = {
     "recompute": Train("pipedream", 4, [[[1, 2] * 10]], tied=False, recompute=True),
 }
 DROPOUT = {recompute: Train("1f1b", 2, UNEVEN, dropout=0.4, recompute=recompute) for recompute in (False, True)}
+LIVE = {(name, devices): Sleeping(name, devices, 8, rounds=0, scale=0.0) for devices in (2, 4) for name in SCHEDULES}
 COMPRESSED = Train("1f1b", 4, [UNEVEN[0]], compress="bfloat16")
 
 
@@ -70,7 +75,7 @@ def _checkpoints(folder: Path) -> dict[str, GoOn]:
 def found(tmp_path_factory):
     """All cases in one start of four ranks."""
     checkpoints = _checkpoints(tmp_path_factory.mktemp("checkpoints"))
-    groups = [SYNC, ASYNC, MORE, ASYNC_MORE, DROPOUT, {"compressed": COMPRESSED}, checkpoints, {"pause": Pause()}]
+    groups = [SYNC, ASYNC, MORE, ASYNC_MORE, DROPOUT, {"compressed": COMPRESSED}, checkpoints, {"pause": Pause()}, LIVE]
     cases = [case for group in groups for case in group.values()]
     results = iter(run_ranks(4, cases))
     return [{key: next(results) for key in group} for group in groups]
@@ -129,6 +134,25 @@ def test_asynchronous_equals_its_rule_in_sequence(found, case):
     for device, own in enumerate(memory(train.schedule)):
         for stage in own.stages:
             assert results[device]["versions"][stage.stage, stage.pipe] == stage.weight_versions
+
+
+def _most_kept(schedule: Schedule, device: int) -> int:
+    """Stages between a forward and the last gradient that needs what it left."""
+    kept = most = 0
+    for action in schedule.actions[device]:
+        kept += (action.kind is Kind.FORWARD) - (action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT))
+        most = max(most, kept)
+    return most
+
+
+@pytest.mark.parametrize("case", LIVE, ids=str)
+def test_live_activations_are_the_simulators(found, case):
+    """Counted by hooks on what graphs save; where no weight gradient comes later, by the planner's own figure too."""
+    schedule = LIVE[case].schedule
+    for device, own in enumerate(memory(schedule)):
+        live = found[8][case][device].live
+        assert live == _most_kept(schedule, device)
+        assert own.peak_deferred or live == own.peak_activations
 
 
 @pytest.mark.parametrize("case", ASYNC_MORE)

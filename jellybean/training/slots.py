@@ -1,0 +1,37 @@
+"""A module run on other tensors than its own, as by torch.func.functional_call, with the places looked up once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Slots:
+    """Where a module keeps its parameters and buffers; one that several submodules share is kept in several places."""
+
+    def __init__(self, module: nn.Module) -> None:
+        names = {id(value): name for name, value in (*module.named_parameters(), *module.named_buffers())}
+        self._slots: list[tuple[dict[str, Any], str, str]] = [
+            (own, short, names[id(value)])
+            for part in module.modules()
+            for own in (part._parameters, part._buffers)
+            for short, value in own.items()
+            if value is not None
+        ]
+
+    @contextmanager
+    def filled(self, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """With tensors by the names of `named_parameters` and `named_buffers`; the others stay."""
+        kept = [(own, short, own[short]) for own, short, name in self._slots if name in values]
+        for own, short, name in self._slots:
+            if name in values:
+                own[short] = values[name]
+        try:
+            yield
+        finally:
+            for own, short, value in kept:
+                own[short] = value
