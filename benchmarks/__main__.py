@@ -9,6 +9,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     fleets,
     kubernetes,
     latency,
+    learning,
     pipelines,
     serving_overhead,
     stages,

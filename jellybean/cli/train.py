@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
+import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import nullcontext
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from jellybean.cli.app import Json, Overrides, app, example
-from jellybean.cli.console import out, print_json, say, warn
+from jellybean.cli.console import EXIT_FAILURE, out, print_json, say, warn
 from jellybean.documents.units import SIZE, UnitError, parse_quantity
 from jellybean.errors import JellyBeanError
 
 if TYPE_CHECKING:
     from jellybean.documents.training import TrainingDocument
 
-RESTARTS = 3
+_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-._A-Za-z0-9]*")
 HOST_BYTES, HOST_BYTES_ON_GPU = 2.0 * 2**30, 8.0 * 2**30  # of a process: Python, torch and data; and CUDA's own
 
 
@@ -56,9 +56,15 @@ def train(
     if render:
         _render(document, directory, tuple(overrides or ()), (image, claim, folder, pods, gpu), memory)
         return
+    given = {"--image": image, "--claim": claim, "--folder": folder, "--gpu": gpu, "--memory": memory}
+    if alone := [name for name, value in given.items() if value] + ["--pods"] * (pods > 1):
+        raise typer.BadParameter(f"{alone[0]} is of --render, which is not given")
     missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
     if missing:
         raise JellyBeanError(f"{' and '.join(missing)} not installed: pip install 'jellybean-serving[train]'")
+    from jellybean.training.errors import ToldError
+    from jellybean.training.export import refuse_export
+    from jellybean.training.launch import alone_in, end_with_launcher
     from jellybean.training.ranks import launched
     from jellybean.training.setup import load_material
     from jellybean.training.train import folder_of
@@ -69,11 +75,18 @@ def train(
         )
     if not launched():
         if fresh:
-            shutil.rmtree(folder_of(directory), ignore_errors=True)
+            with alone_in(directory):
+                shutil.rmtree(folder_of(directory), ignore_errors=True)
+        refuse_export(document.export, directory)
         if document.ranks > 1:
             load_material(document, directory)  # people's own mistakes are told once, before anything is started
-            raise typer.Exit(_launch(document, directory, overrides or [], json=json))
-    _train(document, directory, json=json)
+            _launch(document, directory, overrides or [], json=json)
+            return
+    end_with_launcher()
+    try:
+        _train(document, directory, json=json)
+    except ToldError as error:
+        raise typer.Exit(EXIT_FAILURE) from error
 
 
 def _render(
@@ -83,12 +96,22 @@ def _render(
     where: tuple[str, str, str, int, str],
     memory: str,
 ) -> None:
+    from jellybean.documents.files import sha256_of
+    from jellybean.documents.training import TRAINING_FILE
+    from jellybean_k8s.settings import GPU_RESOURCES
     from jellybean_k8s.training import TrainingJob, training_objects
     from jellybean_k8s.yaml_text import documents
 
     image, claim, folder, pods, gpu = where
     if not image or not claim:
         raise typer.BadParameter("--render needs --image and --claim: what pods run, and the volume that DIR is in")
+    if not _CLAIM.fullmatch(claim):
+        raise typer.BadParameter(f"--claim {claim}: is no name of a claim; those have small letters, digits, '-', '.'")
+    if PurePosixPath(folder).is_absolute() or ".." in PurePosixPath(folder).parts:
+        raise typer.BadParameter(f"--folder {folder}: write where DIR is inside the claim, such as runs/digits")
+    if gpu and gpu not in GPU_RESOURCES and not _RESOURCE.fullmatch(gpu):
+        known = ", ".join(GPU_RESOURCES)
+        raise typer.BadParameter(f"--gpu {gpu}: write {known}, or a resource such as vendor.example/gpu")
     if document.ranks % pods:
         raise typer.BadParameter(f"--pods {pods} do not divide {document.ranks} processes (devices x replicas)")
     version = importlib.metadata.version("jellybean-serving")
@@ -98,6 +121,7 @@ def _render(
         gpu=gpu or None,
         memory_bytes=_host_memory_bytes(document, memory, on_gpu=bool(gpu)),
         overrides=overrides,
+        document_sha256=sha256_of(directory / TRAINING_FILE),
     )
     print(documents(training_objects(job)), end="")
 
@@ -112,38 +136,34 @@ def _host_memory_bytes(document: TrainingDocument, asked: str, *, on_gpu: bool) 
     return HOST_BYTES_ON_GPU if on_gpu else HOST_BYTES + (document.memory_bytes or 0.0)
 
 
-def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *, json: bool) -> int:
+def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *, json: bool) -> None:
     """The same command in as many processes as the document asks, started again when one dies."""
-    from jellybean.training.ranks import FRESH_STORE
+    from jellybean.training.launch import run_processes
 
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={document.ranks}"),
-        *(f"--max-restarts={RESTARTS}", "--monitor-interval=0.5", "-m", "jellybean", "train", str(directory)),
+    arguments = [
+        *("-u", "-m", "jellybean", "train", str(directory)),
         *(part for text in overrides for part in ("--set", text)),
         *(["--json"] if json else []),
     ]
-    return subprocess.run(command, check=False, env={"OMP_NUM_THREADS": "1", **FRESH_STORE, **os.environ}).returncode
+    run_processes(arguments, document.ranks, warn)
 
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     from jellybean.training.checkpoint import save_model
     from jellybean.training.export import hand_back
-    from jellybean.training.logs import Logs, line
+    from jellybean.training.launch import alone_in
+    from jellybean.training.logs import Logs, headline, line
     from jellybean.training.measure import whole_model
     from jellybean.training.ranks import joined
     from jellybean.training.setup import set_up
     from jellybean.training.train import Epoch, folder_of, to_json
     from jellybean.training.train import train as run_epochs
 
-    with joined(document) as rank:
+    with joined(document) as rank, alone_in(directory) if rank.tells else nullcontext():
         run = set_up(document, directory, rank)
-        logs = Logs(folder_of(directory) / "logs", 0) if rank.tells else None
+        logs = Logs(folder_of(directory) / "logs", warn) if rank.tells else None
         if rank.tells:
-            choice = run.choice
-            say(
-                f"{choice.name}: {run.schedule.stages} stages on {document.devices} devices x {document.replicas}, "
-                f"{run.schedule.microbatches} micro-batches, predicted idle {choice.bubble:.0%}"
-            )
+            say(headline(run, document))
 
         def tell(epoch: Epoch) -> None:
             say(line(epoch, document.epochs))

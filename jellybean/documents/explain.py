@@ -243,6 +243,7 @@ _BOUNDS = {
 _MAP = ("not a map", "write `key: value` pairs")
 _LIST = ("not a list", "write [a, b]")
 _WHOLE = ("not a whole number", "write for example 4")
+_NUMBER = ("no finite number", "write for example 0.5")
 _SHORT = ("empty", "at least one is needed")
 _WANTED = {
     "string_type": ("not text", "write a text"),
@@ -253,6 +254,10 @@ _WANTED = {
     "bool_type": ("neither true nor false", "write true or false"),
     "int_type": _WHOLE,
     "int_from_float": _WHOLE,
+    "int_parsing": _WHOLE,
+    "float_type": _NUMBER,
+    "float_parsing": _NUMBER,
+    "finite_number": _NUMBER,
     "too_short": _SHORT,
     "string_too_short": _SHORT,
 }

@@ -20,7 +20,10 @@ SECTIONS = {
     "profiles": ("machine", "hop", "accuracy", "kind", "operators"),
 }
 _NOTHING = {"", "null", "~"}
-_OPTIONAL_MAPS = {("slo",), ("limits",), ("migration",), ("machine",), ("sites",)}
+_OPTIONAL_MAPS = {
+    *(("slo",), ("limits",), ("migration",), ("machine",), ("sites",)),
+    *(("lr_schedule",), ("checkpoint",), ("export",)),  # of training.yaml
+}
 
 
 def apply_overrides(trees: Mapping[str, Tree], overrides: Sequence[str]) -> list[DocumentProblem]:
@@ -59,6 +62,19 @@ def _apply_to_fleet(fleet: Tree, workflows: Sequence[str], text: str) -> Documen
         hint = f"write --set {workflows[0]}.{text}; workflows: {', '.join(workflows)}"
         return _problem(option_text(text), path, "which workflow's? there are several", hint)
     return _apply({"infrastructure": fleet}, text, names=workflows)
+
+
+def apply_override(tree: Tree, text: str, example: str) -> DocumentProblem | None:
+    """Change a document that stands by itself; returns what is wrong with the option."""
+    option, (path, equals, value_text) = option_text(text), text.partition("=")
+    if not equals or not path.strip():
+        return DocumentProblem(option, None, None, "", "there is no path=value", f"write --set {example}")
+    read = read_text(value_text, option)
+    if read.problems and value_text.strip() not in _NOTHING:
+        return _problem(option, path, f"the value is not YAML: {read.problems[0].message}", read.problems[0].hint)
+    if not isinstance(tree.data, dict):
+        return None
+    return _assign(tree, path.strip().split("."), read.data, option, path)
 
 
 def option_text(text: str) -> str:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from jellybean.documents.explain import check_tree
 from jellybean.documents.fields import Bandwidth, Duration, Name, Size, Strict
-from jellybean.documents.overrides import option_text
-from jellybean.documents.reader import Tree, read_file, scalar
+from jellybean.documents.overrides import apply_override
+from jellybean.documents.reader import read_file
 from jellybean.documents.units import UnitError, close, shown
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_solver.pipeline.schedules import SCHEDULES
 
 TRAINING_FILE = "training.yaml"
 AUTO = "auto"
+LOSSES = ("cross_entropy", "mse")
 _FUNCTION = re.compile(r"[^:\s]+:[A-Za-z_]\w*")
 _TEMPLATE = (
     "write it; a few lines are enough: `kind: Training`, `model: nets.py:FUNCTION`, `data: nets.py:FUNCTION`, "
@@ -32,6 +33,13 @@ def _function(text: str) -> str:
     return text
 
 
+def _model_file(text: str) -> str:
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts or path.suffix != ".onnx" or "\\" in text or "\0" in text:
+        raise UnitError(f"{shown(text)} is no place of a model in the folder", "write for example models/tuned.onnx")
+    return text
+
+
 def _schedule(text: str) -> str:
     if text != AUTO and text not in SCHEDULES:
         hint = close(text, SCHEDULES) or f"there are auto, {', '.join(SCHEDULES)}"
@@ -39,8 +47,22 @@ def _schedule(text: str) -> str:
     return text
 
 
+def _loss(text: str) -> str:
+    if text not in LOSSES and not _FUNCTION.fullmatch(text):
+        raise UnitError(
+            f"no loss is called {shown(text)}",
+            close(text, LOSSES) or f"there are {', '.join(LOSSES)}, or write FILE.py:FUNCTION",
+        )
+    return text
+
+
+def _data_kind(given: object) -> str:
+    return "(folder)" if isinstance(given, dict | FolderSpec) else "(function)"
+
+
 Function = Annotated[str, AfterValidator(_function)]
 Count = Annotated[int, Field(ge=1)]
+Processes = Annotated[int, Field(ge=1, le=65536)]
 Positive = Annotated[float, Field(strict=False, gt=0)]
 NotNegative = Annotated[float, Field(strict=False, ge=0)]
 
@@ -50,7 +72,7 @@ class OptimizerSpec(Strict):
 
     name: Literal["sgd", "adam", "adamw"]
     lr: Positive
-    momentum: NotNegative = 0.0
+    momentum: Annotated[float, Field(strict=False, ge=0, lt=1)] = 0.0
     weight_decay: NotNegative = 0.0
 
     @model_validator(mode="after")
@@ -79,7 +101,9 @@ class ExportSpec(Strict):
 
     operator: Name
     variant: Name
-    model: str = Field(description="The ONNX file that is written, in the folder: models/tuned.onnx")
+    model: Annotated[str, AfterValidator(_model_file)] = Field(
+        description="The ONNX file that is written, in the folder: models/tuned.onnx"
+    )
     opset: int = Field(default=17, ge=13, le=23)
 
 
@@ -87,7 +111,7 @@ class FolderSpec(Strict):
     """Pictures in folders that are named by their labels: FOLDER/LABEL/*.png."""
 
     folder: str
-    size: Count = Field(description="Pictures become SIZE x SIZE.")
+    size: Annotated[int, Field(ge=1, le=4096)] = Field(description="Pictures become SIZE x SIZE.")
     channels: Literal[1, 3] = 3
     heldout: Annotated[float, Field(strict=False, gt=0, lt=1)] = Field(default=0.2, description="Share to measure on.")
 
@@ -98,17 +122,19 @@ class TrainingDocument(Strict):
     kind: Literal["Training"]
     description: str = ""
     model: Function = Field(description="Gives a torch.nn.Module that maps a batch to scores or values.")
-    data: Function | FolderSpec = Field(
-        description="Gives {train: (inputs, targets), test: (inputs, targets)}, arrays; or a labelled folder."
+    data: Annotated[
+        Annotated[Function, Tag("(function)")] | Annotated[FolderSpec, Tag("(folder)")], Discriminator(_data_kind)
+    ] = Field(description="Gives {train: (inputs, targets), test: (inputs, targets)}, arrays; or a labelled folder.")
+    loss: Annotated[str, AfterValidator(_loss)] = Field(
+        default="cross_entropy", description="cross_entropy, mse, or a function of outputs and targets: a mean."
     )
-    loss: Literal["cross_entropy", "mse"] | Function = "cross_entropy"
     epochs: Count
     batch: Count = Field(description="Samples per update, all replicas counted.")
     microbatches: Count = Field(default=1, description="Per update and replica.")
     optimizer: OptimizerSpec
     lr_schedule: LrSpec = LrSpec(name="constant")
-    devices: Count = Field(default=1, description="Stages are spread over so many processes.")
-    replicas: Count = Field(default=1, description="Pipelines beside each other, each with its part of the batch.")
+    devices: Processes = Field(default=1, description="Stages are spread over so many processes.")
+    replicas: Processes = Field(default=1, description="Pipelines beside each other, each with its part of the batch.")
     schedule: Annotated[str, AfterValidator(_schedule)] = Field(
         default=AUTO, description="The fastest that fits and computes what one device would, or one by name."
     )
@@ -121,19 +147,20 @@ class TrainingDocument(Strict):
     memory_bytes: Size | None = Field(default=None, alias="memory", description="Of a device, for auto.")
     bandwidth_bytes_per_s: Bandwidth = Field(default=1.25e9, alias="bandwidth", description="Between devices.")
     timeout_s: Duration = Field(default=600.0, alias="timeout", gt=0, description="Longest silence of a rank.")
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**32 - 1)
     checkpoint: CheckpointSpec = CheckpointSpec()
     export: ExportSpec | None = None
 
-    @model_validator(mode="after")
-    def _divides(self) -> Self:
-        parts = self.microbatches * self.replicas
-        if self.batch < parts:
+    @field_validator("microbatches", "replicas")
+    @classmethod
+    def _divides(cls, value: int, info: ValidationInfo) -> int:
+        batch, parts = info.data.get("batch"), value * int(info.data.get("microbatches", 1))
+        if batch is not None and batch < parts:
             raise UnitError(
-                f"a batch of {self.batch} has less than one sample for each of {parts} micro-batches",
-                "enlarge batch, or take fewer microbatches",
+                f"a batch of {batch} has less than one sample for each of {parts} micro-batches",
+                "enlarge batch, or take fewer",
             )
-        return self
+        return value
 
     @property
     def ranks(self) -> int:
@@ -147,22 +174,8 @@ def load_training(directory: Path, overrides: Sequence[str] = ()) -> TrainingDoc
     if not path.exists():
         raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file", _TEMPLATE)])
     tree = read_file(path)
-    problems = [problem for text in overrides if (problem := _override(tree, text)) is not None]
+    problems = [problem for text in overrides if (problem := apply_override(tree, text, "epochs=3")) is not None]
     document = check_tree(TrainingDocument, tree).document
     if problems or tree.problems or document is None:
         raise DocumentError([*problems, *tree.problems])
     return document
-
-
-def _override(tree: Tree, text: str) -> DocumentProblem | None:
-    path, equals, value = text.partition("=")
-    parts = path.strip().split(".")
-    if not equals or not all(parts):
-        return DocumentProblem(option_text(text), None, None, "", "there is no path=value", "write --set epochs=3")
-    place: Any = tree.data
-    for part in parts[:-1]:
-        place = place.setdefault(part, {}) if isinstance(place, dict) else None
-    if not isinstance(place, dict):
-        return DocumentProblem(option_text(text), None, None, path, "there is no such place", "see docs/training.md")
-    place[parts[-1]] = scalar(value.strip())
-    return None

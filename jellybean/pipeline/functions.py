@@ -26,8 +26,8 @@ def load_function(place: str, name: str, directory: Path = Path()) -> Callable[.
         module = _loaded(directory / place) if place.endswith(".py") else importlib.import_module(place)
     except JellyBeanError:
         raise
-    except Exception as error:  # whatever people's own code raises
-        raise JellyBeanError(f"{place} cannot be imported: {in_words(error, name=True)}") from error
+    except (Exception, SystemExit) as error:  # whatever people's own code raises
+        raise JellyBeanError(f"{place} cannot be imported: {_said(error)}") from error
     found = getattr(module, name, None)
     if not callable(found):
         raise JellyBeanError(f"{place} has no function {name!r}")
@@ -38,12 +38,16 @@ def _told(function: Callable[..., Any], what: str) -> Callable[..., Any]:
     def call(*given: Any) -> Any:
         try:
             return function(*given)
-        except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            told = in_words(error, name=True)
-            raise JellyBeanError(f"{what} failed at {place.filename}:{place.lineno}: {told}") from error
+        except (Exception, SystemExit) as error:
+            places = traceback.extract_tb(error.__traceback__)[1:]  # the first is here
+            where = f" at {places[-1].filename}:{places[-1].lineno}" if places else ""
+            raise JellyBeanError(f"{what} failed{where}: {_said(error)}") from error
 
     return call
+
+
+def _said(error: BaseException) -> str:
+    return f"it exits with {error.code}" if isinstance(error, SystemExit) else in_words(error, name=True)
 
 
 def _loaded(path: Path) -> ModuleType:

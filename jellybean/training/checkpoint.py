@@ -22,11 +22,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from jellybean.training.errors import TrainingError
+from jellybean_agent.errors import in_words
 
 VERSION = 1
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"epoch-(\d+)")
 Tensors = dict[str, torch.Tensor]
+_BROKEN = (OSError, ValueError, KeyError, SafetensorError)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ def write_part(folder: Path, epochs: int, rank: int, tensors: Tensors) -> str:
         _sync(path)
         return _sha256(path)
     except (OSError, SafetensorError) as error:
-        raise TrainingError(f"the checkpoint of epoch {epochs} cannot be written to {place}: {error}") from error
+        raise TrainingError(
+            f"the checkpoint of epoch {epochs} cannot be written to {place}: {in_words(error)}"
+        ) from error
 
 
 def finish(folder: Path, epochs: int, hashes: Mapping[int, str], told: Mapping[str, Any], keep: int) -> Path:
@@ -83,7 +87,9 @@ def finish(folder: Path, epochs: int, hashes: Mapping[int, str], told: Mapping[s
         place.rename(final)
         _sync(folder)
     except OSError as error:
-        raise TrainingError(f"the checkpoint of epoch {epochs} cannot be written to {place}: {error}") from error
+        raise TrainingError(
+            f"the checkpoint of epoch {epochs} cannot be written to {place}: {in_words(error)}"
+        ) from error
     for old in [path for number, path in _found(folder) if number < epochs][keep - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return final
@@ -100,8 +106,18 @@ def save_model(module: torch.nn.Module, folder: Path) -> Path:
         _sync(partial)
         partial.replace(path)
     except (OSError, SafetensorError) as error:
-        raise TrainingError(f"the model cannot be written to {path}: {error}") from error
+        raise TrainingError(f"the model cannot be written to {path}: {in_words(error)}") from error
     return path
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """TrainingError where no checkpoint could be written: told before an epoch is spent."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrainingError(f"checkpoints cannot be written to {folder}: {in_words(error)}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise TrainingError(f"checkpoints cannot be written to {folder}: it is read-only; change its owner or mount")
 
 
 def clear_partial(folder: Path) -> None:
@@ -119,8 +135,8 @@ def load_newest(folder: Path) -> Loaded | None:
     for _, path in _found(folder):
         try:
             return _load(path, tuple(skipped))
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            skipped.append(f"{path} is not used: {error}")
+        except _BROKEN as error:
+            skipped.append(f"{path} is not used: {_why(error)}")
     if skipped:
         raise TrainingError("no checkpoint can be used; --fresh begins anew\n" + "\n".join(skipped))
     return None
@@ -130,21 +146,27 @@ def load_same(path: Path, sha256: str) -> Loaded:
     """The checkpoint whose manifest has this sha256, and no other. TrainingError where it is not found here."""
     try:
         found = _load(path, ())
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise TrainingError(f"{path} cannot be read: {error}") from error
+    except _BROKEN as error:
+        raise TrainingError(f"{path} cannot be read: {_why(error)}") from error
     if found.sha256 != sha256:
         raise TrainingError(f"{path} is another one (sha256 {found.sha256[:12]} in place of {sha256[:12]})")
     return found
 
 
+def _why(error: Exception) -> str:
+    return f"{MANIFEST} has no {error}" if isinstance(error, KeyError) else in_words(error, name=True)
+
+
 def _load(path: Path, skipped: tuple[str, ...]) -> Loaded:
     manifest = (path / MANIFEST).read_bytes()
     told = json.loads(manifest)
+    if not isinstance(told, dict) or not isinstance(told["files"], dict) or path.name != f"epoch-{told['epochs']}":
+        raise ValueError(f"its {MANIFEST} is none, or of another epoch")
     if told["version"] != VERSION:
         raise ValueError(f"it is of version {told['version']}, and {VERSION} is read here")
     tensors: Tensors = {}
     for name, sha256 in told["files"].items():
-        if Path(name).name != name:
+        if not isinstance(name, str) or Path(name).name != name:
             raise ValueError(f"{name} is no file of it")
         if _sha256(path / name) != sha256:
             raise ValueError(f"{name} is torn or was changed (its sha256 differs)")

@@ -66,7 +66,9 @@ def choose_by(profile: TorchProfile, document: TrainingDocument) -> Choice:
         except (SolverError, TrainingError) as error:
             rejected[name] = str(error)
     if not found:
-        reasons = "\n".join(f"  - {name}: {why}" for name, why in rejected.items())
+        reasons = "\n".join(
+            f"  - {why if why.startswith(name) else f'{name}: {why}'}" for name, why in rejected.items()
+        )
         raise TrainingError(f"no schedule can be used on {document.devices} devices\n{reasons}")
     best = min(found, key=lambda one: (one.microbatch_s, one.memory_bytes))
     slower = {

@@ -7,6 +7,7 @@ only, as partitioner and simulator count it. Stages share the module's parameter
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,12 +54,15 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:
     except Exception as first:  # noqa: BLE001  # whatever the module's own code raises when it is fed proxies
         free = tuple({0: torch.export.Dim.AUTO} if value.dim() else {} for value in inputs)
         try:
+            logging.disable(logging.CRITICAL)  # what it logs of its failures is told below in a line
             exported = torch.export.export(module, inputs, dynamic_shapes=free).module()
         except Exception as error:
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise TrainingError(
                 f"neither torch.fx nor torch.export can follow {type(module).__name__} ({told}; torch.fx: {first})"
             ) from error
+        finally:
+            logging.disable(logging.NOTSET)
         for node in list(exported.graph.nodes):  # checks of the example's sizes
             if node.op == "call_module" and not node.users and str(node.target) == "_guards_fn":
                 exported.graph.erase_node(node)

@@ -13,6 +13,7 @@ import torch
 from jellybean.documents.training import FolderSpec, TrainingDocument
 from jellybean.pipeline.functions import load_function
 from jellybean.training.errors import TrainingError
+from jellybean_agent.errors import in_words
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 _SHAPE = "it must return {'train': (inputs, targets), 'test': (inputs, targets)}, one row per sample"
@@ -35,24 +36,43 @@ def load_data(document: TrainingDocument, directory: Path) -> Data:
     given = load_function(place, name, directory)()
     if not isinstance(given, dict) or not {"train", "test"} <= set(given):
         raise TrainingError(f"{document.data} returned {type(given).__name__}; {_SHAPE}")
-    return Data(_pair(given["train"], document.data), _pair(given["test"], document.data))
+    train, test = (_pair(given[part], document.data, part) for part in ("train", "test"))
+    for what, one, other in zip(("inputs", "targets"), train, test, strict=True):
+        if one.shape[1:] != other.shape[1:] or one.dtype != other.dtype:
+            told = [f"{value.dtype} {list(value.shape[1:])}".removeprefix("torch.") for value in (one, other)]
+            raise TrainingError(f"{document.data}: a row of {what} is {told[0]} in train and {told[1]} in test")
+    return Data(train, test)
 
 
-def _pair(given: Any, name: str) -> Pair:
+def _pair(given: Any, name: str, part: str) -> Pair:
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise TrainingError(f"{name}: {_SHAPE}")
-    inputs, targets = (torch.as_tensor(value) for value in given)
-    if not len(inputs) or len(inputs) != len(targets):
-        raise TrainingError(f"{name} gave {len(inputs)} inputs and {len(targets)} targets; {_SHAPE}")
+        raise TrainingError(f"{name}, {part}: {_SHAPE}; it has {_told(given)}")
+    try:
+        inputs, targets = (torch.as_tensor(value) for value in given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TrainingError(f"{name}, {part}: {_SHAPE}, as arrays of numbers: {error}") from error
+    if not inputs.dim() or not targets.dim() or not len(inputs) or len(inputs) != len(targets):
+        shapes = [list(value.shape) for value in (inputs, targets)]
+        raise TrainingError(f"{name}, {part}: inputs of shape {shapes[0]} and targets of shape {shapes[1]}; {_SHAPE}")
+    if inputs.is_floating_point() and not torch.isfinite(inputs).all():
+        row = int(torch.nonzero(~torch.isfinite(inputs.flatten(1)).all(1))[0])
+        raise TrainingError(f"{name}, {part}: row {row} of the inputs has nan or infinity")
+    if not targets.is_floating_point() and not targets.is_complex():
+        targets = targets.long()  # classes, as torch's losses take them
     return inputs, targets
+
+
+def _told(given: Any) -> str:
+    return f"{len(given)} of them" if isinstance(given, tuple | list) else f"a {type(given).__name__}"
 
 
 def _folder(spec: FolderSpec, directory: Path, seed: int) -> Data:
     from PIL import Image
 
     root = directory / spec.folder
-    labels = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    files = [(path, label) for label, name in enumerate(labels) for path in sorted((root / name).iterdir())]
+    folders = [path for path in _shown(root) if path.is_dir()] if root.is_dir() else []
+    labels = [path.name for path in folders]
+    files = [(path, label) for label, name in enumerate(labels) for path in _shown(root / name)]
     if len(labels) < 2 or len(files) < 2:
         raise TrainingError(f"{root}: {len(files)} pictures of {len(labels)} labels; write FOLDER/LABEL/PICTURE.png")
     pictures = []
@@ -60,15 +80,19 @@ def _folder(spec: FolderSpec, directory: Path, seed: int) -> Data:
         try:
             with Image.open(path) as picture:
                 small = picture.convert("L" if spec.channels == 1 else "RGB").resize((spec.size, spec.size))
-        except OSError as error:
-            raise TrainingError(f"{path} is no picture: {error}") from error
+        except (OSError, ValueError) as error:
+            raise TrainingError(f"{path} is no picture: {in_words(error)}") from error
         pictures.append(np.asarray(small, np.float32).reshape(spec.size, spec.size, spec.channels) / 255)
     inputs = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
     targets = torch.tensor([label for _, label in files])
     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed))
-    apart = max(1, round(spec.heldout * len(files)))
+    apart = min(max(1, round(spec.heldout * len(files))), len(files) - 1)
     test, train = order[:apart], order[apart:]
     return Data((inputs[train], targets[train]), (inputs[test], targets[test]), tuple(labels))
+
+
+def _shown(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 @dataclass(frozen=True)

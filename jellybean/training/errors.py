@@ -6,4 +6,16 @@ from jellybean.errors import JellyBeanError
 
 
 class TrainingError(JellyBeanError):
-    """A model, document or checkpoint that cannot be trained, or a rank that went away."""
+    """A model, document or checkpoint that cannot be trained; starting again would not help."""
+
+
+class LostError(TrainingError):
+    """Another rank went away or fell silent: all start again from the newest checkpoint."""
+
+
+class CrashError(TrainingError):
+    """Something was raised that nobody expected: all start again, but not twice for the same."""
+
+
+class ToldError(TrainingError):
+    """A process ends, and whoever started it has the reason."""

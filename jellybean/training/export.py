@@ -49,10 +49,7 @@ def hand_back(module: nn.Module, spec: ExportSpec, directory: Path, rows: torch.
     The line is checked before the file of an earlier training is replaced: the sha256 in the workflow is the file's. A
     model whose line cannot be put is left beside it, under a name of its own.
     """
-    tree = _workflow(directory)
-    variants = tree.data["operators"].get(spec.operator, {}).get("variants")
-    if not isinstance(variants, dict):
-        raise TrainingError(f"{tree.file}: there is no operator {spec.operator} whose variants are a map")
+    variants = _variants(directory, spec)
     others = [one.get("model") for name, one in variants.items() if isinstance(one, dict) and name != spec.variant]
     like = next((directory / one for one in others if isinstance(one, str) and (directory / one).is_file()), None)
     path = directory / spec.model
@@ -72,6 +69,24 @@ def hand_back(module: nn.Module, spec: ExportSpec, directory: Path, rows: torch.
     finally:
         partial.unlink(missing_ok=True)
     return Exported(path, digest, apart)
+
+
+def refuse_export(spec: ExportSpec | None, directory: Path) -> None:
+    """TrainingError where a trained model would have no place: told before hours are spent on it."""
+    if spec is not None:
+        _variants(directory, spec)
+
+
+def _variants(directory: Path, spec: ExportSpec) -> dict[str, object]:
+    tree = _workflow(directory)
+    operator = tree.data["operators"].get(spec.operator)
+    variants = operator.get("variants") if isinstance(operator, dict) else None
+    if not isinstance(variants, dict):
+        known = ", ".join(str(name) for name in tree.data["operators"])
+        raise TrainingError(
+            f"{tree.file}: there is no operator {spec.operator} whose variants are a map; it has {known}"
+        )
+    return variants
 
 
 def _workflow(directory: Path) -> Tree:

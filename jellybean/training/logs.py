@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from jellybean.documents.training import TrainingDocument
+from jellybean.training.setup import Run
 from jellybean.training.train import Epoch, to_json
+from jellybean_agent.errors import in_words
 
 
 def line(epoch: Epoch, epochs: int) -> str:
@@ -18,31 +26,114 @@ def line(epoch: Epoch, epochs: int) -> str:
     )
 
 
+def headline(run: Run, document: TrainingDocument) -> str:
+    """What is about to be done, for people."""
+    replicas = f" x {document.replicas}" if document.replicas > 1 else ""
+    return (
+        f"{run.choice.name}: {_count(run.schedule.stages, 'stage')} on {_count(document.devices, 'device')}{replicas}, "
+        f"{_count(run.cutter.updates, 'update')} an epoch, {_count(run.cutter.run, 'micro-batch', 'es')} without a "
+        f"break, predicted idle {run.choice.bubble:.0%}"
+    )
+
+
+def _count(number: int, name: str, plural: str = "s") -> str:
+    return f"{number:,} {name}{plural if number != 1 else ''}"
+
+
 class Logs:
-    """Files of one run in `folder`: events for TensorBoard, and epochs.jsonl."""
+    """Files of a run in `folder`: events for TensorBoard, whose steps are samples, and epochs.jsonl.
 
-    def __init__(self, folder: Path, done: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    A run that goes on takes back what a killed one told of the epochs that it does again. What cannot be written is
+    warned of once and ends no training.
+    """
 
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._writer: Any = SummaryWriter(str(folder), purge_step=done)
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+        self._folder, self._warn = folder, warn
+        self._events: BinaryIO | None = None
+        self._given_up = False
 
     def add(self, epoch: Epoch) -> None:
-        """One more epoch."""
-        updates = len(epoch.losses)
-        for index, loss in enumerate(epoch.losses):
-            self._writer.add_scalar("loss", loss, (epoch.number - 1) * updates + index + 1)
-        step = epoch.number * updates
-        if epoch.accuracy is not None:
-            self._writer.add_scalar("accuracy", epoch.accuracy, step)
-        self._writer.add_scalar("test loss", epoch.test_loss, step)
-        self._writer.add_scalar("samples per s", epoch.samples_per_s, step)
-        self._writer.add_scalars("idle", {"measured": epoch.idle, "predicted": epoch.predicted_idle}, step)
-        self._writer.flush()
-        with (self._folder / "epochs.jsonl").open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(to_json(epoch)) + "\n")
+        """One more epoch, on disk when this returns."""
+        if self._given_up:
+            return
+        try:
+            if self._events is None:
+                self._events = self._begin(epoch)
+            _write(self._events, *_events_of(epoch))
+            with self._lines.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(to_json(epoch)) + "\n")
+        except OSError as error:
+            self._given_up = True
+            self._warn(f"{self._folder} cannot be written: {in_words(error)}; training goes on without these logs")
 
     def close(self) -> None:
-        """Everything is on disk."""
-        self._writer.close()
+        """No more follows."""
+        if self._events is not None:
+            with suppress(OSError):  # what could not be written is told
+                self._events.close()
+
+    @property
+    def _lines(self) -> Path:
+        return self._folder / "epochs.jsonl"
+
+    def _begin(self, epoch: Epoch) -> BinaryIO:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        _keep_before(self._lines, epoch.number)
+        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+        events = (self._folder / name).open("wb")
+        first = 1 + (epoch.number - 1) * epoch.samples  # what stands from here on is told again
+        begins = Event(step=first, session_log=SessionLog(status=SessionLog.START))
+        _write(events, Event(wall_time=time.time(), file_version="brain.Event:2"), begins)
+        return events
+
+
+def _keep_before(path: Path, number: int) -> None:
+    """The lines of earlier epochs; one that a killed run left half written goes."""
+    if not path.exists():
+        return
+    kept = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if _number(line) < number]
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text("".join(kept), encoding="utf-8")
+    partial.replace(path)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(json.loads(text)["number"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+def _events_of(epoch: Epoch) -> list[Any]:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    now, updates = time.time(), len(epoch.losses)
+    ends = {
+        "accuracy": epoch.accuracy,
+        "test loss": epoch.test_loss,
+        "samples per s": epoch.samples_per_s,
+        "idle/measured": epoch.idle,
+        "idle/predicted": epoch.predicted_idle,
+    }
+    told = [(epoch.number - 1 + (i + 1) / updates, {"loss": loss}) for i, loss in enumerate(epoch.losses)]
+    told.append((epoch.number, {tag: value for tag, value in ends.items() if value is not None}))
+    return [
+        Event(
+            wall_time=now,
+            step=round(epochs * epoch.samples),
+            summary=Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]),
+        )
+        for epochs, values in told
+    ]
+
+
+def _write(stream: BinaryIO, *events: Any) -> None:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    writer = RecordWriter(stream)
+    for event in events:
+        writer.write(event.SerializeToString())
+    stream.flush()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.training.errors import TrainingError
-
-FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # in torchrun's environment: a new store at every restart
+from jellybean.errors import JellyBeanError
+from jellybean.training.errors import CrashError, LostError, ToldError, TrainingError
+from jellybean.training.launch import tell_launcher
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def _store(world: int, patience: timedelta) -> dist.Store:
 
     After a restart torchrun's own store still has those of the processes before, and ranks that read them wait for
     each other without end (pytorch/pytorch#135712). One agent counts its restarts; several do not count alike, so they
-    are told not to share a store (FRESH_STORE).
+    are told not to share a store (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in torchrun's environment).
     """
     if not launched():
         return dist.HashStore()
@@ -69,18 +71,36 @@ def _store(world: int, patience: timedelta) -> dist.Store:
     return dist.PrefixStore(f"attempt-{attempt}", store)
 
 
+_GONE = re.compile(r"connection (closed|reset|refused)|broken pipe|socket|peer", re.IGNORECASE)
+
+
 @contextmanager
 def silence_told(timeout_s: float) -> Iterator[None]:
     """Says what to change where a rank waited too long for others: torch names neither the option nor the reason."""
     try:
         yield
     except RuntimeError as error:
-        if "timed out" not in str(error).lower():
-            raise
-        raise TrainingError(
-            f"a rank waited {timeout_s:g} s for the others: one hangs, or does something alone for longer (profiling, "
-            f"test rows on rank 0, a checkpoint); then raise `timeout`: --set timeout=2h\n{str(error).splitlines()[0]}"
-        ) from error
+        told = next(iter(str(error).splitlines()), "")
+        if "timed out" in told.lower():
+            raise LostError(
+                f"a rank waited {timeout_s:g} s for the others: one hangs, or does something alone for longer "
+                "(profiling, test rows on rank 0, a checkpoint); then raise `timeout`: --set timeout=2h\n" + told
+            ) from error
+        if isinstance(error, dist.DistError) or _GONE.search(told):
+            raise LostError(f"another rank went away: {told}") from error
+        raise CrashError(_crash(error)) from error
+    except (JellyBeanError, OSError):
+        raise
+    except Exception as error:
+        raise CrashError(_crash(error)) from error
+
+
+def _crash(error: Exception) -> str:
+    """What was raised, and where outside torch's own files."""
+    places = traceback.extract_tb(error.__traceback__)
+    place = next((one for one in reversed(places) if f"{os.sep}torch{os.sep}" not in one.filename), places[-1])
+    told = str(error).strip() or "no message"
+    return f"{type(error).__name__} at {place.filename}:{place.lineno}: {told}"
 
 
 @contextmanager
@@ -101,9 +121,14 @@ def joined(document: TrainingDocument) -> Iterator[Rank]:
     backend, patience = "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timedelta(seconds=document.timeout_s)
     store = _store(world, patience)
     rank = int(os.environ["RANK"]) if launched() else 0
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
+    with silence_told(document.timeout_s):
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
     try:
         with silence_told(document.timeout_s):
             yield Rank(dist.get_rank(), document.devices, device)
+    except (JellyBeanError, OSError) as error:
+        if launched() and tell_launcher(error, rank):  # before others see this rank go
+            raise ToldError from error
+        raise
     finally:
         dist.destroy_process_group()

@@ -59,18 +59,66 @@ def load_material(document: TrainingDocument, directory: Path) -> Material:
     """Model, data and loss, tried on one micro-batch. TrainingError when they do not go together."""
     found = Material(load_model(document, directory), load_data(document, directory), load_loss(document, directory))
     inputs = found.example(document)
-    kept = {name: value.clone() for name, value in found.module.state_dict().items()}
+    targets = found.data.train[1][: len(inputs[0])]
+    weights = [value for value in found.module.parameters() if value.requires_grad]
     try:
-        with torch.no_grad(), torch.random.fork_rng():
-            told = found.loss(found.module(*inputs), found.data.train[1][: len(inputs[0])])
+        kept = {name: value.clone() for name, value in found.module.state_dict().items()}
+        with torch.random.fork_rng():
+            outputs = found.module(*inputs)
+            _refuse_targets(document, outputs, found.data)
+            told = found.loss(outputs, targets)
+        if not isinstance(told, torch.Tensor) or told.numel() != 1:
+            raise TrainingError(f"the loss {document.loss} gave no single number; it must be a mean over samples")
+        if not told.requires_grad:
+            raise TrainingError(
+                f"there is nothing to train: the loss {document.loss} depends on no weights of {document.model} "
+                "that take gradients"
+            )
+        torch.autograd.grad(told, weights, allow_unused=True)
+    except TrainingError:
+        raise
     except Exception as error:  # whatever people's own code raises
         raise TrainingError(
-            f"{document.model} cannot be run on {document.data} with the loss {document.loss}: {error}"
+            f"{document.model} cannot be trained on {document.data} with the loss {document.loss}: {_said(error)}"
+            f"{_types(found.module, inputs[0])}"
         ) from error
     found.module.load_state_dict(kept)
-    if not isinstance(told, torch.Tensor) or told.numel() != 1:
-        raise TrainingError(f"the loss {document.loss} gave no single number; it must be a mean over samples")
     return found
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _types(module: nn.Module, inputs: torch.Tensor) -> str:
+    own = next((value.dtype for value in module.parameters() if value.is_floating_point()), inputs.dtype)
+    if not inputs.is_floating_point() or inputs.dtype == own:
+        return ""
+    told = [str(dtype).removeprefix("torch.") for dtype in (inputs.dtype, own)]
+    return f"; the inputs are {told[0]} and the weights {told[1]}: return inputs.astype('{told[1]}')"
+
+
+def _refuse_targets(document: TrainingDocument, outputs: Any, data: Data) -> None:
+    """TrainingError where the document's own losses would fail at a later row, or compare what does not belong."""
+    if document.loss not in ("cross_entropy", "mse"):
+        return
+    if not isinstance(outputs, torch.Tensor) or outputs.dim() < 1 + (document.loss == "cross_entropy"):
+        shape = f"the shape {list(outputs.shape)}" if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        raise TrainingError(f"{document.model} gives {shape}; {document.loss} takes a tensor of a row per sample")
+    for part, (_, targets) in (("train", data.train), ("test", data.test)):
+        if document.loss == "mse" and outputs.shape[1:] != targets.shape[1:]:
+            raise TrainingError(
+                f"{document.model} gives {list(outputs.shape[1:])} of a sample and the targets in {part} have "
+                f"{list(targets.shape[1:])}: mse needs the same"
+            )
+        classes = outputs.shape[1] if outputs.dim() > 1 else 1
+        if document.loss == "cross_entropy" and not targets.is_floating_point():
+            least, most = int(targets.min()), int(targets.max())
+            if least < 0 or most >= classes:
+                raise TrainingError(
+                    f"the targets in {part} are {least} to {most}, and {document.model} gives scores of {classes} "
+                    f"classes, 0 to {classes - 1}"
+                )
 
 
 def set_up(document: TrainingDocument, directory: Path, rank: Rank) -> Run:
@@ -92,9 +140,11 @@ def set_up(document: TrainingDocument, directory: Path, rank: Rank) -> Run:
         document.seed,
         choice.period,
     )
-    if cutter.run < 1:
+    if cutter.updates < 1:
+        parts = document.microbatches * document.replicas
         raise TrainingError(
-            f"{cutter.samples} samples are too few for one update of {choice.name} (micro-batches of {cutter.size})"
+            f"{cutter.samples} rows are too few for one update of {choice.name}: {parts} micro-batches of "
+            f"{max(1, cutter.size)}; lower batch or microbatches"
         )
     schedule = choice.schedule(document.devices, cutter.run)
     refuse_ties(schedule, cut.tied)

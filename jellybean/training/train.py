@@ -13,7 +13,15 @@ import torch
 import torch.distributed as dist
 
 from jellybean.documents.training import LrSpec, TrainingDocument
-from jellybean.training.checkpoint import Loaded, clear_partial, finish, load_newest, load_same, write_part
+from jellybean.training.checkpoint import (
+    Loaded,
+    clear_partial,
+    finish,
+    load_newest,
+    load_same,
+    refuse_unwritable,
+    write_part,
+)
 from jellybean.training.data import RowFeed
 from jellybean.training.errors import TrainingError
 from jellybean.training.interpreter import Record
@@ -28,10 +36,12 @@ from jellybean_solver.pipeline.simulate import Timeline, bubble_fraction
 class Epoch:
     """What one came to. `losses`: of its updates. `accuracy`: percent of the test rows, where targets are classes.
 
-    `idle`, `predicted_idle`: shares of the devices' time, of the epoch's last iteration and by the simulator.
+    `samples`: rows to train on. `idle`, `predicted_idle`: shares of the devices' time, of the epoch's last iteration
+    and by the simulator.
     """
 
     number: int
+    samples: int
     losses: list[float]
     accuracy: float | None
     test_loss: float
@@ -64,11 +74,11 @@ def train(
     for number in range(begin, document.epochs):
         epoch = _epoch(run, document, number, lr)
         told.append(epoch)
+        if run.rank.tells:
+            tell(epoch)
         last = number + 1 == document.epochs
         if last or (number + 1) % document.checkpoint.every == 0:
             _keep(run, document, directory, number + 1)
-        if run.rank.tells:
-            tell(epoch)
     run.transport.close()
     return told
 
@@ -110,11 +120,13 @@ def _epoch(run: Run, document: TrainingDocument, number: int, lr: Callable[[int]
         seen += sum(rows.counted[::period])
     dist.all_reduce(losses)
     took_s = time.perf_counter() - began
+    _refuse_divergence(losses, number + 1)
     _average_statistics(run)
     module = whole_model(run)
     accuracy, test_loss = accuracy_of(module, run.material) if module is not None else (None, 0.0)
     return Epoch(
         number + 1,
+        cutter.samples,
         losses.tolist(),
         accuracy,
         test_loss,
@@ -123,6 +135,17 @@ def _epoch(run: Run, document: TrainingDocument, number: int, lr: Callable[[int]
         run.choice.bubble,
         (time.perf_counter() - began) * (document.epochs - number - 1),
     )
+
+
+def _refuse_divergence(losses: torch.Tensor, epoch: int) -> None:
+    """TrainingError where a loss is no number: nothing that follows could be, and no checkpoint is to hold it."""
+    wrong = torch.nonzero(~torch.isfinite(losses))
+    if len(wrong):
+        update = int(wrong[0])
+        raise TrainingError(
+            f"the loss is {float(losses[update])} at update {update + 1} of epoch {epoch}: lower optimizer.lr, set "
+            "clip, or look for nan in the data; the checkpoint before it stays, and the same command goes on from there"
+        )
 
 
 def _idle(run: Run, record: Record) -> float:
@@ -200,8 +223,9 @@ def same_checkpoint(rank: Rank, folder: Path) -> Loaded | None:
     """The newest that the first rank can read, on all ranks; TrainingError on all where one cannot read it."""
     found, error = None, ""
     if rank.tells:
-        clear_partial(folder)
         try:
+            refuse_unwritable(folder)
+            clear_partial(folder)
             found = load_newest(folder)
         except TrainingError as failure:
             error = str(failure)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from jellybean.training.errors import TrainingError
+from jellybean.training.errors import LostError, TrainingError
 from jellybean.training.messages import MESSAGE, MOST_WITHIN, Key, Message, Tensors, decode, encode, goodbye, layout_of
 
 _HEADER_TAG, _TENSOR_TAG = 1, 2
@@ -123,12 +123,12 @@ class Transport:
         if any(thread.is_alive() for thread in self._threads):
             raise self._silent()
 
-    def _silent(self) -> TrainingError:
-        return TrainingError(f"another rank sent nothing for {self._patience_s:g} s; if it is busy, raise `timeout`")
+    def _silent(self) -> LostError:
+        return LostError(f"another rank sent nothing for {self._patience_s:g} s; if it is busy, raise `timeout`")
 
     def _raise(self) -> None:
         if self._failure is not None:
-            raise TrainingError(f"another rank went away or fell silent: {self._failure}") from self._failure
+            raise LostError(f"another rank went away or fell silent: {self._failure}") from self._failure
 
     def _guarded(self, run: object, peer: int) -> None:
         try:
@@ -148,7 +148,7 @@ class Transport:
         try:
             transfer[0].wait()
         except RuntimeError as error:
-            raise TrainingError(f"another rank went away: {error}") from error
+            raise LostError(f"another rank went away: {error}") from error
 
     def _see_through(self, peer: int) -> None:
         """Wait for what was started, holding on to its memory until it is gone."""

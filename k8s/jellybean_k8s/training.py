@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from jellybean_k8s.names import APP, MANAGER, dns_name
+from jellybean_k8s.names import APP, MANAGER, OWN, dns_name
 from jellybean_k8s.pods import cores, mebibytes
 from jellybean_k8s.settings import GPU_RESOURCES, MIB
 
@@ -26,6 +26,7 @@ class TrainingJob:
     """`pods` with `processes` each. `claim`: PersistentVolumeClaim with the project, at `folder` in it; of mode
     ReadWriteMany where there are several pods. `gpu`: vendor or resource, one per process; None trains on CPUs.
     `cpu`, `memory_bytes`: of a process, the latter of the host's memory, whatever its GPU has.
+    `document_sha256`: of the training.yaml that this is rendered from, told as an annotation.
     """
 
     name: str
@@ -39,12 +40,14 @@ class TrainingJob:
     cpu: float = 1.0
     memory_bytes: float = 2048.0 * MIB
     overrides: tuple[str, ...] = ()
+    document_sha256: str = ""
 
 
 def training_objects(job: TrainingJob) -> list[Object]:
     """The headless Service, then the Job."""
     name = dns_name(f"train-{job.name}", MOST_NAME)
     own = _labels(name, job.version)
+    told = {"annotations": {f"{OWN}/training-sha256": job.document_sha256}} if job.document_sha256 else {}
     service: Object = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -61,11 +64,11 @@ def training_objects(job: TrainingJob) -> list[Object]:
         "completions": job.pods,
         "parallelism": job.pods,
         "backoffLimit": RESTARTS * job.pods,
-        "template": {"metadata": {"labels": own}, "spec": _pod(job, name)},
+        "template": {"metadata": {"labels": own, **told}, "spec": _pod(job, name)},
     }
     return [
         service,
-        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": own}, "spec": spec},
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": own, **told}, "spec": spec},
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
+from jellybean.pipeline.functions import load_function
 from jellybean.training.data import Cutter
 from jellybean.training.measure import accuracy_of
 from jellybean.training.ranks import Rank
@@ -19,12 +20,25 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "pipeline"
 DEVICES = 2
 
 
-def document(schedule: str, model: str, epochs: int) -> TrainingDocument:
-    """The example's, with an update of 32 samples in 4 micro-batches."""
+def transformer_double() -> torch.nn.Module:
+    return load_function("nets.py", "transformer", EXAMPLE)().double()
+
+
+def conv_double() -> torch.nn.Module:
+    return load_function("nets.py", "conv", EXAMPLE)().double()
+
+
+def digits_double() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    return {part: (rows.double(), own) for part, (rows, own) in load_function("nets.py", "digits", EXAMPLE)().items()}
+
+
+def document(schedule: str, model: str, epochs: int, *, exact: bool = False) -> TrainingDocument:
+    """The example's, with an update of 32 samples in 4 micro-batches. `exact`: in double precision."""
+    place, more = (__name__, "_double") if exact else ("nets.py", "")
     return TrainingDocument(
         kind="Training",
-        model=f"nets.py:{model}",
-        data="nets.py:digits",
+        model=f"{place}:{model}{more}",
+        data=f"{place}:digits{more}",
         epochs=epochs,
         batch=32,
         microbatches=4,
@@ -44,18 +58,19 @@ class Learn:
     model: str
     epochs: int
     folder: str  # of its checkpoints
+    exact: bool = False
 
     def __call__(self, rank: int) -> list[tuple[float, float | None]]:
-        asked = document(self.schedule, self.model, self.epochs)
+        asked = document(self.schedule, self.model, self.epochs, exact=self.exact)
         run = set_up(asked, EXAMPLE, Rank(rank, DEVICES, torch.device("cpu")))
-        folder = Path(self.folder) / f"{self.schedule}-{self.model}"
+        folder = Path(self.folder) / f"{self.schedule}-{self.model}-{self.exact}"
         found = train(run, asked, folder, lambda epoch: None, lambda text: None)
         return [(epoch.loss, epoch.accuracy) for epoch in found]
 
 
-def one_device(model: str, epochs: int) -> list[tuple[float, Any]]:
+def one_device(model: str, epochs: int, *, exact: bool = False) -> list[tuple[float, Any]]:
     """The same rows, whole batches, by nothing but torch."""
-    asked = document("gpipe", model, epochs)
+    asked = document("gpipe", model, epochs, exact=exact)
     material = load_material(asked, EXAMPLE)
     cutter = Cutter(len(material.data.train[0]), asked.batch, asked.microbatches, 1, asked.seed)
     optimizer = optimizers(asked.optimizer)(list(material.module.parameters()))

@@ -40,6 +40,11 @@ def test_defaults(tmp_path):
         ("epochs: 2", "epochs: 2\nmemory: 4", "memory"),
         ("epochs: 2", "epoch: 2", "epoch"),
         ("kind: Training", "kind: Workflow", "Workflow"),
+        ("lr: 0.001", "lr: fast", "6:29: optimizer.lr: 'fast' is no finite number"),
+        ("batch: 64", "batch: 64\nloss: crossentropy", "did you mean 'cross_entropy'"),
+        ("batch: 64", "batch: 64\ndevices: 1000000", "at most 65536"),
+        ("data: nets.py:data", "data: {folder: x, size: 0}", r"data.size: must be at least 1, not 0$"),
+        ("batch: 64", "batch: 64\nexport: {operator: a, variant: b, model: ../m.onnx}", "no place of a model"),
     ],
 )
 def test_mistakes(tmp_path, old, new, told):
@@ -52,6 +57,22 @@ def test_missing_file_says_what_to_write(tmp_path):
         load_training(tmp_path)
 
 
-def test_an_override_of_no_place(tmp_path):
-    with pytest.raises(DocumentError, match="no such place"):
-        load_training(_written(tmp_path, GOOD), ["epochs.first=3"])
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("epochs.first=3", "epochs is the number 2; set it as a whole"),
+        ("epoch=3", "unknown key 'epoch'; did you mean 'epochs'"),
+        ("epochs", "there is no path=value; write --set epochs=3"),
+        ("optimizer.lr=fast", "'fast' is no finite number"),
+        ("optimizer=adam", "'adam' is not a map"),
+        ("microbatches=100", "a batch of 64 has less than one sample for each of 100"),
+        ("lr_schedule.name=cos", "did you mean 'cosine'"),
+        ("schedule=gpip", "did you mean 'gpipe'"),
+    ],
+)
+def test_what_is_wrong_with_an_option_is_told_at_the_option(tmp_path, option, told):
+    with pytest.raises(DocumentError) as caught:
+        load_training(_written(tmp_path, GOOD), [option])
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"--set {option}: ")
+    assert told in line

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 import yaml
 
@@ -78,3 +80,29 @@ def test_memory_without_a_unit_is_refused(tmp_path, capsys):
     (tmp_path / "training.yaml").write_text(TRAINING)
     assert run(["train", str(tmp_path), "--render", "--image", "i", "--claim", "c", "--memory", "5"]) == 2
     assert "--memory" in capsys.readouterr().err
+
+
+def test_the_document_that_it_is_of_is_told(tmp_path, capsys):
+    (tmp_path / "training.yaml").write_text(TRAINING)
+    assert run(["train", str(tmp_path), "--render", "--image", "i", "--claim", "c"]) == 0
+    job = list(yaml.safe_load_all(capsys.readouterr().out))[1]
+    told = {"jellybean.dev/training-sha256": hashlib.sha256(TRAINING.encode()).hexdigest()}
+    assert job["metadata"]["annotations"] == job["spec"]["template"]["metadata"]["annotations"] == told
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--render", "--claim", "c"), "needs --image and --claim"),
+        (("--render", "--image", "i", "--claim", "My Claim"), "--claim My Claim"),
+        (("--render", "--image", "i", "--claim", "c", "--gpu", "nvidea"), "write nvidia, amd, intel"),
+        (("--render", "--image", "i", "--claim", "c", "--folder", "../x"), "inside the claim"),
+        (("--render", "--image", "i", "--claim", "c", "--pods", "3"), "--pods 3 do not divide 8 processes"),
+        (("--image", "i"), "--image is of --render"),
+    ],
+)
+def test_options_that_make_no_job(tmp_path, capsys, options, told):
+    (tmp_path / "training.yaml").write_text(TRAINING)
+    assert run(["train", str(tmp_path), *options]) == 2
+    said = " ".join(part for part in capsys.readouterr().err.replace("│", " ").split())
+    assert told in said

@@ -13,7 +13,9 @@ from jellybean.training.errors import TrainingError  # noqa: E402
 
 
 def _kept(folder, epochs, keep=5):
-    hashes = {rank: write_part(folder, epochs, rank, {f"weight/{rank}": torch.full((9,), epochs)}) for rank in range(2)}
+    hashes = {
+        rank: write_part(folder, epochs, rank, {f"weight/{rank}": torch.full((9,), float(epochs))}) for rank in range(2)
+    }
     return finish(folder, epochs, hashes, {"optimizer": "sgd"}, keep)
 
 
@@ -53,6 +55,32 @@ def test_broken_ones_are_passed_over(tmp_path, damage):
     (tmp_path / "epoch-1" / "manifest.json").unlink()
     with pytest.raises(TrainingError, match="--fresh"):
         load_newest(tmp_path)
+
+
+@pytest.mark.parametrize("part", [rank_file(0), rank_file(1), "manifest.json"])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
+def test_torn_anywhere(tmp_path, part, share):
+    """Cut off, or full of zeros from there on as some file systems leave it after a power cut."""
+    _kept(tmp_path, 1)
+    path = _kept(tmp_path, 2) / part
+    whole = path.read_bytes()
+    cut = int(share * len(whole))
+    for torn in (whole[:cut], whole[:cut] + bytes(len(whole) - cut)):
+        path.write_bytes(torn)
+        found = load_newest(tmp_path)
+        assert (found.told["epochs"], len(found.skipped)) == (1, 1)
+    path.unlink()
+    path.mkdir()
+    assert load_newest(tmp_path).told["epochs"] == 1
+
+
+@pytest.mark.parametrize(
+    "manifest", ["[]", "1", "null", "{}", '{"version": 1, "epochs": 2, "files": []}', '{"version": 1, "files": {}}']
+)
+def test_a_manifest_that_is_none(tmp_path, manifest):
+    _kept(tmp_path, 1)
+    (_kept(tmp_path, 2) / "manifest.json").write_text(manifest)
+    assert load_newest(tmp_path).told["epochs"] == 1
 
 
 def test_half_written_ones_do_not_count(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.pipeline.torch_profile import TorchProfile, profile_traced
+from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
 from jellybean.training.choose import choose, choose_by, cut_layers  # noqa: E402
 from jellybean.training.cut import cut_module, trace  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402

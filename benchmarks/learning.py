@@ -1,0 +1,108 @@
+"""Every schedule on one real task, beside one device: how well it learns, and apart from that how fast it goes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.registry import benchmark, print_table
+from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver.pipeline.simulate import Costs, simulate
+
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "training.svg"
+ALONE = "one device"
+EPOCHS, DEVICES, BATCH, MICROBATCHES, ROWS = 10, 2, 32, 4, 1437
+STATED = {"conv": 97.0, "transformer": 90.0}  # percent of the 360 test rows
+FORWARD_S, BACKWARD_S = 0.02, 0.04  # of a micro-batch on one of two devices, in simulated time
+
+Told = Mapping[str, Sequence[tuple[float, Any]]]  # schedule -> (loss, accuracy) of every epoch
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a schedule does of one epoch: the same for every model."""
+
+    updates: int
+    simulated_s: float
+
+
+def pace(name: str) -> Pace:
+    """Stages of equal cost, nothing lost between devices. One device does all stages in turn."""
+    iterations = -(-ROWS // BATCH)
+    alone_s = (FORWARD_S + BACKWARD_S) * DEVICES
+    if name == ALONE:
+        return Pace(iterations, alone_s * MICROBATCHES * iterations)
+    sample = make_schedule(name, DEVICES, MICROBATCHES)
+    parts = sample.stages / DEVICES
+    costs = Costs(FORWARD_S / parts, BACKWARD_S / parts)
+    if sample.flushes:
+        schedule = make_schedule(name, DEVICES, MICROBATCHES, backward_ratio=BACKWARD_S / FORWARD_S)
+        return Pace(iterations, simulate(schedule, costs).makespan_s * iterations)
+    count = ROWS // (BATCH // MICROBATCHES) // sample.period * sample.period
+    return Pace(count // sample.period, simulate(make_schedule(name, DEVICES, count), costs).makespan_s)
+
+
+def figures(name: str, told: Sequence[tuple[float, Any]], stated: float) -> tuple[str, ...]:
+    """Of a schedule: accuracy at the end, then updates and simulated time until the stated one."""
+    own = pace(name)
+    reached = next((number for number, (_, accuracy) in enumerate(told, 1) if accuracy >= stated), None)
+    if reached is None:
+        return (name, f"{told[-1][1]:.2f}", "not reached", "")
+    return (name, f"{told[-1][1]:.2f}", f"{reached * own.updates:,}", f"{reached * own.simulated_s:.0f} s")
+
+
+def learn(model: str, epochs: int) -> Told:
+    """All schedules in real processes, and plain torch."""
+    import torch
+
+    from tests.integration.training.learning import Learn, one_device
+    from tests.integration.training.ranks import run_ranks
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        cases = [Learn(schedule, model, epochs, folder) for schedule in SCHEDULES]
+        told = dict(zip(SCHEDULES, (ranks[0] for ranks in run_ranks(DEVICES, cases, seconds=3000)), strict=True))
+    return {ALONE: one_device(model, epochs), **told}
+
+
+@benchmark
+def learning(smoke: bool) -> None:
+    """Accuracy, updates and simulated time of every schedule, for both models; and the picture of one."""
+    for model in ("conv",) if smoke else STATED:
+        told = learn(model, 1 if smoke else EPOCHS)
+        show(model, told)
+        if not smoke and model == "conv":
+            draw(told, PICTURE)
+
+
+def show(model: str, told: Told) -> None:
+    """The table."""
+    rows = [figures(name, own, STATED[model]) for name, own in told.items()]
+    header = ("schedule", "accuracy", f"updates to {STATED[model]:.0f} %", "simulated time to it")
+    print_table(f"{model}, {len(told[ALONE])} epochs of scikit-learn's digits on two devices", header, rows)
+
+
+def draw(told: Told, path: Path) -> None:
+    """Loss and accuracy by epoch (how well it learns), and simulated seconds of an epoch (how fast it goes)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    loss, accuracy, speed = figure.subplots(1, 3)
+    for place, axes in enumerate((loss, accuracy)):
+        for number, (name, own) in enumerate(told.items()):
+            style = "k-" if name == ALONE else ("--", "-.", ":")[number % 3]
+            axes.plot(range(1, len(own) + 1), [epoch[place] for epoch in own], style, label=name, linewidth=1.2)
+        axes.set_xlabel("epoch")
+    loss.set_yscale("log")
+    loss.set_title("loss: statistical efficiency", fontsize=10)
+    accuracy.set_title("accuracy in %: statistical efficiency", fontsize=10)
+    accuracy.legend(fontsize=7, ncols=2)
+    names = list(told)
+    speed.barh(names, [pace(name).simulated_s for name in names], color="0.6")
+    speed.invert_yaxis()
+    speed.tick_params(labelsize=8)
+    speed.set_title("simulated s of an epoch: hardware efficiency", fontsize=10)
+    figure.savefig(path, metadata={"Date": None})

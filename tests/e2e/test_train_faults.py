@@ -1,0 +1,188 @@
+"""`jellybean train` on two processes when something breaks: it goes on, or ends with one message; never hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+DOCUMENT = """\
+kind: Training
+model: nets.py:net
+data: nets.py:data
+loss: nets.py:loss
+epochs: 6
+batch: 32
+microbatches: 2
+optimizer: {name: adam, lr: 0.01}
+devices: 2
+schedule: 1f1b
+timeout: 20 s
+"""
+NETS = """\
+import os
+import time
+
+import torch
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(9, 64), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 3))
+
+def data():
+    rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1))
+    return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows, rows[:, :3].argmax(1))}
+
+def loss(outputs, targets):
+    time.sleep(float(os.environ.get("SLOWLY", "0")))
+    return torch.nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "training.yaml").write_text(DOCUMENT)
+    (tmp_path / "nets.py").write_text(NETS)
+    return tmp_path
+
+
+def _start(project: Path, *options: str, slowly: float = 0.0, most: int | None = None) -> subprocess.Popen[str]:
+    """`most`: bytes of a file."""
+    limit = ["prlimit", f"--fsize={most}"] if most is not None else []
+    return subprocess.Popen(
+        [*limit, sys.executable, "-m", "jellybean", "train", str(project), "--json", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SLOWLY": str(slowly)},
+        start_new_session=True,
+    )
+
+
+def _end(run: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Status, stdout, stderr; its processes are gone."""
+    out, said = run.communicate(timeout=600)
+    assert "Traceback" not in said, said
+    return run.returncode, out, " ".join(said.split())
+
+
+def _whole(project: Path) -> list[list[float]]:
+    """Losses by epoch, from the log of all that was done."""
+    lines = (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    assert [one["number"] for one in told] == list(range(1, len(told) + 1))
+    return [one["losses"] for one in told]
+
+
+def _ranks(run: subprocess.Popen[str]) -> list[psutil.Process]:
+    return sorted(psutil.Process(run.pid).children(), key=lambda one: int(one.environ()["RANK"]))
+
+
+def _wait_for_epoch(project: Path, number: int, run: subprocess.Popen[str]) -> None:
+    """Its checkpoint is there."""
+    until = time.monotonic() + 300
+    while not (project / "training" / "checkpoints" / f"epoch-{number}").exists():
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[list[float]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "training.yaml").write_text(DOCUMENT)
+    (folder / "nets.py").write_text(NETS)
+    status, out, _ = _end(_start(folder))
+    assert status == 0
+    assert [one["losses"] for one in json.loads(out)["epochs"]] == _whole(folder)
+    return _whole(folder)
+
+
+@pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)])
+def test_a_rank_that_is_killed_or_stands_still(project, undisturbed, rank, number):
+    run = _start(project, slowly=0.05)
+    _wait_for_epoch(project, 2, run)
+    _ranks(run)[rank].send_signal(number)
+    status, _, said = _end(run)
+    assert status == 0
+    assert "start again from the newest checkpoint (1 of 3)" in said
+    assert (f"rank {rank} was ended by SIGKILL" if number == signal.SIGKILL else "raise `timeout`") in said
+    assert "going on from" in said
+    assert _whole(project) == undisturbed
+
+
+def test_a_function_that_raises_ends_the_run(project):
+    """Once for every process would be twice too often; what is raised again is not tried again."""
+    odd = "    if outputs.requires_grad and COUNT.append(0) or len(COUNT) > 9: raise ValueError('row 7 is odd')\n"
+    (project / "nets.py").write_text(NETS.replace("    time.sleep", odd + "    time.sleep") + "\nCOUNT = []\n")
+    status, out, said = _end(_start(project))
+    assert status == 1
+    assert said.count("nets.py:loss failed at") == 1
+    assert "row 7 is odd" in said
+    assert "row 7 is odd" in json.loads(out)["error"]["message"]
+    assert "start again" not in said
+
+
+def test_what_cannot_be_is_told_once(project):
+    status, out, said = _end(_start(project, "--set", "devices=9"))
+    assert status == 1
+    assert json.loads(out)["error"]["message"] == said == "the model has 4 layers, too few for 9 stages"
+
+
+def test_ctrl_c_ends_all_and_the_same_command_goes_on(project, undisturbed):
+    run = _start(project, slowly=0.05)
+    _wait_for_epoch(project, 2, run)
+    ranks = _ranks(run)
+    os.killpg(run.pid, signal.SIGINT)
+    status, _, _ = _end(run)
+    assert status == 130
+    assert not [one for one in ranks if one.is_running()]
+    status, out, _ = _end(_start(project))
+    assert status == 0
+    assert json.loads(out)["epochs"][0]["number"] >= 3
+    assert _whole(project) == undisturbed
+
+
+def test_a_killed_launcher_leaves_nobody_behind_and_two_runs_do_not_mix(project, undisturbed):
+    run = _start(project, slowly=0.05)
+    _wait_for_epoch(project, 1, run)
+    status, _, said = _end(_start(project))
+    assert status == 1
+    assert "another jellybean train is at work" in said
+    _wait_for_epoch(project, 2, run)
+    ranks = _ranks(run)
+    run.kill()
+    run.communicate()
+    _, alive = psutil.wait_procs(ranks, timeout=60)
+    assert not alive
+    status, _, _ = _end(_start(project))
+    assert status == 0
+    assert _whole(project) == undisturbed
+
+
+def test_no_room_for_a_checkpoint_or_a_log(project, undisturbed):
+    """A file size limit: every file of a checkpoint is larger than that, later the log alone."""
+    small = 2000  # bytes: a manifest and the log's first epochs have room
+    status, out, said = _end(_start(project, most=small))
+    assert status == 1
+    assert "the checkpoint of epoch 1 cannot be written" in json.loads(out)["error"]["message"]
+    assert said.count("cannot be written to") == 1
+    assert "start again" not in said
+    assert _end(_start(project, "--set", "epochs=2"))[0] == 0
+    log = project / "training" / "logs" / "epochs.jsonl"
+    with log.open("r+b") as stream:
+        stream.seek(40_000)
+        stream.write(b"\n")  # as large as the limit below: nothing can be added
+    status, out, said = _end(_start(project, most=40_000))
+    assert status == 0
+    assert said.count("training goes on without these logs") == 1
+    assert [one["losses"] for one in json.loads(out)["epochs"]] == undisturbed[2:]

@@ -1,0 +1,53 @@
+"""Logs of a run that was killed and went on: every epoch once, readable by TensorBoard; a full disk ends nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.training.logs import Logs
+from jellybean.training.train import Epoch
+
+
+def _epoch(number: int, loss: float) -> Epoch:
+    return Epoch(number, 100, [loss, loss / 2], 50.0 + number, loss, 10.0, 0.2, 0.1, 3.0)
+
+
+def _run(folder, *epochs: Epoch) -> list[str]:
+    said: list[str] = []
+    logs = Logs(folder, said.append)
+    for epoch in epochs:
+        logs.add(epoch)
+    logs.close()
+    return said
+
+
+def test_epochs_that_are_done_again_are_told_once(tmp_path):
+    assert not _run(tmp_path, _epoch(1, 9.0), _epoch(2, 8.0), _epoch(3, 7.0))
+    with (tmp_path / "epochs.jsonl").open("a") as stream:
+        stream.write('{"number": 4, "los')  # what a kill leaves
+    assert not _run(tmp_path, _epoch(3, 6.0), _epoch(4, 5.0))
+    lines = [json.loads(line) for line in (tmp_path / "epochs.jsonl").read_text().splitlines()]
+    assert [(line["number"], line["losses"][0]) for line in lines] == [(1, 9.0), (2, 8.0), (3, 6.0), (4, 5.0)]
+
+
+def test_tensorboard_reads_them(tmp_path):
+    """Steps are samples, so that another batch gives the same axis; what was done again replaces what was there."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    _run(tmp_path, _epoch(1, 9.0), _epoch(2, 8.0), _epoch(3, 7.0))
+    _run(tmp_path, _epoch(3, 6.0))
+    read = accumulator.EventAccumulator(str(tmp_path))
+    read.Reload()
+    steps = [(event.step, event.value) for event in read.Scalars("loss")]
+    assert steps == [(50, 9.0), (100, 4.5), (150, 8.0), (200, 4.0), (250, 6.0), (300, 3.0)]
+    assert [event.value for event in read.Scalars("accuracy")] == [51.0, 52.0, 53.0]
+    assert {"idle/measured", "idle/predicted", "samples per s", "test loss"} <= set(read.Tags()["scalars"])
+
+
+def test_what_cannot_be_written_is_said_once(tmp_path):
+    (tmp_path / "logs").write_text("in the way")
+    (told,) = _run(tmp_path / "logs", _epoch(1, 9.0), _epoch(2, 8.0))
+    assert "training goes on without these logs" in told
