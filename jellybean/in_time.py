@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jellybean.documents.units import DURATION, format_quantity, rounded_up
-from jellybean.simulation import latency_breach
+from jellybean.simulation import Judged, judged_latency
 from jellybean_solver.cuts import Cuts, solve_cut
 from jellybean_solver.deadlines import deadline_s, shares
 from jellybean_solver.errors import SolverError
@@ -33,32 +33,36 @@ class InTime:
     """A solution whose plan keeps the p99 latency in simulation; or one that does not, with the `reasons`.
 
     Then `fastest` is the plan seen that comes nearest to it, `nearest_p99_s` the p99 of an only workflow with it.
+    `judged`: the solution's plan, None where nothing is asked of it; `cheapest`: a plan that it is not, for its p99.
     """
 
     solution: Solution
     reasons: tuple[str, ...] = ()
     nearest_p99_s: float | None = None
     fastest: Plan | None = None
+    judged: Judged | None = None
+    cheapest: tuple[Plan, Judged] | None = None
 
 
 def in_time(problem: Problem, cuts: Cuts, solution: Solution, gap: float, time_limit_s: float | None) -> InTime:
     """The problem's solution that keeps its p99 latency, given the one that need not."""
     target_s = deadline_s(problem)
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
-    if solution.plan is None or target_s is None or (breach := latency_breach(solution.plan)) is None:
-        return InTime(solution, reasons)
+    judged = judged_latency(solution.plan) if solution.plan is not None and target_s is not None else None
+    if solution.plan is None or target_s is None or judged is None or judged.kept:
+        return InTime(solution, reasons, judged=judged)
     solved = partial(solve_cut, problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
-    search = _SimulatedInTime(solved, target_s, breach.share, solution.plan, solution.plan.certificate.bound)
+    search = _SimulatedInTime(solved, target_s, judged.share, solution.plan, solution.plan.certificate.bound)
     found = search.run(LONGER if time_limit_s is None else ())
     if found is not None:
-        return InTime(found)
+        return InTime(found, judged=search.judged, cheapest=(solution.plan, judged))
     nearest = search.nearest
     kept = {name: rounded_up(DURATION, nearest * share * target_s) for name, share in shares(problem).items()}
     paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in kept}
     settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
     verb = "is" if len(kept) == 1 else "are"
     told = f"nearest: {', '.join(settings)} {verb} kept by a plan for {cost_of(search.fastest):.4g} USD/h"
-    return InTime(solution, (breach.text, *(reasons or search.reasons), told), kept.get(""), search.fastest)
+    return InTime(solution, (judged.text, *(reasons or search.reasons), told), kept.get(""), search.fastest, judged)
 
 
 class _SimulatedInTime:
@@ -75,6 +79,7 @@ class _SimulatedInTime:
         self.first = nearest
         self.late = [fastest]  # plans known to break it
         self.reasons: tuple[str, ...] = ()
+        self.judged: Judged | None = None  # the plan found last that keeps it
 
     def run(self, longer: tuple[float, ...]) -> Solution | None:
         """The cheapest found that keeps the p99."""
@@ -106,12 +111,13 @@ class _SimulatedInTime:
             return None
         if cost_of(found.plan) >= below_usd_per_h or any(_same(found.plan, late) for late in self.late):
             return None
-        breach = latency_breach(found.plan)
-        if breach is None:
+        judged = judged_latency(found.plan)
+        if judged is None or judged.kept:
+            self.judged = judged
             return self._certified(found, found.plan)
         self.late.append(found.plan)
-        if near and breach.share < self.nearest:
-            self.nearest, self.fastest = breach.share, found.plan
+        if near and judged.share < self.nearest:
+            self.nearest, self.fastest = judged.share, found.plan
         return None
 
     def _certified(self, found: Solution, plan: Plan) -> Solution:

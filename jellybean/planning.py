@@ -20,7 +20,7 @@ from jellybean.documents import AnyProject, build_cuts, build_problem
 from jellybean.errors import InfeasibleError, JellyBeanError
 from jellybean.folders import state_folder
 from jellybean.in_time import SAME, InTime, cost_of, in_time
-from jellybean.simulation import latency_breach, latency_targets
+from jellybean.simulation import SEEDS, Judged, judged_latency, latency_breach, latency_targets
 from jellybean_agent.errors import in_words
 from jellybean_solver.baselines import Baseline, baselines
 from jellybean_solver.cuts import Cuts, solve_cut
@@ -57,6 +57,8 @@ class Planned:
     solve_s: float
     nearest_p99_s: float | None = None  # an SLO that the plan refused for its p99 latency would keep
     cuts: Cuts = field(default_factory=dict)  # that the plan might use
+    judged: Judged | None = None  # the plan's simulated p99 latencies, where it is asked for any
+    cheapest: tuple[Plan, Judged] | None = None  # a plan that this one is not, for its p99
 
     @property
     def status(self) -> str:
@@ -109,20 +111,34 @@ def plan_project(
     if plan is not None:
         found = tuple(_late_too(one, plan) for one in found)
     tell(3, 3, "done")
-    return Planned(problem, solution, plan, reasons, found, solve_s, settled.nearest_p99_s, cuts)
+    return Planned(
+        problem,
+        solution,
+        plan,
+        reasons,
+        found,
+        solve_s,
+        settled.nearest_p99_s,
+        cuts,
+        settled.judged,
+        settled.cheapest if not reasons else None,
+    )
 
 
 def _late_too(baseline: Baseline, plan: Plan) -> Baseline:
-    """A baseline that is cheaper than a plan which must keep a p99 latency, with what it does to that latency."""
+    """A baseline beside a plan that must keep a p99 latency: with what it does to that latency, where it breaks it.
+
+    One that is dearer is simulated once: it is beaten either way.
+    """
     cost = baseline.cost_usd_per_h
-    if not latency_targets(plan) or baseline.note or cost is None or cost >= cost_of(plan) * (1 - SAME):
+    if not latency_targets(plan) or baseline.note or cost is None:
         return baseline
-    if baseline.plan is None:
-        return replace(baseline, status="limit_broken", note="nobody looked at its p99 latencies")
-    breach = latency_breach(baseline.plan)
-    if breach is None:
-        return baseline
-    return replace(baseline, status="limit_broken", note=breach.text.partition(" (")[0])
+    seeds = SEEDS if cost < cost_of(plan) * (1 - SAME) else 1
+    for own in baseline.plans:
+        if (breach := latency_breach(own, seeds=seeds)) is not None:
+            of = f"{own.name}: " if len(baseline.plans) > 1 else ""
+            return replace(baseline, status="limit_broken", note=of + breach.text.partition(" (")[0])
+    return baseline
 
 
 def _all_whole(
@@ -149,7 +165,10 @@ def settle(problem: Problem, cuts: Cuts, cheapest: Solution, gap: float, time_li
     found = in_time(problem, cuts, cheapest, gap, time_limit_s)
     if found.solution is not cheapest or cheapest.plan is None or found.reasons or time_limit_s is not None:
         return found
-    return InTime(more_accurate(problem, cuts, cheapest))
+    better = more_accurate(problem, cuts, cheapest)
+    if better is cheapest or better.plan is None:
+        return found
+    return InTime(better, judged=judged_latency(better.plan))
 
 
 def more_accurate(problem: Problem, cuts: Cuts, solution: Solution) -> Solution:

@@ -15,6 +15,7 @@ from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, prog
 from jellybean.cli.current import plan_of, what_next
 from jellybean.cli.failures import text_of
 from jellybean.cli.plan_json import plan_json
+from jellybean.cli.plan_latency import latency_lines
 from jellybean.cli.replan import HORIZON, horizon_hours, run_replan
 from jellybean.documents import SharedProject, load_any
 from jellybean.errors import InfeasibleError, OutOfTimeError
@@ -122,7 +123,7 @@ def _plan(directory: Path, overrides: list[str] | None, *, gap: float, time_limi
     if json:
         print_json(plan_json(planned, kept_plan(directory, outdated=True)))
     elif planned.plan is not None:
-        out.print(plan_text(planned.plan, planned.solve_s, planned.comparison))
+        out.print(plan_text(planned.plan, planned.solve_s, planned.comparison, latency_lines(planned)))
         say(f"wrote {directory / 'plan.json'}; next: {what_next(directory, planned.plan, overrides)}")
     if planned.plan is None:
         infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))

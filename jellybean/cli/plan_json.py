@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from jellybean.cli.failures import failure
+from jellybean.cli.plan_latency import latency_json
 from jellybean.errors import InfeasibleError
 from jellybean.planning import Planned
 from jellybean_solver.cuts import planned_cuts
@@ -44,6 +45,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         "accuracy": found.accuracy,
         **({"workflows": {w.name: _workflow(found, w) for w in found.workflows}} if found.workflows else {}),
         "selection": dict(found.selection),
+        "latency_p99": latency_json(planned),
         "cuts": [dataclasses.asdict(cut) for cut in planned_cuts(found)],
         "sites": dict(found.sites),
         "placements": [dataclasses.asdict(place) for place in found.placements],

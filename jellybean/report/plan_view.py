@@ -18,13 +18,20 @@ MAX_RANGES = 3
 
 
 def plan_text(
-    plan: Plan, solve_s: float | None = None, baselines: Sequence[tuple[str, float | None, str]] = ()
+    plan: Plan,
+    solve_s: float | None = None,
+    baselines: Sequence[tuple[str, float | None, str]] = (),
+    latencies: Sequence[str] = (),
 ) -> RenderableType:
-    """A compact view of a plan. `baselines` as (name, USD/h or None when infeasible, why it is no answer)."""
+    """A compact view of a plan. `baselines` as (name, USD/h or None when infeasible, why it is no answer).
+
+    `latencies`: lines on the p99 that it keeps.
+    """
     parts: list[RenderableType] = [answer(plan, solve_s)]
     if plan.workflows:
         parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
     parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
+    parts += [Padding(Text(told), (0, 0, 0, 2), expand=False) for told in latencies]
     parts += [Padding(Text(told, "dim"), (0, 0, 0, 2), expand=False) for told in cut_lines(plan)]
     if plan.sites:
         told = "sites are planned alike: workers and load of each, rate of all together"

@@ -426,7 +426,8 @@ class _Model(Mip):
             self.all_largest = shared_groups(self, index, pool, memory, busy, moves) and self.all_largest
         else:
             singles = HostSets(tuple((name,) for name in names), True)
-            hosts = singles if exclusive else host_sets(memory, pool.memory_bytes if self.packed else None)
+            limit_bytes = pool.memory_bytes if self.packed else None
+            hosts = singles if exclusive else host_sets(memory, limit_bytes, self.network.apart)
             self.all_largest = self.all_largest and hosts.all_largest
             for number, hosted in enumerate(hosts.sets):
                 self.group(index, number, pool, hosted, pool.count)

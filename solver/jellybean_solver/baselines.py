@@ -36,7 +36,7 @@ class Baseline:
     accuracy: float | None
     selection: Mapping[str, str] | None
     note: str
-    plan: Plan | None = None  # where the rule gives one
+    plans: tuple[Plan, ...] = ()  # what the rule gives: one, or one for each workflow by itself
 
     @property
     def cost_usd_per_h(self) -> float | None:
@@ -90,7 +90,7 @@ def baselines(
 def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
     """Each workflow at its cheapest on the workers and bandwidth that those before it leave."""
     total, selection, status = Cost(0.0, 0.0), dict[str, str](), "optimal"
-    left = problem
+    left, plans = problem, list[Plan]()
     for workflow in problem.workflows:
         one = replace(alone(problem, workflow), pools=left.pools, links=left.links)
         network = Network(one)
@@ -102,13 +102,14 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
         cost = evaluation.cost
         total = Cost(total.compute_usd_per_h + cost.compute_usd_per_h, total.network_usd_per_h + cost.network_usd_per_h)
         selection |= plan.selection
+        plans.append(plan)
         status = plan.certificate.termination if plan.certificate.termination != "optimal" else status
         left = _without(left, plan, evaluation)
     budget = problem.slo.budget_usd_per_h
     if budget is not None and total.total_usd_per_h > budget:
         note = f"budget: {total.total_usd_per_h:.4f} USD/h is more than the {budget:.4f} USD/h allowed"
-        return Baseline(name, "limit_broken", total, None, selection, note)
-    return Baseline(name, status, total, None, selection, "")
+        return Baseline(name, "limit_broken", total, None, selection, note, tuple(plans))
+    return Baseline(name, status, total, None, selection, "", tuple(plans))
 
 
 def _without(problem: Problem, plan: Plan, evaluation: Evaluation) -> Problem:
@@ -204,7 +205,7 @@ def _scored(problem: Problem, name: str, status: str, plan: Plan, evaluation: Ev
         status = "accuracy_missed"
     elif evaluation.breaches:
         status = "limit_broken"
-    return Baseline(name, status, evaluation.cost, evaluation.accuracy, plan.selection, note, plan)
+    return Baseline(name, status, evaluation.cost, evaluation.accuracy, plan.selection, note, (plan,))
 
 
 def _cheapest_variants(network: Network) -> dict[str, str] | None:

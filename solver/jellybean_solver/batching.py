@@ -12,7 +12,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from jellybean_solver.problem import ServiceTime, Times
+from jellybean_solver.program import Floats
+from jellybean_solver.queues import rest_log_mgf
 
 LEAST_FREE = 0.05  # of a worker's time, for any of its operators
 CLOSE = 1e-4  # a change of size that ends the search
@@ -23,7 +27,7 @@ _ROUNDS = 20  # of the fixed point, at most
 class Fed:
     """An operator on a worker: requests per second, `group` at a time, and the squared variation of when they come.
 
-    `jobs` of a group are one request's children.
+    `jobs` of a group are one request's children; `variation` is the squared one of a run's time.
     """
 
     times: Times
@@ -32,19 +36,57 @@ class Fed:
     group: float
     roughness: float
     jobs: float = 1.0
+    variation: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The wait for an operator's next run: with a `chance` the rest of what goes on, which takes `span_s`.
+
+    At low load few meet a run at all, and wait for half of one on average: who is among the slowest of a hundred meets
+    nearly all of it. So it is the chance that is small, not the wait. With `first` (a chance too) it is a run of one,
+    of whoever came first in a group, `first_s` long.
+    """
+
+    chance: float = 0.0
+    span_s: float = 0.0
+    first: float = 0.0
+    first_s: float = 0.0
+
+    @property
+    def mean_s(self) -> float:
+        return self.chance * self.span_s / 2.0 + self.first * self.first_s
+
+    def log_mgf(self, theta: Floats, service: ServiceTime) -> Floats:
+        """`service`: how long what goes on takes, but for its mean."""
+        none = max(0.0, 1.0 - self.chance - self.first)
+        parts = [np.full_like(theta, math.log(none) if none > 0 else -math.inf)]
+        if self.chance * self.span_s > 0:
+            parts.append(math.log(self.chance) + rest_log_mgf(service, theta * (self.span_s / service.mean_s)))
+        if self.first > 0:
+            parts.append(math.log(self.first) + theta * self.first_s)
+        return np.asarray(np.logaddexp.reduce(parts))
+
+
+NO_TURN = Turn()
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
     """Requests per run of an operator on a worker: the mean, and the mean over the requests (large runs have more).
 
-    `turn_s`: mean seconds until the operator's next run, where runs hold several: half of what goes on in between, by
-    the chance that something does; for regular arrivals, only where runs of one would not keep up.
+    `turn`: until the operator's next run, where runs hold several; for regular arrivals, only where runs of one would
+    not keep up.
     """
 
     mean: float = 1.0
     seen: float = 1.0
-    turn_s: float = 0.0
+    turn: Turn = NO_TURN
+
+    @property
+    def turn_s(self) -> float:
+        """Mean seconds until the next run."""
+        return self.turn.mean_s
 
 
 def runs(fed: Sequence[Fed]) -> list[Runs]:
@@ -83,12 +125,15 @@ def _next(fed: Fed, now: Runs, free: float, longest_s: float, behind: bool) -> R
     none += fed.roughness * (math.exp(-come) - none)
     alone = none * (min(2.0, fed.group) - 1.0)  # who comes first to an idle worker runs before the rest of its group
     size = fed.group * (come + none) / (1.0 + alone)
-    seen = fed.group * (come**2 + fed.roughness * come + none / (1.0 + alone)) / (come + none)
+    spread = 1.0 + fed.variation  # a run that takes long meets more, all of whom run together next
+    seen = fed.group * (spread * come**2 + fed.roughness * come + none / (1.0 + alone)) / (come + none)
     drift = 1.0 + fed.group / size / 2.0 if behind else 0.0  # small runs fall behind, then a larger one catches up
-    late = fed.roughness * (1.0 - none) + (1.0 - fed.roughness) * drift
-    turn_s = late * cycle_s / 2.0 + none * (1.0 - fed.jobs / fed.group) * fed.times[1].mean_s
+    chance = fed.roughness * come / (come + none) + (1.0 - fed.roughness) * min(1.0, drift)
+    first = none * (1.0 - fed.jobs / fed.group)
+    span_s = cycle_s * (fed.roughness + (1.0 - fed.roughness) * max(1.0, drift))
     most = float(fed.batch)
-    return Runs(min(most, (now.mean + size) / 2.0), min(most, max(size, seen)), turn_s if most > 1 else 0.0)
+    turn = Turn(min(chance, 1.0 - first), span_s, first, fed.times[1].mean_s) if most > 1 else NO_TURN
+    return Runs(min(most, (now.mean + size) / 2.0), min(most, max(size, seen)), turn)
 
 
 def mean_s(times: Times, size: float) -> float:

@@ -58,9 +58,14 @@ def restricted(demand: Demand, pairs: Collection[tuple[str, str]]) -> Demand:
 class Network:
     """A problem made ready: everything that does not depend on the selection, computed once."""
 
-    def __init__(self, problem: Problem, crossings: Crossings | None = None) -> None:
-        """`crossings`: the pairs of tiers that an edge's data may go between, if not all that the problem allows."""
-        self.problem = problem
+    def __init__(
+        self, problem: Problem, crossings: Crossings | None = None, apart: frozenset[frozenset[str]] = frozenset()
+    ) -> None:
+        """`crossings`: the pairs of tiers that an edge's data may go between, if not all that the problem allows.
+
+        `apart`: pairs of operators that share no worker.
+        """
+        self.problem, self.apart = problem, apart
         self.crossings = crossings or {}
         self.names = tuple(operator.name for operator in problem.operators)
         self.pools = tuple(pool for pool in problem.pools if pool.count > 0)
@@ -112,7 +117,7 @@ class Network:
         if not any(key):
             return self
         if key not in self._settled:
-            self._settled[key] = Network(settled(self.problem, partial), self.crossings)
+            self._settled[key] = Network(settled(self.problem, partial), self.crossings, self.apart)
         return self._settled[key]
 
     def demand(self, partial: Mapping[str, str]) -> Demand:

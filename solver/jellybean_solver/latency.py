@@ -25,7 +25,7 @@ from jellybean_solver.deadlines import shares
 from jellybean_solver.plan import Plan, PlannedWorker
 from jellybean_solver.problem import Edge, Times
 from jellybean_solver.program import Floats, Indices
-from jellybean_solver.queues import service_log_mgf, uniform_log_mgf, wait_log_mgf
+from jellybean_solver.queues import service_log_mgf, wait_log_mgf
 from jellybean_solver.stations import Stations, alike
 from jellybean_solver.streams import request_streams
 
@@ -54,6 +54,11 @@ class Latency:
 def latency(plan: Plan) -> Latency:
     """Predicted latency of a plan's requests at its rates; inf where a queue would grow for ever."""
     return _Estimate(plan).latency()
+
+
+def p99_by_workflow(plan: Plan) -> Mapping[str, float]:
+    """Predicted p99 latency in seconds of each workflow that has a deadline; of one alone under no name."""
+    return _Estimate(plan).p99_by_workflow()
 
 
 def queueing(plan: Plan) -> Mapping[str, float]:
@@ -117,18 +122,26 @@ class _Estimate:
         self.waits = wait_log_mgf(loads[:, None], waits[:, None], self.theta)  # per worker
 
     def latency(self) -> Latency:
-        reached, ready_s, delays_s = self._reached(), self._unqueued_s(), self._delays_s()
-        p99_s = unqueued_s = 0.0
-        for workflow, share in shares(self.plan).items():
+        p99_s, ready_s, unqueued_s = self.p99_by_workflow(), self._unqueued_s(), 0.0
+        own = shares(self.plan)
+        for stream in self.streams:
+            if stream.workflow in own:
+                slowest_s = max(ready_s[name] for name in stream.operators)
+                unqueued_s = max(unqueued_s, slowest_s / own[stream.workflow])
+        return Latency(max(p99_s[workflow] / share for workflow, share in own.items()), unqueued_s)
+
+    def p99_by_workflow(self) -> Mapping[str, float]:
+        reached, delays_s = self._reached(), self._delays_s()
+        found: dict[str, float] = {}
+        for workflow in shares(self.plan):
             streams = [stream for stream in self.streams if stream.workflow == workflow]
             total = sum(stream.rate_per_s for stream in streams)
             weights = [self.table.weight * stream.rate_per_s / total for stream in streams]
             slowest = [np.maximum.reduce([reached[name] for name in stream.sinks]) for stream in streams]
             own_s = _quantile(self.theta, np.concatenate(weights), np.concatenate(slowest))
             delay_s = max(delays_s[name] for stream in streams for name in stream.sinks)
-            p99_s = max(p99_s, (own_s + delay_s) / share)
-            unqueued_s = max(unqueued_s, *(ready_s[name] / share for stream in streams for name in stream.operators))
-        return Latency(p99_s, unqueued_s)
+            found[workflow] = own_s + delay_s
+        return found
 
     def _unqueued_s(self) -> Mapping[str, float]:
         """Per operator when its output is at the gateway if nothing waits and everything is at its slowest."""
@@ -239,7 +252,7 @@ class _Estimate:
             for worker in (self.plan.workers[number] for number in workers.tolist()):
                 runs, roughness = self.stations.runs[name, worker.name], self.stations.roughness(name, worker)
                 group = self.stations.groups[name, worker.name]
-                key = worker.pool, alike([(runs.mean, runs.seen, runs.turn_s, roughness, group)])
+                key = worker.pool, alike([(runs.mean, runs.seen, runs.turn.chance, runs.turn.span_s, roughness, group)])
                 if key not in known:
                     known[key] = self._own_at(name, worker, 1.0 - roughness)
                 found.append(known[key])
@@ -256,7 +269,7 @@ class _Estimate:
         more_s = service_of(times, runs.seen).mean_s - service_of(times, least).mean_s
         mates = max(0.0, self.stations.groups[name, worker.name] - max(runs.seen, needed)) / 2.0
         count = max(1.0, needed / runs.seen) + mates / runs.seen
-        turn = uniform_log_mgf(runs.turn_s, self.theta)
+        turn = runs.turn.log_mgf(self.theta, service)
         return service_log_mgf(service, self.theta * count) + turn, (1.0 - regular) * more_s
 
     def _run_s(self, name: str, worker: PlannedWorker) -> float:

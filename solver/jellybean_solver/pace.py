@@ -23,7 +23,7 @@ from jellybean_solver.latency_rows import link_s, visits_per_request
 from jellybean_solver.plan import Plan
 from jellybean_solver.problem import Problem, Times, request_s
 from jellybean_solver.program import Floats
-from jellybean_solver.queues import Piece, Traffic, service_log_mgf, service_variance, station, uniform_log_mgf
+from jellybean_solver.queues import Piece, Traffic, service_log_mgf, service_variance, station
 from jellybean_solver.route_table import RouteTable
 from jellybean_solver.stations import MOST_BUSY, jobs
 
@@ -107,5 +107,5 @@ def queued_s(times: Times, jobs_at_once: float, load: float, theta: float) -> fl
     waits = station(Traffic([piece], 0.0, [0.0], [1.0]), load, used).own
     tilt = np.array([theta])
     runs_count = max(1.0, jobs_at_once / found.seen)
-    own = service_log_mgf(service_of(times, found.seen), tilt * runs_count) + uniform_log_mgf(found.turn_s, tilt)
+    own = service_log_mgf(service, tilt * runs_count) + found.turn.log_mgf(tilt, service)
     return float((own + waits.log_mgf(tilt))[0]) / theta

@@ -7,7 +7,7 @@ can be added.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 MOST_SETS = 400  # per pool; beyond, a family that covers every operator is used
@@ -29,23 +29,39 @@ def fits(needed_bytes: float, limit_bytes: float | None) -> bool:
     return limit_bytes is None or needed_bytes <= limit_bytes * (1 + _SPARE)
 
 
-def host_sets(memory_bytes: Mapping[str, float], limit_bytes: float | None) -> HostSets:
-    """The largest sets of operators whose models fit together; each operator must fit alone."""
+def host_sets(
+    memory_bytes: Mapping[str, float], limit_bytes: float | None, apart: Collection[frozenset[str]] = ()
+) -> HostSets:
+    """The largest sets of operators whose models fit together; each operator must fit alone.
+
+    `apart`: pairs of operators that must not be on one worker.
+    """
     names = sorted(memory_bytes, key=lambda name: (-memory_bytes[name], name))
-    if fits(sum(memory_bytes.values()), limit_bytes):
+    parted = {name: frozenset().union(*(pair for pair in apart if name in pair)) - {name} for name in names}
+    if fits(sum(memory_bytes.values()), limit_bytes) and not any(parted[name] & set(names) for name in names):
         return HostSets((tuple(names),) if names else (), True)
     found: list[frozenset[str]] = []
-    complete = _extend(names, memory_bytes, limit_bytes, found)
+    room = _Room(memory_bytes, limit_bytes, parted)
+    complete = _extend(names, room, found)
     if not complete:
-        found = _family(names, memory_bytes, limit_bytes)
+        found = _family(names, room)
     position = {name: index for index, name in enumerate(memory_bytes)}
     ordered = (tuple(sorted(one, key=position.__getitem__)) for one in found)
     return HostSets(tuple(sorted(ordered, key=lambda one: [position[name] for name in one])), complete)
 
 
-def _extend(
-    names: list[str], memory_bytes: Mapping[str, float], limit_bytes: float | None, found: list[frozenset[str]]
-) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Room:
+    memory_bytes: Mapping[str, float]
+    limit_bytes: float | None
+    parted: Mapping[str, frozenset[str]]
+
+    def takes(self, name: str, held: Collection[str], used: float) -> bool:
+        """Whether a model fits beside others that are held and use so much."""
+        return fits(used + self.memory_bytes[name], self.limit_bytes) and not self.parted[name].intersection(held)
+
+
+def _extend(names: list[str], room: _Room, found: list[frozenset[str]]) -> bool:
     """Depth first, names in or out; a leaf counts if nothing left out still fits. False when there are too many."""
     stack: list[tuple[int, tuple[str, ...], float]] = [(0, (), 0.0)]
     steps = 0
@@ -55,29 +71,28 @@ def _extend(
         if steps > _MOST_STEPS:
             return False
         if index == len(names):
-            out = (memory_bytes[name] for name in names if name not in held)
-            if not any(fits(used + more, limit_bytes) for more in out):
+            if not any(room.takes(name, held, used) for name in names if name not in held):
                 if len(found) == MOST_SETS:
                     return False
                 found.append(frozenset(held))
             continue
         name = names[index]
         stack.append((index + 1, held, used))
-        if fits(used + memory_bytes[name], limit_bytes):
-            stack.append((index + 1, (*held, name), used + memory_bytes[name]))
+        if room.takes(name, held, used):
+            stack.append((index + 1, (*held, name), used + room.memory_bytes[name]))
     return True
 
 
-def _family(names: list[str], memory_bytes: Mapping[str, float], limit_bytes: float | None) -> list[frozenset[str]]:
+def _family(names: list[str], room: _Room) -> list[frozenset[str]]:
     """Two largest sets around each operator: filled up with large models first, and with small ones first."""
     found: dict[frozenset[str], None] = {}
     for seed in names:
         for order in (names, names[::-1]):
-            held, used = {seed}, memory_bytes[seed]
+            held, used = {seed}, room.memory_bytes[seed]
             for name in order:
-                if name not in held and fits(used + memory_bytes[name], limit_bytes):
+                if name not in held and room.takes(name, held, used):
                     held.add(name)
-                    used += memory_bytes[name]
+                    used += room.memory_bytes[name]
             found[frozenset(held)] = None
     return list(found)
 

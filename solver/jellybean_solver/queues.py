@@ -14,7 +14,8 @@ worker their runs grow slower: the wait is that of a load a part of the way (`CA
 form by themselves.
 
 Mean waits follow the formula of Kraemer and Langenbach-Belz for GI/G/1 (in Whitt, The Queueing Network Analyzer, Bell
-System Technical Journal, 1983). A wait is 0 with probability 1 - load, else exponential.
+System Technical Journal, 1983). Where arrivals are calmer than at random, fewer wait, but who does waits as long: the
+factor of theirs is on the chance, and the mean of the waits that are not 0 is Kingman's (Proc. Camb. Phil. Soc. 1961).
 """
 
 from __future__ import annotations
@@ -165,11 +166,13 @@ def station(traffic: Traffic, load: float, busy: float) -> Station:
         spacing = min(1.0, (bursts + irregular) / mean)
         variation = max((bursts + irregular + chance) / mean, 1e-9)
         calm = 2.0 * (1.0 - used) * (1.0 - spacing) ** 2 / (3.0 * used * variation)
-        return Queue(used, per_work_s * math.exp(-calm) / 2.0 / (1.0 - used))
+        return Queue(used * math.exp(-calm), per_work_s / 2.0 / (1.0 - used))
 
-    own = waited(irregular, busy).mean_s + waited(chance, load).mean_s
+    regular, random = waited(irregular, busy), waited(chance, load)
+    longest_s = regular.mean_s / busy + random.wait_s  # what is irregular is never far off: short waits, not rare ones
+    own = Queue((regular.mean_s + random.mean_s) / longest_s, longest_s) if longest_s > 0 else Queue()
     full = load + (CATCHING_UP * max(0.0, busy - load) if len(traffic.pieces) > 1 else 0.0)
-    return Station(waited(bursts, full), Queue(busy, own / busy))
+    return Station(waited(bursts, full), own)
 
 
 def service_variance(service: ServiceTime) -> float:
@@ -195,9 +198,11 @@ def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
     return total
 
 
-def uniform_log_mgf(mean_s: float, theta: Floats) -> Floats:
-    """Of a time that is uniform between 0 and twice its mean."""
-    return 2.0 * theta * mean_s + _log_mean_exp(2.0 * theta * mean_s)
+def rest_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
+    """Of what is left of a run's time for who comes while it goes on: (M(theta) - 1) / (theta m)."""
+    log = service_log_mgf(service, theta)
+    grown = np.where(log < 30.0, np.log(np.expm1(np.minimum(log, 30.0))), log)
+    return np.asarray(grown - np.log(theta * service.mean_s))
 
 
 def _log_mean_growth(power: Floats) -> Floats:

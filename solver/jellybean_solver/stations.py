@@ -117,7 +117,9 @@ class Stations:
         operator = self.plan.operator_by_name[name]
         times, batch = operator.service[worker.pool], operator.batch[worker.pool]
         group = self.groups[name, worker.name]
-        return Fed(times, batch, worker.rates_per_s[name], group, self.roughness(name, worker), self.jobs(name))
+        varied = service_variance(times[batch]) / times[batch].mean_s ** 2 if times[batch].mean_s > 0 else 0.0
+        rough = self.roughness(name, worker)
+        return Fed(times, batch, worker.rates_per_s[name], group, rough, self.jobs(name), varied)
 
     def _groups(self) -> dict[Pair, float]:
         """Requests that come to an operator on a worker at once, children one by one."""

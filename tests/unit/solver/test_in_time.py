@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean import in_time
+from jellybean.simulation import Judged
 from jellybean_solver import Link, Slo, solve
 from jellybean_solver.plan import Certificate, Cost, Plan
 from jellybean_solver.solve import Solution
@@ -15,8 +16,9 @@ from tests.unit.solver.fleet import box, gpu, operator, problem, variant
 TARGET_S = 1.0
 
 
-class _Late:
-    text, share = "late", 1.5
+def _judged(plan: Plan) -> Judged:
+    late = plan.cost.total_usd_per_h != 8.0
+    return Judged("late" if late else "", {"": 1.5 if late else 0.9}, {"": TARGET_S})
 
 
 def _solution(plan: Plan, cost: float, bound: float) -> Solution:
@@ -35,11 +37,14 @@ def test_a_search_under_less_than_the_whole_p99_proves_nothing_of_it(monkeypatch
     assert cheapest.plan is not None
     answers = {1.0: _solution(cheapest.plan, 6.0, 5.0), 0.8: _solution(cheapest.plan, 8.0, 8.0)}
     monkeypatch.setattr(in_time, "solve_cut", lambda _p, _c, *, p99_s, **_o: answers[round(p99_s / TARGET_S, 6)])
-    monkeypatch.setattr(in_time, "latency_breach", lambda p: None if p.cost.total_usd_per_h == 8.0 else _Late())
+    monkeypatch.setattr(in_time, "judged_latency", _judged)
     monkeypatch.setattr(in_time, "FAR", 1.0)
 
-    found = in_time.in_time(asked, {}, cheapest, 0.0, None).solution
+    kept = in_time.in_time(asked, {}, cheapest, 0.0, None)
+    found = kept.solution
 
+    assert kept.judged is not None and kept.judged.p99_s == {"": 0.9}
+    assert kept.cheapest is not None and kept.cheapest[0] == cheapest.plan and kept.cheapest[1].p99_s == {"": 1.5}
     assert found.plan is not None
     proof = found.plan.certificate
     assert (proof.objective, proof.bound, proof.termination) == (8.0, 5.0, "gap")  # not the 8.0 of a shorter deadline

@@ -94,6 +94,12 @@ def test_largest_sets() -> None:
     assert host_sets({}, 1.0).sets == ()
 
 
+def test_operators_kept_apart_share_no_worker() -> None:
+    apart = [frozenset("ab"), frozenset("cx")]
+    assert set(host_sets({"a": 0.0, "b": 0.0, "c": 0.0}, None, apart).sets) == {("a", "c"), ("b", "c")}
+    assert set(host_sets({"a": 3.0, "b": 2.0, "c": 1.0}, 3.0, apart).sets) == {("a",), ("b", "c")}
+
+
 def test_too_many_sets_are_not_all_listed_but_cover_every_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "MOST_SETS", 5)
     memory = {f"o{index}": 1.0 + index % 3 for index in range(9)}

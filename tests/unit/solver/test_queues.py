@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 from scipy.stats import gamma
 
-from jellybean_solver.batching import Fed, Runs, runs
+from jellybean_solver.batching import Fed, runs
 from jellybean_solver.problem import ServiceTime
-from jellybean_solver.queues import Piece, Station, Traffic, service_variance, station
+from jellybean_solver.queues import Piece, Station, Traffic, rest_log_mgf, service_variance, station
 
 
 def waited_s(found: Station) -> float:
@@ -58,7 +61,8 @@ def times(first_s: float, more_s: float, most: int = 8) -> dict[int, ServiceTime
 
 
 def test_runs_hold_one_where_regular_requests_never_meet() -> None:
-    assert runs([Fed(times(0.1, 0.05), 8, 9.9, 1.0, 0.0)]) == [Runs(1.0, 1.0, 0.0)]
+    (found,) = runs([Fed(times(0.1, 0.05), 8, 9.9, 1.0, 0.0)])
+    assert (found.mean, found.seen, found.turn_s) == (1.0, 1.0, 0.0)
 
 
 def test_runs_hold_what_keeps_up_where_one_at_a_time_would_not() -> None:
@@ -66,6 +70,25 @@ def test_runs_hold_what_keeps_up_where_one_at_a_time_would_not() -> None:
     (found,) = runs([Fed(times(0.1, 0.05), 8, 12.0, 1.0, 0.0)])
     assert found.mean == pytest.approx(0.6 / 0.4, abs=0.01)
     assert 0.5 * 0.125 < found.turn_s < 0.125  # a run of 1.5 takes 125 ms: between half of that and all
+
+
+def test_who_is_among_the_slowest_meets_nearly_all_of_a_run() -> None:
+    """M/D/1 at a load of 0.13, where runs of several are profiled but hardly ever form: P(W > t) = 1 % near 0.93 s."""
+    (found,) = runs([Fed(times(1.0, 0.3), 8, 0.13, 1.0, 1.0)])
+    assert found.turn.chance == pytest.approx(0.13, abs=0.02)
+    assert found.turn.span_s == pytest.approx(1.0, abs=0.05)
+    assert found.turn_s < 0.08
+    theta = np.array([1e-6, 5.0])
+    logs = found.turn.log_mgf(theta, ServiceTime(1.0, 1.0))
+    assert logs[0] / 1e-6 == pytest.approx(found.turn_s, rel=1e-3)
+    assert logs[1] == pytest.approx(math.log(0.87 + 0.13 * (math.exp(5.0) - 1) / 5.0), abs=0.1)
+
+
+def test_what_is_left_of_a_run_is_more_than_half_where_runs_vary() -> None:
+    """E S^2 / 2 E S."""
+    varied = ServiceTime(1.0, 1.0, ((0.0, 0.0), (1.0, 2.0)))
+    assert rest_log_mgf(varied, np.array([1e-6]))[0] / 1e-6 == pytest.approx((4 / 3) / 2, rel=1e-3)
+    assert rest_log_mgf(ServiceTime(1.0, 1.0), np.array([1e-6]))[0] / 1e-6 == pytest.approx(0.5, rel=1e-3)
 
 
 def test_runs_grow_with_the_rate_up_to_the_batch() -> None:

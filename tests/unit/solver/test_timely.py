@@ -72,6 +72,37 @@ def test_pools_of_like_capacity_may_differ_in_time(monkeypatch: pytest.MonkeyPat
     assert latency(found.plan).meets(0.45)
 
 
+def test_two_operators_of_one_request_are_kept_apart_where_they_make_each_other_late() -> None:
+    """Side by side on one box they take 0.4 s, on two 0.2 s; no load and no memory would part them."""
+    steps = [operator(name, ["camera"], variant("v", {"box": 0.2}, {"c": 0.0})) for name in ("a", "b")]
+    last = operator("c", ["a", "b"], variant("v", {"box": 0.0}))
+    asked = problem(*steps, last, pools=[Pool("box", "edge", 3, 1.0)], rate_per_s=1e-4)
+    cheapest = solve(asked).plan
+    assert cheapest is not None and len(cheapest.workers) == 1
+    found = solve(asked, p99_s=0.3).plan
+    assert found is not None
+    assert latency(found).meets(0.3)
+    assert found.cost.total_usd_per_h == pytest.approx(2.0)
+    assert not complaints(asked, found)
+
+
+def test_a_way_that_memory_rules_out_is_not_all_that_is_tried() -> None:
+    """Both models are quickest on the one fast box, which holds one of them; the programs know nothing of that."""
+    loads_s = {"slow": 1.0, "fast": 0.01, "near": 0.1}
+    model = variant("v", loads_s, {"b": 0.0}, dict.fromkeys(loads_s, 1.0))
+    steps = [operator("a", ["camera"], model), operator("b", ["a"], model)]
+    pools = [
+        Pool("slow", "edge", 2, 0.1),
+        Pool("fast", "edge", 1, 0.1, memory_bytes=1.0),
+        Pool("near", "edge", 1, 5.0, memory_bytes=1.0),
+    ]
+    asked = problem(*steps, pools=pools, rate_per_s=1e-4)
+    found = solve(asked, p99_s=0.5).plan
+    assert found is not None
+    assert latency(found).meets(0.5)
+    assert {worker.pool for worker in found.workers} == {"fast", "near"}
+
+
 @pytest.mark.parametrize("sharing", Sharing)
 def test_a_fleet_keeps_a_binding_p99_near_the_bound(sharing: Sharing) -> None:
     asked = fleet(3, Size(operators=8, variants=3, pools=60, workers=600, sharing=sharing, batches=(1, 2, 4)))
