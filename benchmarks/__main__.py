@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from benchmarks import (  # noqa: F401  (each registers itself)
+    computing,
     digits,
     fleets,
     kubernetes,

@@ -46,13 +46,13 @@ def input_half(
     return tuple(found), Deferred(roots, gradients, came, weights_of)
 
 
-def weight_half(deferred: Deferred, weights: Sequence[torch.Tensor]) -> Gradients:
-    """Gradients of the weights, in their order."""
+def weight_half(deferred: Deferred, weights: Sequence[torch.Tensor]) -> None:
+    """Add to the gradients of the weights."""
     if not deferred.roots or not weights:
-        return (None,) * len(weights)
+        return
     if deferred.weights_of is None:
-        return tuple(torch.autograd.grad(deferred.roots, weights, deferred.gradients, allow_unused=True))
-    found: list[torch.Tensor | None] = [None] * len(weights)
+        torch.autograd.backward(deferred.roots, deferred.gradients, inputs=list(weights))
+        return
     for node, own in deferred.weights_of.items():
         pairs = [
             (GradientEdge(node, index), gradient)
@@ -61,12 +61,18 @@ def weight_half(deferred: Deferred, weights: Sequence[torch.Tensor]) -> Gradient
         ]
         if pairs:
             edges, gradients = zip(*pairs, strict=True)
-            parts = torch.autograd.grad(
-                edges, [weights[i] for i in own], gradients, retain_graph=True, allow_unused=True
-            )
-            for index, part in zip(own, parts, strict=True):
-                found[index] = part
-    return tuple(found)
+            wanted = [weights[i] for i in own]
+            parts = torch.autograd.grad(edges, wanted, gradients, retain_graph=True, allow_unused=True)
+            _add(wanted, parts)
+
+
+def _add(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+    """As backward does; that takes no edges before torch 2.7."""
+    for weight, gradient in zip(weights, gradients, strict=True):
+        if gradient is not None and weight.grad is None:
+            weight.grad = gradient.detach().clone()
+        elif gradient is not None and weight.grad is not None:
+            weight.grad += gradient
 
 
 def _keeper(node: Node, came: dict[Node, tuple[torch.Tensor | None, ...]]) -> Any:

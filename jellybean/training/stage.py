@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,9 +94,9 @@ class Stage:
         leaves, weights = _wanted(kept.leaves), _trained(kept.weights)
         if not roots:
             return (None,) * len(kept.leaves)
-        found = torch.autograd.grad(roots, [*leaves, *weights.values()], coming, allow_unused=True)
-        self._add(tuple(weights), found[len(leaves) :])
-        return _by_leaf(kept.leaves, found[: len(leaves)])
+        with self._adding_up(weights):
+            torch.autograd.backward(roots, coming, inputs=[*leaves, *weights.values()])
+        return _by_leaf(kept.leaves, [leaf.grad for leaf in leaves])
 
     def input_gradient(self, microbatch: int, gradients: Tensors) -> Tensors:
         """The first half of a backward."""
@@ -111,7 +111,8 @@ class Stage:
         kept = self._kept.pop(microbatch)
         weights = _trained(kept.weights)
         if kept.deferred is not None:
-            self._add(tuple(weights), weight_half(kept.deferred, list(weights.values())))
+            with self._adding_up(weights):
+                weight_half(kept.deferred, list(weights.values()))
 
     def _ready(self, microbatch: int) -> _Kept:
         kept = self._kept[microbatch]
@@ -132,14 +133,16 @@ class Stage:
             else:
                 kept.loss = self.loss(found, kept.target)
 
-    def _add(self, names: Sequence[str], gradients: Sequence[torch.Tensor | None]) -> None:
-        for name, gradient in zip(names, gradients, strict=True):
-            if gradient is None:
-                continue
-            if name in self.gradient:
-                self.gradient[name] += gradient
-            else:
-                self.gradient[name] = gradient.detach().clone()
+    @contextmanager
+    def _adding_up(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Gradients of a version's weights go into the update's while they are in the cache."""
+        for name, value in weights.items():
+            value.grad = self.gradient.get(name)
+        yield
+        for name, value in weights.items():
+            if value.grad is not None:
+                self.gradient[name] = value.grad
+                value.grad = None
 
 
 def _seed(device: torch.device, seed: int) -> None:

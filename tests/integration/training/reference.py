@@ -14,7 +14,7 @@ Version = Callable[[int, int], int]  # stage, update (or micro-batch) -> updates
 
 
 def one_device(train: Train) -> list[dict[str, torch.Tensor]]:
-    """The weights after each iteration: all micro-batches together (one by one where statistics are of each)."""
+    """The weights and statistics after each iteration: all micro-batches together (one by one with batch norm)."""
     chain = train.chain()
     optimizer = train.optimizer(chain.parameters(), **train.options)
     found = []
@@ -28,6 +28,7 @@ def one_device(train: Train) -> list[dict[str, torch.Tensor]]:
             torch.nn.utils.clip_grad_norm_(chain.parameters(), train.clip)
         optimizer.step()
         found.append({name: value.detach().clone() for name, value in chain.named_parameters(remove_duplicate=False)})
+        found[-1] |= {name: value.clone() for name, value in chain.named_buffers()}
     return found
 
 

@@ -45,12 +45,12 @@ MORE = {
     "clip-replicas": Train("chimera", 2, [[[3, 1, 4, 2], [1, 2, 2, 6]]], clip=0.5),
     "recompute": Train("1f1b", 4, UNEVEN, recompute=True),
     "recompute-split": Train("zb-h1", 2, UNEVEN, recompute=True),
-    "norm": Train("gpipe", 4, [[[3, 2, 4, 2]], [[2, 2, 3, 5]]], norm=True),
     "norm-recompute": Train("1f1b", 2, [[[3, 2, 4, 2]], [[2, 2, 3, 5]]], norm=True, recompute=True),
     "one": Train("1f1b", 1, UNEVEN),
     "few": Train("1f1b", 4, [[[5, 2]]]),
     "adam": Train("zb-v", 2, UNEVEN, optimizer=torch.optim.AdamW, options={"lr": 0.01}),
 }
+NORM = {name: Train(name, 4, [[[3, 2, 4, 2]], [[2, 2, 3, 5]]], norm=True) for name in SYNCHRONOUS}
 ASYNC_MORE = {
     "replicas": Train("pipedream-2bw", 2, [[[1, 2] * 10, [2, 2] * 10]], tied=False),
     "adam": Train("wpipe", 2, [[[1, 2] * 10]], tied=False, optimizer=torch.optim.Adam, options={"lr": 0.01}),
@@ -75,7 +75,18 @@ def _checkpoints(folder: Path) -> dict[str, GoOn]:
 def found(tmp_path_factory):
     """All cases in one start of four ranks."""
     checkpoints = _checkpoints(tmp_path_factory.mktemp("checkpoints"))
-    groups = [SYNC, ASYNC, MORE, ASYNC_MORE, DROPOUT, {"compressed": COMPRESSED}, checkpoints, {"pause": Pause()}, LIVE]
+    groups = [
+        SYNC,
+        ASYNC,
+        MORE,
+        ASYNC_MORE,
+        DROPOUT,
+        {"compressed": COMPRESSED},
+        checkpoints,
+        {"pause": Pause()},
+        LIVE,
+        NORM,
+    ]
     cases = [case for group in groups for case in group.values()]
     results = iter(run_ranks(4, cases))
     return [{key: next(results) for key in group} for group in groups]
@@ -104,10 +115,16 @@ def test_synchronous_equals_one_device(found, case):
 @pytest.mark.parametrize("case", MORE)
 def test_with_more_equals_one_device(found, case):
     _equals_one_device(MORE[case], found[2][case])
-    if case == "norm":
-        chain = MORE[case].chain()
-        for x, _ in [batch for iteration in range(2) for batch in MORE[case].data(iteration)[0]]:
-            chain(x)
+
+
+@pytest.mark.parametrize("name", NORM)
+def test_batch_norm_equals_one_device(found, name):
+    """Which sees the same micro-batches. Running statistics too, where a stage has one copy that sees all of them."""
+    _equals_one_device(NORM[name], found[9][name])
+    expected = one_device(NORM[name])[-1]
+    for own in found[9][name] if name != "chimera" else ():
+        for buffer, value in own["buffers"].items():
+            assert torch.allclose(value, expected[buffer], rtol=EXACT), buffer
 
 
 def _rule(name: str, devices: int):

@@ -1,0 +1,204 @@
+"""Two processes of one thread each that compute: beside one process, torch.distributed.pipelining and torchgpipe.
+
+The same layers, micro-batches, loss and optimizer everywhere, in turn. What else runs on the machine only makes a round
+longer, so the fastest one counts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.registry import benchmark, print_table
+
+LAYERS, WIDTH, ROWS, MICROBATCHES, ROUNDS = 8, 512, 128, 8, 12  # layers of a stage, rows of a micro-batch
+OWN = ("gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-v", "pipedream", "pipedream-2bw", "wpipe")
+TORCH = ("gpipe", "1f1b")
+ALONE, LIMIT = "one process", "two processes, a model each: the limit"
+Step = Callable[[], None]
+
+
+@benchmark
+def computing(smoke: bool) -> None:
+    """Samples per second of two processes of one thread, over one of them, and the CPU time that they take."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    from tests.integration.training.ranks import run_ranks
+
+    (found,) = run_ranks(2, [Computing(1 if smoke else ROUNDS)], seconds=600)
+    best_s = {name: min(max(pair)[0] for pair in zip(*(own[name] for own in found), strict=True)) for name in found[0]}
+    used_s = {name: sum(min(used for _, used in own[name]) for own in found) for name in found[0]}
+    rates = {name: (2 if name == LIMIT else 1) * MICROBATCHES * ROWS / seconds for name, seconds in best_s.items()}
+    rows = [
+        (
+            name,
+            f"{rate:.0f}",
+            f"{rate / rates[ALONE]:.2f}",
+            f"{rate / rates[LIMIT]:.0%}",
+            f"{used_s[name] / used_s[ALONE] / (2 if name == LIMIT else 1):.2f}",
+        )
+        for name, rate in rates.items()
+    ]
+    title = f"Two processes of one thread, {2 * LAYERS} layers of {WIDTH} x {WIDTH}, {MICROBATCHES} micro-batches"
+    print_table(title, ("", "samples/s", "over one process", "of the limit", "CPU time over it"), rows)
+
+
+@dataclass(frozen=True)
+class Computing:
+    """Seconds of each round by contender, of the clock and of the processor. What runs in one process does so on the
+    first rank while the other waits.
+    """
+
+    rounds: int
+
+    def __call__(self, rank: int) -> dict[str, list[tuple[float, float]]]:
+        import torch.distributed as dist
+
+        steps = _contenders(rank)
+        told: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+        for number in range(self.rounds + 1):
+            for name, step in steps.items():
+                dist.barrier()
+                began, used = time.perf_counter(), time.process_time()
+                step()
+                if number:
+                    told[name].append((time.perf_counter() - began, time.process_time() - used))
+        return told
+
+
+def _contenders(rank: int) -> dict[str, Step]:
+    steps = {ALONE: _alone() if rank == 0 else _nothing, LIMIT: _alone()}
+    gpipe = _torchgpipe() if rank == 0 else _nothing
+    if gpipe is not None:
+        steps["torchgpipe (two threads)"] = gpipe
+    steps |= {f"torch.distributed.pipelining {name}": _torch(name, rank) for name in TORCH}
+    return steps | {f"here: {name}": _own(name, rank) for name in OWN}
+
+
+def _nothing() -> None:
+    pass
+
+
+def _layers(count: int) -> Any:
+    from torch import nn
+
+    return nn.Sequential(*[part for _ in range(count) for part in (nn.Linear(WIDTH, WIDTH), nn.Tanh())])
+
+
+def _batch() -> tuple[Any, Any]:
+    import torch
+
+    torch.manual_seed(1)
+    return torch.randn(MICROBATCHES * ROWS, WIDTH), torch.randn(MICROBATCHES * ROWS, WIDTH)
+
+
+def _sgd(parameters: Any) -> Any:
+    import torch
+
+    return torch.optim.SGD(parameters, lr=1e-3)
+
+
+def _alone() -> Step:
+    from torch.nn.functional import mse_loss
+
+    model, (inputs, targets) = _layers(2 * LAYERS), _batch()
+    optimizer = _sgd(model.parameters())
+
+    def step() -> None:
+        for x, y in zip(inputs.chunk(MICROBATCHES), targets.chunk(MICROBATCHES), strict=True):
+            (mse_loss(model(x), y) / MICROBATCHES).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _torchgpipe() -> Step | None:
+    try:
+        from torchgpipe import GPipe
+    except ImportError:
+        print("torchgpipe is not installed and left out: pip install torchgpipe")
+        return None
+    from torch.nn.functional import mse_loss
+
+    model = GPipe(_layers(2 * LAYERS), [2 * LAYERS] * 2, devices=["cpu"] * 2, chunks=MICROBATCHES, checkpoint="never")
+    (inputs, targets), optimizer = _batch(), _sgd(model.parameters())
+
+    def step() -> None:
+        mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _torch(name: str, rank: int) -> Step:
+    import torch
+    from torch.distributed import pipelining
+    from torch.nn.functional import mse_loss
+
+    model, (inputs, targets) = _layers(LAYERS), _batch()
+    stage = pipelining.PipelineStage(model, rank, 2, torch.device("cpu"))
+    kind = pipelining.ScheduleGPipe if name == "gpipe" else pipelining.Schedule1F1B
+    schedule, optimizer = kind(stage, MICROBATCHES, loss_fn=mse_loss), _sgd(model.parameters())
+
+    def step() -> None:
+        if rank == 0:
+            schedule.step(inputs)
+        else:
+            schedule.step(target=targets)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+class _Feed:
+    def __init__(self) -> None:
+        inputs, targets = _batch()
+        self._inputs, self._targets = inputs.chunk(MICROBATCHES), targets.chunk(MICROBATCHES)
+
+    def inputs(self, microbatch: int) -> tuple[Any]:
+        return (self._inputs[microbatch],)
+
+    def target(self, microbatch: int) -> Any:
+        return self._targets[microbatch]
+
+    def factor(self, microbatch: int) -> float:
+        return 1.0 / MICROBATCHES
+
+    def seed(self, microbatch: int, stage: int) -> int:
+        return 0
+
+
+def _own(name: str, rank: int) -> Step:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.functional import mse_loss
+
+    from jellybean.training.interpreter import Interpreter, peers_of
+    from jellybean.training.stage import Stage
+    from jellybean.training.sums import make_groups
+    from jellybean.training.transport import Transport
+    from jellybean.training.updates import Updates
+    from jellybean_solver.pipeline.schedules import make_schedule
+
+    schedule = make_schedule(name, 2, MICROBATCHES)
+    held = {
+        (stage, pipe): Stage(
+            _layers(2 * LAYERS // schedule.stages), loss=mse_loss if stage == schedule.stages - 1 else None
+        )
+        for pipe, places in enumerate(schedule.device_of)
+        for stage, device in enumerate(places)
+        if device == rank
+    }
+    updates = Updates(held, _sgd, make_groups(schedule, 1, {}), flushes=schedule.flushes)
+    transport = Transport(peers_of(schedule, rank), torch.device("cpu"), headers=dist.new_group(backend="gloo"))
+    interpreter, feed = Interpreter(schedule, held, transport, updates, device=rank), _Feed()
+
+    def step() -> None:
+        interpreter.run(feed)
+
+    return step
