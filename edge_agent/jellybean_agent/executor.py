@@ -25,7 +25,7 @@ from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, ModelError, PermanentError, in_words
 from jellybean_agent.onnx_wire import DOMAINS, look_into
 from jellybean_agent.stacking import Input
-from jellybean_agent.tensors import MAX_TENSOR_BYTES, Array, mismatch
+from jellybean_agent.tensors import MAX_TENSOR_BYTES, Array, mismatch, name_of
 
 ORT_ERRORS: tuple[type[Exception], ...] = (
     *(ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.NoModel, ort_errors.EngineError),
@@ -212,7 +212,7 @@ class Executor:
             array = _gathered(value, port) if isinstance(value, tuple) else value
             kind = (port.name, array.dtype, array.shape)
             if kind not in self._fitting:
-                why = mismatch(array.dtype.name, array.shape, port.dtype, port.shape)
+                why = mismatch(name_of(array), array.shape, port.dtype, port.shape)
                 if why is not None:
                     raise InvalidInputError(f"input from {upstream}: {why}")
                 if len(self._fitting) < _MOST_FITTING:

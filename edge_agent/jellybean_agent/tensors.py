@@ -31,15 +31,27 @@ DTYPES = {
 }
 
 
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
 def encode(array: Array) -> agent_pb2.Tensor:
     """The array as a wire tensor. InvalidInputError for dtypes that the wire does not know."""
-    name = array.dtype.name
+    name = name_of(array)
     if name not in DTYPES:
         raise InvalidInputError(f"a tensor of {name} cannot be sent; known: {', '.join(DTYPES)}")
     if array.nbytes > MAX_TENSOR_BYTES:
         raise InvalidInputError(f"a tensor of {array.nbytes} bytes is above the limit of {MAX_TENSOR_BYTES}")
-    data = array.astype(DTYPES[name], copy=False).tobytes()
-    return agent_pb2.Tensor(dtype=name, shape=array.shape, data=data)
+    return agent_pb2.Tensor(dtype=name, shape=array.shape, data=bytes_of(array))
+
+
+def name_of(array: Array) -> str:
+    """Of its dtype."""
+    return _NAMES.get(array.dtype) or array.dtype.name  # which numpy spells out each time
+
+
+def bytes_of(array: Array) -> bytes:
+    """In C order, little endian."""
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def decode(tensor: agent_pb2.Tensor) -> Array:

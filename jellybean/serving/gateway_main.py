@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 
+from jellybean.serving.fast import FastInfer
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
 from jellybean.serving.gateway_metrics import GatewayCollector
 from jellybean.serving.hedging import Hedge
@@ -28,7 +29,7 @@ from jellybean_agent.errors import AgentError, PlanViewError
 from jellybean_agent.health_port import serve_health
 from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes, deliver_handler
-from jellybean_agent.inference.service import InferenceService
+from jellybean_agent.inference.service import INFER, InferenceService
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import serve_metrics
@@ -69,12 +70,12 @@ async def serve(given: argparse.Namespace) -> None:
             address = f"{given.host}:{transport.bind(clients, f'{given.host}:{given.port}')}"
         gateway = _gateway(given, spans, view, addresses, links, transport, known)
         gateway.on_replaced = replaced
-        inference = InferenceService(Workflow(gateway))
+        workflow = Workflow(gateway)
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         _add_deliver(workers, gateway)
         for server in (workers, clients):
-            _add_client_services(server, gateway, inference, healthy)
-        async with _http(inference, given.http_port, traced=spans is not None):
+            _add_client_services(server, gateway, workflow, healthy)
+        async with _http(InferenceService(workflow), given.http_port, traced=spans is not None):
             await tell_health(healthy, serving=False)
             no_health = await serve_health(given.health_port, healthy)
             following = asyncio.create_task(_follow(gateway, healthy))
@@ -175,10 +176,12 @@ def _add_deliver(server: AnyServer, gateway: Gateway) -> None:
         server.add_raw_stream(DELIVER, inboxes.raw)
 
 
-def _add_client_services(server: AnyServer, gateway: Gateway, inference: InferenceService, healthy: Any) -> None:
+def _add_client_services(server: AnyServer, gateway: Gateway, workflow: Workflow, healthy: Any) -> None:
     """All that clients may use, and Drain, which the policy keeps for others."""
     gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, server)  # type: ignore[no-untyped-call]
-    server.add_generic_rpc_handlers((inference.handler(),))
+    server.add_generic_rpc_handlers((InferenceService(workflow).handler(),))
+    if isinstance(server, Server):
+        server.add_raw(INFER, FastInfer(gateway, workflow))
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     reflect(server, "jellybean.gateway.v1.Gateway")
 

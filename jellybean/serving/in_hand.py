@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,8 @@ from jellybean.serving.outcomes import Outcome
 from jellybean_agent.messages import GATEWAY
 from jellybean_protos.agent.v1 import agent_pb2
 
+Tensors = Mapping[str, agent_pb2.Tensor]  # by source, or by sink
+Tell = Callable[[Outcome | None, Tensors], None]  # why there is no answer, or the answer
 LATENCY_BOUNDS_S = tuple(round(0.0005 * 1.3**step, 6) for step in range(46))  # up to 67 s
 
 
@@ -34,11 +36,15 @@ class Attempt:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A request in hand. Invariant: it is under way by `attempts`, or waits for a route, until it is `done`."""
+    """A request in hand. Invariant: it is under way by `attempts`, or waits for a route, until it `is_over`."""
 
-    inputs: Mapping[str, agent_pb2.Tensor]
+    inputs: Tensors
     until_s: float
-    done: asyncio.Future[Outcome | Attempt]
+    tell: Tell  # what becomes of it
+    request_id: str  # the client's; empty: it gave none
+    within_s: float  # that it had when it came
+    is_over: bool = False
+    timer: asyncio.TimerHandle | None = None  # of its time
     attempts: dict[str, Attempt] = field(default_factory=dict)
     tries: int = 0
     lost: str = ""  # why the last attempt was
@@ -72,11 +78,6 @@ class Figures:
             self.failed += 1
             self.failed_s += took_s
             self.expired += outcome.status is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-def finish(request: Request, found: Outcome | Attempt) -> None:
-    if not request.done.done():
-        request.done.set_result(found)
 
 
 def outputs_of(attempt: Attempt) -> Iterator[tuple[str, agent_pb2.Tensor]]:

@@ -211,6 +211,11 @@ class Call:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    @property
+    def was_allowed(self) -> bool:
+        """Whether the policy was asked for such calls, and said yes."""
+        return self.head.is_allowed
+
     # -- for handlers -------------------------------------------------------------------------------------------------
 
     def invocation_metadata(self) -> Metadata:

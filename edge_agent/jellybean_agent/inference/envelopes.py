@@ -1,0 +1,164 @@
+"""A ModelInfer message as its envelope and the tensors' bytes: what repeats is read and written once.
+
+All of a request but its tensors' bytes and its id is its envelope. What is unusual in any way has none, and is left to
+the code that reads every request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jellybean_agent.inference.tensors import dtype_of, outputs_of
+from jellybean_agent.tensors import DTYPES
+from jellybean_protos.agent.v1 import agent_pb2
+from jellybean_protos.inference.v2 import inference_pb2 as pb
+
+_ID, _RAW_INPUT = 3 << 3 | 2, 7 << 3 | 2  # tags of fields with a length, in a request
+_ID_TAG, _RAW_OUTPUT_TAG = bytes((3 << 3 | 2,)), bytes((6 << 3 | 2,))  # in a response
+_KEPT, _KEPT_BYTES = 256, 2**11  # envelopes that are remembered, and of one
+_NONE = memoryview(b"")
+Told = tuple[str, tuple[int, ...], bytes]  # an output: dtype, shape, little-endian bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What one tensor of a known envelope must be."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An envelope that was read and found right."""
+
+    model: str
+    version: str
+    timeout_s: float | None
+    slots: tuple[Slot, ...]  # in the order of the request's tensors
+    order: tuple[int, ...]  # of the model's inputs among them
+    names: tuple[str, ...]  # of the outputs that are asked for
+    answers: dict[tuple[object, ...], bytes] = field(default_factory=dict)  # envelopes of responses by outputs' shapes
+
+    def fits(self, own_id: memoryview, tensors: Sequence[memoryview]) -> bool:
+        """Whether the tensors are as the envelope says, and the id is no cause for doubt."""
+        return (
+            len(tensors) == len(self.slots)
+            and all(len(tensor) == slot.size for slot, tensor in zip(self.slots, tensors, strict=True))
+            and (not own_id or bytes(own_id).isascii())
+        )
+
+    def response(self, own_id: bytes, outputs: Sequence[Told]) -> bytes:
+        """A whole ModelInferResponse of the outputs in the order of `names`: its envelope, its id, their bytes."""
+        key = tuple([output[:2] for output in outputs])
+        envelope = self.answers.get(key)
+        if envelope is None:
+            envelope = self._envelope(outputs)
+            if len(self.answers) < _KEPT:
+                self.answers[key] = envelope
+        parts = [envelope]
+        if own_id:
+            parts += (_ID_TAG, _varint(len(own_id)), own_id)
+        for _, _, data in outputs:
+            parts += (_RAW_OUTPUT_TAG, _varint(len(data)), data)
+        return b"".join(parts)
+
+    def _envelope(self, outputs: Sequence[Told]) -> bytes:
+        tensors = {
+            name: agent_pb2.Tensor(dtype=dtype, shape=shape)
+            for name, (dtype, shape, _) in zip(self.names, outputs, strict=True)
+        }
+        response = outputs_of(pb.ModelInferRequest(model_name=self.model), self.version, self.names, tensors)
+        del response.raw_output_contents[:]
+        return response.SerializeToString()
+
+
+class Envelopes:
+    """Those that are remembered."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Known] = {}
+
+    def get(self, envelope: bytes) -> Known | None:
+        return self._known.get(envelope)
+
+    def keep(
+        self,
+        envelope: bytes,
+        request: pb.ModelInferRequest,
+        version: str,
+        names: tuple[str, ...],
+        timeout_s: float | None,
+        inputs: Sequence[str],
+    ) -> Known:
+        """Remember the envelope of a request that is right in every way. `inputs`: the model's, in its order."""
+        slots = []
+        for item in request.inputs:
+            dtype, shape = DTYPES[dtype_of(item.datatype)], tuple(item.shape)
+            slots.append(Slot(item.name, dtype, shape, math.prod(shape) * dtype.itemsize))
+        by_name = {slot.name: index for index, slot in enumerate(slots)}
+        order = tuple(by_name[name] for name in inputs)
+        known = Known(request.model_name, version, timeout_s, tuple(slots), order, names)
+        if len(envelope) <= _KEPT_BYTES:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[envelope] = known
+        return known
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
+def limit_s(*limits: float | None) -> float | None:
+    """The shortest of them; None: there is none."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def cut(data: memoryview) -> tuple[bytes, memoryview, list[memoryview]] | None:
+    """A request's envelope, id and tensors; None where it is no message, or has no raw tensors."""
+    envelope: list[memoryview] = []
+    tensors: list[memoryview] = []
+    own_id = _NONE
+    at, size = 0, len(data)
+    while at < size:
+        began, tag = at, data[at]
+        at += 1
+        if tag & 0x87 != 2:  # one byte of tag, and a length: all fields of this message are so
+            return None
+        length = shift = 0
+        while True:
+            if at >= size or shift > 28:
+                return None
+            octet = data[at]
+            at += 1
+            length |= (octet & 0x7F) << shift
+            shift += 7
+            if octet < 0x80:
+                break
+        end = at + length
+        if end > size:
+            return None
+        if tag == _RAW_INPUT:
+            tensors.append(data[at:end])
+        elif tag == _ID:
+            own_id = data[at:end]
+        else:
+            envelope.append(data[began:end])
+        at = end
+    return (b"".join(envelope), own_id, tensors) if tensors else None
+
+
+def _varint(number: int) -> bytes:
+    octets = bytearray()
+    while number > 0x7F:
+        octets.append(number & 0x7F | 0x80)
+        number >>= 7
+    octets.append(number)
+    return bytes(octets)
