@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.actions import Kind
 from jellybean_solver.pipeline.memory import DeviceMemory, memory
 from jellybean_solver.pipeline.schedule import Schedule
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
@@ -74,6 +77,16 @@ def test_chimera(devices: int, units: int) -> None:
         assert all(devices / 2 + 1 <= peak <= devices for peak in activations(schedule))
 
 
+@pytest.mark.parametrize("devices", [2, 4, 8, 16])
+@pytest.mark.parametrize("microbatches", [1, 3, 5, 9, 20, 33])
+def test_chimera_of_units_that_are_not_whole(devices: int, microbatches: int) -> None:
+    for ratio in (1.0, 2.0):
+        schedule = make_schedule("chimera", devices, microbatches, backward_ratio=ratio)
+        assert faults(schedule, most_activations=devices) == ()
+        assert versions(schedule) == [(1, 0)] * devices
+        assert microbatches < devices or min(activations(schedule)) >= devices / 2 + 1
+
+
 @pytest.mark.parametrize(("devices", "microbatches", "idle"), [(4, 8, 0.172), (8, 32, 0.232)])
 def test_chimera_of_several_units(devices: int, microbatches: int, idle: float) -> None:
     assert bubble(make_schedule("chimera", devices, microbatches), 1, 2) == pytest.approx(idle, abs=5e-4)
@@ -107,24 +120,43 @@ def test_wpipe_holds_two_versions_of_its_first_group_only(devices: int) -> None:
         assert (far.weight_versions, far.update_delay) == (1, 0)
 
 
-@pytest.mark.parametrize(("devices", "microbatches"), [(2, 4), (4, 8), (4, 4), (3, 7), (8, 32)])
-@pytest.mark.parametrize("times", [(1.0, 1.0, 1.0), (1.0, 1.2, 0.8), (2.0, 3.0, 1.0)])
+SPLIT_TIMES = [(1.0, 1.0, 1.0), (1.0, 1.2, 0.8), (2.0, 3.0, 1.0), (1.0, 0.5, 1.5)]
+SPLIT_GRID = [(devices, microbatches) for devices in (1, 2, 3, 5, 8, 16) for microbatches in (1, 4, 7, 16, 33)]
+
+
+def kept(schedule: Schedule) -> int:
+    """Chunks between their forward and their weight gradient, at the worst device."""
+    steps = {Kind.FORWARD: 1, Kind.WEIGHT_GRADIENT: -1}
+    return max(max(accumulate(steps.get(action.kind, 0) for action in own)) for own in schedule.actions)
+
+
+@pytest.mark.parametrize(("devices", "microbatches"), SPLIT_GRID)
+@pytest.mark.parametrize("times", SPLIT_TIMES)
 def test_zb_h1(devices: int, microbatches: int, times: tuple[float, float, float]) -> None:
+    """The last device begins D - 1 forwards late, however long weight gradients are."""
     forward_s, input_s, weight_s = times
     schedule = make_schedule("zb-h1", devices, microbatches)
     timeline = simulate(schedule, Costs(forward_s, input_s=input_s, weight_s=weight_s))
-    work = microbatches * (forward_s + input_s + weight_s)
-    assert timeline.makespan_s - work == pytest.approx((devices - 1) * (forward_s + input_s - weight_s))
-    assert all(device.peak_activations + device.peak_deferred <= devices + 1 for device in memory(schedule))
+    idle = timeline.makespan_s - microbatches * sum(times)
+    least = (devices - 1) * max(forward_s, forward_s + input_s - weight_s)
+    assert idle == pytest.approx(least) if microbatches >= devices else idle > least
+    assert kept(schedule) == min(devices, microbatches)
 
 
-@pytest.mark.parametrize(("devices", "microbatches"), [(1, 3), (2, 4), (4, 8), (4, 4), (3, 7), (8, 32)])
-def test_zb_v_beats_zb_h1_with_the_memory_of_1f1b(devices: int, microbatches: int) -> None:
+@pytest.mark.parametrize(("devices", "microbatches"), SPLIT_GRID)
+@pytest.mark.parametrize("times", SPLIT_TIMES)
+def test_zb_v(devices: int, microbatches: int, times: tuple[float, float, float]) -> None:
+    forward_s, input_s, weight_s = times
     schedule = make_schedule("zb-v", devices, microbatches)
-    idle = simulate(schedule, Costs(0.5, input_s=0.5, weight_s=0.5)).makespan_s - 3 * microbatches
-    plain = simulate(make_schedule("zb-h1", devices, microbatches), Costs(1, input_s=1, weight_s=1))
-    assert idle <= (plain.makespan_s - 3 * microbatches) or devices == 1
-    assert max(activations(schedule)) <= 2 * devices
+    timeline = simulate(schedule, Costs(forward_s / 2, input_s=input_s / 2, weight_s=weight_s / 2))
+    plain = simulate(make_schedule("zb-h1", devices, microbatches), Costs(forward_s, input_s=input_s, weight_s=weight_s))
+    assert kept(schedule) == 2 * min(devices, microbatches)
+    if forward_s == input_s == weight_s:
+        assert timeline.makespan_s <= plain.makespan_s + 1e-9
+        if microbatches >= 2 * devices - 1:  # nobody waits between its first and its last pass
+            assert timeline.makespan_s == pytest.approx(3 * microbatches + (devices - 1) / 2)
+            for starts, ends in zip(timeline.starts_s, timeline.ends_s, strict=True):
+                assert ends[-1] - starts[0] == pytest.approx(3 * microbatches)
 
 
 def test_grouped_gpipe_fills_with_the_second_group() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from jellybean_solver.pipeline.actions import Action, Kind
-from jellybean_solver.pipeline.listing import Placed, Rules, listed
 from jellybean_solver.pipeline.schedule import Schedule, flushed, straight
 
 FORWARD, INPUT, WEIGHT = Kind.FORWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
@@ -31,39 +32,25 @@ def zb_h1(devices: int, microbatches: int) -> Schedule:
 
 
 def zb_v(devices: int, microbatches: int) -> Schedule:
-    """Two stages per device in a V: device s holds s and 2 D - 1 - s (section 6).
+    """Two stages per device in a V: device s holds s and 2 D - 1 - s (section 6, figure 6).
 
-    The order is that of a greedy run in which all three passes take one slot, with the memory of 1F1B (2 D chunks):
-    input gradients first, then forwards, of the later stage first; weight gradients when there is nothing else.
+    The order is for three passes of equal time: from 2 D - 1 micro-batches on, no device then waits between its first
+    and its last pass, with the memory of 1F1B (2 D chunks). With fewer, those that are not there are left out.
     """
-    most = 2 * devices
-    device_of = (*range(devices), *reversed(range(devices)))
-    preferred = {INPUT: 0, FORWARD: 1, WEIGHT: 2}
-    queues = [
-        [
-            [Action(kind, stage, m) for m in range(microbatches)]
-            for stage in (most - 1 - device, device)
-            for kind in (INPUT, FORWARD, WEIGHT)
-        ]
-        for device in range(devices)
-    ]
-
-    def order(most_entered: int) -> list[list[Placed]]:
-        """`most_entered`: chunks that a device keeps, at most, when it lets a new micro-batch in."""
-
-        def room(action: Action, kept: int) -> bool:
-            return kept < (most if action.stage >= devices else most_entered)
-
-        rules = Rules(
-            dict.fromkeys((FORWARD, INPUT, WEIGHT), 1),
-            keeps=WEIGHT,
-            rank=lambda action: (preferred[action.kind], -action.stage),
-            room=room,
-        )
-        return listed(queues, most - 1, rules)
-
-    # One place at least stays free for the later stage, so that what came in can come back; how many more pay differs.
-    orders = [order(entered) for entered in range(devices, most)]
-    best = min(orders, key=lambda own: max(placed[-1].slot for placed in own))
-    computes = [[placed.action for placed in own] for own in best]
-    return flushed("zb-v", microbatches, (device_of,), computes)
+    whole = max(microbatches, 2 * devices - 1)
+    computes = []
+    for device in range(devices):
+        near, far, left = device, 2 * devices - 1 - device, devices - device
+        back = [(INPUT, near), (WEIGHT, near), (FORWARD, far), (INPUT, far), (WEIGHT, far)]
+        order = [(FORWARD, near)] * (2 * left - 1) + [(FORWARD, far), (FORWARD, near)] * device
+        order += back[2:] * left
+        order += [(FORWARD, near), *back] * (whole - devices - left + 1) + back * (left - 1)
+        order += [(INPUT, near), (INPUT, far)] * device + [(INPUT, near), (WEIGHT, near)] * left
+        order += [(WEIGHT, far)] * device + [(WEIGHT, near)] * device
+        done: Counter[tuple[Kind, int]] = Counter()
+        actions = []
+        for kind, stage in order:
+            actions.append(Action(kind, stage, done[kind, stage]))
+            done[kind, stage] += 1
+        computes.append([action for action in actions if action.microbatch < microbatches])
+    return flushed("zb-v", microbatches, ((*range(devices), *reversed(range(devices))),), computes)
