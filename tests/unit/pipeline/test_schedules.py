@@ -149,7 +149,9 @@ def test_zb_v(devices: int, microbatches: int, times: tuple[float, float, float]
     forward_s, input_s, weight_s = times
     schedule = make_schedule("zb-v", devices, microbatches)
     timeline = simulate(schedule, Costs(forward_s / 2, input_s=input_s / 2, weight_s=weight_s / 2))
-    plain = simulate(make_schedule("zb-h1", devices, microbatches), Costs(forward_s, input_s=input_s, weight_s=weight_s))
+    plain = simulate(
+        make_schedule("zb-h1", devices, microbatches), Costs(forward_s, input_s=input_s, weight_s=weight_s)
+    )
     assert kept(schedule) == 2 * min(devices, microbatches)
     if forward_s == input_s == weight_s:
         assert timeline.makespan_s <= plain.makespan_s + 1e-9
