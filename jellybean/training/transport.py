@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from jellybean.training.errors import LostError, TrainingError
+from jellybean.training.errors import LostError
 from jellybean.training.messages import MESSAGE, MOST_WITHIN, Key, Message, Tensors, decode, encode, goodbye, layout_of
 
 _HEADER_TAG, _TENSOR_TAG = 1, 2
@@ -102,7 +102,7 @@ class Transport:
             self._waited(under_way.popleft())
 
     def take(self, key: Key) -> Tensors:
-        """What was sent under a key; waits for it. TrainingError when a rank is gone or silent for too long."""
+        """What was sent under a key; waits for it. LostError when a rank is gone or silent for too long."""
         with self._changed:
             self._changed.wait_for(lambda: key in self._arrived or self._failure is not None, self._patience_s)
             if key not in self._arrived:
@@ -142,7 +142,7 @@ class Transport:
         try:
             return peers.send(tensor, peer, tag), tensor
         except RuntimeError as error:
-            raise TrainingError(f"another rank went away: {error}") from error
+            raise LostError(f"another rank went away: {error}") from error
 
     def _waited(self, transfer: Transfer) -> None:
         try:
