@@ -15,8 +15,9 @@ from pathlib import Path
 from jellybean_agent import logs
 from jellybean_agent.channels import RENEW_S
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, in_words
-from jellybean_agent.hosts import RUN_LIMIT_S, Nursery
+from jellybean_agent.hosts import RUN_LIMIT_S
 from jellybean_agent.join import another_plan, join, keep_renewed
+from jellybean_agent.nursery import Nursery
 from jellybean_agent.server import DRAIN_S, Options, serve
 
 _EXAMPLE = """example:

@@ -67,6 +67,18 @@ class RunResult:
     late_s: float = 0.0
 
 
+@dataclass(slots=True)
+class Hold:
+    """An answer that counts at a time only, that of an emulated device: before it, nobody looks for it.
+
+    `at`: a timer. `is_late`: set when it was not there by then.
+    """
+
+    at: CallAt
+    due_s: float
+    is_late: bool = False
+
+
 class Session(Protocol):
     """A model that is loaded. `run`: all outputs for the inputs by name; PermanentError when it fails."""
 
@@ -182,27 +194,23 @@ class Executor:
             began, self.since_s = self.since_s, None
         feeds = [self._feed(inputs) for inputs in requests]
 
-        def told(found: Sequence[Sequence[Array]] | AgentError) -> None:
-            if isinstance(found, AgentError) or self._device is None:
-                over(found, 0.0)
-                return
-            due_s = began + len(found) * self._device.run_s(size)
-            late_s = max(0.0, time.perf_counter() - due_s)
-            self.due_s = due_s + late_s
-            if late_s:
-                over(found, late_s)
-            else:
-                at(due_s, lambda: over(found, 0.0))
+        hold: Hold | None = None
+        if self._device is not None:
+            hold = Hold(at, began + len(requests) * self._device.run_s(size))
 
-        def over(found: Sequence[Sequence[Array]] | AgentError, late_s: float) -> None:
+        def told(found: Sequence[Sequence[Array]] | AgentError) -> None:
             if isinstance(found, AgentError):
                 done(found)
                 return
-            each_s, late_s = (time.perf_counter() - began) / len(found), late_s / len(found)
+            now_s, late_s = time.perf_counter(), 0.0
+            if hold is not None:
+                late_s = max(0.0, now_s - hold.due_s) / len(found) if hold.is_late else 0.0
+                self.due_s = now_s if hold.is_late else hold.due_s
+            each_s = (now_s - began) / len(found)
             done([RunResult(dict(zip(self._output_names, outputs, strict=True)), each_s, late_s) for outputs in found])
 
         session: Any = self._session
-        session.begin(feeds, told, patience_s)
+        session.begin(feeds, told, patience_s, hold)
 
     def _feed(self, inputs: Sequence[Input]) -> dict[str, Array]:
         if len(inputs) != len(self.inputs):

@@ -1,43 +1,27 @@
-"""Processes that models run in, so that one that crashes, hangs or grows takes nothing else with it.
+"""Models in a process of their own, so that one that crashes, hangs or grows takes nothing else with it.
 
-A nursery is forked before gRPC starts, when that is still safe, and forks every host from then on: that takes
-milliseconds, as everything is imported. A host is told what to load and run over a socket; tensors lie in memory that
-both map. What comes back is checked like what comes from a network. A host ends when the agent does, however that ends.
+What comes back from a host (`nursery.py`) is checked like what comes from a network.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
-import gc
-import json
-import os
-import resource
 import signal
-import socket
-import struct
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any
 
-from jellybean_agent.errors import AgentError, CrashError, ModelError, PermanentError, TransientError
-from jellybean_agent.executor import LocalSession, Port
-from jellybean_agent.host_wire import Heard, Memory, Talk
+from jellybean_agent.errors import AgentError, CrashError, ModelError, PermanentError
+from jellybean_agent.executor import Hold, Port
+from jellybean_agent.host_wire import Heard, Talk
+from jellybean_agent.nursery import Nursery, Process
 from jellybean_agent.tensors import Array
 
-NURSERY_DIED = "the process that starts models' processes has died: this agent ends, to be started again"
 LOAD_LIMIT_S = 300.0
 RUN_LIMIT_S = 60.0  # a request has no longer than that
-_PID = struct.Struct("<ii")
-_NEW, _END = b"n", b"e"
 _FAULTS: Mapping[str, type[AgentError]] = {"model": ModelError, "run": PermanentError}
-
-
-_NOTHING: Mapping[str, Any] = {}
 _BROKEN = (OSError, ValueError, KeyError, TypeError, MemoryError)
 Feed = Mapping[str, Array]  # a model's inputs by name
 
@@ -46,57 +30,11 @@ class HostDiedError(Exception):
     """A host has ended, or was ended; says why."""
 
 
-class Nursery:
-    """Starts and ends hosts. Make one before anything of gRPC is used; close it, or let this process end."""
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A model that a host has loaded."""
 
-    def __init__(self, memory_bytes: int | None = None) -> None:
-        self._control, other = socket.socketpair()
-        pid = os.fork()
-        if pid == 0:
-            self._control.close()
-            _leave(partial(_nurse, other, memory_bytes or default_memory_bytes()))
-        other.close()
-        self._pid = pid
-
-    @property
-    def pid(self) -> int:
-        """Of its process, which no host is started without: whoever serves watches it."""
-        return self._pid
-
-    def new(self) -> _Process:
-        """A new host. TransientError when the nursery has died."""
-        mine, other = socket.socketpair()
-        memory = Memory(os.memfd_create("jellybean-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-        fcntl.fcntl(memory.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # a host must not pull it from under the agent
-        try:
-            socket.send_fds(self._control, [_NEW], [other.fileno(), memory.file])
-            pid, _ = _PID.unpack(_receive(self._control, _PID.size))
-        except OSError as error:
-            _Process(Talk(mine, memory), 0).close()
-            raise TransientError(NURSERY_DIED) from error
-        finally:
-            other.close()
-        return _Process(Talk(mine, memory), pid)
-
-    def end(self, pid: int) -> int:
-        """End a host; what it ended with, as `os.waitstatus_to_exitcode` says it: -9 when this ended it."""
-        try:
-            self._control.sendall(_END + _PID.pack(pid, 0))
-            _, code = _PID.unpack(_receive(self._control, _PID.size))
-        except OSError:
-            return -int(signal.SIGKILL)
-        return int(code)
-
-    def close(self) -> None:
-        self._control.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    path: str
 
 
 class Host:
@@ -106,7 +44,7 @@ class Host:
         self, nursery: Nursery, *, load_limit_s: float = LOAD_LIMIT_S, run_limit_s: float = RUN_LIMIT_S
     ) -> None:
         self._nursery, self._limits_s = nursery, {"load": load_limit_s, "run": run_limit_s}
-        self._process: _Process | None = None
+        self._process: Process | None = None
         self.generation = 0  # hosts so far: what was loaded into an earlier one is gone
 
     def open(self, path: Path, sha256: str, *, accelerated: bool) -> HostedSession:
@@ -123,7 +61,7 @@ class Host:
             self._start()
         return self.generation
 
-    def _start(self) -> _Process:
+    def _start(self) -> Process:
         self._process = self._nursery.new()
         self.generation += 1
         return self._process
@@ -156,19 +94,22 @@ class Host:
         feeds: Sequence[Feed],
         done: Callable[[Heard | HostDiedError], None],
         patience_s: float = 0.0,
+        hold: Hold | None = None,
     ) -> None:
         """The same without waiting: the event loop calls `done`. Nothing else is asked until then.
 
         `patience_s`: for so long the answer is looked for at once, then `done` is called before this returns.
+        `hold`: it is looked for then, and not before.
         """
         process = self._process or self._start()
         loop, connection, limit_s = asyncio.get_running_loop(), process.talk.connection, self._limits_s["run"]
-        if process.loop is not loop:
-            process.loop = loop
-            loop.add_reader(connection, self._answered, process)
+        if hold is None:
+            self._watch(process, loop)
+        else:
+            process.detach()
         connection.setblocking(False)
         process.done = done
-        process.until_s = loop.time() + limit_s
+        process.until_s = max(loop.time(), hold.due_s if hold is not None else 0.0) + limit_s
         if process.timer is None:
             process.timer = loop.call_at(process.until_s, self._look, process, loop)
         try:
@@ -176,16 +117,31 @@ class Host:
         except _BROKEN as error:
             loop.call_soon(self._failed, process, error)
             return
+        if hold is not None:
+            hold.at(hold.due_s, partial(self._due, process, loop, hold))
+            return
         until_s = loop.time() + patience_s
         while process.done is not None and loop.time() < until_s:
             self._answered(process)
+
+    def _watch(self, process: Process, loop: asyncio.AbstractEventLoop) -> None:
+        if process.loop is not loop:
+            process.loop = loop
+            loop.add_reader(process.talk.connection, self._answered, process)
+
+    def _due(self, process: Process, loop: asyncio.AbstractEventLoop, hold: Hold) -> None:
+        """The time at which an answer counts has come."""
+        self._answered(process)
+        if process.done is not None and process is self._process:
+            hold.is_late = True
+            self._watch(process, loop)
 
     def detach(self) -> None:
         """Leave the process' answers to whoever waits for them."""
         if self._process is not None:
             self._process.detach()
 
-    def _answered(self, process: _Process) -> None:
+    def _answered(self, process: Process) -> None:
         try:
             found = process.talk.heard()
         except BlockingIOError:
@@ -196,7 +152,7 @@ class Host:
         if found is not None:
             self._tell(process, found)
 
-    def _look(self, process: _Process, loop: asyncio.AbstractEventLoop) -> None:
+    def _look(self, process: Process, loop: asyncio.AbstractEventLoop) -> None:
         """End a run that takes too long. One timer goes through many runs: they are short beside it."""
         process.timer = None
         if process.done is not None and loop.time() < process.until_s:
@@ -204,11 +160,11 @@ class Host:
         elif process.done is not None:
             self._failed(process, TimeoutError())
 
-    def _failed(self, process: _Process, error: Exception) -> None:
+    def _failed(self, process: Process, error: Exception) -> None:
         if process is self._process:
             self._tell(process, self._died(error, self._limits_s["run"]))
 
-    def _tell(self, process: _Process, what: Heard | HostDiedError) -> None:
+    def _tell(self, process: Process, what: Heard | HostDiedError) -> None:
         done, process.done = process.done, None
         if done is not None:
             done(what)
@@ -275,6 +231,7 @@ class HostedSession:
         feeds: Sequence[Feed],
         done: Callable[[list[list[Array]] | AgentError], None],
         patience_s: float = 0.0,
+        hold: Hold | None = None,
     ) -> None:
         """Run once for each feed, without waiting; the outputs of each, or why there are none. It must be loaded."""
 
@@ -290,7 +247,7 @@ class HostedSession:
                 found = PermanentError(f"what its process gave cannot be read: {error!r}")
             done(found)
 
-        self._host.begin(self._hosted, feeds, told, patience_s)
+        self._host.begin(self._hosted, feeds, told, patience_s, hold)
 
     def _outputs(self, heard: Heard, runs: int) -> list[list[Array]]:
         """Each run's outputs, copied: they outlive the next one."""
@@ -312,14 +269,6 @@ def _say_run(talk: Talk, model: Hosted, feeds: Sequence[Feed]) -> None:
     talk.say((model.path, names, len(feeds)), header, [array for feed in feeds for array in feed.values()])
 
 
-def default_memory_bytes() -> int:
-    """Half of what this machine, or its cgroup, has."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return total // 2
-
-
 def _raise_fault(answer: Mapping[str, Any]) -> None:
     if "fault" in answer:
         raise _FAULTS.get(str(answer["fault"]), PermanentError)(str(answer.get("reason"))[:2000])
@@ -327,144 +276,3 @@ def _raise_fault(answer: Mapping[str, Any]) -> None:
 
 def _ports(items: Any) -> tuple[Port, ...]:
     return tuple(Port(str(item[0]), str(item[1]), tuple(int(size) for size in item[2])) for item in items)
-
-
-# -- in the nursery and in hosts --------------------------------------------------------------------------------------
-
-
-def _leave(work: Callable[[], None]) -> NoReturn:
-    """Do the child's work and end it, without what the parent would do at its end."""
-    code = 1
-    try:
-        work()
-        code = 0
-    except BaseException as error:  # noqa: BLE001  (the process' boundary)
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(code)
-
-
-def _nurse(control: socket.socket, memory_bytes: int) -> None:
-    """Fork a host whenever the agent asks for one; end them all when the agent has ended."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # meant for the agent, which says when it is over
-    hosts: set[int] = set()
-    while True:
-        what, given, _, _ = socket.recv_fds(control, 1, 2)
-        if what == _NEW:
-            pid = os.fork()
-            if pid == 0:
-                control.close()
-                _leave(partial(_host, Talk(socket.socket(fileno=given[0]), Memory(given[1])), memory_bytes))
-            for file in given:
-                os.close(file)
-            hosts.add(pid)
-            control.sendall(_PID.pack(pid, 0))
-            continue
-        asked = {_PID.unpack(_receive(control, _PID.size))[0]} if what == _END else set(hosts)
-        for pid in asked & hosts:
-            hosts.discard(pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            if what == _END:
-                control.sendall(_PID.pack(pid, code))
-        if what != _END:
-            return
-
-
-def _host(talk: Talk, memory_bytes: int) -> None:
-    """Load and run what is asked for, one after another, until the agent closes the socket."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _limit_memory(memory_bytes)
-    sessions: dict[str, LocalSession] = {}
-    while True:
-        try:
-            heard = talk.hear()
-        except OSError:
-            return
-        header, answer = heard.header, _NOTHING
-        outputs: Sequence[Array] = ()
-        try:
-            if header["do"] == "load":
-                session = LocalSession(Path(header["path"]), header["sha256"], accelerated=header["accelerated"])
-                sessions[header["path"]] = session
-                answer = {"inputs": _told(session.inputs), "outputs": _told(session.outputs)}
-                gc.freeze()  # nothing that is here now goes before the process does
-            else:
-                outputs = _outputs(sessions[header["path"]], header, heard.arrays)
-        except Exception as error:  # noqa: BLE001  (the host's boundary: the agent says it)
-            full = f"out of memory: {memory_bytes} bytes are the limit" if isinstance(error, MemoryError) else ""
-            fault = "model" if isinstance(error, ModelError) or header["do"] == "load" else "run"
-            answer, outputs = {"fault": fault, "reason": full or str(error) or repr(error)}, ()
-        try:
-            talk.say(None if answer is _NOTHING else json.dumps(answer), answer, outputs)
-        except ValueError as error:  # too many bytes, or of a kind that is not sent
-            talk.say(str(error), {"fault": "run", "reason": str(error)}, ())
-
-
-def _outputs(session: LocalSession, header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Array]:
-    """One run after another: their inputs lie behind each other, and so do their outputs."""
-    names = header["names"]
-    found: list[Array] = []
-    for run in range(header["runs"]):
-        found += session.run(dict(zip(names, arrays[run * len(names) : (run + 1) * len(names)], strict=True)))
-    return found
-
-
-def _limit_memory(memory_bytes: int) -> None:
-    """What the process may have besides what it was born with."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
-    limit = int(fields["VmData"].split()[0]) * 1024 + memory_bytes
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
-def _told(ports: Sequence[Port]) -> list[list[Any]]:
-    return [[port.name, port.dtype, list(port.shape)] for port in ports]
-
-
-# -- between them -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Hosted:
-    """A model that a host has loaded."""
-
-    path: str
-
-
-@dataclass(slots=True, eq=False)
-class _Process:
-    """A host as the agent holds it. `loop`, `done`, `timer`, `until_s`: of a run that is not waited for."""
-
-    talk: Talk
-    pid: int
-    loop: asyncio.AbstractEventLoop | None = None
-    done: Callable[[Heard | HostDiedError], None] | None = None
-    timer: asyncio.TimerHandle | None = None
-    until_s: float = 0.0
-
-    def detach(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        if self.loop is not None and not self.loop.is_closed():
-            self.loop.remove_reader(self.talk.connection)
-        self.loop = None
-
-    def close(self) -> None:
-        self.detach()
-        self.talk.connection.close()
-        os.close(self.talk.memory.file)
-
-
-def _receive(connection: socket.socket, size: int) -> bytearray:
-    """Exactly so many bytes. ConnectionError when the other end is gone."""
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        got = connection.recv_into(view)
-        if got == 0:
-            raise ConnectionError("the other end is gone")
-        view = view[got:]
-    return data

@@ -27,7 +27,7 @@ from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import ModelError, PlanViewError, TransientError, in_words
 from jellybean_agent.executor import Executor, LocalSession, OpenSession
 from jellybean_agent.health_port import serve_health
-from jellybean_agent.hosts import NURSERY_DIED, RUN_LIMIT_S, Host, Nursery
+from jellybean_agent.hosts import RUN_LIMIT_S, Host
 from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes, deliver_handler
 from jellybean_agent.inference.fast import FastInfer
@@ -36,6 +36,7 @@ from jellybean_agent.inference.service import INFER, SERVICE, InferenceService
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import AgentCollector, serve_metrics
+from jellybean_agent.nursery import NURSERY_DIED, Nursery
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
 from jellybean_agent.private_files import is_inside

@@ -12,6 +12,7 @@ import grpc
 
 from jellybean_agent.errors import StatusError, in_words, status_from_number
 from jellybean_agent.rpc.lane import CALL, FAILED, FRAME, GREETING, HEAD, REPLY, SOCKET_BYTES, STATUS, peer_uid
+from jellybean_agent.sockets import receive_exactly
 from jellybean_agent.tensors import MAX_MESSAGE_BYTES
 
 _CONNECT_S = 5.0
@@ -92,7 +93,7 @@ class LaneClient:
             if peer_uid(connection) != os.geteuid():
                 raise NoLaneError(f"{self._path} is served by another user")
             connection.sendall(GREETING)
-            if _receive(connection, len(GREETING)) != GREETING:
+            if receive_exactly(connection, len(GREETING)) != GREETING:
                 raise NoLaneError(f"{self._path} has no fast lane")
         except ConnectionError as error:
             connection.close()
@@ -114,10 +115,10 @@ class LaneClient:
                 _send(connection, frame, message)
             except ConnectionError as error:
                 raise _UnsentError(*error.args) from error
-            size, answered, kind = FRAME.unpack(_receive(connection, FRAME.size))
+            size, answered, kind = FRAME.unpack(receive_exactly(connection, FRAME.size))
             if answered != number or size > MAX_MESSAGE_BYTES + FRAME.size or kind not in (REPLY, FAILED):
                 raise ConnectionError(f"a frame {kind} of {size} bytes of call {answered} came")
-            found = _receive(connection, size - (FRAME.size - 4))
+            found = receive_exactly(connection, size - (FRAME.size - 4))
         except TimeoutError as error:
             reason = f"no answer within {left_s:.3g} s"
             raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, reason) from error
@@ -133,14 +134,3 @@ def _send(connection: socket.socket, head: bytes, message: bytes) -> None:
         connection.sendall(head[sent:] + message)
     elif sent < len(head) + len(message):
         connection.sendall(memoryview(message)[sent - len(head) :])
-
-
-def _receive(connection: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        got = connection.recv_into(view)
-        if got == 0:
-            raise ConnectionError("the server ended the connection")
-        view = view[got:]
-    return data

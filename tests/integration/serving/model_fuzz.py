@@ -23,7 +23,8 @@ from serving_models import difference, positives, scale, total
 
 from jellybean_agent.errors import CrashError, ModelError, PermanentError
 from jellybean_agent.executor import Executor
-from jellybean_agent.hosts import Host, Nursery
+from jellybean_agent.hosts import Host
+from jellybean_agent.nursery import Nursery
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LIMIT_S = 5.0

@@ -1,0 +1,71 @@
+"""Runs on an emulated device whose model is in a host, begun by an event loop: in a process that may fork.
+
+python held_runs.py MODEL SHA256: prints as JSON what became of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jellybean_agent.emulation import EmulatedDevice
+from jellybean_agent.errors import AgentError
+from jellybean_agent.executor import Executor, RunResult
+from jellybean_agent.hosts import Host
+from jellybean_agent.nursery import Nursery
+from jellybean_agent.timers import Timer
+
+
+async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    timer = Timer(loop)
+    ones = np.ones((1, 2), np.float32)
+
+    async def run(executor: Executor, runs: int, size: int = 1, *, kill: bool = False) -> Any:
+        answer: asyncio.Future[Sequence[RunResult] | AgentError] = loop.create_future()
+        inputs = [(np.repeat(ones, size, axis=0),)] * runs
+        executor.begin(inputs, answer.set_result, timer.call_at, size=size)
+        if kill and host._process is not None:
+            os.kill(host._process.pid, signal.SIGKILL)
+        return await answer
+
+    slow = Executor(model, sha256, ("x",), batch=4, device=EmulatedDevice({1: 0.1, 4: 0.2}), open_session=host.open)
+    began_s = time.monotonic()
+    (one,) = await run(slow, 1)
+    two = await run(slow, 2)
+    (four,) = await run(slow, 1, 4)
+    assert slow.due_s is not None
+    found = {
+        "took_s": time.monotonic() - began_s,
+        "busy_s": [one.busy_s, two[0].busy_s, two[1].busy_s, four.busy_s],
+        "late_s": [one.late_s, two[0].late_s, four.late_s],
+        "output": one.outputs["y"].tolist(),
+    }
+    slow.since_s = slow.due_s  # it waited for the run before it
+    due_s = slow.due_s + 0.1
+    await run(slow, 1)
+    found["goes_on_s"] = slow.due_s - due_s
+    quick = Executor(model, sha256, ("x",), device=EmulatedDevice({1: 1e-9}), open_session=host.open)
+    (late,) = await run(quick, 1)
+    found["late"] = 0 <= late.late_s <= late.busy_s
+    found["crash"] = str(await run(slow, 1, kill=True))
+    found["may_begin"] = slow.may_begin
+    timer.close()
+    timer.call_at(0.0, lambda: None)  # of a driver that has ended
+    return found
+
+
+if __name__ == "__main__":
+    with Nursery() as nursery:
+        host = Host(nursery)
+        print(json.dumps(asyncio.run(ran(host, Path(sys.argv[1]), sys.argv[2]))))
+        host.close()
