@@ -112,10 +112,10 @@ def explain_project(
     return Explained(problem, explanation, places.of(explanation), explain_s, given)
 
 
-def _settled(problem: Problem, cheapest: Solution, late: bool, time_limit_s: float | None) -> Settled:
+def _settled(problem: Problem, cheapest: Solution, late: bool, time_limit_s: float | None, thorough: bool) -> Settled:
     if not late:
         return Settled(cheapest if time_limit_s is not None else more_accurate(problem, {}, cheapest))
-    found = settle(problem, {}, cheapest, GAP, time_limit_s)
+    found = settle(problem, {}, cheapest, GAP, time_limit_s, thorough=thorough)
     kept = found.solution.plan is not None and not found.reasons
     return Settled(found.solution) if kept else Settled(None, found.fastest)
 

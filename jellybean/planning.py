@@ -160,9 +160,11 @@ def _all_whole(
     return Baseline(name, found.solution.status, plan.cost, plan.accuracy, plan.selection, "")
 
 
-def settle(problem: Problem, cuts: Cuts, cheapest: Solution, gap: float, time_limit_s: float | None) -> InTime:
+def settle(
+    problem: Problem, cuts: Cuts, cheapest: Solution, gap: float, time_limit_s: float | None, *, thorough: bool = True
+) -> InTime:
     """What becomes of the cheapest plan: one that keeps the p99 latency, or one as cheap and more accurate."""
-    found = in_time(problem, cuts, cheapest, gap, time_limit_s)
+    found = in_time(problem, cuts, cheapest, gap, time_limit_s, thorough=thorough)
     if found.solution is not cheapest or cheapest.plan is None or found.reasons or time_limit_s is not None:
         return found
     better = more_accurate(problem, cuts, cheapest)

@@ -7,6 +7,7 @@ request takes the longest way through the workflow. All choices of variants and 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ Places = Mapping[str, Worker]
 
 @dataclass(frozen=True)
 class Choice:
-    """USD per hour, and a request's seconds, at the least and at the most.
+    """USD per hour, and a request's seconds, at the least and at the most; of several workflows in their deadlines.
 
     At the least children run in the fastest of the sizes of runs; at the most in the slowest, and operators of one pool
     are on one worker, where a request's runs wait for each other: no search for headroom parts them at no load.
@@ -38,13 +39,9 @@ def cheapest(problem: Problem, within_s: float, *, surely: bool) -> float | None
     return min((cost for cost in found if budget is None or cost <= budget * (1 + 1e-6)), default=None)
 
 
-def choices(problem: Problem) -> Iterator[Choice]:
-    """All that are allowed, the budget aside."""
-    target = problem.slo.accuracy
-    for selection in brute_force.selections(problem):
-        accuracy = brute_force.accuracy(problem, selection)
-        if target is not None and (accuracy is None or accuracy < target - 1e-9):
-            continue
+def choices(problem: Problem, selections: Iterable[Mapping[str, str]] | None = None) -> Iterator[Choice]:
+    """All that are allowed, the budget aside. `selections`: those that are accurate enough, of several workflows."""
+    for selection in _accurate(problem) if selections is None else selections:
         chosen = {o.name: next(v for v in o.variants if v.name == selection[o.name]) for o in problem.operators}
         for places in _places(problem, chosen):
             traffic = _traffic_usd_per_h(problem, chosen, places)
@@ -56,6 +53,22 @@ def choices(problem: Problem) -> Iterator[Choice]:
                 packed = {name: (pool, 0) for name, (pool, _) in places.items()}
                 fast_s, slow_s = _takes_s(problem, chosen, places, min), _takes_s(problem, chosen, packed, max)
                 yield Choice(traffic + sum(workers.values()), fast_s, slow_s)
+
+
+def _accurate(problem: Problem) -> Iterator[Mapping[str, str]]:
+    target = problem.slo.accuracy
+    for selection in brute_force.selections(problem):
+        accuracy = brute_force.accuracy(problem, selection)
+        if target is None or (accuracy is not None and accuracy >= target - 1e-9):
+            yield selection
+
+
+def _deadline(problem: Problem, operator: str) -> float:
+    """Seconds of an operator's workflow; 1 where there is one only. Never, for one that is asked for nothing."""
+    if not problem.workflows:
+        return 1.0
+    asked = next(w.slo.latency_p99_s for w in problem.workflows if w.name == operator.partition("/")[0])
+    return math.inf if asked is None else asked
 
 
 def _places(problem: Problem, chosen: Mapping[str, Variant]) -> Iterator[Places]:
@@ -97,9 +110,10 @@ def _ways(problem: Problem, places: Places) -> Iterator[tuple[Edge, str, str]]:
 
 
 def _visits(problem: Problem, chosen: Mapping[str, Variant]) -> dict[str, float]:
-    """Per request of the first source; all are of one rate."""
+    """Per request of the first source of the workflow; all of one workflow are of one rate."""
     found = brute_rates.rates(problem, _names(chosen))
-    return {name: rate / found[problem.sources[0].name] for name, rate in found.items()}
+    first = {source.name.rpartition("/")[0]: found[source.name] for source in reversed(problem.sources)}
+    return {name: rate / first[name.rpartition("/")[0]] for name, rate in found.items()}
 
 
 def _names(chosen: Mapping[str, Variant]) -> dict[str, str]:
@@ -149,10 +163,12 @@ def _takes_s(
                 crossing = link.latency_s + (sent / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)
             begins[name] = max(begins[name], ready[edge.upstream] + crossing)
         direct = {edge.upstream for edge in operator.inputs if edge.upstream in above}
-        beside = [o for o in above if o not in direct.union(*(above[d] for d in direct))]
+        related = direct.union(*(above[d] for d in direct))
+        own_workflow = name.rpartition("/")[0]
+        beside = [o for o in above if o not in related and o.rpartition("/")[0] == own_workflow]
         times = chosen[name].service[places[name][0].name]
         own[name] = max(times[1].mean_s, children * each(time.mean_s / size for size, time in times.items()))
         waits = sum(own[other] for other in beside if places[other] == places[name])
         ready[name] = begins[name] + waits + own[name]
         above[name] = direct.union(*(above[d] for d in direct))
-    return max(ready.values())
+    return max(ready[name] / _deadline(problem, name) for name in above)

@@ -6,8 +6,9 @@ about them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 from jellybean.documents.explain import Checked
 from jellybean.documents.flow import RATES_DIFFER, Flow, flow_of, rate_in_all
@@ -77,6 +78,15 @@ def _edges(workflow: Workflow, document: WorkflowDocument, sources: Names, opera
                 message = f"{edge.upstream} is a source: it has no model outputs"
                 workflow.tree.add(_edge_path(workflow, name, index, "output"), message, "leave output out")
             _ratios(workflow, document, edge, ("operators", name, "inputs", index, "ratio"))
+    for name, raw in _as_written(workflow, "operators"):
+        inputs = raw.get("inputs")
+        for index, item in enumerate(inputs if isinstance(inputs, list) else ()):
+            upstream = item.get("from") if isinstance(item, dict) else item
+            if isinstance(upstream, str) and upstream not in sources and upstream not in operators:
+                meant = nearest(upstream, [*sources, *(other for other in operators if other != name)])
+                hint = f"did you mean {meant!r}?" if meant else _known(sources)
+                path = _edge_path(workflow, name, index, "from")
+                workflow.tree.add(path, f"there is no source or operator {upstream!r}", hint)
     return read
 
 
@@ -149,9 +159,11 @@ def check_infrastructure(infrastructure: Infrastructure) -> None:
     if document is None or infrastructure.unknown("tiers"):
         return
     tiers = document.tiers
-    for name, pool in document.workers.items():
-        if pool.tier not in tiers:
-            _no_tier(infrastructure, ("workers", name, "tier"), pool.tier, tiers)
+    named = {name: pool.tier for name, pool in document.workers.items()}
+    named |= {name: raw["tier"] for name, raw in _as_written(infrastructure, "workers") if _is_name(raw, "tier")}
+    for name, tier in named.items():
+        if tier not in tiers:
+            _no_tier(infrastructure, ("workers", name, "tier"), tier, tiers)
     _links(infrastructure, document)
     _sites(infrastructure, document)
     if document.workers and not any(pool.count for pool in document.workers.values()):
@@ -207,6 +219,31 @@ def _even(below: int, above: int, low: str, high: str) -> str:
     )
 
 
+def _as_written(checked: Checked[Any], section: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Entries that were dropped for an error somewhere in them: what else they say can still be looked at."""
+    entries = checked.tree.data.get(section) if isinstance(checked.tree.data, dict) else None
+    for path in sorted(checked.broken, key=str):
+        if isinstance(entries, dict) and path[0] == section and len(path) == 2:
+            raw = entries.get(path[1])
+            if isinstance(raw, dict):
+                yield str(path[1]), raw
+
+
+def _tiers_as_written(workflow: Workflow) -> Iterator[tuple[DocPath, str]]:
+    for section, key in (("sources", "tier"), ("operators", "tiers")):
+        for name, raw in _as_written(workflow, section):
+            tiers = raw.get(key)
+            if isinstance(tiers, str):
+                yield (section, name, key), tiers
+            for index, tier in enumerate(tiers if isinstance(tiers, list) else ()):
+                if isinstance(tier, str):
+                    yield (section, name, key, index), tier
+
+
+def _is_name(raw: Mapping[str, Any], key: str) -> bool:
+    return isinstance(raw.get(key), str)
+
+
 def _no_tier(checked: Checked[InfrastructureDocument], path: DocPath, tier: str, tiers: tuple[str, ...]) -> None:
     checked.tree.add(path, f"there is no tier {tier!r}", close(tier, tiers) or f"tiers: {', '.join(tiers)}")
 
@@ -230,6 +267,7 @@ def check_tiers(workflow: Workflow, infrastructure: Infrastructure) -> None:
         for index, edge in enumerate(operator.inputs):
             path: DocPath = ("operators", name, "inputs", index, "stays_in")
             named += [((*path, i), tier) for i, tier in enumerate(edge.stays_in or ())]
+    named += _tiers_as_written(workflow)
     for path, tier in named:
         if tier not in tiers:
             hint = close(tier, tiers) or f"tiers of the infrastructure: {', '.join(tiers)}"

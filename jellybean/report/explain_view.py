@@ -44,7 +44,10 @@ def explained_text(explained: Explained) -> RenderableType:
 def _footer(explained: Explained) -> str:
     found = explained.explanation
     solved = f"{_count(found.solves)} solved in {explained.explain_s:.1f} s"
-    text = f"{solved}; every figure is the optimum of one, or the range that it lies in"
+    text = f"{solved}; every figure is the optimum of one"
+    changes = [*found.values, *found.choices, *(c for limit in found.limits for c in (limit.without, limit.more) if c)]
+    if not all(map(_proven, changes)):
+        text += ", but those with ~: they compare the cheapest plans found, what is proven is a range (--json)"
     if found.unanswered:
         text += f"; {_count(found.unanswered)} more had no time (--time-limit)"
     if explained.cuts:
@@ -213,15 +216,18 @@ def _changes(changes: Sequence[Change]) -> Table:
 
 
 def _delta(change: Change | None) -> str:
-    """+0.48, or its range when it is not proven."""
+    """+0.48, or ~+0.48, between the plans found, where it is not proven."""
     if change is None or change.delta_usd_per_h is None:
         return ""
-    low, high = change.low_usd_per_h, change.high_usd_per_h
-    if low is not None and high is not None and high - low > EQUAL:
-        return f"{low:+.2f} to {high:+.2f}"
+    about = "" if _proven(change) else "~"
     if change.delta_usd_per_h == 0:
-        return "0"
-    return ("+" if change.delta_usd_per_h > 0 else "-") + units.usd(abs(change.delta_usd_per_h))
+        return f"{about}0"
+    return f"{about}{'+' if change.delta_usd_per_h > 0 else '-'}{units.usd(abs(change.delta_usd_per_h))}"
+
+
+def _proven(change: Change) -> bool:
+    low, high = change.low_usd_per_h, change.high_usd_per_h
+    return low is None or high is None or high - low <= EQUAL
 
 
 def _both(change: Change | None) -> str:

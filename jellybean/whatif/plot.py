@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,17 @@ def _stairs(
     axes.stairs([value(i) for i in intervals], borders, color=color, linewidth=1.6, label=label, baseline=None)
 
 
+def _united(spans_s: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    found: list[tuple[float, float]] = []
+    for start_s, end_s in sorted(spans_s):
+        if found and start_s <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end_s)
+        else:
+            found.append((start_s, end_s))
+    return found
+
+
 def _mark_breaks(check: Check, axes: Any, unit_s: float) -> None:
-    """The first interval in which each target breaks."""
-    for start_s, end_s in dict.fromkeys((item.start_s, item.end_s) for item in check.replay.breaks):
+    """All of the time in which a target breaks, once however many do."""
+    for start_s, end_s in _united(span for item in check.replay.breaks for span in item.spans_s):
         axes.axvspan(start_s / unit_s, end_s / unit_s, color=BAD, alpha=0.1, linewidth=0)

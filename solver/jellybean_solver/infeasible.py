@@ -22,6 +22,7 @@ from jellybean_solver.together import alone
 SHAVE = 1e-6  # the rate scale is reported this share below its supremum, so that it is feasible as printed
 CROWDED = 1e-3  # rates this far above what fits are scaled down first: the program loses small fractions
 FULL = 0.999  # a pool busier than this share of its workers is called full
+MOST_NAMED = 4  # full pools, where all are full
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +148,33 @@ def _why_stuck(network: Network, operator: Operator) -> str:
     names = ", ".join(variant.name for variant in operator.variants)
     known = [(v, pool) for v in operator.variants for pool in network.pools if pool.name in v.service]
     if not known:
+        if away := _without_workers(network, operator):
+            return f"the pools with a profile of its variants ({names}) have no workers: {away}"
         return f"no worker pool has a profile of its variants ({names})"
     allowed = [(v, pool) for v, pool in known if operator.tiers is None or pool.tier in operator.tiers]
     if not allowed:
-        return f"it may run in {', '.join(operator.tiers or ())} only, where no worker pool has a profile of {names}"
+        away = _without_workers(network, operator)
+        none = (
+            f"the pools with a profile of {names} have no workers: {away}"
+            if away
+            else (f"no worker pool has a profile of {names}")
+        )
+        return f"it may run in {', '.join(operator.tiers or ())} only, where {none}"
     least, pool = min(allowed, key=lambda one: one[0].memory_bytes.get(one[1].name, 0.0) - (one[1].memory_bytes or 0.0))
     return (
         f"memory: even {least.name} needs {least.memory_bytes.get(pool.name, 0.0) / 2**20:.1f} MiB, "
         f"a worker of {pool.name} has {(pool.memory_bytes or 0.0) / 2**20:.1f} MiB"
+    )
+
+
+def _without_workers(network: Network, operator: Operator) -> str:
+    """Pools where it might run if they had any."""
+    return ", ".join(
+        f"{pool.name} (count 0)"
+        for pool in network.problem.pools
+        if pool.count == 0
+        and (operator.tiers is None or pool.tier in operator.tiers)
+        and any(pool.name in variant.service for variant in operator.variants)
     )
 
 
@@ -293,7 +313,7 @@ class _Explainer:
     def _full(self, found: RateScale, selection: Selection) -> Iterator[str]:
         """What is used up at the largest share that fits."""
         full = [pool for pool in self.fleet.network.pools if found.busy[pool.name] > FULL * pool.count]
-        if len(full) == len(self.fleet.network.pools):
+        if len(full) == len(self.fleet.network.pools) > MOST_NAMED:
             workers = sum(pool.count * self.problem.sites.get(pool.tier, 1) for pool in full)
             yield f"full pools: all {len(full)}, with {workers} workers"
             return
@@ -303,8 +323,12 @@ class _Explainer:
         names = {pool.name for pool in full}
         demand = self.fleet.network.demand(selection)
         short = [name for name, workers in demand.workers.items() if set(workers) <= names]
-        if short:
-            yield f"run short: {', '.join(short)} (can run in no other pool)"
+        held = [name for name in short if self.problem.operator_by_name[name].tiers is not None]
+        if others := [name for name in short if name not in held]:
+            yield f"run short: {', '.join(others)} (can run in no other pool)"
+        for name in held:
+            tiers = ", ".join(self.problem.operator_by_name[name].tiers or ())
+            yield f"run short: {name} (may run in {tiers} only: {', '.join(sorted(demand.workers[name]))})"
         for (up, down), share in found.carried.items():
             if share > FULL:
                 sites = self.problem.sites.get(up, 1)

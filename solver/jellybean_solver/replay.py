@@ -81,7 +81,7 @@ class Break:
     """A target that would break, first in [start_s, end_s). `value` is the interval's figure, `limit` the target.
 
     `target`: `rate` (share answered in time), `latency_p99` (seconds) or `budget` (USD per hour). `intervals` counts
-    those in which it breaks.
+    those in which it breaks; `spans_s` are when, those that follow each other as one.
     """
 
     target: str
@@ -91,6 +91,7 @@ class Break:
     limit: float
     intervals: int
     text: str
+    spans_s: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +286,16 @@ def _first(
     if not breaking or limit is None:
         return None
     first = breaking[0]
-    return Break(target, first.start_s, first.end_s, value(first), limit, len(breaking), _TEXT[target](first, limit))
+    text = _TEXT[target](first, limit)
+    return Break(target, first.start_s, first.end_s, value(first), limit, len(breaking), text, _spans_s(breaking))
+
+
+def _spans_s(intervals: Sequence[ReplayInterval]) -> tuple[tuple[float, float], ...]:
+    found: list[tuple[float, float]] = []
+    for interval in intervals:
+        begins_s = found.pop()[0] if found and found[-1][1] == interval.start_s else interval.start_s
+        found.append((begins_s, interval.end_s))
+    return tuple(found)
 
 
 _TEXT: Mapping[str, Callable[[ReplayInterval, float], str]] = {

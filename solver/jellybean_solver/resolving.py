@@ -31,7 +31,7 @@ class Settled:
     nearest: Plan | None = None
 
 
-Settle = Callable[[Problem, Solution, bool, float | None], Settled]  # whether late; seconds allowed, if limited
+Settle = Callable[[Problem, Solution, bool, float | None, bool], Settled]  # late; seconds, if limited; thorough
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Resolver:
         allowed_s = self._allowed_s(thorough)
         if allowed_s == 0.0:
             return cheapest
-        settled = self.means.settle(problem, solution, late, allowed_s)
+        settled = self.means.settle(problem, solution, late, allowed_s, thorough)
         found = settled.solution
         if found is not None and found.plan is not None:
             return Answer(found.status, found.plan)

@@ -108,6 +108,7 @@ class _Search:
         if self._looked(first, Room()).latency.meets(self.deadline_s):
             return self._answer(bound)
         look_at_selections(self.problem, self._value, self._looked_at, self.clock)
+        seen: list[object] = []
         for number, share in enumerate(DEADLINES):
             proposal = self._proposal(share * self.deadline_s)
             if number == 0:
@@ -117,8 +118,11 @@ class _Search:
             if self._late() or self._value() - bound <= self.gap * self._value():
                 break
             smaller = restricted(self.problem, proposal)
-            for start in STARTS:
-                self._make_room(smaller, proposal, start)
+            choices = _choices(smaller, no_further(self.problem, proposal))
+            if choices not in seen:  # else it has been all through
+                seen.append(choices)
+                for start in STARTS:
+                    self._make_room(smaller, proposal, start)
         if self.best is None or self.best.cost - bound > self.gap * self.best.cost:
             look_without(self.problem, first, self._value, self._looked_without, self.clock)
         return self._answer(bound)
@@ -316,6 +320,12 @@ def restricted(problem: Problem, proposal: Proposal) -> Problem:
         variants = tuple(_no_slower(network, name, v, visits[name], slowest_s, tiers) for v in operator.variants)
         operators.append(replace(operator, variants=variants))
     return replace(problem, operators=tuple(operators))
+
+
+def _choices(smaller: Problem, crossings: Crossings) -> object:
+    """What a restricted problem leaves open."""
+    pools = [(o.name, v.name, pool) for o in smaller.operators for v in o.variants for pool in v.service]
+    return pools, dict(crossings)
 
 
 def _no_slower(

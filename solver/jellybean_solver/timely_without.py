@@ -9,7 +9,6 @@ counts here, as each of these plans is a whole one.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from jellybean_solver.problem import Problem, Sharing
 from jellybean_solver.selection import RELATIVE, Clock
 from jellybean_solver.stations import Stations
 
-NODES, FEWER = 60, 24  # plans looked at; where there is one that keeps the deadline already
+NODES, FEWER = 60, 8  # plans looked at; where there is one that keeps the deadline already
 LESS = 0.8  # of a pool's load, where requests wait
 WAITS = 0.1  # a share of the way: shorter waits are no reason
 
@@ -100,7 +99,7 @@ def _less(problem: Problem, without: Without) -> Problem:
 
 
 def _crossings(problem: Problem, without: Without) -> Crossings:
-    every = set(itertools.product(problem.tiers, repeat=2))
+    every = {(up, down) for up in problem.tiers for down in problem.tiers}
     closed: dict[EdgeKey, set[Tiers]] = {}
     for key, tiers in without.crossings:
         closed.setdefault(key, set()).add(tiers)

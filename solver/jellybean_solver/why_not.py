@@ -245,7 +245,7 @@ def more(change: Change) -> str:
             else ""
         )
         text = f"{abs(delta):.3g}{share} {'more' if delta > 0 else 'less'}"
-    return text if high - low <= EQUAL else f"{text} (not proven: between {low:+.3g} and {high:+.3g})"
+    return text if high - low <= EQUAL else f"about {text} (of the plans found; proven: {low:+.3g} to {high:+.3g})"
 
 
 def _joined(stated: str, sentence: str) -> str:

@@ -8,23 +8,29 @@ import os
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import Edge, Operator, Problem, Slo, Variant, evaluate, solve
+from jellybean_solver.deadlines import deadline_s
 from jellybean_solver.demand import Network
+from jellybean_solver.infeasible import scaled
 from jellybean_solver.joint import propose
 from jellybean_solver.large import cheapest_large
+from jellybean_solver.latency import p99_by_workflow
 from jellybean_solver.plan_document import from_document, to_document
 from jellybean_solver.selection import Clock
 from jellybean_solver.solve import finish
 from jellybean_solver.together import alone, together
-from tests import brute_force
+from tests import brute_force, brute_force_latency
 from tests.plan_check import complaints
 from tests.strategies import problems, with_ratios
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 Pair = tuple[Problem, Problem]
+IDLE = 1e-6  # of the rates: one worker does for all
+NEAR = 0.06  # of a time: the closed form is never below it, and no further above
+MOST_CHOICES = 20_000  # of places and variants, so that enumeration ends
 
 
 @st.composite
@@ -166,3 +172,57 @@ def test_a_budget_is_one_of_both(pair: Pair) -> None:
     assert refused.plan is None
     assert refused.infeasibility is not None
     assert refused.infeasibility.breaches
+
+
+@st.composite
+def hurried_pairs(draw: st.DrawFn) -> tuple[Pair, Problem]:
+    """At next to no load, each with a p99 that some of its own choices keep and others break; one may have none."""
+    pair = draw(pairs(limited=True))
+    idle = [scaled(one, IDLE) for one in pair]
+    hurried = []
+    for one in idle:
+        times = sorted({round(choice.slow_s, 9) for choice in brute_force_latency.choices(one)})
+        assume(times)
+        within_s = draw(st.sampled_from(times)) * draw(st.sampled_from((0.9, 1.0 + 2 * NEAR)))
+        assume(within_s > 1e-3)
+        hurried.append(replace(one, slo=replace(one.slo, latency_p99_s=within_s, budget_usd_per_h=None)))
+    if draw(st.integers(0, 3)) == 0:
+        hurried[1] = replace(hurried[1], slo=replace(hurried[1].slo, latency_p99_s=None))
+    first, second = hurried
+    both = together("both", {"a": first, "b": second})
+    sizes = [len(o.variants) * sum(pool.count for pool in both.pools) for o in both.operators]
+    assume(math.prod(sizes) <= MOST_CHOICES)
+    return (first, second), both
+
+
+@pytest.mark.timeout(3600 if NIGHTLY else 300)
+@settings(max_examples=1000 if NIGHTLY else 8)
+@given(hurried_pairs())
+def test_two_keep_their_own_p99s_where_nothing_queues(drawn: tuple[Pair, Problem]) -> None:
+    """Between the cheapest choice that may be in time and the cheapest that surely is, both by enumeration."""
+    pair, both = drawn
+    accurate = [[s for s in brute_force.selections(one) if _meets(one, s)] for one in pair]
+    chosen = [_called("a", first) | _called("b", second) for first, second in itertools.product(*accurate)]
+    found = list(brute_force_latency.choices(both, chosen))
+    least = min((choice.cost for choice in found if choice.fast_s <= 1 + 1e-6), default=None)
+    surely = min((choice.cost for choice in found if choice.slow_s <= 1 / (1 + NEAR)), default=None)
+
+    solution = solve(both, p99_s=deadline_s(both))
+    event(solution.status)
+
+    if solution.plan is None:
+        assert solution.infeasibility is not None
+        proven = "even when nothing waits" in solution.infeasibility.reasons[0]
+        event(f"proven {proven}, there is one {surely is not None}")
+        assert surely is None or not (proven or math.isinf(solution.infeasibility.least_usd_per_h))
+        return
+    assert least is not None
+    for workflow, p99_s in p99_by_workflow(solution.plan).items():
+        asked_s = {w.name: w.slo.latency_p99_s for w in both.workflows}[workflow]
+        assert asked_s is None or p99_s <= asked_s * (1 + 1e-9)
+    assert evaluate(both, solution.plan).complaints == ()
+    assert complaints(both, solution.plan) == []
+    cost, proof = solution.plan.cost.total_usd_per_h, solution.plan.certificate
+    assert cost >= least * (1 - 1e-6) - 1e-6
+    assert surely is None or proof.bound <= surely * (1 + 1e-6) + 1e-6
+    event(f"cheapest {surely is not None and cost <= surely * (1 + 1e-6) + 1e-6}")

@@ -196,6 +196,27 @@ def test_every_problem_at_once_sorted_by_file_and_line(folder: Path) -> None:
     assert len(str(raised.value).splitlines()) == len(told)
 
 
+def test_an_error_in_a_field_hides_no_other_of_its_entry(folder: Path) -> None:
+    """An entry that cannot be read is still looked at for names of tiers and inputs."""
+    for file, old, new in [
+        (I, "tier: cloud", "tier: clod"),
+        (I, "count: 4", "count: 2.5"),
+        (I, "tier: edge", "tier: egde"),
+        (W, "[camera]", "[camra]"),
+        (W, "[camra]", "[camra]\n    nonsense: 1"),
+    ]:
+        path = folder / file
+        path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(DocumentError) as raised:
+        load_project(folder)
+    told = [problem.message for problem in raised.value.problems]
+    assert any("'clod'" in message for message in told), told
+    assert any("'egde'" in message for message in told), told
+    assert any("'camra'" in message for message in told), told
+    assert any("nonsense" in message for message in told), told
+    assert len(set(told)) == len(told) == 5, told
+
+
 def test_one_slip_is_told_in_few_lines(breaking: Callable[..., tuple[DocumentProblem, ...]], folder: Path) -> None:
     """Any one word of any document misspelt: what only follows from it is left out."""
     told: dict[str, str] = {}

@@ -38,6 +38,7 @@ def test_below_capacity_every_target_holds() -> None:
 
 def test_above_capacity_breaks_when_it_begins_and_drains_later() -> None:
     found = run(chain([FIXED], 5.0, slo=Slo(latency_p99_s=2.0)), steps(4, 20, 1, 1))
+    assert all(item.spans_s[0][0] == item.start_s and item.spans_s[0][1] >= item.end_s for item in found.breaks)
     assert [(item.target, item.start_s, item.end_s) for item in found.breaks] == [
         ("rate", 100.0, 200.0),
         ("latency_p99", 100.0, 200.0),
@@ -51,8 +52,10 @@ def test_above_capacity_breaks_when_it_begins_and_drains_later() -> None:
 
 
 def test_overload_breaks_without_any_slo() -> None:
-    (broken,) = run(chain([FIXED], 5.0), steps(4, 20)).breaks
+    (broken,) = run(chain([FIXED], 5.0), steps(4, 20, 1, 1, 20)).breaks
     assert broken.target == "rate"
+    assert [begin for begin, _ in broken.spans_s] == [100.0, 400.0]  # all of it, and what is drained between is not
+    assert broken.spans_s[-1] == (400.0, 500.0)
     assert broken.value < broken.limit
 
 

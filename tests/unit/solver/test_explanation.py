@@ -348,7 +348,7 @@ def test_an_alternative_that_is_late_gives_way_to_one_that_settling_finds() -> N
     def p99_s(plan: Plan, seed: int) -> dict[str, float]:
         return {"": 2.0 if any(worker.pool == "box" for worker in plan.workers) else 0.5}
 
-    def settle(changed: Problem, cheapest: Solution, late: bool, time_limit_s: float | None) -> Settled:
+    def settle(changed: Problem, cheapest: Solution, late: bool, time_limit_s: float | None, thorough: bool) -> Settled:
         if not late:
             return Settled(cheapest)
         on_gpu = solve(without_pool(changed, "box"))

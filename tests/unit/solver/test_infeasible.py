@@ -56,7 +56,7 @@ def test_too_small_a_fleet_for_the_accuracy() -> None:
     why = _why(_variants(rate_per_s=10.0, slo=Slo(accuracy=90.0)))
 
     assert why.reasons[0].startswith("capacity: at most 0.5 of the rates fits (camera 5 of 10/s), with a big")
-    assert "full pools: all 1, with 1 workers" in why.reasons
+    assert "full pools: box (1 in edge)" in why.reasons
     assert why.nearest_accuracy == 80.0
     assert why.nearest_rate_scale == pytest.approx(0.5, rel=1e-5)
     assert why.nearest_rate_scale is not None
@@ -73,6 +73,21 @@ def test_the_pools_and_operators_that_run_short_are_named() -> None:
 
     assert "full pools: box (1 in edge)" in why.reasons
     assert "run short: a (can run in no other pool)" in why.reasons
+
+
+def test_where_residency_leaves_an_operator_is_named() -> None:
+    """The cloud has room, but the operator may not go there."""
+    kept = replace(operator("a", ["camera"], variant("x", {"box": 0.2, "gpu": 0.01})), tiers=("edge",))
+    why = _why(problem(kept, pools=[box(), gpu()]))
+    assert "full pools: box (1 in edge)" in why.reasons
+    assert "run short: a (may run in edge only: box)" in why.reasons
+
+
+def test_pools_without_workers_are_named() -> None:
+    kept = replace(operator("a", ["camera"], variant("x", {"box": 0.2, "gpu": 0.01})), tiers=("edge",))
+    why = _why(problem(kept, pools=[box(0), gpu()]))
+    only = "it may run in edge only, where the pools with a profile of x have no workers: box (count 0)"
+    assert any(only in reason for reason in why.reasons)
 
 
 def test_too_small_a_fleet_without_a_target() -> None:
