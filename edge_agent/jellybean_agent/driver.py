@@ -393,10 +393,11 @@ class Driver:
         self._shortest_s[operator] = shortest_s
         return max(1, min(MAX_ASKED, int(_TOGETHER_S / max(shortest_s, 1e-9))))
 
-    def _patience_s(self, run: Run, now_s: float) -> float:
-        """How long to look for the answer at once: where nothing else is to be done, as long as that has paid."""
-        is_alone = _is_asked(run) and len(self._asked) == 1 and now_s - self._answered_s > _GAP_S
-        return _PATIENCE_S if is_alone and (self._impatience < 3 or run.run % 64 == 0) else 0.0
+    def _patience_s(self, run: Run, now_s: float) -> float | None:
+        """How long to look for the answer at once, as long as that has paid; None where there is more to be done."""
+        if not _is_asked(run) or len(self._asked) != 1 or now_s - self._answered_s <= _GAP_S:
+            return None
+        return _PATIENCE_S if self._impatience < 3 or run.run % 64 == 0 else 0.0
 
     def _ended(self, run: Run, done: Done | AgentError) -> None:
         """A run that the event loop began is over: the next one begins before anything is sent."""

@@ -182,12 +182,12 @@ class Executor:
         at: CallAt,
         *,
         size: int = 1,
-        patience_s: float = 0.0,
+        patience_s: float | None = None,
     ) -> None:
         """A run for each of the requests, one after another; the event loop calls `done` with what each gave.
 
         `at`: a timer, for devices that are emulated. `size`: how many requests are stacked in each. `patience_s`:
-        `done` is called before this returns, if they take no longer.
+        `done` is called before this returns, if they take no longer; None where other requests wait.
         """
         began = time.perf_counter()
         if self._device is not None and self.since_s is not None:

@@ -93,12 +93,13 @@ class Host:
         model: Hosted,
         feeds: Sequence[Feed],
         done: Callable[[Heard | HostDiedError], None],
-        patience_s: float = 0.0,
+        patience_s: float | None = None,
         hold: Hold | None = None,
     ) -> None:
         """The same without waiting: the event loop calls `done`. Nothing else is asked until then.
 
-        `patience_s`: for so long the answer is looked for at once, then `done` is called before this returns.
+        `patience_s`: for so long the answer is looked for at once, then `done` is called before this returns; not None
+        where nothing else is to be done: the host looks for the next question too.
         `hold`: it is looked for then, and not before.
         """
         process = self._process or self._start()
@@ -113,14 +114,14 @@ class Host:
         if process.timer is None:
             process.timer = loop.call_at(process.until_s, self._look, process, loop)
         try:
-            _say_run(process.talk, model, feeds)
+            _say_run(process.talk, model, feeds, is_only=patience_s is not None)
         except _BROKEN as error:
             loop.call_soon(self._failed, process, error)
             return
         if hold is not None:
             hold.at(hold.due_s, partial(self._due, process, loop, hold))
             return
-        until_s = loop.time() + patience_s
+        until_s = loop.time() + (patience_s or 0.0)
         while process.done is not None and loop.time() < until_s:
             self._answered(process)
 
@@ -230,7 +231,7 @@ class HostedSession:
         self,
         feeds: Sequence[Feed],
         done: Callable[[list[list[Array]] | AgentError], None],
-        patience_s: float = 0.0,
+        patience_s: float | None = None,
         hold: Hold | None = None,
     ) -> None:
         """Run once for each feed, without waiting; the outputs of each, or why there are none. It must be loaded."""
@@ -263,10 +264,11 @@ def _crash(error: HostDiedError) -> CrashError:
     return CrashError(f"the model crashed: its process {error}; it is loaded again")
 
 
-def _say_run(talk: Talk, model: Hosted, feeds: Sequence[Feed]) -> None:
+def _say_run(talk: Talk, model: Hosted, feeds: Sequence[Feed], *, is_only: bool = False) -> None:
+    """`is_only`: nothing else is to be done, so another question may follow at once."""
     names = tuple(feeds[0])
-    header = {"do": "run", "path": model.path, "names": names, "runs": len(feeds)}
-    talk.say((model.path, names, len(feeds)), header, [array for feed in feeds for array in feed.values()])
+    header = {"do": "run", "path": model.path, "names": names, "runs": len(feeds), "only": is_only}
+    talk.say((model.path, names, len(feeds), is_only), header, [array for feed in feeds for array in feed.values()])
 
 
 def _raise_fault(answer: Mapping[str, Any]) -> None:

@@ -101,7 +101,7 @@ class FailsToBegin:
     due_s = since_s = 0.0
     runs = 0
 
-    def begin(self, requests: Sequence[Sequence[Input]], done: Any, _at: Any, **_how: float) -> None:
+    def begin(self, requests: Sequence[Sequence[Input]], done: Any, _at: Any, **_how: float | None) -> None:
         self.runs += 1
         if self.runs == 1:
             raise MemoryError
