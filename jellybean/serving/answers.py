@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from jellybean_agent.errors import PermanentError
 from jellybean_agent.messages import Path
 from jellybean_agent.tensors import Array, decode, encode
 from jellybean_protos.agent.v1 import agent_pb2
@@ -37,11 +38,18 @@ class SinkAnswer:
         return self._share >= 1
 
     def tensor(self, spec: agent_pb2.TensorSpec) -> agent_pb2.Tensor:
-        """The children's tensors in order along axis 0; without any, an empty tensor of the sink's own type."""
+        """The children's tensors in order along axis 0; without any, an empty tensor of the sink's own type.
+
+        PermanentError where they cannot be put together: the operator's outputs differ in more than their number.
+        """
         found = [part for _, part in sorted(self._parts.items(), key=lambda item: item[0]) if part is not None]
         if len(found) == 1:
             return found[0]
         arrays: list[Array] = [decode(part) for part in found]
+        kinds = {(array.dtype.name, array.shape[1:]) for array in arrays}
+        if len(kinds) > 1:
+            some = " and ".join(f"{kind} of {('n', *rest)}".replace("'", "") for kind, rest in sorted(kinds)[:2])
+            raise PermanentError(f"children's answers have {some}, which are no one tensor: pad them to one shape")
         if arrays:
             return encode(np.concatenate(arrays, axis=0))
         return encode(np.zeros((0, *(max(size, 0) for size in spec.shape[1:])), spec.dtype or "float32"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grpc
 from google.protobuf.message import DecodeError
 
 from jellybean.serving.gateway import Gateway
@@ -9,7 +10,7 @@ from jellybean.serving.in_hand import Request, Tensors
 from jellybean.serving.inputs import check_inputs
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.workflow import Workflow
-from jellybean_agent.errors import AgentError
+from jellybean_agent.errors import AgentError, in_words
 from jellybean_agent.inference.envelopes import Envelopes, Known, cut, limit_s
 from jellybean_agent.inference.service import asked
 from jellybean_agent.inference.tensors import inputs_of
@@ -50,10 +51,18 @@ class FastInfer:
             call.on_cancel = None
             if outcome is not None:
                 call.end(outcome.status, outcome.reason)
-                return
+            else:
+                answer(outputs)
+
+        def answer(outputs: Tensors) -> None:
             tensors = [outputs[name] for name in known.names]
             found = [(tensor.dtype, tuple(tensor.shape), tensor.data) for tensor in tensors]
-            call.reply(known.response(own_id, found))
+            try:
+                response = known.response(own_id, found)
+            except (AgentError, ValueError, KeyError) as error:  # a type that the protocol does not have
+                call.end(grpc.StatusCode.INTERNAL, f"the answer cannot be told: {in_words(error)}")
+                return
+            call.reply(response)
 
         def give_up(request: Request) -> None:
             call.on_cancel = lambda: self._gateway.give_up(request)

@@ -43,6 +43,7 @@ class Request:
     tell: Tell  # what becomes of it
     request_id: str  # the client's; empty: it gave none
     within_s: float  # that it had when it came
+    sinks: frozenset[str]  # whose answers were asked for
     is_over: bool = False
     timer: asyncio.TimerHandle | None = None  # of its time
     attempts: dict[str, Attempt] = field(default_factory=dict)

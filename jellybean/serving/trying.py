@@ -22,7 +22,7 @@ from jellybean.serving.in_hand import Attempt, Figures, Request, Tell, Tensors, 
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.retries import RetryBudget
 from jellybean_agent.driver import read_path
-from jellybean_agent.errors import AgentError, InvalidInputError, status_from_number, status_of
+from jellybean_agent.errors import AgentError, InvalidInputError, in_words, status_from_number, status_of
 from jellybean_agent.logs import about
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -76,7 +76,8 @@ class Trying:
         loop = asyncio.get_running_loop()
         timeout_s = min(self._timeout_s, left_s if left_s is not None else self._timeout_s)
         within_s = within(timeout_s)
-        request = Request(inputs, time.monotonic() + within_s, tell, request_id, within_s)
+        sinks = frozenset(self._fleet.view.sinks)
+        request = Request(inputs, time.monotonic() + within_s, tell, request_id, within_s, sinks)
         self._requests[request] = None
         request.timer = loop.call_later(within_s, self._late, request, timeout_s)
         try:
@@ -115,6 +116,9 @@ class Trying:
             outputs = dict(outputs_of(found))
         except AgentError as error:
             return Outcome(status_of(error), str(error)), {}
+        except Exception as error:  # a boundary: whatever an answer holds, the request ends and is told about
+            LOG.exception("an answer cannot be put together")
+            return Outcome(grpc.StatusCode.INTERNAL, f"the answer cannot be put together: {in_words(error)}"), {}
         if self._hedge is not None:
             took_s = time.monotonic() + request.within_s - request.until_s
             if request.tries == 1 or (request.tries == 2 and request.slow is not None):  # nothing of one that was lost
@@ -150,6 +154,8 @@ class Trying:
         fleet = self._fleet
         if request.inputs.keys() != fleet.view.source_outputs.keys():
             raise InvalidInputError("the plan that has taken over has other sources")
+        if request.sinks != frozenset(fleet.view.sinks):
+            raise InvalidInputError("the plan that has taken over has other sinks")
         route = fleet.draw()
         if route is None:
             self._waiting[request] = None
