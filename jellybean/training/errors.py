@@ -13,6 +13,10 @@ class LostError(TrainingError):
     """Another rank went away or fell silent: all start again from the newest checkpoint."""
 
 
+class StillError(LostError):
+    """One stands still, or nobody does anything: told before who was ended for it."""
+
+
 class CrashError(TrainingError):
     """Something was raised that nobody expected: all start again, but not twice for the same."""
 

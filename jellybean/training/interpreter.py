@@ -49,7 +49,7 @@ class Record:
 
 
 class Interpreter:
-    """Of one rank, which is a device of the schedule in one replica."""
+    """Of one rank, which is a device of the schedule in one replica. `done` is called after every action."""
 
     def __init__(
         self,
@@ -61,10 +61,11 @@ class Interpreter:
         device: int,
         first_rank: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
         self._schedule, self._held, self._transport, self._updates = schedule, held, transport, updates
         self._actions, self._first_rank, self._clock = schedule.actions[device], first_rank, clock
-        self._device = device
+        self._device, self._done = device, done
         self._iteration = 0
         self._here: dict[Key, Tensors] = {}
         self._last_use: dict[tuple[int, int], dict[int, int]] = {copy: {} for copy in held}
@@ -81,6 +82,7 @@ class Interpreter:
         for place, action in enumerate(self._actions):
             stage = self._held[action.stage, action.pipe]
             self._step(place, action, stage, feed, record)
+            self._done()
         self._iteration += 1
         return record
 

@@ -23,13 +23,13 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from jellybean.training.errors import CrashError, LostError, TrainingError
+from jellybean.training.errors import CrashError, LostError, StillError, TrainingError
 
 TOLD = "JELLYBEAN_TRAINING_TOLD"  # a folder: processes write there why they end
 RESTARTS = 3
 _PR_SET_PDEATHSIG = 1
 _MOST = 64, 16  # processes: so many at least are started when asked for, and so many per core
-_KINDS: dict[str, type[Exception]] = {"lost": LostError, "crash": CrashError}
+_KINDS: dict[str, type[Exception]] = {"still": StillError, "lost": LostError, "crash": CrashError}
 _STOPPED_S = 5  # how long a process that does not end by itself is waited for
 
 
@@ -117,7 +117,8 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
         ]
         rank, failure = failed.get_first_failure()
         return (
-            ", ".join(killed)
+            _told(folder, "still")
+            or ", ".join(killed)
             or _told(folder, "crash")
             or _told(folder, "lost")
             or f"rank {rank} ended with status {failure.exitcode}"

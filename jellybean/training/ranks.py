@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -15,8 +16,11 @@ import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.errors import JellyBeanError
-from jellybean.training.errors import CrashError, LostError, ToldError, TrainingError
+from jellybean.training.beats import Beats
+from jellybean.training.errors import CrashError, LostError, StillError, ToldError, TrainingError
 from jellybean.training.launch import tell_launcher
+
+NEVER = timedelta(days=365)  # beats say when a wait is over
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,16 @@ class Rank:
     rank: int
     devices: int
     device: torch.device
+    beats: Beats | None = None  # of a run of several
+
+    def busy(self, what: str) -> AbstractContextManager[None]:
+        """While it does something that the others wait for, however long that takes."""
+        return nullcontext() if self.beats is None else self.beats.busy(what)
+
+    def step(self) -> None:
+        """It has done something."""
+        if self.beats is not None:
+            self.beats.step()
 
     @property
     def place(self) -> int:
@@ -53,22 +67,23 @@ def launched() -> bool:
     return "WORLD_SIZE" in os.environ and "RANK" in os.environ
 
 
-def _store(world: int, patience: timedelta) -> dist.Store:
-    """Where ranks find each other's addresses.
+def _stores(world: int, patience: timedelta) -> tuple[dist.Store, dist.Store]:
+    """Where ranks find each other's addresses; and the same, by a connection of its own, for their beats.
 
     After a restart torchrun's own store still has those of the processes before, and ranks that read them wait for
     each other without end (pytorch/pytorch#135712). One agent counts its restarts; several do not count alike, so they
     are told not to share a store (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in torchrun's environment).
     """
     if not launched():
-        return dist.HashStore()
+        return dist.HashStore(), dist.HashStore()
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     serves = not shared and os.environ["RANK"] == "0"
     store = dist.TCPStore(address, port, world, is_master=serves, timeout=patience, multi_tenant=serves)
+    beats = dist.TCPStore(address, port, world, is_master=False, timeout=patience, wait_for_workers=False)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if shared and alone else "0"
-    return dist.PrefixStore(f"attempt-{attempt}", store)
+    return dist.PrefixStore(f"attempt-{attempt}", store), dist.PrefixStore(f"attempt-{attempt}-beats", beats)
 
 
 _GONE = re.compile(r"connection (closed|reset|refused)|broken pipe|socket|peer", re.IGNORECASE)
@@ -119,16 +134,28 @@ def joined(document: TrainingDocument) -> Iterator[Rank]:
     if on_gpu:
         torch.cuda.set_device(device)
     backend, patience = "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timedelta(seconds=document.timeout_s)
-    store = _store(world, patience)
+    store, telling = _stores(world, patience)
     rank = int(os.environ["RANK"]) if launched() else 0
-    with silence_told(document.timeout_s):
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
+    beats = Beats(telling, rank, world, document.timeout_s) if world > 1 else None
+    if beats is not None:
+        beats.start(lambda error: _end(error, rank))
     try:
         with silence_told(document.timeout_s):
-            yield Rank(dist.get_rank(), document.devices, device)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=NEVER)
+            yield Rank(rank, document.devices, device, beats)
     except (JellyBeanError, OSError) as error:
         if launched() and tell_launcher(error, rank):  # before others see this rank go
             raise ToldError from error
         raise
     finally:
-        dist.destroy_process_group()
+        if beats is not None:
+            beats.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _end(error: StillError, rank: int) -> None:
+    """Of this process, whose main thread may be in a wait that nothing else ends."""
+    if not tell_launcher(error, rank):
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    os._exit(1)

@@ -17,7 +17,7 @@ from jellybean.training.cut import CutModule, cut_module, trace
 from jellybean.training.data import Cutter, Data, Loss, load_data, load_loss, load_model
 from jellybean.training.errors import TrainingError
 from jellybean.training.interpreter import Interpreter, peers_of
-from jellybean.training.ranks import Rank
+from jellybean.training.ranks import NEVER, Rank
 from jellybean.training.stage import Settings, Stage
 from jellybean.training.sums import make_groups
 from jellybean.training.transport import Transport
@@ -123,10 +123,11 @@ def _refuse_targets(document: TrainingDocument, outputs: Any, data: Data) -> Non
 
 def set_up(document: TrainingDocument, directory: Path, rank: Rank) -> Run:
     """All ranks call this together. The first one profiles and chooses; the others do as it says."""
-    material = load_material(document, directory)
-    inputs = material.example(document)
-    traced = trace(material.module, inputs)
-    told: list[Choice | None] = [choose(traced, inputs, document) if rank.tells else None]
+    with rank.busy("loading the model and the data, and profiling"):
+        material = load_material(document, directory)
+        inputs = material.example(document)
+        traced = trace(material.module, inputs)
+        told: list[Choice | None] = [choose(traced, inputs, document) if rank.tells else None]
     dist.broadcast_object_list(told, src=0)
     choice = told[0]
     if choice is None:
@@ -164,10 +165,12 @@ def set_up(document: TrainingDocument, directory: Path, rank: Rank) -> Run:
         peers_of(schedule, rank.place, rank.first),
         rank.device,
         compress=document.compress,
-        patience_s=document.timeout_s,
+        patience_s=NEVER.total_seconds(),
         headers=headers,
     )
-    interpreter = Interpreter(schedule, held, transport, updates, device=rank.place, first_rank=rank.first)
+    interpreter = Interpreter(
+        schedule, held, transport, updates, device=rank.place, first_rank=rank.first, done=rank.step
+    )
     return Run(rank, material, choice, schedule, cutter, held, updates, transport, interpreter, dict(groups.copies))
 
 

@@ -123,7 +123,8 @@ def _epoch(run: Run, document: TrainingDocument, number: int, lr: Callable[[int]
     _refuse_divergence(losses, number + 1)
     _average_statistics(run)
     module = whole_model(run)
-    accuracy, test_loss = accuracy_of(module, run.material) if module is not None else (None, 0.0)
+    with run.rank.busy("measuring the test rows"):
+        accuracy, test_loss = accuracy_of(module, run.material) if module is not None else (None, 0.0)
     return Epoch(
         number + 1,
         cutter.samples,
@@ -178,7 +179,8 @@ def _keep(run: Run, document: TrainingDocument, directory: Path, epochs: int) ->
     error = ""
     try:
         if run.rank.replica == 0:
-            hashed = write_part(folder, epochs, run.rank.rank, states_of(run.held, run.updates))
+            with run.rank.busy("writing a checkpoint"):
+                hashed = write_part(folder, epochs, run.rank.rank, states_of(run.held, run.updates))
     except TrainingError as failure:
         error = str(failure)
     told: list[Any] = [None] * dist.get_world_size()
@@ -191,7 +193,8 @@ def _keep(run: Run, document: TrainingDocument, directory: Path, epochs: int) ->
             "optimizer": document.optimizer.name,
         }
         try:
-            finish(folder, epochs, {one[0]: one[1] for one in told if one[1]}, facts, document.checkpoint.keep)
+            with run.rank.busy("writing a checkpoint"):
+                finish(folder, epochs, {one[0]: one[1] for one in told if one[1]}, facts, document.checkpoint.keep)
         except TrainingError as failure:
             errors.append(str(failure))
     outcome = [errors[0] if errors else ""]
@@ -224,9 +227,10 @@ def same_checkpoint(rank: Rank, folder: Path) -> Loaded | None:
     found, error = None, ""
     if rank.tells:
         try:
-            refuse_unwritable(folder)
-            clear_partial(folder)
-            found = load_newest(folder)
+            with rank.busy("reading a checkpoint"):
+                refuse_unwritable(folder)
+                clear_partial(folder)
+                found = load_newest(folder)
         except TrainingError as failure:
             error = str(failure)
     chosen: list[Any] = [(found.path.name, found.sha256) if found is not None else None]
@@ -234,7 +238,8 @@ def same_checkpoint(rank: Rank, folder: Path) -> Loaded | None:
     if chosen[0] is not None and not rank.tells:
         name, sha256 = chosen[0]
         try:
-            found = load_same(folder / name, sha256)
+            with rank.busy("reading a checkpoint"):
+                found = load_same(folder / name, sha256)
         except TrainingError as failure:
             error = (
                 f"rank {rank.rank} does not have the checkpoint that rank 0 goes on from: {failure}; all machines "
