@@ -146,7 +146,7 @@ class TrainingDocument(Strict):
     clip: Positive | None = Field(default=None, description="Largest norm of a gradient.")
     memory_bytes: Size | None = Field(default=None, alias="memory", description="Of a device, for auto.")
     bandwidth_bytes_per_s: Bandwidth = Field(default=1.25e9, alias="bandwidth", description="Between devices.")
-    timeout_s: Duration = Field(default=600.0, alias="timeout", gt=0, description="Longest silence of a rank.")
+    timeout_s: Duration = Field(default=600.0, alias="timeout", gt=0, description="Longest that a rank stands still.")
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
     checkpoint: CheckpointSpec = CheckpointSpec()
     export: ExportSpec | None = None

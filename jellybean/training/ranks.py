@@ -98,8 +98,8 @@ def silence_told(timeout_s: float) -> Iterator[None]:
         told = next(iter(str(error).splitlines()), "")
         if "timed out" in told.lower():
             raise LostError(
-                f"a rank waited {timeout_s:g} s for the others: one hangs, or does something alone for longer "
-                "(profiling, test rows on rank 0, a checkpoint); then raise `timeout`: --set timeout=2h\n" + told
+                f"a rank waited {timeout_s:g} s for the others: one hangs, or starts slowly; then raise "
+                "`timeout`: --set timeout=2h\n" + told
             ) from error
         if isinstance(error, dist.DistError) or _GONE.search(told):
             raise LostError(f"another rank went away: {told}") from error
