@@ -30,7 +30,7 @@ from jellybean_k8s.crd import CRD_NAME, KIND
 from jellybean_k8s.deploy import Options, Outcome, deploy, undeploy
 from jellybean_k8s.served import Deployed
 from jellybean_k8s.settings import Settings
-from jellybean_k8s.status import read_status
+from jellybean_k8s.status import Status, read_status
 from jellybean_solver.plan import Plan
 from tests import k8s_plans, report_plans
 from tests.api_server import RunningServer
@@ -38,8 +38,9 @@ from tests.k8s_plans import with_models
 
 REAL = os.environ.get("JELLYBEAN_TEST_KUBECONFIG")
 only_mock = pytest.mark.skipif(bool(REAL), reason="makes and takes away nodes, which goes beyond a namespace")
+only_real = pytest.mark.skipif(not REAL, reason="JELLYBEAN_TEST_KUBECONFIG names no cluster: a mock one grants nothing")
 
-OWN = "app.kubernetes.io/managed-by=jellybean"
+OWN = "app.kubernetes.io/managed-by=jellybean,app.kubernetes.io/instance=digits"  # others' may stand beside it
 _MADE = frozenset(PATHS) - {"Event", "Node", "CustomResourceDefinition", KIND}
 PLAN = with_models(report_plans.digits())
 OTHER = dataclasses.replace(PLAN, hop_s=PLAN.hop_s + 0.001)
@@ -106,6 +107,16 @@ class Target:
     def serving(self) -> str:
         return str(read_status(self.cluster, "digits").serving)
 
+    def well(self) -> Status:
+        """The status once all runs; who looks after nodes may call a pod unready for a moment where no kubelet is."""
+
+        def found() -> Status | None:
+            status = read_status(self.cluster, "digits")
+            return status if status.is_well else None
+
+        status: Status = self.eventually(found)
+        return status
+
     def writes(self) -> list[tuple[str, str]]:
         """Since the last time; Leases aside, which say only who is at work."""
         dry = ("dryRun", "dry_run")
@@ -153,8 +164,9 @@ class Target:
                 self.drop(kind, name)
         with contextlib.suppress(DeployError):
             undeploy(self.cluster, "digits", QUICK)
-        self.drop("Lease", "digits-deploy")
-        self.eventually(lambda: not any(self.names(kind) for kind in PATHS if kind in _MADE))
+        for name in ("digits-deploy", "jellybean-operator"):
+            self.drop("Lease", name)
+        self.eventually(lambda: not any(self.names(kind) for kind in _MADE))
 
     def report_pods(self) -> None:
         """What kubelets would: all pods of ours that can run are ready, those that must leave do."""

@@ -207,7 +207,7 @@ class Cluster:
                 answer = self._dynamic.request(method, path, serialize=False, _request_timeout=timeout, **more)
                 return dict(json.loads(answer.data))
             except ApiException as error:
-                if error.status not in _AGAIN or self.clock() > until:
+                if not _passes(error) or self.clock() > until:
                     raise _refusal(error) from error
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 if self.clock() > until:
@@ -235,6 +235,11 @@ def _namespace(path: str | None, context: str | None) -> str:
     contexts, active = config.list_kube_config_contexts(path)
     chosen = next((item for item in contexts if item["name"] == context), active)
     return str(chosen["context"].get("namespace") or "default")
+
+
+def _passes(error: ApiException) -> bool:
+    """Whether it may be gone when asked again: also where etcd elects a leader, which API servers tell as a 500."""
+    return error.status in _AGAIN or (error.status == 500 and "etcdserver: " in str(_status(error).get("message")))
 
 
 def _refusal(error: ApiException) -> ClusterError:

@@ -14,7 +14,6 @@ from jellybean_k8s import DeployError, PoolSettings
 from jellybean_k8s.cluster import Cluster
 from jellybean_k8s.lock import HOLD_S, Lock, LockedError
 from jellybean_k8s.served import Deployed
-from jellybean_k8s.status import read_status
 from jellybean_solver.plan import Plan
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, with_pools
 
@@ -85,8 +84,7 @@ def test_two_deployments_at_once_follow_each_other(target: Target) -> None:
         thread.join()
     assert errors == []
     assert any("who deploys digits right now" in text for text in said)
-    status = read_status(target.cluster, "digits")
-    assert status.is_well
+    status = target.well()
     assert [revision.state for revision in status.revisions] == ["replaced", "deployed"]
     assert len({found.plan for found in status.sets}) == 1
 

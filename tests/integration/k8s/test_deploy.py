@@ -25,8 +25,7 @@ def test_a_plan_is_deployed_once_and_then_left_alone(target: Target) -> None:
     assert outcome.number == 1
     assert outcome.applied[-1] == ("Service", "digits")
     assert set(outcome.applied) == {(o["kind"], o["metadata"]["name"]) for o in target.objects()}
-    status = read_status(target.cluster, "digits")
-    assert status.is_well
+    status = target.well()
     assert {(found.wanted, found.available) for found in status.sets} == {(1, 1), (2, 2)}
     assert status.serving == Deployed(PLAN, SETTINGS).id
     target.writes()
@@ -58,7 +57,7 @@ def test_a_new_plan_comes_up_beside_the_old_which_is_pruned_when_it_serves(targe
     assert not before & target.names("StatefulSet")
     assert [kind for kind, _ in outcome.pruned][:2] == ["Service", "Service"]
     assert target.cluster.get("ConfigMap", f"{old.prefix}-notes") is not None  # not in the inventory: not ours to prune
-    assert read_status(target.cluster, "digits").is_well
+    assert target.well()
 
 
 def test_what_does_not_come_up_is_told_in_words_and_the_old_plan_serves_on(target: Target) -> None:
@@ -161,7 +160,7 @@ def test_in_place_lets_the_running_plan_go_first(target: Target) -> None:
     target.deploy(OTHER, options=dataclasses.replace(QUICK, in_place=True, progress=watch))
     assert seen
     assert not any(seen)
-    assert read_status(target.cluster, "digits").is_well
+    assert target.well()
 
 
 def test_kept_requests_are_handed_from_one_gateway_to_the_next(target: Target) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 
 import pytest
 from kubernetes import client
 
 from jellybean_k8s import DeployError
-from jellybean_k8s.cluster import Cluster, UnreachableError
+from jellybean_k8s.cluster import Cluster, ClusterError, UnreachableError
 from jellybean_k8s.deploy import deploy
 from jellybean_k8s.records import read_inventory
 from jellybean_k8s.served import Deployed
-from jellybean_k8s.status import read_status
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 
@@ -36,8 +36,7 @@ def test_an_interrupted_deployment_is_run_again_or_replaced_by_another(target: T
     assert [revision.state for revision in read_inventory(target.cluster, "digits").revisions] == ["applying"]
     target.deploy(OTHER)
     assert all(Deployed(OTHER, SETTINGS).prefix in name for name in target.names("StatefulSet"))
-    status = read_status(target.cluster, "digits")
-    assert status.is_well
+    status = target.well()
     assert [revision.state for revision in status.revisions] == ["failed", "deployed"]
     target.deploy()
     assert target.serving() == Deployed(PLAN, SETTINGS).id
@@ -45,15 +44,19 @@ def test_an_interrupted_deployment_is_run_again_or_replaced_by_another(target: T
 
 def test_an_api_server_that_comes_back_is_waited_for(target: Target) -> None:
     ends = {"at": 0.0}
+    answers = itertools.cycle((503, 500, 429))
 
     def away(_method: str, path: str) -> int | None:
         if "/statefulsets" in path and ends["at"] == 0.0:
             ends["at"] = time.monotonic() + 1.0
-        return 503 if time.monotonic() < ends["at"] else None
+        return next(answers) if time.monotonic() < ends["at"] else None
 
-    target.wire.fault = away
+    target.wire.fault, target.wire.words = away, "etcdserver: leader changed"
     assert target.deploy().number == 1
     assert ends["at"]
+    target.wire.fault, target.wire.words = lambda _method, _path: 500, "a fault of the server"
+    with pytest.raises(ClusterError, match="a fault of the server"):  # which nobody waits for
+        target.deploy()
 
 
 def test_an_api_server_that_vanishes_is_told_and_the_next_run_goes_on(target: Target) -> None:
@@ -71,7 +74,7 @@ def test_an_api_server_that_vanishes_is_told_and_the_next_run_goes_on(target: Ta
     target.wire.fault = None
     target.cluster.merge("Lease", "digits-deploy", {"spec": {"renewTime": "2000-01-01T00:00:00.000000Z"}})
     assert target.deploy().number == 2
-    assert read_status(target.cluster, "digits").is_well
+    assert target.well()
 
 
 def test_a_server_that_is_not_there_is_named(target: Target) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from kubernetes import client
 
 from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
 from jellybean_k8s import DeployError, PoolSettings, Settings, render
 from jellybean_k8s.certificates import certificate_secrets
+from jellybean_k8s.cluster import Cluster, ClusterError
 from jellybean_k8s.deploy import Options, deploy, dry_run, rollback, undeploy
 from jellybean_k8s.rights import deployer_role, operator_rules
 from jellybean_k8s.served import Deployed
@@ -20,7 +24,7 @@ from jellybean_solver.plan import Plan
 from tests.k8s_check import schema_complaints
 from tests.k8s_plans import wide
 from tests.k8s_resource import resource
-from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, define
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, define, only_real, with_pools
 
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 Right = tuple[str, str, str]
@@ -74,6 +78,71 @@ def test_the_operators_rules_allow_what_a_resource_takes(target: Target) -> None
     assert ("jellybean.dev", "workflows/status", "patch") in found
     assert ("", "events", "create") in found
     assert found - rights(operator_rules()) == set()
+
+
+@contextlib.contextmanager
+def granted(target: Target, rules: Sequence[Any]) -> Iterator[Cluster]:
+    """The namespace, seen by a ServiceAccount with these rights and no others."""
+    here, name = f"namespaces/{target.cluster.namespace}", "jellybean-test-rights"
+    rbac = "rbac.authorization.k8s.io"
+    user = {"kind": "ServiceAccount", "name": name, "namespace": target.cluster.namespace}
+    role = {"apiGroup": rbac, "kind": "Role", "name": name}
+    made = {
+        f"/api/v1/{here}/serviceaccounts": {},
+        f"/apis/{rbac}/v1/{here}/roles": {"rules": list(rules)},
+        f"/apis/{rbac}/v1/{here}/rolebindings": {"roleRef": role, "subjects": [user]},
+    }
+
+    def gone() -> None:
+        for path in made:
+            with contextlib.suppress(ClusterError):
+                target.kubelet._call("delete", f"{path}/{name}")
+
+    gone()
+    try:
+        for path, body in made.items():
+            target.kubelet._call("post", path, body={"metadata": {"name": name}, **body})
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        answer = target.kubelet._call("post", f"/api/v1/{here}/serviceaccounts/{name}/token", body=asked)
+    except ClusterError as error:
+        gone()
+        if error.status != 403:
+            raise
+        pytest.skip(f"this user may not grant rights: {error}")
+    configuration = copy.copy(target.kubelet.api.configuration)
+    configuration.cert_file = configuration.key_file = configuration.refresh_api_key_hook = None
+    configuration.api_key = {"authorization": f"Bearer {answer['status']['token']}"}
+    try:
+        yield Cluster(client.ApiClient(configuration), target.cluster.namespace)
+    finally:
+        gone()
+
+
+@only_real
+def test_deploying_takes_no_more_than_the_role(target: Target) -> None:
+    with granted(target, deployer_role()["rules"]) as cluster:
+        theirs = dataclasses.replace(target, cluster=cluster)
+        assert theirs.deploy(wide(PLAN, "cloud", 4), with_pools(cloud=PoolSettings(autoscale=True))).number == 1
+        assert theirs.deploy(OTHER).number == 2
+        assert dry_run(cluster, Deployed(OTHER, SETTINGS), theirs.objects(OTHER)) == []
+        assert rollback(cluster, "digits", 1, QUICK).number == 3
+        target.broken.add(Deployed(OTHER, SETTINGS).prefix)
+        with pytest.raises(DeployError, match="serves as before"):
+            theirs.deploy(OTHER, options=Options(timeout_s=5.0, back=True))
+        assert undeploy(cluster, "digits", QUICK)
+
+
+@only_real
+def test_operating_takes_no_more_than_the_operators_rules(target: Target) -> None:
+    define(target, resource_definition())
+    target.create(resource())
+    with granted(target, operator_rules()) as cluster:
+        reconciler = Reconciler(cluster, lambda: cluster.list("Node"))
+        reconciler.look(cluster.get("Workflow", "digits") or {})
+        there = cluster.get("Workflow", "digits") or {}
+        assert [item["status"] for item in there["status"]["conditions"]] == ["True"] * 3, there["status"]
+        reconciler.remove(there)
+        assert not target.names("StatefulSet")
 
 
 def test_the_role_allows_what_deploying_takes_and_nothing_else(target: Target) -> None:

@@ -10,7 +10,6 @@ from jellybean_k8s import DeployError
 from jellybean_k8s.deploy import rollback, undeploy
 from jellybean_k8s.records import read_inventory
 from jellybean_k8s.served import Deployed
-from jellybean_k8s.status import read_status
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 
@@ -21,7 +20,7 @@ def test_rollback_serves_the_revision_before_again(target: Target) -> None:
     target.deploy(OTHER)
     assert rollback(target.cluster, "digits", options=QUICK).number == 3
     assert target.serving() == Deployed(PLAN, SETTINGS).id
-    assert read_status(target.cluster, "digits").is_well
+    assert target.well()
     assert rollback(target.cluster, "digits", 2, QUICK).number == 4
     assert target.serving() == Deployed(OTHER, SETTINGS).id
     with pytest.raises(DeployError, match="no revision 9; there are: 1, 2, 3, 4"):
