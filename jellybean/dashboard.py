@@ -31,7 +31,7 @@ GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queri
         "reqps",
         tuple(
             (f"sum(rate(jellybean_gateway_{name}_total{_RATE}))", name)
-            for name in ("answered", "failed", "refused", "expired", "retries")
+            for name in ("answered", "failed", "refused", "expired", "retries", "hedges")
         ),
     ),
     (
@@ -128,6 +128,7 @@ GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queri
             (f"sum(increase(jellybean_gateway_left_out_total{_RATE}))", "left out"),
         ),
     ),
+    ("Spool", "bytes", (("sum(jellybean_gateway_kept_bytes)", "kept on disk"),)),
 )
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INFEASIBLE
 from jellybean.errors import DocumentError, DocumentProblem, InfeasibleError, OutOfTimeError
+from jellybean.serving.errors import RequestError
 from jellybean_agent.errors import in_words
 
 
 def status_of(error: BaseException) -> int:
     """The exit status that an error ends a command with."""
-    if isinstance(error, DocumentError):
+    if isinstance(error, DocumentError) or _is_input(error):
         return EXIT_BAD_INPUT
     if isinstance(error, InfeasibleError):
         return EXIT_INFEASIBLE
@@ -20,6 +21,8 @@ def status_of(error: BaseException) -> int:
 
 def text_of(error: BaseException) -> str:
     """The message for people."""
+    if isinstance(error, RequestError) and _is_input(error):
+        return error.reason
     return in_words(error, name=True) if isinstance(error, OSError) else str(error) or type(error).__name__
 
 
@@ -36,4 +39,11 @@ def error_json(kind: str, message: str, problems: tuple[DocumentProblem, ...] = 
 
 def _kind(error: BaseException) -> str:
     kinds = {DocumentError: "documents", InfeasibleError: "infeasible", OutOfTimeError: "time_limit"}
+    if _is_input(error):
+        return "input"
     return next((kind for base, kind in kinds.items() if isinstance(error, base)), "failure")
+
+
+def _is_input(error: BaseException) -> bool:
+    """Whether a request was refused for its own tensors."""
+    return isinstance(error, RequestError) and error.status == "INVALID_ARGUMENT"
