@@ -132,8 +132,9 @@ class Host:
 
     def _due(self, process: Process, loop: asyncio.AbstractEventLoop, hold: Hold) -> None:
         """The time at which an answer counts has come."""
+        waiting = process.done
         self._answered(process)
-        if process.done is not None and process is self._process:
+        if waiting is not None and process.done is waiting and process is self._process:  # no other run began with it
             hold.is_late = True
             self._watch(process, loop)
 

@@ -38,6 +38,25 @@ async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:
             os.kill(host._process.pid, signal.SIGKILL)
         return await answer
 
+    async def one_after_another(runs: int) -> list[float]:
+        """Each begins when the one before is over, as a driver has it; what is left of each one's time at its end."""
+        left: list[float] = []
+        over = asyncio.Event()
+
+        def done(_found: Sequence[RunResult] | AgentError) -> None:
+            assert slow.due_s is not None
+            left.append(slow.due_s - time.perf_counter())
+            slow.since_s = slow.due_s
+            if len(left) < runs:
+                slow.begin([(ones,)], done, timer.call_at)
+            else:
+                slow.since_s = None
+                over.set()
+
+        slow.begin([(ones,)], done, timer.call_at)
+        await over.wait()
+        return left
+
     slow = Executor(model, sha256, ("x",), batch=4, device=EmulatedDevice({1: 0.1, 4: 0.2}), open_session=host.open)
     began_s = time.monotonic()
     (one,) = await run(slow, 1)
@@ -54,6 +73,7 @@ async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:
     due_s = slow.due_s + 0.1
     await run(slow, 1)
     found["goes_on_s"] = slow.due_s - due_s
+    found["one_after_another_s"] = await one_after_another(4)
     quick = Executor(model, sha256, ("x",), device=EmulatedDevice({1: 1e-9}), open_session=host.open)
     (late,) = await run(quick, 1)
     found["late"] = 0 <= late.late_s <= late.busy_s

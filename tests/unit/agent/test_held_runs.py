@@ -29,6 +29,7 @@ def test_runs_on_an_emulated_device_in_the_event_loop(tmp_path: Path) -> None:
     assert all(late_s >= 0 for late_s in found["late_s"])
     assert found["output"] == [[-1, -1]]
     assert found["goes_on_s"] == pytest.approx(0.0, abs=1e-9) or found["goes_on_s"] > 0  # later only where it was late
+    assert max(found["one_after_another_s"]) <= 0  # none was over early
     assert found["late"] is True
     assert "killed by SIGKILL" in found["crash"] or found["crash"].startswith("[RunResult")  # it had answered before
     assert found["may_begin"] is ("killed" not in found["crash"])
