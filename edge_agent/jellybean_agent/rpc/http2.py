@@ -1,4 +1,4 @@
-"""One HTTP/2 connection (RFC 9113) of a gRPC server, without TLS: frames in, calls, frames out.
+"""One HTTP/2 connection (RFC 9113) of a gRPC server, without TLS: frames and calls. Messages: `http2_in`, `http2_out`.
 
 What a client may make this process hold is bounded: header blocks, messages, what a stream may send before it is read,
 what lies unsent, calls under way. A client that breaks the protocol loses its connection, one that floods it with
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-from collections import deque
 from typing import cast
 
 import grpc
@@ -19,9 +18,7 @@ import numpy as np
 from jellybean_agent.rpc.calls import Call, Calls, Head, no_method
 from jellybean_agent.rpc.frames import (
     ACK,
-    BASE,
     CALM,
-    CANCEL,
     CLOSED,
     COMPRESSION,
     CONTINUATION,
@@ -36,7 +33,6 @@ from jellybean_agent.rpc.frames import (
     HEADERS,
     LARGEST_WINDOW,
     NO_ERROR,
-    OK,
     PADDED,
     PING,
     PREFACE,
@@ -52,91 +48,41 @@ from jellybean_agent.rpc.frames import (
     WITH_PRIORITY,
     BrokenError,
     frame,
-    head_of,
     read_head,
-    trailers,
-    unpacked,
     unpadded,
     window_of,
 )
 from jellybean_agent.rpc.hpack import Decoder, HpackError
+from jellybean_agent.rpc.http2_in import Incoming
+from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, Stream
 from jellybean_agent.rpc.lane import GREETING, WITH_STREAMS, Lane, peer_uid
 
 _CONNECTION_WINDOW = 2**30
 _READ_BYTES = 2**16
-_DIRECT_BYTES, _MOST_DIRECT_BYTES = 2**14, 2**23  # of a message: between them it is read to where it belongs
+_MOST_DIRECT_BYTES = 2**23  # of a message: above it, it is not read to where it belongs at once
 _UNSENT_BYTES = 2**20  # above it nothing is read
-_ROOM_BYTES = 2**18  # of one stream: above it writers wait
 _IDLE_FRAMES = 10_000  # that cost a client nothing, between two calls that were answered
 _RESETS, _RESETS_PER_S = 2_000, 200.0  # of calls under way: at once, and in the long run; one more for each answer
 _STREAMS_A_FRAME = 64  # that are looked at for what one frame counts
 
 
-class _Stream:
-    """One call's half of a connection: what came of the message under way, what may be sent, what waits to be."""
-
-    __slots__ = (
-        *("call", "credit", "got", "has_headers", "is_half_closed", "last", "messages"),
-        *("need", "packed", "part", "request", "timer", "unread", "unsent", "waiter", "whole", "window"),
-    )
-
-    def __init__(self, window: int) -> None:
-        self.call: Call | None = None
-        self.window = window  # that the client gives
-        self.credit = WINDOW_BYTES  # that we give
-        self.unread = 0  # taken in, not yet given back
-        self.part = bytearray()  # of what is not whole: copied, for what it came in is larger
-        self.got, self.need = 0, -1  # bytes that came; those of the message under way, prefix apart, -1: not known
-        self.request: memoryview | None = None  # of a unary call, which is handled when the client has ended its side
-        self.timer: asyncio.TimerHandle | None = None  # until which an answer is kept
-        self.packed = False
-        self.whole: memoryview | None = None  # where the message under way is read into, if it is large
-        self.messages = 0
-        self.has_headers = self.is_half_closed = False
-        self.unsent: deque[memoryview] = deque()
-        self.last: bytes | None = None  # trailers that follow what is unsent
-        self.waiter: asyncio.Future[None] | None = None
-
-    def keep(self) -> None:
-        """The request is kept until the client has ended its side: what it came in may be larger."""
-        if self.request is not None and len(self.request) < _DIRECT_BYTES:
-            self.request = memoryview(bytes(self.request))
-
-    def spend(self, size: int) -> None:
-        """So much came."""
-        if self.is_half_closed:
-            raise BrokenError(CLOSED, "DATA after a stream's end")
-        self.credit -= size
-        if self.credit < 0:
-            raise BrokenError(FLOW, "more than a stream's window")
-        self.unread += size
-
-
-class Connection(asyncio.BufferedProtocol):
+class Connection(Incoming, asyncio.BufferedProtocol):
     """A client's connection. It lives as long as its transport."""
 
     def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+        super().__init__(calls)
         self.peer = ""
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
         self._headers: Decoder[Head] = Decoder(HEADER_BYTES, read_head)
-        self._streams: dict[int, _Stream] = {}
-        self._blocked: dict[int, _Stream] = {}  # with something that the client's windows do not let leave
         self._buffer: memoryview = np.empty(_READ_BYTES, np.uint8).data
         self._rest = b""
         self._is_greeted = self._is_settled = self._is_leaving = False
         self._data: tuple[int, int, int] = (0, 0, 0)  # stream, bytes to come, flags of the DATA frame under way
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags, what came of a split header block
         self._last = 0
-        self._window, self._initial_window, self._frame_bytes = 2**16 - 1, 2**16 - 1, 2**14
+        self._initial_window = 2**16 - 1
         self._taken = 0  # of the connection's window
-        self._idle_frames = 0
-        self._resets, self._reset_s = 0.0, 0.0  # of calls under way, less what time and answers allow; looked at when
-        self._fresh: list[tuple[Call, _Stream]] = []  # calls that came with what is read now
-        self._unsent_bytes = 0
-        self._is_paused = False  # the client reads slower than we write
-        self._out: list[bytes | memoryview] = []
+        self._reset_s = 0.0  # when resets were counted last
+        self._fresh: list[tuple[Call, Stream]] = []  # calls that came with what is read now
         self._rarely = {
             CONTINUATION: self._continued,
             SETTINGS: self._settings,
@@ -145,7 +91,6 @@ class Connection(asyncio.BufferedProtocol):
             PUSH: self._pushed,
             GOAWAY: self._told_to_leave,
         }
-        self._is_flushing = self._is_parsing = False
 
     # -- asyncio ------------------------------------------------------------------------------------------------------
 
@@ -188,8 +133,8 @@ class Connection(asyncio.BufferedProtocol):
     def _room(self) -> memoryview | None:
         """Where the rest of a large message goes at once; None while there is none."""
         number, left, _ = self._data
-        stream = self._streams.get(number) if left > _DIRECT_BYTES else None
-        if stream is None or stream.need - stream.got <= _DIRECT_BYTES or stream.need > _MOST_DIRECT_BYTES:
+        stream = self._streams.get(number) if left > DIRECT_BYTES else None
+        if stream is None or stream.need - stream.got <= DIRECT_BYTES or stream.need > _MOST_DIRECT_BYTES:
             return None
         if stream.whole is None:
             stream.whole = np.empty(stream.need, np.uint8).data  # not zeroed: all of it is read into
@@ -456,7 +401,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if len(self._streams) >= self._calls.most_streams:
             raise BrokenError(CALM, f"more than {self._calls.most_streams} streams")
-        stream = self._streams[number] = _Stream(self._initial_window)
+        stream = self._streams[number] = Stream(self._initial_window)
         method = self._calls.methods.get(head.path)
         call = stream.call = Call(self, number, head, method or no_method(head.path), head.timeout_s)
         call.state = stream
@@ -511,74 +456,7 @@ class Connection(asyncio.BufferedProtocol):
         if stream.need > 0 and stream.unread > WINDOW_BYTES // 2:
             self._give(number, stream)  # the message under way must not wait for itself
 
-    def _filled(self, stream: _Stream, size: int) -> None:
-        """More of a large message is where it belongs."""
-        stream.got += size
-        if stream.got == stream.need and stream.whole is not None and stream.call is not None:
-            message, stream.whole = stream.whole, None
-            stream.got, stream.need = 0, -1
-            self._whole(stream.call, stream, message)
-
-    def _message(self, stream: _Stream, part: memoryview) -> memoryview:
-        """Take a part of a stream in; what is left of it for the next message."""
-        call = stream.call
-        if call is None:
-            return part[:0]
-        if stream.need < 0:
-            if stream.got or len(part) < 5:
-                taken = min(len(part), 5 - stream.got)
-                stream.part += part[:taken]
-                stream.got += taken
-                if stream.got < 5:
-                    return part[:0]
-                prefix = memoryview(bytes(stream.part))
-                stream.part.clear()
-                stream.got = 0
-            else:
-                prefix, taken = part[:5], 5
-            part = part[taken:]
-            need = int.from_bytes(prefix[1:5], "big")
-            if prefix[0] > 1:
-                raise BrokenError(PROTOCOL_ERROR, "no gRPC message")
-            if need > self._calls.most_message_bytes:
-                most = self._calls.most_message_bytes
-                call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a message of {need} bytes is larger than max ({most})")
-                return part[:0]
-            stream.packed, stream.need = bool(prefix[0]), need
-        wanted = stream.need - stream.got
-        if stream.whole is not None:
-            piece = part[:wanted]
-            stream.whole[stream.got : stream.got + len(piece)] = piece
-            self._filled(stream, len(piece))
-            return part[wanted:]
-        if len(part) < wanted:
-            stream.part += part
-            stream.got += len(part)
-            return part[:0]
-        message = part[:wanted]
-        if stream.part:
-            stream.part += message
-            message, stream.part = memoryview(stream.part), bytearray()
-        stream.got, stream.need = 0, -1
-        self._whole(call, stream, message)
-        return part[wanted:]
-
-    def _whole(self, call: Call, stream: _Stream, message: memoryview) -> None:
-        if stream.packed:
-            found = unpacked(message, call.head.encoding, self._calls.most_message_bytes)
-            if found is None:
-                call.end(grpc.StatusCode.INTERNAL, f"a message that is no {call.head.encoding}, or larger than max")
-                return
-            message = found
-        stream.messages += 1
-        if not call.method.is_unary:
-            call.received(message)
-        elif stream.messages > 1:
-            call.end(grpc.StatusCode.INVALID_ARGUMENT, "a second request in a call that takes one")
-        else:
-            stream.request = message
-
-    def _half_closed(self, number: int, stream: _Stream) -> None:
+    def _half_closed(self, number: int, stream: Stream) -> None:
         stream.is_half_closed = True
         call = stream.call
         if call is None or call.is_over:
@@ -592,142 +470,6 @@ class Connection(asyncio.BufferedProtocol):
         else:
             request, stream.request = stream.request, None
             call.received(request)
-
-    def _drop(self, stream: _Stream) -> None:
-        """A stream is gone, with all that is of it."""
-        call, stream.call = stream.call, None
-        if call is not None:
-            self._blocked.pop(call.number, None)
-            self._calls.ended(call)
-            if not call.is_over:
-                call.cancel()
-        if stream.timer is not None:
-            stream.timer.cancel()
-        self._unsent_bytes -= sum(map(len, stream.unsent))
-        stream.unsent.clear()
-        if stream.waiter is not None and not stream.waiter.done():
-            stream.waiter.set_result(None)
-
-    # -- frames out ---------------------------------------------------------------------------------------------------
-
-    def send(self, call: Call, message: bytes) -> None:
-        stream: _Stream = call.state
-        if stream.call is None:
-            return
-        size = len(message) + 5
-        if self._unsent_bytes and self._unsent_bytes + size > 2 * self._calls.most_message_bytes:
-            told = f"{self._unsent_bytes} bytes of answers lie unread on this connection: read them first"
-            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, told)
-            return
-        self._idle_frames -= min(self._idle_frames, 2 + 2 * (size >> 14))  # which the client's windows follow
-        if not stream.has_headers:
-            stream.has_headers = True
-            self._write(head_of(HEADERS, END_HEADERS, call.number, len(BASE)) + BASE)
-        if not stream.unsent and not self._is_paused and size <= min(self._frame_bytes, stream.window, self._window):
-            stream.window -= size
-            self._window -= size
-            self._write(head_of(DATA, 0, call.number, size) + b"\0" + len(message).to_bytes(4, "big") + message)
-            return
-        self._unsent_bytes += size
-        stream.unsent += (memoryview(b"\0" + len(message).to_bytes(4, "big")), memoryview(message))
-        self._blocked[call.number] = stream
-        self._pump(call.number, stream)
-
-    def finish(self, call: Call, status: grpc.StatusCode, details: str) -> None:
-        stream: _Stream = call.state
-        if stream.call is None:
-            return
-        block = OK if status is grpc.StatusCode.OK else trailers(status, details)
-        if not stream.has_headers:
-            block = BASE + block
-        last = head_of(HEADERS, END_HEADERS | END_STREAM, call.number, len(block)) + block
-        if stream.unsent:  # the call counts until all has left, or its time is up
-            stream.last = last
-            if call.until_s is not None:
-                stream.timer = self._loop.call_at(call.until_s, self._unread, call.number, stream)
-        else:
-            self._ended(call.number, stream, last)
-
-    def _unread(self, number: int, stream: _Stream) -> None:
-        if self._streams.pop(number, None) is not None:
-            self._drop(stream)
-            self._write(frame(RESET, 0, number, CANCEL.to_bytes(4, "big")))
-
-    def _ended(self, number: int, stream: _Stream, last: bytes) -> None:
-        if not stream.is_half_closed:
-            last += frame(RESET, 0, number, NO_ERROR.to_bytes(4, "big"))  # nothing more is read of it
-        else:
-            self._idle_frames = 0
-            self._resets = max(0.0, self._resets - 1)
-        self._streams.pop(number, None)
-        self._drop(stream)
-        self._write(last)
-        if not self._streams and not self._is_parsing:  # no other answer can follow at once
-            self._flush()
-
-    def taken(self, call: Call, size: int) -> None:
-        stream: _Stream = call.state
-        if stream.unread > WINDOW_BYTES // 2 and stream.call is not None and not stream.is_half_closed:
-            self._idle_frames = 0
-            self._give(call.number, stream)
-
-    def _give(self, number: int, stream: _Stream) -> None:
-        stream.credit += stream.unread
-        self._write(window_of(number, stream.unread))
-        stream.unread = 0
-
-    async def room(self, call: Call) -> None:
-        stream: _Stream = call.state
-        while stream.call is not None and sum(map(len, stream.unsent)) > _ROOM_BYTES:
-            stream.waiter = self._loop.create_future()
-            await stream.waiter
-
-    def _pump_all(self) -> None:
-        for number, stream in list(self._blocked.items()):
-            if self._window <= 0 or self._is_paused:
-                return
-            self._pump(number, stream)
-
-    def _pump(self, number: int, stream: _Stream) -> None:
-        """Send what the windows let leave, in frames as large as the client takes."""
-        while stream.unsent and not self._is_paused:
-            room = min(self._frame_bytes, stream.window, self._window)
-            if room <= 0:
-                break
-            parts: list[memoryview] = []
-            size = 0
-            while stream.unsent and size < room:
-                part = stream.unsent.popleft()
-                if len(part) > room - size:
-                    stream.unsent.appendleft(part[room - size :])
-                    part = part[: room - size]
-                parts.append(part)
-                size += len(part)
-            stream.window -= size
-            self._window -= size
-            self._unsent_bytes -= size
-            self._write(head_of(DATA, 0, number, size), *parts)
-        if stream.waiter is not None and not stream.waiter.done() and sum(map(len, stream.unsent)) <= _ROOM_BYTES:
-            stream.waiter.set_result(None)
-        if not stream.unsent:
-            self._blocked.pop(number, None)
-            if stream.last is not None:
-                self._ended(number, stream, stream.last)
-
-    def _write(self, *parts: bytes | memoryview) -> None:
-        self._out += parts
-        if not self._is_flushing:
-            self._is_flushing = True
-            self._loop.call_soon(self._flush_later)
-
-    def _flush_later(self) -> None:
-        self._is_flushing = False
-        self._flush()
-
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if out and self._transport is not None:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
