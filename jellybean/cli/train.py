@@ -74,8 +74,8 @@ def train(
             f"--fresh under torchrun would begin anew at every restart: delete {directory}/training"
         )
     if not launched():
-        if fresh:
-            with alone_in(directory):
+        with alone_in(directory):
+            if fresh:
                 shutil.rmtree(folder_of(directory), ignore_errors=True)
         refuse_export(document.export, directory)
         if document.ranks > 1:

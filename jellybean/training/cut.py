@@ -31,17 +31,20 @@ class CutModule:
 
 
 class _Numbers(fx.Interpreter):  # type: ignore[misc]  # torch is not looked into
-    """Which values of a graph are whole numbers, such as sizes: they cross as tensors and are numbers again then."""
+    """Which values of a graph are whole numbers or shapes: they cross as tensors and are themselves again then."""
 
     def __init__(self, traced: fx.GraphModule) -> None:
         super().__init__(traced, garbage_collect_values=True)
         self.found: set[str] = set()
+        self.shapes: set[str] = set()
         self.refused: dict[str, str] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         if isinstance(value, int) and not isinstance(value, bool):
             self.found.add(n.name)
+        elif isinstance(value, torch.Size):
+            self.shapes.add(n.name)
         elif not isinstance(value, torch.Tensor):
             self.refused[n.name] = type(value).__name__
         return value
@@ -89,7 +92,7 @@ def cut_module(traced: fx.GraphModule, stage_of: dict[str, int], inputs: tuple[A
     stages = []
     for stage in range(count):
         after = crossing[stage] if stage < count - 1 else None
-        stages.append(_stage(traced, homes, stage, before, after, numbers.found))
+        stages.append(_stage(traced, homes, stage, before, after, numbers))
         before = list(after or ())
     return CutModule(tuple(stages), _tied(stages), tuple(tuple(node.name for node in names) for names in crossing))
 
@@ -136,14 +139,13 @@ def _stage(
     stage: int,
     before: Sequence[fx.Node],
     after: Sequence[fx.Node] | None,
-    numbers: set[str],
+    numbers: _Numbers,
 ) -> nn.Module:
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in before:
         value = graph.placeholder(node.name)
-        is_number = node.name in numbers and node.op != "placeholder"
-        copies[node] = graph.call_method("item", (value,)) if is_number else value
+        copies[node] = value if node.op == "placeholder" else _taken(graph, value, node.name, numbers)
 
     def copy(node: fx.Node) -> fx.Node:
         if node.op == "get_attr" and node not in copies:
@@ -157,13 +159,21 @@ def _stage(
         output = next(node for node in traced.graph.nodes if node.op == "output")
         graph.output(fx.node.map_arg(output.args[0], copy))
     else:
-        graph.output(tuple(_sent(graph, copies[node], node.name in numbers) for node in after))
+        graph.output(tuple(_sent(graph, copies[node], node.name, numbers) for node in after))
     graph.lint()
     return fx.GraphModule(traced, graph, f"Stage{stage}")
 
 
-def _sent(graph: fx.Graph, node: fx.Node, is_number: bool) -> fx.Node:
-    return graph.call_function(torch.tensor, (node,)) if is_number else node
+def _sent(graph: fx.Graph, node: fx.Node, name: str, numbers: _Numbers) -> fx.Node:
+    if name not in numbers.found | numbers.shapes:
+        return node
+    return graph.call_function(torch.tensor, (node,), {"dtype": torch.int64})
+
+
+def _taken(graph: fx.Graph, value: fx.Node, name: str, numbers: _Numbers) -> fx.Node:
+    if name in numbers.shapes:
+        return graph.call_function(torch.Size, (graph.call_method("tolist", (value,)),))
+    return graph.call_method("item", (value,)) if name in numbers.found else value
 
 
 def _tied(stages: Sequence[nn.Module]) -> Ties:

@@ -14,9 +14,9 @@ import pytest
 from jellybean.cli import run
 
 
-def jellybean(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+def jellybean(*arguments: str, status: int = 0, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "jellybean", *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "jellybean", *arguments], capture_output=True, text=True, timeout=timeout, check=False
     )
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

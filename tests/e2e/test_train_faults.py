@@ -154,13 +154,15 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(project, undisturbed):
 
 
 def test_a_killed_launcher_leaves_nobody_behind_and_two_runs_do_not_mix(project, undisturbed):
-    run = _start(project, slowly=0.3)
+    run = _start(project, slowly=2)
     _wait_for_epoch(project, 1, run)
+    ranks = _ranks(run)
+    assert len(ranks) == 2
+    for rank in ranks:
+        rank.suspend()
     status, _, said = _end(_start(project))
     assert status == 1
     assert "another jellybean train is at work" in said
-    _wait_for_epoch(project, 2, run)
-    ranks = _ranks(run)
     run.kill()
     run.communicate()
     _, alive = psutil.wait_procs(ranks, timeout=60)

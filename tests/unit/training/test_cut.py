@@ -1,0 +1,31 @@
+"""A model may be cut between any two operations: what crosses, shapes and sizes too, makes the same outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+pytest.importorskip("sklearn", reason="the example's data")
+
+from jellybean.pipeline.functions import load_function  # noqa: E402
+from jellybean.training.cut import cut_module, trace  # noqa: E402
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "pipeline"
+
+
+@pytest.mark.parametrize("name", ["Transformer", "Conv"])
+def test_every_place(name):
+    torch.manual_seed(0)
+    make = load_function("nets.py", name, EXAMPLE)
+    module = make(8, 1) if name == "Transformer" else make(4)
+    inputs = (torch.randn(3, 8, 8),)
+    traced = trace(module, inputs)
+    nodes = [node.name for node in traced.graph.nodes if node.op.startswith("call_")]
+    expected = module(*inputs)
+    for place in range(1, len(nodes)):
+        cut = cut_module(traced, {node: int(number >= place) for number, node in enumerate(nodes)}, inputs)
+        crossing = cut.stages[0](*inputs)
+        assert all(isinstance(value, torch.Tensor) for value in crossing)
+        assert torch.equal(cut.stages[1](*crossing), expected)
