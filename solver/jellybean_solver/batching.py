@@ -19,6 +19,7 @@ from jellybean_solver.program import Floats
 from jellybean_solver.queues import rest_log_mgf
 
 LEAST_FREE = 0.05  # of a worker's time, for any of its operators
+MEMORY = 0.75  # at least, of what runs' sizes vary by is not handed on: they never grow far beyond a batch; fitted
 CLOSE = 1e-4  # a change of size that ends the search
 _ROUNDS = 20  # of the fixed point, at most
 
@@ -125,8 +126,9 @@ def _next(fed: Fed, now: Runs, free: float, longest_s: float, behind: bool) -> R
     none += fed.roughness * (math.exp(-come) - none)
     alone = none * (min(2.0, fed.group) - 1.0)  # who comes first to an idle worker runs before the rest of its group
     size = fed.group * (come + none) / (1.0 + alone)
-    spread = 1.0 + fed.variation  # a run that takes long meets more, all of whom run together next
-    seen = fed.group * (spread * come**2 + fed.roughness * come + none / (1.0 + alone)) / (come + none)
+    # What a run's size varies by is handed on to the next one by its time, so the squares are a geometric series.
+    squares = (fed.variation * come**2 + fed.roughness * come) / max(MEMORY, 1.0 - _slope(fed) ** 2)
+    seen = fed.group * (come**2 + squares + none / (1.0 + alone)) / (come + none)
     drift = 1.0 + fed.group / size / 2.0 if behind else 0.0  # small runs fall behind, then a larger one catches up
     chance = fed.roughness * come / (come + none) + (1.0 - fed.roughness) * min(1.0, drift)
     first = none * (1.0 - fed.jobs / fed.group)
@@ -134,6 +136,13 @@ def _next(fed: Fed, now: Runs, free: float, longest_s: float, behind: bool) -> R
     most = float(fed.batch)
     turn = Turn(min(chance, 1.0 - first), span_s, first, fed.times[1].mean_s) if most > 1 else NO_TURN
     return Runs(min(most, (now.mean + size) / 2.0), min(most, max(size, seen)), turn)
+
+
+def _slope(fed: Fed) -> float:
+    """How many more come while a run goes on for one more in it."""
+    if fed.batch == 1:
+        return 0.0
+    return fed.per_s * (fed.times[fed.batch].mean_s - fed.times[1].mean_s) / (fed.batch - 1)
 
 
 def mean_s(times: Times, size: float) -> float:
