@@ -25,15 +25,14 @@ from jellybean.documents.units import (
     Kind as Unit,
 )
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean.planning import more_accurate, plan_project, settle
+from jellybean.planning import plan_project
+from jellybean.settling import Settling
 from jellybean.simulation import SEEDS, simulated_p99_s
 from jellybean_solver.cuts import PlannedCut, as_planned, planned_cuts
 from jellybean_solver.explanation import Explanation, explain
-from jellybean_solver.large import GAP
 from jellybean_solver.problem import OF_WORKFLOW, Problem, Sharing
 from jellybean_solver.requirements import Kind, Requirement
-from jellybean_solver.resolving import Means, Settled
-from jellybean_solver.solve import Solution
+from jellybean_solver.resolving import Means
 from jellybean_solver.why_not import Question
 
 DIGITS = 5  # of a relaxation as it is proposed
@@ -101,7 +100,7 @@ def explain_project(
         clock=time.monotonic,
         p99_s=lambda plan, seed: simulated_p99_s(plan, seed=seed),
         seeds=SEEDS,
-        settle=_settled,
+        settle=Settling(),
         advance=progress,
         exclusive=places.exclusive(problem),
     )
@@ -110,14 +109,6 @@ def explain_project(
     explain_s = time.perf_counter() - started
     progress(explanation.solves, explanation.solves, "done")
     return Explained(problem, explanation, places.of(explanation), explain_s, given)
-
-
-def _settled(problem: Problem, cheapest: Solution, late: bool, time_limit_s: float | None, thorough: bool) -> Settled:
-    if not late:
-        return Settled(cheapest if time_limit_s is not None else more_accurate(problem, {}, cheapest))
-    found = settle(problem, {}, cheapest, GAP, time_limit_s, thorough=thorough)
-    kept = found.solution.plan is not None and not found.reasons
-    return Settled(found.solution) if kept else Settled(None, found.fastest)
 
 
 def parse_questions(problem: Problem, texts: Sequence[str]) -> tuple[Question, ...]:
