@@ -22,6 +22,7 @@ from jellybean_solver.problem import Problem
 from jellybean_solver.selection import RELATIVE
 from jellybean_solver.solve import Solution
 
+QUICK = (1.0, 0.7)  # of the p99 latency, where there is little time
 TIGHTER = (1.0, 0.8, 0.6)  # of the p99 latency, asked of the solver in turn: simulated queues may be longer
 LONGER = (2.0, 1.5, 1.2)  # likewise, where the gap is wide: simulated queues may be shorter, too
 FAR, SAME = 0.05, 1e-6  # gaps from which on that is tried; costs that are the same
@@ -58,7 +59,10 @@ def in_time(
         return InTime(solution, reasons, judged=judged)
     solved = partial(solve_cut, problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
     search = _SimulatedInTime(solved, target_s, judged.share, solution.plan, solution.plan.certificate.bound)
-    found = search.run(LONGER if time_limit_s is None and thorough else (), LOOSER if thorough else ())
+    if thorough:
+        found = search.run(TIGHTER, LONGER if time_limit_s is None else (), LOOSER)
+    else:
+        found = search.run(QUICK, (), ())
     if found is not None:
         return InTime(found, judged=search.judged, cheapest=(solution.plan, judged))
     nearest = search.nearest
@@ -86,9 +90,9 @@ class _SimulatedInTime:
         self.reasons: tuple[str, ...] = ()
         self.judged: Judged | None = None  # the plan found last that keeps it
 
-    def run(self, longer: tuple[float, ...], looser: tuple[float, ...]) -> Solution | None:
+    def run(self, tighter: tuple[float, ...], longer: tuple[float, ...], looser: tuple[float, ...]) -> Solution | None:
         """The cheapest found that keeps the p99."""
-        best = next((found for share in TIGHTER if (found := self._kept(share)) is not None), None)
+        best = next((found for share in tighter if (found := self._kept(share)) is not None), None)
         if best is None or best.certificate is None or best.certificate.gap > FAR:
             below = cost_of(best.plan) * (1 - SAME) if best is not None and best.plan is not None else math.inf
             best = next(

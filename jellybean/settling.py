@@ -1,8 +1,8 @@
 """What becomes of an alternative whose cheapest plan breaks a p99 latency, as `explain` asks it of dozens of problems.
 
-The plan in question has found out how much room its queues need. An alternative is first given the same room, and half
-of it: two solves and a simulation each, where a search of its own takes a hundred. Only where both are late it is
-searched for.
+The plan in question has found out how much room its queues need. An alternative is first given half of that, all, and
+more: a solve and a simulation each, where a search of its own takes a hundred. Only where all are late it is searched
+for.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from jellybean_solver.problem import Problem
 from jellybean_solver.resolving import Settled
 from jellybean_solver.selection import RELATIVE
 from jellybean_solver.solve import Solution, solve
+from jellybean_solver.timely import LEAST_SHARE
 
-PARTS = (0.5, 1.0)  # of the room that the plan in question leaves
+PARTS = (0.5, 1.0, 1.7)  # of the room that the plan in question leaves
 
 
 class Settling:
@@ -70,11 +71,10 @@ class Settling:
             loads[worker.pool] = max(loads.get(worker.pool, 0.0), worker.load)
         most = max(loads.values())
         for part in PARTS:
-            shares = {
-                pool.name: 1.0 - part * (1.0 - min(1.0, loads.get(pool.name, most) / problem.utilisation))
-                for pool in problem.pools
+            left = {
+                pool.name: 1.0 - min(1.0, loads.get(pool.name, most) / problem.utilisation) for pool in problem.pools
             }
-            yield Room(shares)
+            yield Room({pool: max(LEAST_SHARE, 1.0 - part * own) for pool, own in left.items()})
 
 
 def _certified(plan: Plan, cheapest: Solution) -> Solution:
