@@ -24,7 +24,7 @@ def test_an_alternative_gets_the_same_room_without_a_search(monkeypatch: pytest.
     settled = Settling()
     cheapest = solve(asked)
     assert cheapest.plan is not None and latency_breach(cheapest.plan) is not None
-    first = settled(asked, cheapest, True, None, True).solution
+    first = settled(asked, cheapest, True, 600.0, True).solution  # a limit: no plans that only simulation finds
     assert first is not None and first.plan is not None
     assert len(first.plan.workers) == 3
 
