@@ -121,6 +121,17 @@ def test_a_rank_that_is_killed_or_stands_still(project, undisturbed, rank, numbe
     assert _whole(project) == undisturbed
 
 
+def test_a_rank_may_be_busy_for_longer_than_the_timeout(project):
+    """The first one, with the test rows: the other waits, as it hears that this one lives."""
+    (project / "nets.py").write_text(
+        NETS.replace("    time.sleep", "    torch.is_grad_enabled() or time.sleep(26)\n    time.sleep")
+    )
+    status, out, said = _end(_start(project, "--set", "epochs=1"))
+    assert status == 0
+    assert "start again" not in said
+    assert len(json.loads(out)["epochs"]) == 1
+
+
 def test_a_function_that_raises_ends_the_run(project):
     """Once for every process would be twice too often; what is raised again is not tried again."""
     odd = "    if outputs.requires_grad and COUNT.append(0) or len(COUNT) > 9: raise ValueError('row 7 is odd')\n"
