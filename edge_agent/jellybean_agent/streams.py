@@ -25,7 +25,10 @@ DELIVER = "/jellybean.agent.v1.Agent/Deliver"
 SILENT_S = 2.0  # four heartbeats
 CONNECT_S = 5.0  # until the first one
 _LOOK_S = 0.25
-BROKEN = (AgentError, NoLaneError, grpc.aio.AioRpcError, asyncio.InvalidStateError)  # how a call may end or fail
+BROKEN = (  # how a call may end or fail; the last two: of grpc's client, when the other end is ending it
+    *(AgentError, NoLaneError, grpc.aio.AioRpcError),
+    *(asyncio.InvalidStateError, grpc.aio.InternalError),
+)
 TakeCredit = Callable[[agent_pb2.Credit], None]
 
 

@@ -145,7 +145,7 @@ async def fuzz(address: str, plan: str, count: int, seed: int, told: Told) -> No
 
         async def stream(messages: list[bytes], number: int) -> None:
             call = deliver(metadata=((SENDER_KEY, f"fuzzer-{number}"),), timeout=_CALL_S)
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
                 await call.read()  # the credit without which nothing may be sent
                 for message in messages:
                     await call.write(message)
