@@ -29,6 +29,7 @@ from jellybean_solver.selection import Clock
 WHOLE = 1e-6  # a fraction this close to a whole number is whole
 LEAST_RISE = 1e-9
 LOOKED, PATIENCE = 24, 6  # splits looked at, and how many of them in a row may be no better
+PLUNGED = 300  # nodes on the way to a first whole point
 LEAP, GROWTH = 0.01, 1.5  # of its bound: a dive that rises by more is broken off, and the next one may rise by more
 
 Relax = Callable[[Box], Point | None]
@@ -100,23 +101,30 @@ class Tree:
             self._dive(heapq.heappop(self.open), enough, clock)
 
     def plunge(self, first: int) -> None:
-        """From the cheapest node to a whole point soon: what is nearest to whole goes to its cheaper side.
+        """From the cheapest node to a whole point soon: what is nearest to whole goes there, or else the other way.
 
         The `first` counts go before choices, other counts after them.
         """
         choices = len(self.owner)
         parts = slice(choices, choices + first), slice(0, choices), slice(choices + first, None)
+        others: list[tuple[Box, float]] = []
         node: Node | None = self.open[0] if self.open else None
         with suppress(OutOfTimeError):
-            while node is not None and not self._is_whole(node):
-                above = self._above_whole(node)
-                far = np.where(np.minimum(above, 1.0 - above) > WHOLE, np.minimum(above, 1.0 - above), math.inf)
-                part = next((part for part in parts if np.isfinite(far[part]).any()), None)
-                if part is None:
+            for _ in range(PLUNGED):
+                if node is not None and self._is_whole(node):
+                    self.met(self._alone(node))
                     return
-                node = next(iter(self._split(node, part.start + int(np.argmin(far[part])))), None)
-            if node is not None:
-                self.met(self._alone(node))
+                if node is not None:
+                    above = self._above_whole(node)
+                    far = np.where(np.minimum(above, 1.0 - above) > WHOLE, np.minimum(above, 1.0 - above), math.inf)
+                    part = next(part for part in parts if np.isfinite(far[part]).any())
+                    index = part.start + int(np.argmin(far[part]))
+                    sides = self._sides(node, index)
+                    others += [(side, node.bound) for side in (sides if above[index] >= 0.5 else sides[::-1])]
+                if not others:
+                    return
+                box, least = others.pop()
+                node = self._node(box, self._relax[0](box), least)
 
     def part(self) -> Node | None:
         """Take the cheapest whole node: if it allows its own selection only, return it, else split it."""

@@ -1,16 +1,17 @@
 """The cheapest plan of a fleet too large to walk through selection by selection: branch and bound on selections.
 
 Each node is a linear relaxation (relaxation.py), whose bound holds for the problem; at whole selections workers are
-rounded (rounding.py) and seated. First the search goes on among relaxations until no selection can be much better
-than the best one met. What is then still open is taken cheapest first. Where single selections look better only as
-long as workers come in fractions, as they do in small fleets, a few are solved exactly (exact.py), and then all that
-is left at once. The order of everything depends on the problem alone: only a time limit that strikes can change the
-plan from one run to the next.
+made whole (whole.py, rounding.py) and seated. First the search goes on as if a plan a little dearer than the root were
+known, then a dearer one, then none: among relaxations, until no selection can be much better than the best one met.
+What is then still open is taken cheapest first. Where single selections look better only as long as workers come in
+fractions, as they do in small fleets, a few are solved exactly (exact.py), and then all that is left at once. The order
+of everything depends on the problem alone: only a time limit that strikes can change the plan from one run to the next.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -31,10 +32,15 @@ from jellybean_solver.rounding import rounded
 from jellybean_solver.selection import RELATIVE, Clock, Outcome, Selection
 from jellybean_solver.skeleton import Skeleton
 from jellybean_solver.staff import Staff
+from jellybean_solver.whole import whole_near
 
 CLOSE = (0.6, 0.3, 0.1)  # of the gap: how close to the best relaxed selection the search goes, step by step
+GUESSES = (0.012, 0.03, math.inf)  # what the cheapest plan may cost more than the relaxation, in turn
+ANY = 0.01  # what making workers whole may lose for a first plan
 CUT = 0.9  # of the gap, below the plan: what costs as much is left out
+SPARE = 0.99  # of the gap: a plan that near the bound will do
 FINE = 0.2  # of the gap: what making workers whole may lose beside the best way
+NEAR, MORE_KINDS, FINE_KINDS = 0.3, 1, 2  # of the gap, and kinds, that making shared workers whole looks at
 ROOM = (0.0, 0.2, 1.0)  # workers of a kind left out per operator on it, for memory to need more than time does
 MOST_ROUNDED = 5  # selections whose workers are made whole before the search goes on
 GRACE_S = 1.0  # for a plan of what was found when time ended
@@ -81,8 +87,9 @@ class FleetSearch:
     def _begin(self) -> None:
         self.enough_solved = MOST_PACED
         self.best: Assignment | None = None
-        self.best_selection: Selection | None = None
         self.best_point: Point | None = None  # that it was rounded from
+        self.guess = math.inf  # USD per hour: plans that cost as much are not looked for now
+        self.best_selection: Selection | None = None
         self.relaxed = math.inf  # the least relaxed cost of the selections met
         self.settled = math.inf  # the least bound of the selections that were solved exactly
         self.solved = 0  # selections, exactly
@@ -109,40 +116,89 @@ class FleetSearch:
         """Until the gap is reached or time is up."""
         if not self.skeleton.possible:
             return self._outcome(math.inf)
-        relax = self.relaxations[0].solve, self.relaxations[1].solve
-        with Tree(self.skeleton.kinds.owner, self._rank(), relax, self._meet, self._dear) as tree:
+        bound = 0.0
+        if self.pace is None:
+            self._any()
+        for share in GUESSES if self.pace is None else (math.inf,):
+            bound = max(bound, self._pass(share))
+            if bound >= self._goal() or self._is_last() or self.clock.left() == 0.0:
+                break
+        return self._outcome(bound)
+
+    def _is_last(self) -> bool:
+        """Whether no guess rules out what is better than the best plan."""
+        return math.isinf(self.guess) or (self.best is not None and self.best.cost <= self.guess)
+
+    def _pass(self, share: float) -> float:
+        """A tree of its own, as if a plan were known that costs this share more than the relaxation; a bound on all.
+
+        A plan rules out much of a tree, and a good one takes long to find without. Where there is none that cheap, the
+        guess is a bound.
+        """
+        self.met, self.waiting, self.settled, self.solved = set(), [], math.inf, 0
+        self.guess, self.late = math.inf, False
+        with self._tree() as tree:
+            try:
+                if math.isfinite(share):
+                    root = self.relaxation.solve(self.relaxation.everything())
+                    if root is None:
+                        return math.inf
+                    self.guess = root.bound * (1.0 + share)
+                tree.start(self.relaxation.everything())
+            except OutOfTimeError:
+                self.late = True
+                return 0.0
             return self._walked(tree)
 
-    def _walked(self, tree: Tree) -> Outcome[Assignment]:
-        try:
-            tree.start(self.relaxation.everything())
-        except OutOfTimeError:
-            self.late = True
-            return self._outcome(0.0)
+    def _tree(self) -> Tree:
+        relax = self.relaxations[0].solve, self.relaxations[1].solve
+        return Tree(self.skeleton.kinds.owner, self._rank(), relax, self._meet, self._dear)
+
+    def _first(self, tree: Tree) -> None:
+        """Any plan: the first one rules out much."""
         if tree.least_whole() > tree.bound():
             tree.plunge(self.skeleton.few.pools)
             self._make_whole(tree)
-        while self.best is None and tree.open and self.clock.left() != 0.0:  # the first one rules out much
+        while self.best is None and tree.open and self.clock.left() != 0.0:
             tree.explore(lambda: -math.inf if self.waiting else min(self._enough(), self._most()), self.clock)
             if not self.waiting:
                 break
             self._make_whole(tree)
+
+    def _any(self) -> None:
+        """Some plan, soon: guesses may be wrong, or take all of the time to tell."""
+        with self._tree() as tree, suppress(OutOfTimeError):
+            tree.start(self.relaxation.everything())
+            tree.plunge(self.skeleton.few.pools)
+            for _, box, point in self.waiting:
+                self._take(self._selection(box.allowed), self._rounded(box, point, tree.bound(), ANY))
+        self.relaxed = math.inf
+
+    def _explore(self, tree: Tree, close: float) -> None:
+        near = 1.0 - close * self.gap
+        tree.explore(lambda: min(self._enough(), near * self.relaxed, self._most()), self.clock)
+        self._make_whole(tree)
+
+    def _walked(self, tree: Tree) -> float:
+        """Until the gap is reached or time is up; a bound on all plans."""
+        if math.isinf(self.guess) and self.best is None:
+            self._first(tree)
         for close in CLOSE:
-            near = 1.0 - close * self.gap
-            tree.explore(lambda near=near: min(self._enough(), near * self.relaxed, self._most()), self.clock)  # type: ignore[misc]
-            self._make_whole(tree)
+            self._explore(tree, close)
         if self.pace is not None:
-            return self._outcome(tree.bound())
+            return tree.bound()
         self._polish(tree)
         while tree.bound() < self._enough() and self.clock.left() != 0.0:
             if tree.least_whole() > tree.bound():
                 tree.explore(lambda: min(self._enough(), tree.least_whole()), self.clock)
+            elif not self._is_last():
+                break
             elif self.solved < MOST_SOLVED:
                 self._settle(tree)
             else:
-                return self._outcome(self._at_once(min(tree.bound(), self.settled)))
+                return self._at_once(min(tree.bound(), self.settled))
             self._make_whole(tree)
-        return self._outcome(min(tree.bound(), self.settled))
+        return min(tree.bound(), self.settled)
 
     def _rank(self) -> Indices:
         """Choices operator by operator, cheaper ones first."""
@@ -160,13 +216,16 @@ class FleetSearch:
 
     def _enough(self) -> float:
         """What costs as much need not be looked at."""
-        if self.best is None:
-            return self.budget
-        return min(self.best.cost * (1.0 - max(self.gap, RELATIVE)), self.settled, self.budget)
+        return min(self._goal(), self.settled, self.guess * (1.0 - RELATIVE))
+
+    def _goal(self) -> float:
+        """A bound that is enough to end the search."""
+        return self.budget if self.best is None else min(self.best.cost * (1.0 - max(self.gap, RELATIVE)), self.budget)
 
     def _dear(self) -> float:
         """What a node may leave out for good: a little above what is enough, for what rounding does to bounds."""
-        return math.inf if self.best is None else self.best.cost * (1.0 - CUT * max(self.gap, RELATIVE))
+        best = math.inf if self.best is None else self.best.cost * (1.0 - CUT * max(self.gap, RELATIVE))
+        return min(best, self.guess)
 
     def _selection(self, mask: Mask) -> Selection:
         return dict(choice for choice, made in zip(self.skeleton.kinds.choices, mask.tolist(), strict=True) if made)
@@ -203,20 +262,46 @@ class FleetSearch:
             if key in self.tried:
                 continue
             self.tried.add(key)
-            if self._take(self._selection(box.allowed), self._rounded(box, point)):
+            if self._take(self._selection(box.allowed), self._rounded(box, point, tree.bound())):
                 self.best_point = point
         self.waiting.clear()
 
     def _polish(self, tree: Tree) -> None:
         """Round the best point's workers with more care, where the plan is not good enough."""
-        if self.best_point is None or tree.bound() >= self._enough() or self.clock.left() == 0.0:
+        if self.best_point is None or self.skeleton.kinds.exclusive.any() or tree.bound() >= self._enough():
             return
-        most, limit_s = self.relaxation.most, self._limit_s()
-        found = rounded(self.skeleton, self.best_point, most, gap=FINE * self.gap, time_limit_s=limit_s, apart=True)
-        self._take(self.best_selection or {}, found)
+        if self.clock.left() != 0.0:
+            most, limit_s = self.relaxation.most, self._limit_s()
+            found = whole_near(
+                self.skeleton,
+                self.best_point,
+                most,
+                gap=FINE * self.gap,
+                enough=tree.bound() / (1.0 - SPARE * self.gap),
+                time_limit_s=limit_s,
+                more=FINE_KINDS,
+            )
+            self._take(self.best_selection or {}, found)
 
-    def _rounded(self, box: Box, point: Point) -> Assignment | None:
-        """Whole workers and seats for a selection's point; where models do not fit, with ever more workers left out."""
+    def _rounded(self, box: Box, point: Point, bound: float, least_gap: float = 0.0) -> Assignment | None:
+        """Whole workers and seats for a selection's point; where models do not fit, with ever more workers left out.
+
+        `bound`: on all plans; one that is near it by the gap will do.
+        """
+        if not self.skeleton.kinds.exclusive.any():
+            most, limit_s = self.relaxation.most, self._limit_s()
+            found = whole_near(
+                self.skeleton,
+                point,
+                most,
+                gap=max(least_gap, NEAR * self.gap),
+                enough=bound / (1.0 - SPARE * self.gap),
+                time_limit_s=limit_s,
+                more=MORE_KINDS,
+                quick=True,
+            )
+            if found is not None:
+                return found
         for share in ROOM:
             most = self.relaxation.less_room(point, share)
             near = point if share == 0.0 else self._within(box, most)

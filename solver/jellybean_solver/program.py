@@ -17,10 +17,12 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 
+DEAR = ("mip_heuristic_run_rins", "mip_heuristic_run_root_reduced_cost")
 _ENDED = (
     highspy.HighsModelStatus.kOptimal,
     highspy.HighsModelStatus.kTimeLimit,
     highspy.HighsModelStatus.kSolutionLimit,  # of nodes
+    highspy.HighsModelStatus.kObjectiveTarget,
 )
 
 
@@ -121,8 +123,13 @@ class Program:
         threads: int = 1,
         relaxed: bool = False,
         most_nodes: int | None = None,
+        enough: float = -math.inf,
+        quick: bool = False,
     ) -> Answer:
-        """The best point found. `relaxed`: without integrality. SolverError on a numerical failure."""
+        """The best point found, the first that costs less than `enough`. `relaxed`: without integrality.
+
+        `quick`: without those heuristics that solve programs nearly as large. SolverError on a numerical failure.
+        """
         model = highspy.Highs()
         for option, value in (
             ("output_flag", False),
@@ -138,6 +145,10 @@ class Program:
             model.setOptionValue(option, value)
         if most_nodes is not None:
             model.setOptionValue("mip_max_nodes", most_nodes)
+        if not relaxed and math.isfinite(enough):
+            model.setOptionValue("objective_target", enough)
+        for option in DEAR if quick else ():
+            model.setOptionValue(option, False)
         model.passModel(self.lp(relaxed=relaxed))
         model.run()
         if model.getModelStatus() in FAILED:

@@ -23,24 +23,21 @@ from jellybean_solver.skeleton import Skeleton
 from jellybean_solver.staff import Staff
 
 WAYS = 40  # per operator and tier
-MORE_KINDS = 1  # per operator and tier, than the point uses
-MOST_COPIES = 3.0  # of a model, on workers that hold several
-TRIES, TRIES_APART = 4, 2  # to find seats for all models
+TRIES = 4  # to find seats for all models
 MOST_NODES = 50
 
 
 def rounded(
-    skeleton: Skeleton, point: Point, most: Floats, *, gap: float, time_limit_s: float | None, apart: bool = False
+    skeleton: Skeleton, point: Point, most: Floats, *, gap: float, time_limit_s: float | None
 ) -> Assignment | None:
     """Whole workers and seats for a point of one selection, on its flows; None when none were found.
 
     `most`: workers that may be paid, by the skeleton's columns. Where models together need more workers than time does,
-    the program is told and asked again. `apart`: the program itself tells workers that hold one model from those that
-    hold several: slower, and better where memory is short.
+    the program is told and asked again.
     """
-    rounding, idle = _Rounding(skeleton, point, most, apart=apart), np.zeros(len(skeleton.kinds.kinds))
+    rounding, idle = _Rounding(skeleton, point, most), np.zeros(len(skeleton.kinds.kinds))
     best: Assignment | None = None
-    for _ in range(TRIES_APART if apart else TRIES):
+    for _ in range(TRIES):
         staff = rounding.solve(idle, gap, time_limit_s)
         if staff is None:
             break
@@ -57,8 +54,8 @@ def rounded(
 class _Rounding:
     """The program over ways and loads, for one point's flows."""
 
-    def __init__(self, skeleton: Skeleton, point: Point, most: Floats, *, apart: bool) -> None:
-        self.skeleton, self.point, self.apart, self.program = skeleton, point, apart, Program()
+    def __init__(self, skeleton: Skeleton, point: Point, most: Floats) -> None:
+        self.skeleton, self.point, self.program = skeleton, point, Program()
         kinds = skeleton.kinds
         best = np.where(point.chosen > 0.5, np.arange(len(point.chosen)), -1)
         self.choices = np.array([best[kinds.owner == o].max() for o in range(len(skeleton.network.names))])
@@ -74,14 +71,11 @@ class _Rounding:
         self.ways: list[tuple[int, Indices, Floats, float]] = []  # operator, columns, ways, share that each serves
         self.rooms: dict[int, int] = {}  # kind of few workers -> row of its memory
         self.parts: list[tuple[int, int, int]] = []  # operator, shared kind, column
-        self.own: list[tuple[int, int, int]] = []  # the same of numbers of workers to itself
-        self.mixed: dict[int, tuple[int, Indices]] = {}  # kind -> workers with several models, and the rows they are in
         for operator, choice in enumerate(self.choices.tolist()):
             for tier in range(len(skeleton.tiers)):
                 here = (kinds.tier == tier) & skeleton.no_slower(choice, point.served[choice])
                 self._alone(operator, choice, here & kinds.exclusive)
-                shared = np.flatnonzero(here & ~kinds.exclusive)
-                self._together(operator, choice, self._near(choice, shared) if apart else shared)
+                self._together(operator, choice, np.flatnonzero(here & ~kinds.exclusive))
 
     def solve(self, idle: Floats, gap: float, time_limit_s: float | None) -> Staff | None:
         """`idle`: workers of shared kinds whose time is left unused."""
@@ -99,8 +93,6 @@ class _Rounding:
             counts[operator] += way.astype(np.int64)
         for operator, kind, column in self.parts:
             served[operator, kind] += answer.values[column]
-        for operator, kind, column in self.own:
-            counts[operator, kind] = round(answer.values[column])
         return Staff(self.skeleton, self.choices, self.point.values, served, counts)
 
     def _alone(self, operator: int, choice: int, here: Indices) -> None:
@@ -118,13 +110,6 @@ class _Rounding:
         way, kind = np.nonzero(ways)
         self.program.fill(self.held[kind], columns[way], ways[way, kind])
         self.ways.append((operator, columns, ways, share))
-
-    def _near(self, choice: int, kinds: Indices) -> Indices:
-        """Of shared kinds those that the point uses and a few more, cheapest first."""
-        used = self.point.served[choice, kinds] > TOLERANCE
-        price = self.skeleton.kinds.needed[choice, kinds] * self.prices[kinds]
-        near: Indices = kinds[np.argsort(np.where(used, -1.0, price), kind="stable")[: int(used.sum()) + MORE_KINDS]]
-        return near
 
     def _together(self, operator: int, choice: int, kinds: Indices) -> None:
         """Fractions on shared kinds that sum to what the point serves there."""
@@ -147,11 +132,7 @@ class _Rounding:
         """Whole models in memories, where a fraction of one would hide much."""
         kinds = self.skeleton.kinds
         limit_bytes = kinds.kinds[kind].memory_bytes
-        if limit_bytes is None:
-            return
-        if kinds.kinds[kind].count > FEW:
-            if self.apart:
-                self._apart(column, choice, kind, limit_bytes)
+        if limit_bytes is None or kinds.kinds[kind].count > FEW:
             return
         if kind not in self.rooms:
             self.rooms[kind] = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
@@ -161,28 +142,3 @@ class _Rounding:
         self.program.fill([row, row], [column, models], [max(float(kinds.workers[choice, kind]), 1.0), -1.0])
         share = float(kinds.memory_bytes[choice, kind]) / max(limit_bytes, LEAST_BYTES)
         self.program.fill([self.rooms[kind]], [models], share)
-
-    def _apart(self, column: int, choice: int, kind: int, limit_bytes: float) -> None:
-        """Workers that hold one model, and a rest on workers that hold several, as far as these have memory for them.
-
-        Of models that fill more than half of a memory one fits on a worker.
-        """
-        kinds = self.skeleton.kinds
-        if kind not in self.mixed:
-            mixed = int(self.program.add_columns([0.0], kinds.counts[kind], integer=True)[0])
-            rows = self.program.add_rows(-math.inf, 0.0, 4)
-            self.program.fill(rows, [mixed] * 4, np.array([1.0, -1.0, -1.0, -1.0]))
-            self.program.fill(rows[:1], [int(self.shared.count[kind])], -1.0)
-            self.mixed[kind] = mixed, rows
-        own, copies = self.program.add_columns([0.0, 0.0], [kinds.counts[kind], MOST_COPIES], integer=True).tolist()
-        rest = int(self.program.add_columns([0.0], MOST_COPIES)[0])
-        rows = self.program.add_rows(-math.inf, 0.0, 3)
-        self.program.fill(rows[[0, 0, 0]], [column, own, rest], np.array([kinds.workers[choice, kind], -1.0, -1.0]))
-        self.program.fill(rows[[1, 1]], [rest, copies], np.array([1.0, -1.0]))
-        self.program.fill(rows[[2, 2, 2]], [column, own, copies], np.array([1.0, -1.0, -1.0]))
-        share = float(kinds.memory_bytes[choice, kind]) / max(limit_bytes, LEAST_BYTES)
-        room, time, memory, large = self.mixed[kind][1].tolist()
-        self.program.fill([room, time, memory], [own, rest, copies], np.array([1.0, 1.0, share]))
-        if share > 0.5:
-            self.program.fill([large], [copies], 1.0)
-        self.own.append((int(kinds.owner[choice]), kind, own))

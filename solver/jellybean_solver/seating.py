@@ -47,23 +47,17 @@ class _Seat:
 
 def seat_alone(kind: Kind, shares: Mapping[str, float], counts: Mapping[str, int]) -> list[Group]:
     """Groups of an exclusive kind: `counts` workers per operator."""
-    return _in_pools(kind, ((count, {name: shares[name]}) for name, count in counts.items()))
+    return in_pools(kind, ((count, {name: shares[name]}) for name, count in counts.items()))
 
 
-def seat_together(
-    kind: Kind, loads: Sequence[Load], count: int, alone: Mapping[str, int] | None = None
-) -> list[Group] | None:
-    """Groups of a shared kind on `count` workers, or on as many more as memory asks for; None when it has too few.
-
-    `alone`: workers that hold one model, which is tried first.
-    """
+def seat_together(kind: Kind, loads: Sequence[Load], count: int) -> list[Group] | None:
+    """Groups of a shared kind on `count` workers, or on as many more as memory asks for; None when it has too few."""
     for workers in range(count, kind.count + 1):
         even = max(sum(load.workers for load in loads) / workers, LITTLE)
         for time in (even, 1.0 + SPARE):  # evenly, else as full as can be
-            for own in (*([alone] if alone else []), _rounded_down(loads, time)):
-                found = _seated(kind, loads, workers, time, own)
-                if found is not None:
-                    return _in_pools(kind, found)
+            found = _seated(kind, loads, workers, time, _rounded_down(loads, time))
+            if found is not None:
+                return in_pools(kind, found)
     return None
 
 
@@ -87,8 +81,8 @@ def _seated(
             seats = [_Seat(time) for _ in range(count - sum(own.values()))]
             if fill(order, left, seats, kind.memory_bytes):
                 by_name = {load.name: load for load in loads}
-                whole = [(own[name], {name: _share(by_name[name], taken[name])}) for name in own if own[name]]
-                rest = [{name: _share(by_name[name], part) for name, part in seat.parts.items()} for seat in seats]
+                whole = [(own[name], {name: share_of(by_name[name], taken[name])}) for name in own if own[name]]
+                rest = [{name: share_of(by_name[name], part) for name, part in seat.parts.items()} for seat in seats]
                 return [*whole, *((1, shares) for shares in rest if shares)]
     return None
 
@@ -100,7 +94,8 @@ def _in_turn(large: Sequence[Load]) -> list[Load]:
     return [load for pair in turns for load in pair if load is not None]
 
 
-def _share(load: Load, time: float) -> float:
+def share_of(load: Load, time: float) -> float:
+    """Of an operator's requests, by the workers that they keep busy."""
     return load.share * time / load.workers if load.workers > LITTLE else load.share
 
 
@@ -148,7 +143,7 @@ def _names(seats: Iterable[_Seat]) -> set[str]:
     return {name for seat in seats for name in seat.parts}
 
 
-def _in_pools(kind: Kind, groups: Iterable[tuple[int, Mapping[str, float]]]) -> list[Group]:
+def in_pools(kind: Kind, groups: Iterable[tuple[int, Mapping[str, float]]]) -> list[Group]:
     """Groups laid over the kind's pools, cheapest first; a group on two pools is cut in proportion."""
     pools = iter(kind.pools)
     pool = next(pools)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from jellybean_solver.assignment import SPARE, Assignment, Group
+from jellybean_solver.chains import Chain, Seats, seated_in
 from jellybean_solver.mip import TOLERANCE
+from jellybean_solver.packing import fits
 from jellybean_solver.program import Floats, Indices
-from jellybean_solver.seating import Load, seat_alone, seat_together
+from jellybean_solver.seating import Load, in_pools, seat_alone, seat_together
 from jellybean_solver.skeleton import Skeleton
+
+MOST_MORE = 2  # workers for a chain, than its time asks for
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,8 @@ class Staff:
     """Whole workers for one selection.
 
     `choices`: per operator, as index in the skeleton's kinds; `values`: of the skeleton's columns, of which only flows
-    count; `served`: fractions of requests per operator and kind; `counts`: workers of exclusive kinds, likewise, and of
-    shared ones those that are to hold one model, where that is known.
+    count; `served`: fractions of requests per operator and kind; `counts`: workers of exclusive kinds, likewise.
+    `chains`: of shared kinds, each with its workers, where they are known; `known`: what each worker of a kind serves.
     """
 
     skeleton: Skeleton
@@ -29,6 +34,8 @@ class Staff:
     values: Floats
     served: Floats
     counts: Indices
+    chains: Mapping[int, tuple[tuple[Chain, int], ...]] = field(default_factory=dict)
+    known: Mapping[int, tuple[Mapping[str, float], ...]] = field(default_factory=dict)
 
     @property
     def selection(self) -> dict[str, str]:
@@ -89,19 +96,66 @@ class Staff:
             shares = {names[o]: float(self.served[o, index]) for o in own}
             needed = {names[o]: self._workers(o, index) for o in own}
             return seat_alone(kinds.kinds[index], shares, needed)
-        loads = [
+        loads, known = self._loads(index, own), [shares for shares in self.known.get(index, ()) if shares]
+        if known and all(_fit(shares, loads, kinds.kinds[index].memory_bytes) for shares in known):
+            return in_pools(kinds.kinds[index], ((1, shares) for shares in known))
+        if index in self.chains:
+            return self._chained(index)
+        return seat_together(kinds.kinds[index], loads, self._asked(index))
+
+    def extras(self) -> list[tuple[int, int, int]]:
+        """Kind, number of the chain, and workers that memory asks for beyond those that time does."""
+        found = []
+        for index, chains in self.chains.items():
+            for number, (chain, _) in enumerate(chains):
+                own = self._loads(index, chain)
+                seats, asked = self._in_chain(index, own), _asked(own)
+                if own and seats is None:
+                    found.append((index, number, MOST_MORE))
+                elif seats is not None and (extra := sum(count for count, _ in seats) - asked) > 0:
+                    found.append((index, number, extra))
+        return found
+
+    def _loads(self, index: int, operators: Sequence[int]) -> list[Load]:
+        """Of those that use a kind."""
+        kinds, names = self.skeleton.kinds, self.skeleton.network.names
+        return [
             Load(
                 names[o],
                 float(self.served[o, index]),
                 float(self.served[o, index] * kinds.workers[self.choices[o], index]),
                 float(kinds.memory_bytes[self.choices[o], index]),
             )
-            for o in own
+            for o in operators
+            if self.served[o, index] > TOLERANCE
         ]
-        alone = {names[o]: int(self.counts[o, index]) for o in own if self.counts[o, index] > 0}
-        return seat_together(kinds.kinds[index], loads, self._asked(index), alone)
+
+    def _in_chain(self, index: int, loads: Sequence[Load]) -> Seats | None:
+        """On a worker or two more, where three models do not fit on one."""
+        asked, limit_bytes = _asked(loads), self.skeleton.kinds.kinds[index].memory_bytes
+        tried = (seated_in(loads, asked + more, limit_bytes) for more in range(MOST_MORE + 1 if loads else 0))
+        return next((seats for seats in tried if seats is not None), None)
+
+    def _chained(self, index: int) -> list[Group] | None:
+        """By chains, else in any order."""
+        kind = self.skeleton.kinds.kinds[index]
+        owns = [own for chain, _ in self.chains[index] if (own := self._loads(index, chain))]
+        seats = [self._in_chain(index, own) for own in owns]
+        found = [part for own in seats for part in own or ()]
+        if None in seats or sum(count for count, _ in found) > kind.count:
+            return seat_together(kind, [load for own in owns for load in own], self._asked(index))
+        return in_pools(kind, found)
 
     def _workers(self, operator: int, kind: int) -> int:
         """Of an exclusive kind: no more than its requests need."""
         needed = float(self.served[operator, kind] * self.skeleton.kinds.workers[self.choices[operator], kind])
         return min(int(self.counts[operator, kind]), max(1, math.ceil(needed - SPARE)))
+
+
+def _fit(shares: Mapping[str, float], loads: Sequence[Load], limit_bytes: float | None) -> bool:
+    return fits(sum(load.memory_bytes for load in loads if load.name in shares), limit_bytes)
+
+
+def _asked(loads: Sequence[Load]) -> int:
+    """Workers whose time they take."""
+    return max(1, math.ceil(sum(load.workers for load in loads) - SPARE))

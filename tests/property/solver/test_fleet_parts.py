@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import Pool, Problem
+from jellybean_solver.chains import chains_of, seated_in
 from jellybean_solver.closed import Closed
 from jellybean_solver.covering import ways_near
 from jellybean_solver.demand import Network
@@ -139,3 +141,35 @@ def test_seats_hold_what_they_are_given(loads: list[Load], counts: list[int], me
         assert busy <= group.count * (1 + 1e-6)
     for pool in pools:
         assert sum(group.count for group in groups if group.pool == pool.name) <= pool.count
+
+
+@settings(max_examples=500 if NIGHTLY else 100, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.05, 1.0), st.floats(0.0, 6.0)), min_size=1, max_size=9),
+    st.lists(st.floats(0.05, 1.0), max_size=3),
+)
+def test_chains_hold_every_operator_once_beside_ones_that_fit_with_it(
+    there: list[tuple[float, float]], more: list[float]
+) -> None:
+    kind = Kind((Pool("p", "edge", 100, 1.0, memory_bytes=1.0),), 1.0)
+    memory, loads = ({o: pair[part] for o, pair in enumerate(there)} for part in (0, 1))
+    others = {len(there) + number: held for number, held in enumerate(more)}
+
+    chains = chains_of(kind, memory, loads, others)
+
+    assert sorted(o for chain in chains for o in chain) == sorted(memory | others)
+    both = memory | others
+    for chain in chains:
+        assert all(both[a] + both[b] <= 1.0 + 1e-6 for a, b in itertools.pairwise(chain))
+        own = [Load(f"o{o}", 1.0, loads.get(o, 0.0), both[o]) for o in chain]
+        least = max(1, math.ceil(sum(load.workers for load in own) - 1e-7))
+        seats = seated_in(own, least, 1.0)
+        if all(load.workers >= 1.0 for load in own):
+            assert seats is not None, "only loads of less than a worker bring three models together"
+        for count, shares in seats or ():
+            held = [load for load in own if load.name in shares]
+            assert sum(load.memory_bytes for load in held) <= 1.0 + 1e-6
+            assert sum(load.workers * shares[load.name] for load in held) <= count * (1.0 + 1e-6)
+        if seats is not None:
+            for load in own:
+                assert math.isclose(sum(shares.get(load.name, 0.0) for _, shares in seats), 1.0, abs_tol=1e-6)
