@@ -226,8 +226,8 @@ class Tree:
         self._made += 1
         dear = self._dear()
         if point.bound < dear < math.inf:
-            box, whole = point.left_below(box, dear), box
-            self._cut = self._cut if box.key == whole.key else min(self._cut, dear)
+            box = point.left_below(dear)
+            self._cut = self._cut if box.key == point.box.key else min(self._cut, dear)
         return Node(max(point.bound, least), self._made, box, np.concatenate([point.chosen, point.counted]))
 
     def _mean_rises(self) -> Floats:

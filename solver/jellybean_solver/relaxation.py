@@ -33,13 +33,14 @@ FIRST = 3  # cheapest kinds per choice and tier that are there from the start
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An optimum. `bound`: USD per hour that no plan within the box falls below.
+    """An optimum. `box`: without what cannot be (closed.py); `bound`: USD per hour that no plan within it falls below.
 
     `chosen`: per choice; `counted`: of `Few.columns`; `values`: of the skeleton's columns; `served`: y, per choice and
     kind; `scarcity`: what one more worker of a kind would be worth, in USD per hour. `forced`: the bound where a
     choice is made; `reduced`: by what the bound rises for one more (less, where negative) of a count.
     """
 
+    box: Box
     bound: float
     chosen: Floats
     counted: Floats
@@ -49,9 +50,9 @@ class Point:
     forced: Floats
     reduced: Floats
 
-    def left_below(self, box: Box, most_usd_per_h: float) -> Box:
+    def left_below(self, most_usd_per_h: float) -> Box:
         """The box without choices and counts that no plan cheaper than this has; its bound is below that."""
-        room = most_usd_per_h - self.bound
+        room, box = most_usd_per_h - self.bound, self.box
         steps = np.floor(room / np.maximum(np.abs(self.reduced), LEAST_REDUCED) + SPARE)
         most = np.where(self.reduced > 0.0, np.minimum(box.most, box.least + steps), box.most)
         least = np.where(self.reduced < 0.0, np.maximum(box.least, box.most - steps), box.least)
@@ -289,6 +290,7 @@ class Relaxation:
         paid, chosen = optimum.values[few.columns[: few.pools]], optimum.values[self.skeleton.chosen]
         bound, forced, reduced = self._bound(optimum.duals, box)
         return Point(
+            box,
             bound,
             chosen,
             np.clip(few.needed(paid, chosen, served), box.least, box.most),

@@ -19,7 +19,7 @@ from jellybean_solver.covering import ways_near
 from jellybean_solver.demand import Network
 from jellybean_solver.few import Box
 from jellybean_solver.kinds import Kind
-from jellybean_solver.relaxation import Relaxation
+from jellybean_solver.relaxation import Point, Relaxation
 from jellybean_solver.seating import Load, seat_together
 from jellybean_solver.skeleton import Skeleton
 from tests.strategies import problems
@@ -61,6 +61,23 @@ def _all_at_once(skeleton: Skeleton, box: Box) -> float:
     return answer.bound
 
 
+def _check_left(relaxation: Relaxation, point: Point, skeleton: Skeleton, random: object) -> None:
+    """A single selection with whole counts that is cheap enough is not ruled out."""
+    draw: Callable[[], float] = random.random  # type: ignore[attr-defined]
+    owner, most = skeleton.kinds.owner, point.bound + draw() * (1.0 + abs(point.bound))
+    left = point.left_below(most)
+    order = np.array([draw() for _ in owner])
+    best = np.full(owner.max() + 1, -1.0)
+    np.maximum.at(best, owner, np.where(point.box.allowed, order, -1.0))
+    allowed = point.box.allowed & (order == best[owner])
+    counts = np.floor(point.box.least + draw() * (point.box.most - point.box.least) + 1e-9)
+    inner = relaxation.solve(Box(allowed, counts, counts))
+    if inner is not None and inner.bound < most - 1e-6 and (inner.box.most <= point.box.most).all():
+        assert left.allowed[allowed].all()
+        assert (left.least <= counts).all()
+        assert (counts <= left.most).all()
+
+
 @settings(max_examples=400 if NIGHTLY else 40)
 @given(problems(limited=True), st.randoms(use_true_random=False))
 def test_relaxations_one_after_the_other_are_those_solved_at_once(problem: Problem, random: object) -> None:
@@ -79,6 +96,7 @@ def test_relaxations_one_after_the_other_are_those_solved_at_once(problem: Probl
         if point is not None:
             assert point.bound == pytest.approx(expected, rel=1e-6, abs=1e-6)
             assert point.chosen[~box.allowed].max(initial=0.0) <= 1e-9
+            _check_left(relaxation, point, own, random)
 
 
 @settings(max_examples=300 if NIGHTLY else 60)
