@@ -271,14 +271,13 @@ class FleetSearch:
         if self.best_point is None or self.skeleton.kinds.exclusive.any() or tree.bound() >= self._enough():
             return
         if self.clock.left() != 0.0:
-            most, limit_s = self.relaxation.most, self._limit_s()
             found = whole_near(
                 self.skeleton,
                 self.best_point,
-                most,
+                self.relaxation.most,
                 gap=FINE * self.gap,
                 enough=tree.bound() / (1.0 - SPARE * self.gap),
-                time_limit_s=limit_s,
+                limit_s=self._limit_s,
                 more=FINE_KINDS,
             )
             self._take(self.best_selection or {}, found)
@@ -289,14 +288,13 @@ class FleetSearch:
         `bound`: on all plans; one that is near it by the gap will do.
         """
         if not self.skeleton.kinds.exclusive.any():
-            most, limit_s = self.relaxation.most, self._limit_s()
             found = whole_near(
                 self.skeleton,
                 point,
-                most,
+                self.relaxation.most,
                 gap=max(least_gap, NEAR * self.gap),
                 enough=bound / (1.0 - SPARE * self.gap),
-                time_limit_s=limit_s,
+                limit_s=self._limit_s,
                 more=MORE_KINDS,
                 quick=True,
             )
@@ -384,7 +382,9 @@ class FleetSearch:
         wider = frozenset((name, pool) for name in self.network.names for pool in used)
         every = frozenset((name, pool.name) for name in self.network.names for pool in self.network.pools)
         for pairs in (staff.pairs, wider, every):
-            allowed, limit_s = restricted(demand, pairs), self._limit_s()
+            allowed, limit_s = restricted(demand, pairs), self.clock.left()
+            if limit_s == 0.0:
+                break
             found = improve(self.network, allowed, cutoff=self.budget, gap=FINE * self.gap, time_limit_s=limit_s)
             if found is not None:
                 return found

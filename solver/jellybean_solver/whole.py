@@ -8,6 +8,7 @@ models that the point has.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from jellybean_solver.staff import Staff
 
 TRIES = 3  # to find seats for all models
 MOST_NODES = 40
+TIRED = 0.5  # of the time at hand: with less left it is not tried again
 
 
 def whole_near(
@@ -32,19 +34,23 @@ def whole_near(
     *,
     gap: float,
     enough: float,
-    time_limit_s: float | None,
+    limit_s: Callable[[], float | None],
     more: int,
     quick: bool = False,
 ) -> Assignment | None:
     """Whole workers and seats for a point of one selection; None when none were found.
 
     `most`: workers that may be paid, by the skeleton's columns; `more`: kinds per operator and tier than the point
-    uses; `enough`: USD per hour that a plan need not fall below; `quick`: as of a program. A chain of which three
-    models meet on one worker is given a worker more and all is asked again.
+    uses; `enough`: USD per hour that a plan need not fall below; `quick`: as of a program; `limit_s`: time left.
+    A chain of which three models meet on one worker is given a worker more and all is asked again.
     """
     near, best = _Near(skeleton, point, most, more), None
-    for _ in range(TRIES):
-        staff = near.solve(gap, enough, time_limit_s, quick)
+    first_s = limit_s()
+    for number in range(TRIES):
+        left_s = limit_s() if number else first_s
+        if left_s is not None and first_s is not None and left_s < TIRED * first_s:
+            break
+        staff = near.solve(gap, enough, left_s, quick)
         if staff is None:
             break
         found = staff.assignment()
