@@ -117,7 +117,7 @@ class Relaxation:
 
     def answer_within(self, left_s: float, clock: Clock) -> None:
         """Another deadline (pace.py), and time for all solves from now on."""
-        self._linear.clock = clock
+        self._linear.clock, self.skeleton.left_s = clock, left_s
         at_hand = self.skeleton.at_hand
         self._matrix.most[at_hand] = self.skeleton.share * left_s
         self._linear.limit(at_hand, self.skeleton.share * left_s)

@@ -54,6 +54,7 @@ class Skeleton:
         self.demands = {choice: network.demand(dict([choice])) for choice in choices}
         self.kinds = kinds_of(network, choices, self.demands)
         self.seconds: Floats | None = None  # per choice and kind, where there is a deadline
+        self.left_s = math.inf  # the deadline of the search that goes on now
         self.timed: tuple[Indices, ...] = ()  # per operator the rows that its seconds enter
         self.possible = all(variants.values())
         if self.possible:
@@ -168,7 +169,7 @@ class Skeleton:
     def _deadline(self, pace: Pace) -> None:
         """The rows of pace.py; each workflow has its share of the deadline (deadlines.py)."""
         problem, visits = self.network.problem, visits_per_request(self.network.problem)
-        self.seconds = pace.seconds(self.network, self.kinds)
+        self.seconds, self.left_s = pace.seconds(self.network, self.kinds), pace.left_s
         shares = [share_of(problem, name) for name in self.network.names]
         self.share = np.array([share if share is not None else 0.0 for share in shares])
         self.at_hand = self.program.add_columns(np.zeros(len(self.network.names)), self.share * pace.left_s)

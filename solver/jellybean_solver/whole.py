@@ -90,6 +90,8 @@ class _Near:
         own, few = self.skeleton.program, self.skeleton.few
         low, high = np.concatenate(own.low), np.concatenate(own.high)
         high[self.skeleton.paid] = most
+        if self.skeleton.seconds is not None:
+            high[self.skeleton.at_hand] = self.skeleton.share * self.skeleton.left_s
         high[self.skeleton.chosen] = low[self.skeleton.chosen] = np.round(self.point.chosen)
         low[few.columns] = high[few.columns] = np.round(self.point.counted)
         return Program(
