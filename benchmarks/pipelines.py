@@ -58,6 +58,7 @@ def _speed(smoke: bool) -> None:
         "64 devices": lambda: partition(graph, [Level(64, 1e9)]),
         "64 devices, each within its memory": lambda: partition(graph, [Level(64, 1e9)], limit=limit),
         "8 machines of 8 devices": lambda: partition(graph, [inner, outer]),
+        "8 machines of 8 devices, each within its memory": lambda: partition(graph, [inner, outer], limit=limit),
     }
     for label, ask in asked.items():
         found, took_s = timed(ask)

@@ -15,7 +15,14 @@ from jellybean.errors import InfeasibleError
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.collectives import COLLECTIVES
 from jellybean_solver.pipeline.device_limit import LIMITED, DeviceLimit
-from jellybean_solver.pipeline.partition import OBJECTIVES, Level, NothingFitsError, partition, partition_line
+from jellybean_solver.pipeline.partition import (
+    ITERATIONS,
+    OBJECTIVES,
+    Level,
+    NothingFitsError,
+    partition,
+    partition_line,
+)
 from jellybean_solver.pipeline.schedule import Schedule
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 from jellybean_solver.pipeline.simulate import Costs, Seconds, Timeline, at, simulate
@@ -107,7 +114,9 @@ def profile_command(
 )
 def plan_command(
     profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="Layers with their costs, in PipeDream's format.")],
-    workers: Annotated[str, typer.Option(metavar="N[,N]", help="Workers; of a hierarchy inner first: 4,4.")] = "4",
+    workers: Annotated[
+        str | None, typer.Option(metavar="N[,N]", help="Workers, 4 by default; of a hierarchy inner first: 4,4.")
+    ] = None,
     bandwidth: Annotated[
         str, typer.Option(metavar="B[,B]", help="Bytes per second between workers; one per level, inner first.")
     ] = "1e9",
@@ -122,10 +131,12 @@ def plan_command(
         float | None, typer.Option(metavar="BYTES", help="What a device holds; no limit by default.")
     ] = None,
     schedule: Annotated[
-        str, typer.Option(metavar="NAME", help=f"Says what is kept in memory: {', '.join(LIMITED)}.")
-    ] = "1f1b",
+        str | None,
+        typer.Option(metavar="NAME", help=f"Says what is kept in --memory, 1f1b by default: {', '.join(LIMITED)}."),
+    ] = None,
     microbatches: Annotated[
-        int | None, typer.Option(min=1, help="Micro-batches of an iteration, for alpa, dapple and --memory.")
+        int | None,
+        typer.Option(min=1, max=MOST_ACTIONS, help="Micro-batches of an iteration, for alpa, dapple and --memory."),
     ] = None,
     states: Annotated[
         float, typer.Option(min=0, help="Optimizer's bytes per byte of parameters, for --memory: momentum 1, Adam 2.")
@@ -146,14 +157,13 @@ def plan_command(
 
     graph = read_profile(profile)
     links = _numbers("--bandwidth", bandwidth)
+    _refuse_unused(objective, speeds, workers, memory, schedule, microbatches, states, all_reduce)
     try:
         if speeds is not None:
-            if memory is not None or all_reduce is not None:
-                raise typer.BadParameter("--memory and --all-reduce go with --workers, not with --speeds")
             found = partition_line(graph, _numbers("--speeds", speeds), links, objective=objective)
         else:
-            limit = DeviceLimit(memory, schedule, microbatches, states) if memory is not None else None
-            levels = _levels(_numbers("--workers", workers), links)
+            limit = DeviceLimit(memory, schedule or "1f1b", microbatches, states) if memory is not None else None
+            levels = _levels(_numbers("--workers", workers or "4"), links)
             found = partition(
                 graph, levels, objective=objective, limit=limit, microbatches=microbatches, all_reduce=all_reduce
             )
@@ -165,6 +175,25 @@ def plan_command(
         print_json(partition_json(graph, found))
     else:
         out.print(partition_table(graph, found))
+
+
+def _refuse_unused(
+    objective: str,
+    speeds: str | None,
+    workers: str | None,
+    memory: float | None,
+    schedule: str | None,
+    microbatches: int | None,
+    states: float,
+    all_reduce: str | None,
+) -> None:
+    """What would make no difference was meant otherwise."""
+    if speeds is not None and (workers is not None or memory is not None or all_reduce is not None):
+        raise typer.BadParameter("--workers, --memory and --all-reduce do not go with --speeds")
+    if memory is None and (schedule is not None or states):
+        raise typer.BadParameter("--schedule and --states say what is kept in memory: give --memory, too")
+    if memory is None and microbatches is not None and objective not in ITERATIONS:
+        raise typer.BadParameter(f"--microbatches goes with {', '.join(ITERATIONS)} and --memory, not with {objective}")
 
 
 def _levels(counts: list[float], bandwidths: list[float]) -> list[Level]:
@@ -335,7 +364,10 @@ def _simulated(
     transfer_s = _seconds("--transfer-s", transfer)
     if isinstance(transfer_s, tuple) and len(transfer_s) != schedule.stages - 1:
         raise typer.BadParameter(f"--transfer-s has {len(transfer_s)} times; there are {schedule.stages - 1} crossings")
-    return simulate(schedule, Costs(forward_s, backward_s, input_s, weight_s, transfer_s, overlap=overlap))
+    timeline = simulate(schedule, Costs(forward_s, backward_s, input_s, weight_s, transfer_s, overlap=overlap))
+    if not math.isfinite(timeline.makespan_s):
+        raise typer.BadParameter("the times add up to more than numbers can hold: write smaller ones")
+    return timeline
 
 
 def _made(name: str, devices: int, microbatches: int, chunks: int | None, ratio: float) -> Schedule:

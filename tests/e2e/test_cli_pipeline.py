@@ -103,6 +103,8 @@ def test_a_model_is_cut_into_stages(tmp_path: Path) -> None:
     refused = jellybean("pipeline", "plan", str(profile), "--workers", "4,4", "--bandwidth", "1e9", status=2)
     assert "one number per level" in refused.stderr
     assert "there is no such file" in jellybean("pipeline", "plan", "none.txt", status=2).stderr
+    unused = jellybean("pipeline", "plan", str(profile), "--schedule", "gpipe", status=2)
+    assert "--schedule and --states" in unused.stderr
     assert "would do" in jellybean("pipeline", "plan", str(profile), *flat, "--memory", "1", status=3).stderr
     assert "say how many" in jellybean("pipeline", "plan", str(profile), *flat, "--objective", "alpa", status=2).stderr
     for objective in ("alpa", "dapple"):

@@ -7,16 +7,18 @@ included: one for each worker that stands behind, per replica, and one (PipeDrea
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.spans import Floats
 
+Counts = int | npt.NDArray[np.integer]
 # Schedules that put one stage on a device -> weight versions when so many micro-batches are in flight.
-_VERSIONS: dict[str, Callable[[int], int]] = {
+_VERSIONS: dict[str, Callable[[Counts], Counts]] = {
     "naive": lambda flying: 1,
     "gpipe": lambda flying: 1,
     "1f1b": lambda flying: 1,
@@ -55,21 +57,20 @@ class DeviceLimit:
         ):
             raise SolverError("memory is above 0 bytes, optimizer states not below 0, micro-batches at least 1")
 
-    def flying(self, behind: Fraction, replicas: int) -> int:
-        """Micro-batches that a replica keeps; `behind`: workers behind its stage, per replica."""
-        share = None if self.microbatches is None else math.ceil(Fraction(self.microbatches, replicas))
+    def flying(self, behind: Counts, replicas: Counts) -> Counts:
+        """Micro-batches that a replica keeps; `behind`: workers behind its stage, per replica, rounded up."""
+        share = None if self.microbatches is None else -(-self.microbatches // replicas)
         if self.schedule == "naive":
             return 1
         if self.schedule == "gpipe":
-            return share or 1
-        most = math.ceil(behind + 1)
-        return min(most, share) if share is not None and self.schedule in _FLUSHING else most
+            return 1 if share is None else share
+        return np.minimum(behind + 1, share) if share is not None and self.schedule in _FLUSHING else behind + 1
 
-    def in_pipeline(self, behind: int) -> int:
+    def in_pipeline(self, behind: int) -> Counts:
         """Micro-batches that a stage keeps whose devices share each of them, with so many stages behind it."""
-        return self.flying(Fraction(behind), 1)
+        return self.flying(behind, 1)
 
-    def taken(self, parameters: Floats, activations: Floats, flying: int) -> Floats:
+    def taken(self, parameters: Floats, activations: Floats, flying: Counts) -> Floats:
         """Bytes per device."""
         weights = _VERSIONS[self.schedule](flying) + 1 + self.states
         found: Floats = weights * parameters + flying * activations

@@ -10,6 +10,7 @@ from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.iteration import least_iteration
 from jellybean_solver.pipeline.layers import MOST_CUTS, MOST_NARROWED, LayerGraph, cuts
 from jellybean_solver.pipeline.narrowing import FEW, Outlines, narrowed, spread
+from jellybean_solver.pipeline.one_level import OneLevel
 from jellybean_solver.pipeline.placement import place, placed_stages
 from jellybean_solver.pipeline.slowest import (
     LeastMemory,
@@ -43,6 +44,7 @@ ITERATIONS = ("dapple", "alpa")  # of a number of micro-batches
 STRAIGHT = ("slowest-stage", "latency")  # over unlike devices
 OBJECTIVES = (*STAGE_COSTS, *ITERATIONS, "balance", "latency", "branches")
 MOST_WORKERS = 4096
+SEARCHED_FROM = 32  # workers of one level: of fewer, all numbers of them are tried faster
 
 
 class NothingFitsError(SolverError):
@@ -122,11 +124,15 @@ def _slowest(
     most_cuts: int,
 ) -> Partition:
     """The slowest stage is fastest. All cuts stand behind the answer, though few of them are looked at in pairs."""
+
+    def solve(some: Spans, most_s: float, *, rough: bool = False) -> tuple[float, tuple[Stage, ...]]:
+        if len(levels) == 1 and levels[0].count >= SEARCHED_FROM:
+            return OneLevel(some, levels[0], cost, limit, most_s, rough=rough).solve()
+        return SlowestStage(some, levels, cost, limit, most_s).solve()
+
     sets, complete = cuts(graph, most_cuts, free_idle=limit is None)
-    spans, known_s, all_of_them = narrowed(
-        graph, sets, levels, lambda few, most_s: SlowestStage(few, levels, cost, limit, most_s).solve()[0]
-    )
-    best, stages = SlowestStage(spans, levels, cost, limit, known_s).solve()
+    spans, known_s, all_of_them = narrowed(graph, sets, levels, lambda few, most_s: solve(few, most_s, rough=True)[0])
+    best, stages = solve(spans, known_s)
     if not math.isfinite(best):
         raise _too_small(graph, spans, levels, limit, objective, complete and all_of_them)
     bound = best if complete and all_of_them else min(best, _bound(graph, levels))

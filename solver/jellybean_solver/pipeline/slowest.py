@@ -24,16 +24,17 @@ from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.spans import Floats, Spans
 from jellybean_solver.pipeline.stages import Level, Stage
 
-# Seconds of the layers, parameter bytes per worker of a group, replicas, bandwidth -> seconds per micro-batch.
-StageCost = Callable[[Floats, Floats, int, float], Floats]
 Places = npt.NDArray[np.integer]
+# Seconds of the layers, parameter bytes per worker of a group, replicas (of all, or one by one), bandwidth -> seconds
+# per micro-batch.
+StageCost = Callable[[Floats, Floats, int | Places, float], Floats]
 Block = Any  # an index into matrices of spans
 Costs = Callable[[int, int, Block], Floats]  # groups left for the rest, replicas, spans -> seconds
 ALL: Block = (slice(None), slice(None))
-FIRST_SLACK, SLACKER, MOST_SLACK = 0.02, 8, 20.0  # beyond the time of work spread evenly: first, factor, then all cuts
+FIRST_SLACK, SLACKER, MOST_SLACK = 0.15, 4, 20.0  # beyond the time of work spread evenly: first, factor, then all cuts
 
 
-def summed_cost(seconds: Floats, parameter_bytes: Floats, replicas: int, bandwidth: float) -> Floats:
+def summed_cost(seconds: Floats, parameter_bytes: Floats, replicas: int | Places, bandwidth: float) -> Floats:
     """Compute, then sum gradients: (T + 4 (m - 1) W / (B m)) / m, the cost model of PipeDream's optimizer."""
     return (seconds + 4.0 * (replicas - 1) * parameter_bytes / (bandwidth * replicas)) / replicas
 
@@ -42,15 +43,17 @@ def summed_by(name: str, latency_s: float = 0.0) -> StageCost:
     """Compute, then sum gradients by the collective of that name."""
     way = collective(name)
 
-    def cost(seconds: Floats, parameter_bytes: Floats, replicas: int, bandwidth: float) -> Floats:
-        at_once = way.seconds(0.0, replicas, bandwidth, latency_s)
-        per_byte = way.seconds(1.0, replicas, bandwidth)
-        return (seconds + at_once + per_byte * parameter_bytes) / replicas
+    def cost(seconds: Floats, parameter_bytes: Floats, replicas: int | Places, bandwidth: float) -> Floats:
+        counts, places = np.unique(replicas, return_inverse=True)
+        at_once = np.array([way.seconds(0.0, int(count), bandwidth, latency_s) for count in counts])[places]
+        per_byte = np.array([way.seconds(1.0, int(count), bandwidth) for count in counts])[places]
+        found: Floats = (seconds + at_once + per_byte * parameter_bytes) / replicas
+        return found
 
     return cost
 
 
-def paper_cost(seconds: Floats, parameter_bytes: Floats, replicas: int, bandwidth: float) -> Floats:
+def paper_cost(seconds: Floats, parameter_bytes: Floats, replicas: int | Places, bandwidth: float) -> Floats:
     """Compute while gradients are summed: max(T, 2 (m - 1) W / B) / m (section 3.1)."""
     return np.maximum(seconds, 2.0 * (replicas - 1) * parameter_bytes / bandwidth) / replicas
 
@@ -122,8 +125,8 @@ class SlowestStage:
         over its workers, so the less is allowed, the fewer cuts are of interest."""
         if math.isfinite(self.most_s):
             yield self.most_s * (1 + 1e-9)
-        elif len(self.levels) == 1:
-            least = float(self.work[0, -1]) / self.levels[0].count
+        else:
+            least = float(self.work[0, -1]) / self._inner(len(self.levels))
             slack = FIRST_SLACK
             while least > 0 and slack < MOST_SLACK:
                 yield least * (1 + slack)
@@ -135,8 +138,11 @@ class SlowestStage:
         return math.prod(one.count for one in self.levels[:level])
 
     def _context(self, own: Context, after: int, replicas: int, level: int) -> Context:
-        """Without a limit it makes no difference, and tables are shared."""
-        return own.of_stage(after, replicas, self._inner(level)) if self.limit is not None else own
+        """Tables are shared where it makes no difference: without a limit, and copies share only an iteration."""
+        if self.limit is None:
+            return own
+        inside = own.of_stage(after, replicas, self._inner(level))
+        return inside if self.limit.microbatches is not None else Context(inside.behind)
 
     def _times(self, level: int, context: Context, at: Block) -> Floats:
         """Seconds of spans on one replica of a stage of a level, infinite where they do not fit."""
@@ -148,7 +154,7 @@ class SlowestStage:
         return np.where(self._taken(self.limit, context, at) > most, np.inf, self.seconds[at])
 
     def _taken(self, limit: DeviceLimit, context: Context, at: Block) -> Floats:
-        flying = limit.flying(context.behind, context.copies)
+        flying = limit.flying(math.ceil(context.behind), context.copies)
         return limit.taken(self.spans.parameters[at], self.spans.activations[at], flying)
 
     def _cost(self, level: int, after: int, replicas: int, own: Context, at: Block = ALL) -> Floats:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from unittest.mock import patch
 
 import pytest
 from hypothesis import event, given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline import narrowing
+from jellybean_solver.pipeline import partition as partitions
 from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.layers import Layer, LayerGraph
 from jellybean_solver.pipeline.partition import Level, Stage, partition
@@ -109,16 +111,14 @@ def layers_of(stages: Sequence[Stage]) -> list[int]:
 
 
 @contextmanager
-def few_cuts(few: tuple[int, ...]) -> Iterator[None]:
-    """Partitions of so many cuts come first, as they do for large graphs."""
-    before, narrowing.FEW = narrowing.FEW, few
-    try:
+def as_if_large(few: tuple[int, ...], searched_from: int) -> Iterator[None]:
+    """Partitions of so many cuts come first, and times of so many workers are searched for, as for large graphs."""
+    with patch.object(narrowing, "FEW", few), patch.object(partitions, "SEARCHED_FROM", searched_from):
         yield
-    finally:
-        narrowing.FEW = before
 
 
 FEW = st.sampled_from([(99,), (2,), (1, 3)])
+SEARCHED_FROM = st.sampled_from([1, 99])
 
 
 @settings(max_examples=120)
@@ -127,11 +127,12 @@ FEW = st.sampled_from([(99,), (2,), (1, 3)])
     st.lists(st.builds(Level, st.integers(1, 4), st.sampled_from([0.5, 2.0, 50.0])), min_size=1, max_size=2),
     st.sampled_from(["slowest-stage", "pipedream-paper"]),
     FEW,
+    SEARCHED_FROM,
 )
 def test_the_partition_is_the_best_of_all(
-    graph: LayerGraph, levels: list[Level], objective: str, few: tuple[int, ...]
+    graph: LayerGraph, levels: list[Level], objective: str, few: tuple[int, ...], searched_from: int
 ) -> None:
-    with few_cuts(few):
+    with as_if_large(few, searched_from):
         found = partition(graph, levels, objective=objective)
     assert found.objective_s == pytest.approx(enumerated(graph, tuple(levels), objective))
     assert found.gap == 0.0
@@ -154,14 +155,15 @@ def test_the_partition_is_the_best_of_all(
         st.sampled_from([0.0, 2.0]),
     ),
     FEW,
+    SEARCHED_FROM,
 )
 def test_the_partition_is_the_best_that_fits_into_memory(
-    graph: LayerGraph, levels: list[Level], limit: DeviceLimit, few: tuple[int, ...]
+    graph: LayerGraph, levels: list[Level], limit: DeviceLimit, few: tuple[int, ...], searched_from: int
 ) -> None:
     expected = enumerated(graph, tuple(levels), "slowest-stage", limit)
     event("fits" if math.isfinite(expected) else "does not fit")
     if math.isfinite(expected):
-        with few_cuts(few):
+        with as_if_large(few, searched_from):
             assert partition(graph, levels, limit=limit).objective_s == pytest.approx(expected)
         return
     with pytest.raises(SolverError, match="no partition fits") as told:

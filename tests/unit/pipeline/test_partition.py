@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jellybean.errors import JellyBeanError
+from jellybean.errors import DocumentError, JellyBeanError
 from jellybean.pipeline.profile_file import read_profile
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline import iteration
@@ -99,8 +99,8 @@ def test_what_cannot_be_asked(levels: list[Level], objective: str, told: str) ->
 def test_files_that_are_no_profile(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "profile.txt"
     path.write_text(text)
-    with pytest.raises((JellyBeanError, SolverError), match=told):
-        partition(read_profile(path), [Level(2, 1.0)])
+    with pytest.raises(DocumentError, match=told):
+        read_profile(path)
     with pytest.raises(JellyBeanError, match="there is no such file; make one"):
         read_profile(tmp_path / "none.txt")
 
