@@ -76,7 +76,7 @@ def end_with_launcher() -> None:
 
 @contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
-    """Nobody else trains in the folder meanwhile: two runs would write each other's checkpoints."""
+    """Nobody else on this machine trains in the folder meanwhile: two runs would write each other's checkpoints."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,7 +105,9 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
         with _environment({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), TOLD: str(folder)}), _handlers():
             elastic_launch(config, sys.executable)(*arguments)
     except SignalException as stopped:
-        raise KeyboardInterrupt from stopped
+        if stopped.sigval == signal.SIGINT:
+            raise KeyboardInterrupt from stopped
+        raise SystemExit(128 + stopped.sigval) from stopped
     except ChildFailedError as failed:
         final = _told(folder, "final")
         if final:

@@ -150,7 +150,7 @@ def set_up(document: TrainingDocument, directory: Path, rank: Rank) -> Run:
     schedule = choice.schedule(document.devices, cutter.run)
     refuse_ties(schedule, cut.tied)
     groups = make_groups(schedule, document.replicas, cut.tied)
-    headers = dist.new_group(backend="gloo")
+    headers = dist.new_group(backend="gloo", timeout=NEVER)
     held = _held(document, schedule, cut, material.loss, rank)
     updates = Updates(
         held,

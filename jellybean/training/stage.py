@@ -138,11 +138,13 @@ class Stage:
         """Gradients of a version's weights go into the update's while they are in the cache."""
         for name, value in weights.items():
             value.grad = self.gradient.get(name)
-        yield
-        for name, value in weights.items():
-            if value.grad is not None:
-                self.gradient[name] = value.grad
-                value.grad = None
+        try:
+            yield
+        finally:
+            for name, value in weights.items():
+                if value.grad is not None:
+                    self.gradient[name] = value.grad
+                    value.grad = None
 
 
 def _seed(device: torch.device, seed: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from jellybean.training.ranks import NEVER
 from jellybean_solver.pipeline.schedule import Schedule
 
 Gradients = dict[str, torch.Tensor]
@@ -83,7 +84,7 @@ def make_groups(schedule: Schedule, replicas: int, tied: Ties) -> Groups:
         """Of these ranks, where this is one of them and not alone."""
         key = tuple(ranks)
         if len(key) > 1 and key not in made:
-            made[key] = dist.new_group(list(key))
+            made[key] = dist.new_group(list(key), timeout=NEVER)
         return made.get(key) if rank in key else None
 
     stages = {stage: group(_holders(schedule, replicas, [stage])) for stage in range(schedule.stages)}
