@@ -8,6 +8,7 @@ from typing import Any
 Object = Mapping[str, Any]
 _MOST_PODS = 10
 _MOST_EVENTS = 3
+_UNPLACED = "FailedScheduling"
 _HINTS = {
     "ImagePullBackOff": "check the image's name in kubernetes.yaml and the pull secret",
     "ErrImagePull": "check the image's name in kubernetes.yaml and the pull secret",
@@ -56,6 +57,8 @@ def _by_object(events: Iterable[Object]) -> dict[tuple[str, str], list[str]]:
         text = f"{event.get('reason', '')}: {str(event.get('message', '')).strip()}"
         texts = found.setdefault((about.get("kind", ""), about.get("name", "")), [])
         if event.get("type") == "Warning" and text not in texts:
+            if event.get("reason") == _UNPLACED:  # told anew, in other words, with every change of the nodes
+                texts[:] = [old for old in texts if not old.startswith(f"{_UNPLACED}: ")]
             texts.append(text)
     return found
 
