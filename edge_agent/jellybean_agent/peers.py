@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from jellybean_agent.rpc.lane_client import NoLaneError
 from jellybean_agent.streams import BROKEN, Parcel, Stream, carried
 from jellybean_protos.agent.v1 import agent_pb2
 
+LOG = logging.getLogger("jellybean.agent")
 _RETRY_S = 0.1
 _TAKEOVER_S = 10.0  # for a new connection to stand, and for the old one to end
 _LEFT_S = 0.5  # before a receiver that left is looked for again
@@ -67,7 +69,7 @@ class Peer:
         self._current: Stream | None = None  # that messages leave on
         self._by_lane = True  # the next stream, if there is one
         self._leaving: set[asyncio.Task[None]] = set()  # of streams that another has taken over from
-        self._finishing = self._ending = False
+        self._finishing = self._ending = self._writing = False
         self._wake = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"peer {name}")
 
@@ -91,7 +93,7 @@ class Peer:
 
     def _is_next(self, parcel: Parcel, stream: Stream) -> bool:
         """Whether a message may leave before all that waits."""
-        if self._waiting and self._waiting[0].due_s <= parcel.due_s:
+        if self._writing or (self._waiting and self._waiting[0].due_s <= parcel.due_s):
             return False
         if parcel.due_s == -math.inf:
             return True
@@ -147,9 +149,11 @@ class Peer:
                     self._finishing = False
                     self._on_lost(self.name, "it left", ())
                     await asyncio.sleep(_LEFT_S)
-            except NoLaneError:
-                self._by_lane = False  # nothing was sent
-                stream = None
+            except NoLaneError as error:
+                LOG.info("%s is spoken to over gRPC: %s", self.name, error)
+                self._by_lane, stream = False, None
+                if current is not None and current.sent:  # on a stream that was to go on elsewhere
+                    self._lose(error, list(current.sent))
             except BROKEN as error:
                 stream, self._finishing, self._by_lane = None, False, True
                 parcels = sorted(self._waiting, key=lambda parcel: parcel[:2])
@@ -239,6 +243,7 @@ class Peer:
         if not self._in_time(parcel):
             return
         stream.credit -= parcel.due_s > -math.inf
+        self._writing = True  # nothing may leave before it
         try:
             await stream.carrier.write(parcel.message)
         except BaseException as error:
@@ -246,6 +251,8 @@ class Peer:
             if stream.silent:
                 raise TransientError(stream.silent) from error
             raise
+        finally:
+            self._writing = False
         stream.credit += parcel.due_s > -math.inf
         self._count(parcel, stream)
 
