@@ -62,6 +62,9 @@ def profile_traced(
     kept = {name: value.clone() for name, value in traced.state_dict().items()}
     try:
         costs = _Timer(traced, runs).costs(*inputs)
+    except Exception as error:  # whatever the module's operators raise
+        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise JellyBeanError(f"the module cannot be run on these inputs: {told}") from error
     finally:
         traced.load_state_dict(kept)
     return _profile(traced, costs, exported=exported)
@@ -236,7 +239,9 @@ def _layer(
 
 
 def _name(node: fx.Node) -> str:
-    return str(node.target) if node.op == "call_module" else node.name
+    """Of a module its own, and how it is called the second time on (`0`, then `_0_1`)."""
+    called = [one for one in node.graph.nodes if one.op == "call_module" and one.target == node.target]
+    return str(node.target) if node in called[:1] else node.name
 
 
 def _tied(
