@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from jellybean.cli.app import app
+from jellybean.cli.app import app, load
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, print_json
 from jellybean.cli.failures import error_json, failure, status_of, text_of
 from jellybean.errors import JellyBeanError
@@ -35,6 +35,7 @@ def run(arguments: list[str]) -> int:
 
 def _run(arguments: list[str], *, as_json: bool) -> int:
     """What Typer makes of the arguments; it tells mistakes in them itself, but not as JSON."""
+    load(arguments)
     command = typer.main.get_command(app)
     try:
         status = command.main(arguments, prog_name="jellybean", standalone_mode=not as_json)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,11 +23,38 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-ORDER = (
-    *("init", "validate", "profile", "plan", "explain", "frontier", "simulate"),
-    *("up", "apply", "top", "infer", "bench", "report", "down", "certs", "token", "gateway"),
-    *("render", "deploy", "status", "rollback", "undeploy", "discover", "train", "diff", "dashboard", "schema", "demo"),
-)
+MODULES = {  # command or group -> the module here that adds it, in the order of the help
+    "init": "documents",
+    "validate": "documents",
+    "profile": "plan",
+    "plan": "plan",
+    "explain": "explain",
+    "frontier": "frontier",
+    "simulate": "plan",
+    "up": "serve",
+    "apply": "serve",
+    "top": "top",
+    "infer": "serve",
+    "bench": "measure",
+    "report": "measure",
+    "down": "serve",
+    "certs": "certs",
+    "token": "gateway",
+    "gateway": "gateway",
+    "render": "kubernetes",
+    "deploy": "cluster",
+    "status": "cluster",
+    "rollback": "cluster",
+    "undeploy": "cluster",
+    "discover": "discover",
+    "train": "train",
+    "diff": "diff",
+    "dashboard": "top",
+    "schema": "documents",
+    "demo": "measure",
+    "pipeline": "pipeline",
+    "operator": "operator",
+}
 
 
 def _version(asked: bool) -> None:
@@ -116,23 +145,12 @@ def example(*lines: str) -> str:
     return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
 
 
-from jellybean.cli import (  # noqa: E402  (each adds its commands)
-    certs,  # noqa: F401
-    cluster,  # noqa: F401
-    diff,  # noqa: F401
-    discover,  # noqa: F401
-    documents,  # noqa: F401
-    explain,  # noqa: F401
-    frontier,  # noqa: F401
-    gateway,  # noqa: F401
-    kubernetes,  # noqa: F401
-    measure,  # noqa: F401
-    operator,  # noqa: F401
-    pipeline,  # noqa: F401
-    plan,  # noqa: F401
-    serve,  # noqa: F401
-    top,  # noqa: F401
-    train,  # noqa: F401
-)
-
-app.registered_commands.sort(key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", "")))
+def load(arguments: Sequence[str]) -> None:
+    """Adds the command that is asked for, and all where none is (help, a mistake): a start is half as long by it."""
+    asked = next((word for word in arguments if not word.startswith("-")), "")
+    for module in sorted({MODULES[asked]} if asked in MODULES else set(MODULES.values())):
+        importlib.import_module(f"jellybean.cli.{module}")
+    order = list(MODULES)
+    app.registered_commands.sort(
+        key=lambda command: order.index(str(command.name or getattr(command.callback, "__name__", "")))
+    )
