@@ -33,7 +33,13 @@ def bench(
     json: Json = False,
     seed: Seed = 0,
     duration: Annotated[
-        float | None, typer.Option(min=1, max=86_400, help="Seconds of load; 30, or 15 per window with --saturate.")
+        float | None,
+        typer.Option(
+            *("--duration", "--seconds"),
+            min=1,
+            max=86_400,
+            help="Seconds of load; 30, or 15 per window with --saturate.",
+        ),
     ] = None,
     rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
     saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
