@@ -9,17 +9,28 @@ from jellybean.cli.console import warn
 from jellybean.documents import AnyProject
 from jellybean.planning import current_plan
 from jellybean.records import record_plan
+from jellybean.serving.errors import NotRunningError
+from jellybean.serving.state import running_state
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import to_document
 
 
-def what_next(directory: Path, plan: Plan, overrides: list[str] | None, *, running: bool = False) -> str:
-    """The commands that a new plan is made for, ready to copy. `running`: another plan of the project is up."""
+def what_next(directory: Path, plan: Plan, overrides: list[str] | None) -> str:
+    """The commands that a new plan is made for, ready to copy: what is up already takes it over."""
     again = f"{directory}{repeated(overrides)}"
-    after = "apply" if running else "up"
+    after = "apply" if _is_up(directory) else "up"
     if plan.workflows or without_model(plan):  # planned, not served
         after = "explain"
     return f"jellybean simulate {again}, jellybean {after} {again}"
+
+
+def _is_up(directory: Path) -> bool:
+    """Whether a plan of the project is served right now."""
+    try:
+        running_state(directory.resolve())
+    except NotRunningError:
+        return False
+    return True
 
 
 def without_model(plan: Plan) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def run_replan(
 ) -> None:
     """Decide, print, write; typer.Exit with status 3 when the running plan is no answer and no other plan is."""
     from jellybean.replan_view import change_json, change_text
-    from jellybean.replanning import RUNNING, replan_project, save_change
+    from jellybean.replanning import replan_project, save_change
 
     project = load_any(directory, overrides or ())
     with progress("plan") as advance:
@@ -58,8 +58,7 @@ def run_replan(
         say(f"wrote {directory / PLAN_FILE} again, unchanged")
         return
     if planned.plan is not None:
-        after = what_next(directory, planned.plan, overrides, running=named == RUNNING)
-        say(f"wrote {directory / PLAN_FILE}; next: {after}")
+        say(f"wrote {directory / PLAN_FILE}; next: {what_next(directory, planned.plan, overrides)}")
 
 
 def horizon_hours(text: str) -> float:
