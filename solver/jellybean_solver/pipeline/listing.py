@@ -13,7 +13,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.actions import Action, Kind
 
 Rank = Callable[[Action], tuple[int, ...]]
-Room = Callable[[Action, int], bool]  # action, chunks that its device keeps -> whether it may start
+Room = Callable[[Action, int], bool]  # action, activations that its device keeps -> whether it may start
 
 
 @dataclass(frozen=True, slots=True)

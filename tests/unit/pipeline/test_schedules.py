@@ -125,7 +125,7 @@ SPLIT_GRID = [(devices, microbatches) for devices in (1, 2, 3, 5, 8, 16) for mic
 
 
 def kept(schedule: Schedule) -> int:
-    """Chunks between their forward and their weight gradient, at the worst device."""
+    """Activations between their forward and their weight gradient, at the worst device."""
     steps = {Kind.FORWARD: 1, Kind.WEIGHT_GRADIENT: -1}
     return max(max(accumulate(steps.get(action.kind, 0) for action in own)) for own in schedule.actions)
 
@@ -159,6 +159,20 @@ def test_zb_v(devices: int, microbatches: int, times: tuple[float, float, float]
             assert timeline.makespan_s == pytest.approx(3 * microbatches + (devices - 1) / 2)
             for starts, ends in zip(timeline.starts_s, timeline.ends_s, strict=True):
                 assert ends[-1] - starts[0] == pytest.approx(3 * microbatches)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8, 13])
+def test_zb_v_of_few_microbatches_waits_no_longer_than_its_greedy_order(devices: int) -> None:
+    """The published order alone takes 8 D - 2 slots for D micro-batches."""
+
+    def slots(microbatches: int) -> float:
+        return simulate(make_schedule("zb-v", devices, microbatches), Costs(1, input_s=1, weight_s=1)).makespan_s
+
+    assert slots(devices) == pytest.approx(7 * devices - 1)
+    for microbatches in range(1, devices // 2 + 1):  # down the V and back, and two slots for each that follows
+        assert slots(microbatches) == pytest.approx(4 * devices + 2 * microbatches - 1)
+    times = [slots(microbatches) for microbatches in range(1, 2 * devices)]
+    assert times == sorted(times)
 
 
 def test_grouped_gpipe_fills_with_the_second_group() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from jellybean_solver.pipeline.actions import Action, Kind
+from jellybean_solver.pipeline.listing import Rules, listed
 from jellybean_solver.pipeline.schedule import Schedule, flushed, straight
+from jellybean_solver.pipeline.simulate import Costs, simulate
 
 FORWARD, INPUT, WEIGHT = Kind.FORWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
 
@@ -35,8 +37,19 @@ def zb_v(devices: int, microbatches: int) -> Schedule:
     """Two stages per device in a V: device s holds s and 2 D - 1 - s (section 6, figure 6).
 
     The order is for three passes of equal time: from 2 D - 1 micro-batches on, no device then waits between its first
-    and its last pass, with the memory of 1F1B (2 D chunks). With fewer, those that are not there are left out.
+    and its last pass, with the memory of 1F1B (2 D stages' activations). With fewer, the published order without those
+    that are not there or, where it is shorter, a greedy one in the same memory.
     """
+    device_of = ((*range(devices), *reversed(range(devices))),)
+    published = flushed("zb-v", microbatches, device_of, _published(devices, microbatches))
+    if microbatches >= 2 * devices - 1:
+        return published
+    greedy = flushed("zb-v", microbatches, device_of, _greedy(devices, microbatches))
+    equal = Costs(1.0, input_s=1.0, weight_s=1.0)
+    return min(published, greedy, key=lambda one: simulate(one, equal).makespan_s)
+
+
+def _published(devices: int, microbatches: int) -> list[list[Action]]:
     whole = max(microbatches, 2 * devices - 1)
     computes = []
     for device in range(devices):
@@ -53,4 +66,28 @@ def zb_v(devices: int, microbatches: int) -> Schedule:
             actions.append(Action(kind, stage, done[kind, stage]))
             done[kind, stage] += 1
         computes.append([action for action in actions if action.microbatch < microbatches])
-    return flushed("zb-v", microbatches, ((*range(devices), *reversed(range(devices))),), computes)
+    return computes
+
+
+def _greedy(devices: int, microbatches: int) -> list[list[Action]]:
+    """Input gradients first, then forwards, of the later stage first; weight gradients when there is nothing else.
+
+    One place always stays free for the later stage, so that what came in can come back.
+    """
+    most = 2 * devices
+    preferred = {INPUT: 0, FORWARD: 1, WEIGHT: 2}
+    queues = [
+        [
+            [Action(kind, stage, m) for m in range(microbatches)]
+            for stage in (most - 1 - device, device)
+            for kind in (INPUT, FORWARD, WEIGHT)
+        ]
+        for device in range(devices)
+    ]
+    rules = Rules(
+        dict.fromkeys((FORWARD, INPUT, WEIGHT), 1),
+        keeps=WEIGHT,
+        rank=lambda action: (preferred[action.kind], -action.stage),
+        room=lambda action, kept: kept < (most if action.stage >= devices else most - 1),
+    )
+    return [[placed.action for placed in own] for own in listed(queues, most - 1, rules)]
