@@ -6,7 +6,9 @@ import importlib.metadata
 import importlib.util
 import re
 import shutil
-from contextlib import nullcontext
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ import typer
 
 from jellybean.cli.app import Json, Overrides, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, say, warn
+from jellybean.cli.failures import error_json
 from jellybean.documents.units import SIZE, UnitError, parse_quantity
 from jellybean.errors import JellyBeanError
 
@@ -73,7 +76,14 @@ def train(
         raise typer.BadParameter(
             f"--fresh under torchrun would begin anew at every restart: delete {directory}/training"
         )
-    if not launched():
+    if launched():
+        end_with_launcher()
+        try:
+            _train(document, directory, json=json)
+        except ToldError as error:
+            raise typer.Exit(EXIT_FAILURE) from error
+        return
+    with _stoppable(folder_of(directory) / "checkpoints", json=json, fresh=fresh):
         with alone_in(directory):
             if fresh:
                 shutil.rmtree(folder_of(directory), ignore_errors=True)
@@ -81,12 +91,36 @@ def train(
         if document.ranks > 1:
             load_material(document, directory)  # people's own mistakes are told once, before anything is started
             _launch(document, directory, overrides or [], json=json)
-            return
-    end_with_launcher()
+        else:
+            _train(document, directory, json=json)
+
+
+@contextmanager
+def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
+    """A run that Ctrl-C or SIGTERM ends says from where it goes on; the exit status is the signal's, as in a shell."""
+    from jellybean.training.checkpoint import newest
+    from jellybean.training.errors import StoppedError
+
+    def stop(number: int, _: object) -> None:
+        raise StoppedError(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
-        _train(document, directory, json=json)
-    except ToldError as error:
-        raise typer.Exit(EXIT_FAILURE) from error
+        yield
+    except KeyboardInterrupt as stopped:
+        done = newest(checkpoints)
+        same = "the same command without --fresh" if fresh and done else "the same command"
+        told = (
+            f"stopped after epoch {done}; {same} goes on from there"
+            if done
+            else f"stopped before a checkpoint was there; {same} begins anew"
+        )
+        if json:
+            print_json(error_json("interrupted", told))
+        warn(told)
+        raise typer.Exit(128 + (stopped.number if isinstance(stopped, StoppedError) else signal.SIGINT)) from stopped
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _render(

@@ -126,6 +126,11 @@ def clear_partial(folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def newest(folder: Path) -> int:
+    """Epochs of the newest one, by its name; 0 where there is none."""
+    return max((epochs for epochs, _ in _found(folder)), default=0)
+
+
 def load_newest(folder: Path) -> Loaded | None:
     """The newest whole checkpoint; None where there is none at all. TrainingError where all are broken.
 

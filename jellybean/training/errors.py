@@ -23,3 +23,11 @@ class CrashError(TrainingError):
 
 class ToldError(TrainingError):
     """A process ends, and whoever started it has the reason."""
+
+
+class StoppedError(KeyboardInterrupt):
+    """A signal ends the run; KeyboardInterrupt, so that nothing takes it for a failure of people's own code."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(number)

@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from jellybean.training.errors import CrashError, LostError, StillError, TrainingError
+from jellybean.training.errors import CrashError, LostError, StillError, StoppedError, TrainingError
 
 TOLD = "JELLYBEAN_TRAINING_TOLD"  # a folder: processes write there why they end
 RESTARTS = 3
@@ -41,7 +41,7 @@ def run_processes(arguments: Sequence[str], count: int, say: Callable[[str], Non
             f"{count} processes (devices x replicas) are too many for the {cores} cores here: use several machines by "
             "torchrun, or --render"
         )
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what it would say is said here
+    _silence("torch.distributed.elastic")
     crash = ""
     for attempt in range(RESTARTS + 1):
         with tempfile.TemporaryDirectory(prefix="jellybean-train-") as folder:
@@ -99,15 +99,15 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
         max_restarts=0,
         monitor_interval=0.2,
         shutdown_timeout=_STOPPED_S,
+        signals_to_handle="",  # they are handled here
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
     )
+    got: list[int] = []
     try:
-        with _environment({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), TOLD: str(folder)}), _handlers():
+        with _environment({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), TOLD: str(folder)}), _ended(got):
             elastic_launch(config, sys.executable)(*arguments)
     except SignalException as stopped:
-        if stopped.sigval == signal.SIGINT:
-            raise KeyboardInterrupt from stopped
-        raise SystemExit(128 + stopped.sigval) from stopped
+        raise StoppedError(got[0]) from stopped
     except ChildFailedError as failed:
         final = _told(folder, "final")
         if final:
@@ -150,12 +150,30 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _handlers() -> Iterator[None]:
-    """The launcher's own handlers of signals last as long as it does."""
+def _ended(got: list[int]) -> Iterator[None]:
+    """A signal ends the launcher, once; its processes get SIGTERM, whichever it was, and so end without a word.
+
+    By SIGINT they would unwind, and torch's threads tell of that. What nohup has ignored stays ignored.
+    """
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    before = [signal.getsignal(number) for number in signals]
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def end(number: int, _: object) -> None:
+        got.append(number)
+        if len(got) == 1:
+            raise SignalException(f"got signal {number}", sigval=signal.SIGTERM)
+
+    for number in signals:
+        if number != signal.SIGHUP or before[number] != signal.SIG_IGN:
+            signal.signal(number, end)
     try:
         yield
     finally:
-        for number, handler in zip(signals, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _silence(name: str) -> None:
+    """A library's loggers, each of which may have a level of its own: what they would say is said here."""
+    for one in (name, *(other for other in logging.root.manager.loggerDict if other.startswith(f"{name}."))):
+        logging.getLogger(one).setLevel(logging.CRITICAL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -150,13 +151,16 @@ def test_what_cannot_be_is_told_once(project):
     assert json.loads(out)["error"]["message"] == said == "the model has 2 layers, too few for 9 stages"
 
 
-def test_ctrl_c_ends_all_and_the_same_command_goes_on(project, undisturbed):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_all_and_the_same_command_goes_on(project, undisturbed, number):
     run = _start(project, slowly=0.3)
     _wait_for_epoch(project, 2, run)
     ranks = _ranks(run)
-    os.killpg(run.pid, signal.SIGINT)
-    status, _, _ = _end(run)
-    assert status == 130
+    os.killpg(run.pid, number)
+    status, _, said = _end(run)
+    assert status == 128 + number
+    assert re.search(r" stopped after epoch \d; the same command goes on from there$", said), said
+    assert not re.search("terminate called|death signal|elastic", said), said
     assert not [one for one in ranks if one.is_running()]
     status, out, _ = _end(_start(project))
     assert status == 0
