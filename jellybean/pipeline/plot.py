@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from jellybean.pictures import SOFT, STYLE, require_picture, save_figure
 from jellybean_solver.pipeline.actions import Action, Kind
@@ -22,7 +25,12 @@ _NAMES = {
     Kind.INPUT_GRADIENT: "input gradient",
     Kind.WEIGHT_GRADIENT: "weight gradient",
 }
-MOST_LABELS = 4000  # actions; a picture of more has no numbers in its boxes
+MOST_PT, LEAST_PT = 7.0, 5.0  # of the numbers in boxes
+FONTS = ["DejaVu Sans"]  # every label of an SVG names them all
+DIGIT = 0.64  # a digit's width, as a share of its size
+MOST_EDGE_PT = 0.8
+MARGIN = 1.003  # of the time axis, over the makespan
+LEFT, RIGHT, WIDTH_INCHES = 0.07, 0.99, 11.0
 
 
 def save_timeline(timeline: Timeline, path: Path) -> None:
@@ -32,13 +40,14 @@ def save_timeline(timeline: Timeline, path: Path) -> None:
     from matplotlib.figure import Figure
 
     schedule = timeline.schedule
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 1.3 + 0.36 * schedule.devices), facecolor="white")
+    with matplotlib.rc_context({**STYLE, "font.sans-serif": FONTS}):
+        figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 0.36 * schedule.devices), facecolor="white")
         axes = figure.subplots()
+        look = _Look.of(timeline, 72 * WIDTH_INCHES * (RIGHT - LEFT) / MARGIN)
         for device in range(schedule.devices):
-            _row(axes, timeline, device)
+            _row(axes, timeline, device, look)
         axes.set_ylim(schedule.devices - 0.45, -0.55)
-        axes.set_xlim(0, 1.003 * timeline.makespan_s)
+        axes.set_xlim(0, MARGIN * timeline.makespan_s)
         axes.set_yticks(range(schedule.devices), [f"device {device}" for device in range(schedule.devices)])
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel("seconds")
@@ -46,7 +55,7 @@ def save_timeline(timeline: Timeline, path: Path) -> None:
         axes.set_title(_title(timeline), loc="left", fontsize=10)
         _legend(axes, timeline)
         figure.subplots_adjust(
-            left=0.07, right=0.99, top=1 - 0.3 / figure.get_figheight(), bottom=0.85 / figure.get_figheight()
+            left=LEFT, right=RIGHT, top=1 - 0.3 / figure.get_figheight(), bottom=0.85 / figure.get_figheight()
         )
         save_figure(figure, path)
 
@@ -60,19 +69,56 @@ def _title(timeline: Timeline) -> str:
     )
 
 
-def _row(axes: Any, timeline: Timeline, device: int) -> None:
-    labelled = sum(map(len, timeline.schedule.actions)) <= MOST_LABELS
+def _row(axes: Any, timeline: Timeline, device: int, look: _Look) -> None:
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Outline
+
+    boxes: dict[str, list[tuple[float, float]]] = {}
     for span in timeline.spans(device):
         if span.action.kind is Kind.UPDATE:
             axes.plot([span.end_s] * 2, [device - 0.45, device + 0.45], color="#333333", linewidth=1.4)
         if span.action.kind not in _COLOURS or span.end_s <= span.start_s:
             continue
-        colour = _COLOURS[span.action.kind][_second(timeline, span.action)]
         width = span.end_s - span.start_s
-        axes.barh(device, width, left=span.start_s, height=0.82, color=colour, edgecolor="white", linewidth=0.8)
-        if labelled:
-            middle = span.start_s + width / 2
-            axes.text(middle, device, str(span.action.microbatch), ha="center", va="center", fontsize=7)
+        colour = _COLOURS[span.action.kind][_second(timeline, span.action)]
+        boxes.setdefault(colour, []).append((span.start_s, width))
+        label = str(span.action.microbatch)
+        if look.fits(label, width):
+            axes.text(span.start_s + width / 2, device, label, ha="center", va="center", fontsize=look.font_pt)
+    for colour, spans in boxes.items():
+        top, low = device - 0.41, device + 0.41
+        corners = [[(at, top), (at + width, top), (at + width, low), (at, low)] for at, width in spans]
+        outline = Outline.make_compound_path_from_polys(np.array(corners))  # one for all: a far smaller file
+        axes.add_patch(PathPatch(outline, facecolor=colour, edgecolor="white", linewidth=look.edge_pt))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Sizes in points. Numbers are as large as the tightest box allows, and left out of boxes too small for any."""
+
+    pt_per_s: float
+    font_pt: float
+    edge_pt: float
+
+    @classmethod
+    def of(cls, timeline: Timeline, width_pt: float) -> _Look:
+        """`width_pt`: of the whole time."""
+        pt_per_s = width_pt / timeline.makespan_s if timeline.makespan_s else 0.0
+        boxes = [
+            ((span.end_s - span.start_s) * pt_per_s, len(str(span.action.microbatch)))
+            for device in range(timeline.schedule.devices)
+            for span in timeline.spans(device)
+            if span.action.kind in _COLOURS and span.end_s > span.start_s
+        ]
+        if not boxes:
+            return cls(pt_per_s, MOST_PT, MOST_EDGE_PT)
+        room_pt = min((box - MOST_EDGE_PT) / (digits * DIGIT) for box, digits in boxes)
+        mean_pt = sum(box for box, _ in boxes) / len(boxes)
+        return cls(pt_per_s, min(max(room_pt, LEAST_PT), MOST_PT), min(MOST_EDGE_PT, mean_pt / 5))
+
+    def fits(self, label: str, seconds: float) -> bool:
+        room_pt = seconds * self.pt_per_s - MOST_EDGE_PT
+        return len(label) * DIGIT * self.font_pt <= room_pt * (1 + 1e-9)
 
 
 def _second(timeline: Timeline, action: Action) -> bool:

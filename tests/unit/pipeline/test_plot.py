@@ -1,0 +1,25 @@
+"""Timelines as pictures: a number stands in its box or not at all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from jellybean.pipeline.plot import save_timeline
+from jellybean_solver.pipeline.schedules import make_schedule
+from jellybean_solver.pipeline.simulate import Costs, simulate
+
+SMALL = re.compile(r'<text style="font-size: ([0-9.]+)px[^>]*>(\d+)</text>')
+
+
+def labels(devices: int, microbatches: int, costs: Costs, path: Path) -> list[str]:
+    save_timeline(simulate(make_schedule("gpipe", devices, microbatches), costs), path)
+    return [number for size, number in SMALL.findall(path.read_text()) if float(size) < 8]  # the axis has 9
+
+
+def test_numbers_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+    picture = tmp_path / "one.svg"
+    assert sorted(labels(2, 3, Costs(), picture)) == sorted("012" * 4)
+    assert labels(4, 150, Costs(), picture) == []  # 459 seconds on 726 points
+    long_backwards = Costs(1.0, 60.0)
+    assert sorted(labels(2, 11, long_backwards, picture), key=int) == [str(m) for m in range(11) for _ in range(2)]
