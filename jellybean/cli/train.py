@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _CLAIM = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-._A-Za-z0-9]*")
+_IDLE_LOOKS = 3  # epochs in which idle time above the prediction is explained, once
 HOST_BYTES, HOST_BYTES_ON_GPU = 2.0 * 2**30, 8.0 * 2**30  # of a process: Python, torch and data; and CUDA's own
 
 
@@ -186,7 +187,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     from jellybean.training.checkpoint import save_model
     from jellybean.training.export import hand_back
     from jellybean.training.launch import alone_in
-    from jellybean.training.logs import Logs, headline, line
+    from jellybean.training.logs import Logs, headline, line, more_idle
     from jellybean.training.measure import whole_model
     from jellybean.training.ranks import joined
     from jellybean.training.setup import set_up
@@ -198,9 +199,15 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         logs = Logs(folder_of(directory) / "logs", warn) if rank.tells else None
         if rank.tells:
             say(headline(run, document))
+        looks = _IDLE_LOOKS
 
         def tell(epoch: Epoch) -> None:
+            nonlocal looks
             say(line(epoch, document.epochs))
+            looks -= 1
+            if looks >= 0 and (more := more_idle(epoch)):
+                say(more)
+                looks = 0
             if logs is not None:
                 logs.add(epoch)
 

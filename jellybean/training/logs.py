@@ -16,6 +16,8 @@ from jellybean.training.setup import Run
 from jellybean.training.train import Epoch, to_json
 from jellybean_agent.errors import in_words
 
+_MORE_IDLE = 0.2  # of the devices' time, above the prediction, is worth a word
+
 
 def line(epoch: Epoch, epochs: int) -> str:
     """For people."""
@@ -29,10 +31,22 @@ def line(epoch: Epoch, epochs: int) -> str:
 def headline(run: Run, document: TrainingDocument) -> str:
     """What is about to be done, for people."""
     replicas = f" x {document.replicas}" if document.replicas > 1 else ""
+    each = "per update" + (" and replica" if replicas else "") if run.schedule.flushes else "without a break"
     return (
         f"{run.choice.name}: {_count(run.schedule.stages, 'stage')} on {_count(document.devices, 'device')}{replicas}, "
-        f"{_count(run.cutter.updates, 'update')} an epoch, {_count(run.cutter.run, 'micro-batch', 'es')} without a "
-        f"break, predicted idle {run.choice.bubble:.0%}"
+        f"{_count(run.cutter.updates, 'update')} an epoch, {_count(run.cutter.run, 'micro-batch', 'es')} {each}, "
+        f"predicted idle {run.choice.bubble:.0%}"
+    )
+
+
+def more_idle(epoch: Epoch) -> str:
+    """What the prediction leaves out, where that much is measured; else nothing."""
+    if epoch.idle - epoch.predicted_idle <= _MORE_IDLE:
+        return ""
+    return (
+        f"devices are idle {epoch.idle:.0%} in place of {epoch.predicted_idle:.0%}: the prediction has the layers' own "
+        "times and `bandwidth`, and leaves out hops between processes (about 1 ms an action) and other load on these "
+        "cores; larger micro-batches make hops count less"
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from jellybean.training.ranks import Rank
 from jellybean.training.setup import Run
 from jellybean.training.states import restore, states_of
 from jellybean_solver.pipeline.simulate import Timeline, bubble_fraction
+
+_RECENT = 5  # epochs
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,12 @@ def train(
     """The epochs that were left to do. All ranks call this together; only the first tells."""
     begin = _resume(run, document, directory, warn)
     lr = rate(document.lr_schedule, document.optimizer.lr, run.cutter.updates, document.epochs)
-    told = []
+    told: list[Epoch] = []
+    ends_s = [time.perf_counter()]
     for number in range(begin, document.epochs):
-        epoch = _epoch(run, document, number, lr)
+        measured = _epoch(run, document, number, lr)
+        ends_s.append(time.perf_counter())
+        epoch = replace(measured, left_s=left_s(ends_s, document.epochs - number - 1))
         told.append(epoch)
         if run.rank.tells:
             tell(epoch)
@@ -81,6 +86,15 @@ def train(
             _keep(run, document, directory, number + 1)
     run.transport.close()
     return told
+
+
+def left_s(ends_s: Sequence[float], epochs: int) -> float:
+    """What so many epochs will take, by the mean over the last `_RECENT`, checkpoints counted: one alone may be odd.
+
+    `ends_s`: the beginning of the first, and the end of each.
+    """
+    recent = ends_s[-1 - _RECENT :]
+    return epochs * (recent[-1] - recent[0]) / (len(recent) - 1)
 
 
 def rate(spec: LrSpec, own: float, updates: int, epochs: int) -> Callable[[int], float]:
@@ -134,7 +148,7 @@ def _epoch(run: Run, document: TrainingDocument, number: int, lr: Callable[[int]
         seen / took_s,
         _idle(run, record),
         run.choice.bubble,
-        (time.perf_counter() - began) * (document.epochs - number - 1),
+        left_s=0.0,  # told by who knows the epochs before
     )
 
 

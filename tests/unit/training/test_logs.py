@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.logs import Logs
-from jellybean.training.train import Epoch
+from jellybean.training.logs import Logs, more_idle
+from jellybean.training.train import Epoch, left_s
 
 
 def _epoch(number: int, loss: float) -> Epoch:
@@ -51,3 +52,15 @@ def test_what_cannot_be_written_is_said_once(tmp_path):
     (tmp_path / "logs").write_text("in the way")
     (told,) = _run(tmp_path / "logs", _epoch(1, 9.0), _epoch(2, 8.0))
     assert "training goes on without these logs" in told
+
+
+def test_idle_time_far_above_the_prediction_is_explained():
+    epoch = replace(_epoch(1, 9.0), predicted_idle=0.01)
+    assert not more_idle(replace(epoch, idle=0.2))
+    assert "idle 45% in place of 1%" in more_idle(replace(epoch, idle=0.45))
+
+
+def test_time_left_is_of_the_last_five_epochs():
+    """An epoch of 60 s, long ago; then 2, 4, 2, 4 and 8 s."""
+    assert left_s([0.0, 60.0], 3) == 180.0
+    assert left_s([0.0, 60.0, 62.0, 66.0, 68.0, 72.0, 80.0], 3) == 12.0
