@@ -152,7 +152,7 @@ def plan_command(
     json: Json = False,
 ) -> None:
     """Cut a model into pipeline stages, replicated where it pays: the fastest there is, or how far it may be off."""
-    from jellybean.pipeline.figures import partition_json, partition_table
+    from jellybean.pipeline.figures import partition_json, partition_notes, partition_table
     from jellybean.pipeline.profile_file import read_profile
 
     graph = read_profile(profile)
@@ -173,8 +173,10 @@ def plan_command(
         raise typer.BadParameter(str(error)) from error
     if json:
         print_json(partition_json(graph, found))
-    else:
-        out.print(partition_table(graph, found))
+        return
+    out.print(partition_table(graph, found))
+    for note in partition_notes(graph, found, line=speeds is not None):
+        out.print(note, style="dim", soft_wrap=True, markup=False)
 
 
 def _refuse_unused(

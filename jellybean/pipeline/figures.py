@@ -117,19 +117,52 @@ def _stage_json(graph: LayerGraph, stage: Stage) -> dict[str, Any]:
 
 
 def partition_table(graph: LayerGraph, found: Partition) -> Table:
-    """One row per stage, those inside a group below it."""
+    """One row per stage, those inside a group below it; on which device, where devices differ."""
     proof = "the fastest there is" if found.gap == 0 else f"at most {found.gap:.1%} above the fastest"
-    table = Table("stage", "layers", "first", "last", "replicas", "time", title_justify="left")
+    devices = any(stage.device is not None for stage in found.stages)
+    device = ("device",) if devices else ()
+    table = Table("stage", *device, "layers", "first", "last", "replicas", "time", title_justify="left")
     per = "iteration" if found.objective in ITERATIONS else "request" if found.objective == "latency" else "micro-batch"
     table.title = f"{found.objective_s:.6g} s per {per}, {proof}"
-    _stage_rows(table, graph, found.stages, "")
+    _stage_rows(table, graph, found.stages, "", devices)
     return table
 
 
-def _stage_rows(table: Table, graph: LayerGraph, stages: tuple[Stage, ...], above: str) -> None:
+def _stage_rows(table: Table, graph: LayerGraph, stages: tuple[Stage, ...], above: str, devices: bool) -> None:
     for number, stage in enumerate(stages):
         names = [graph.layers[index].name for index in stage.layers]
         figures = (str(len(names)), names[0], names[-1], str(stage.replicas), f"{stage.time_s:.6g} s")
-        table.add_row(f"{above}{number}", *figures)
+        place = (str(stage.device),) if devices else ()
+        table.add_row(f"{above}{number}", *place, *figures)
         if len(stage.inside) > 1 or any(inner.replicas > 1 for inner in stage.inside):
-            _stage_rows(table, graph, stage.inside, f"{above}{number}.")
+            _stage_rows(table, graph, stage.inside, f"{above}{number}.", devices)
+
+
+def partition_notes(graph: LayerGraph, found: Partition, *, line: bool) -> tuple[str, ...]:
+    """What the table cannot show: what the figures count. `line`: of unlike devices."""
+    notes = []
+    if line:
+        sent_s = max(0.0, found.objective_s - sum(stage.time_s for stage in found.stages))
+        sending = f"{sent_s:.6g} s are sending; " if found.objective == "latency" else ""
+        notes.append(
+            f"{sending}devices count from 0 in the order of --speeds; the input is taken to be at the first stage's "
+            "device, for free, and the output to stay at the last one's: `jellybean plan` counts the input's way"
+        )
+    counted = _training_only(found.objective, line=line)
+    if counted and not any(layer.backward_s for layer in graph.layers):
+        notes.append(
+            f"the profile has no backward pass, and {found.objective} is about training: it counts {counted}; for "
+            "serving: --objective balance (nothing sent counts), latency with --speeds, or `jellybean plan` with `cuts`"
+        )
+    return tuple(notes)
+
+
+def _training_only(objective: str, *, line: bool) -> str:
+    """What an objective counts that no request has; empty where nothing."""
+    both_ways = "activations both ways"
+    if line:
+        return "" if objective == "latency" else both_ways
+    sums = "gradient sums between replicas"
+    also = f"{sums} and {both_ways}"
+    counted = {"slowest-stage": also, "pipedream-paper": also, "dapple": also, "alpa": sums, "branches": both_ways}
+    return counted.get(objective, "")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import pytest
 from rich.console import Console
 
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.figures import partition_notes, partition_table
 from jellybean.pipeline.model_profile import profile_model
 from jellybean.pipeline.onnx_graph import GraphError, OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, offered
 from jellybean.pipeline.onnx_split import layered
 from jellybean.pipeline.profile_file import read_profile
-from jellybean_solver.pipeline.partition import Level, partition
+from jellybean_solver.pipeline.layers import Layer, LayerGraph
+from jellybean_solver.pipeline.partition import Level, partition, partition_line
 from tests.unit.pipeline.onnx_models import conv_net, skip_net
 
 
@@ -67,3 +71,22 @@ def test_offered_cuts_are_spread_over_the_time_with_the_fewest_bytes():
     assert [len(cut.layers) for cut in offered(profile, 10)] == [1, 2, 3]
     assert [len(cut.layers) for cut in offered(profile, 2)] == [2, 3]  # of the first half the one with fewer bytes
     assert [len(cut.layers) for cut in offered(profile, 1)] == [3]
+
+
+def test_a_plan_of_a_profile_without_backward_says_what_it_counts():
+    graph = LayerGraph((Layer("a", 1.0, 0.0, 500.0), Layer("b", 1.0, 0.0, 0.0)), ((0, 1),))
+    (told,) = partition_notes(graph, partition(graph, [Level(2, 1e3)]), line=False)
+    assert "counts gradient sums between replicas and activations both ways" in told
+    assert partition_notes(graph, partition(graph, [Level(2, 1e3)], objective="balance"), line=False) == ()
+    trained = LayerGraph(tuple(Layer(layer.name, 1.0, 2.0, 500.0) for layer in graph.layers), graph.edges)
+    assert partition_notes(trained, partition(trained, [Level(2, 1e3)]), line=False) == ()
+
+
+def test_a_line_says_which_device_a_stage_is_on():
+    graph = LayerGraph((Layer("a", 1.0, 0.0, 500.0), Layer("b", 8.0, 0.0, 0.0)), ((0, 1),))
+    found = partition_line(graph, [0.1, 1.0, 2.0], [1e3, 1e9])
+    console = Console(width=120, record=True)
+    console.print(partition_table(graph, found))
+    assert re.search(r"stage +. device .*\n.*\n. 0 +. 2 ", console.export_text())
+    (told,) = partition_notes(graph, found, line=True)
+    assert told.startswith("0 s are sending; devices count from 0")
