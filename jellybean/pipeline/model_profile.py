@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,9 @@ class ModelProfile:
         """The layers in order, each with what crosses when the model is cut right after it."""
         total_s = sum(layer.both_s for layer in self.graph.layers)
         table = Table("layer", title=f"{len(self.graph.layers)} layers, {1e3 * total_s:.3g} ms", title_justify="left")
-        for heading in ("forward", "backward", "activations", "parameters", "done", "cut after it"):
+        backward = any(layer.backward_s for layer in self.graph.layers)
+        passes = ("forward", "backward") if backward else ("forward",)
+        for heading in (*passes, "activations", "parameters", "done", "cut after it"):
             table.add_column(heading, justify="right")
         done_s, prefix = 0.0, 0
         last = len(self.graph.layers) - 1
@@ -86,8 +87,7 @@ class ModelProfile:
             done_s, prefix = done_s + layer.both_s, prefix | 1 << index
             table.add_row(
                 f"{index + 1} {layer.name}",
-                f"{1e3 * layer.forward_s:.3f} ms",
-                f"{1e3 * layer.backward_s:.3f} ms",
+                *(f"{1e3 * seconds:.3f} ms" for seconds in (layer.forward_s, layer.backward_s)[: len(passes)]),
                 units.size(layer.activation_bytes),
                 units.size(layer.parameter_bytes),
                 f"{done_s / total_s:.0%}" if total_s else "",
@@ -108,7 +108,7 @@ class ModelProfile:
         found = [f"{'' if self.complete else 'more than '}{len(self.cuts)} legal cuts"]
         if any(cut.why_not is not None for cut in self.cuts):
             found[0] += f", {served} of which can be served"
-        found += [f"* {reason}" for reason in list(refused)[:3]]
+        found += [f"* cannot be served: {reason}" for reason in list(refused)[:3]]
         found += [f"{name} is shared by {', '.join(layers)}" for name, layers in self.tied.items()]
         return tuple(found)
 
@@ -120,7 +120,7 @@ def profile_model(model: str, *, inputs: Path | None = None, seconds: float = 1.
     """
     place, colon, function = model.rpartition(":")
     if colon and not Path(model).exists():
-        return _of_torch(load_function(place, function), seconds)
+        return _of_torch(model, load_function(place, function)(), seconds)
     graph = OnnxGraph.load(Path(model))
     feeds = requests_of(inputs, graph) if inputs is not None else [made_up(graph, seed) for seed in range(2)]
     return _of_onnx(profile_onnx(graph, feeds, seconds=seconds))
@@ -132,13 +132,19 @@ def _of_onnx(profile: OnnxProfile) -> ModelProfile:
     return ModelProfile(graph, tuple(shown), profile.layers.complete, profile.tied())
 
 
-def _of_torch(make: Callable[[], Any], seconds: float) -> ModelProfile:
+def _of_torch(function: str, made: Any, seconds: float) -> ModelProfile:
+    from torch import nn
+
     from jellybean.pipeline.torch_profile import RUNS, profile_module
 
-    made = make()
-    if not isinstance(made, tuple) or len(made) != 2:
-        raise JellyBeanError("the function must return (module, inputs): a torch.nn.Module and a tuple of tensors")
-    found = profile_module(made[0], made[1], runs=max(RUNS, round(seconds / _SECONDS_PER_RUN)))
+    pair = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
+    module, inputs = pair
+    if not isinstance(module, nn.Module) or not isinstance(inputs, tuple | list):
+        raise JellyBeanError(
+            f"{function} returned {_kind(made)}; it must return (module, inputs): a torch.nn.Module and a tuple of "
+            "its inputs, one micro-batch"
+        )
+    found = profile_module(module, inputs, runs=max(RUNS, round(seconds / _SECONDS_PER_RUN)))
     bits, complete = cuts(found.graph)
     whole, total = (1 << len(found.graph.layers)) - 1, sum(layer.both_s for layer in found.graph.layers)
     shown = []
@@ -148,3 +154,9 @@ def _of_torch(make: Callable[[], Any], seconds: float) -> ModelProfile:
             share = sum(found.graph.layers[index].both_s for index in layers) / total
             shown.append(ShownCut(layers, share, found.graph.crossing_bytes(cut)))
     return ModelProfile(found.graph, tuple(shown), complete, found.tied)
+
+
+def _kind(made: Any) -> str:
+    if isinstance(made, tuple) and made:
+        return f"({', '.join(type(part).__name__ for part in made)})"
+    return "nothing" if made is None else type(made).__name__

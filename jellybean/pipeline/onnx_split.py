@@ -108,7 +108,10 @@ def hindrance(graph: OnnxGraph, made: Mapping[str, Made], cut: LegalCut) -> str:
     if strange := [name for name in cut.crossing if name not in made]:
         return f"{strange[0]} is no tensor of numbers"
     if alone := [name for name in cut.crossing if not made[name].rows]:
-        return f"{alone[0]} has no row for each request"
+        return (
+            f"{alone[0]} has no row for each request, so that several cannot run at once; cut elsewhere, or make "
+            "the batch its first dimension"
+        )
     return _unpackable(graph, made, cut.crossing) if len(cut.crossing) > 1 else ""
 
 

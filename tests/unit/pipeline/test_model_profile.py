@@ -42,6 +42,7 @@ def test_a_file_by_layer(tmp_path):
     console.print(found.table())
     text = console.export_text()
     assert "2 conv1" in text
+    assert "backward" not in text  # an ONNX file has none
     assert "1 KiB" in text  # across, after the first layer
     assert found.notes[0] == "3 legal cuts, 3 of which can be served"
 

@@ -92,6 +92,22 @@ def test_from_the_command_line_to_a_partition(tmp_path: Path) -> None:
         profile_model(f"{tmp_path}/nets.py:other")
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return 7", "returned int;"),
+        ("pass", "returned nothing;"),
+        ("return torch.nn.Linear(2, 2), torch.ones(1, 2)", r"returned \(Linear, Tensor\);"),
+        ("return torch.nn.Linear(2, 2), (torch.ones(1, 2),), 3", r"returned \(Linear, tuple, int\);"),
+        ("return torch.ones(1, 2), (torch.ones(1, 2),)", r"returned \(Tensor, tuple\);"),
+    ],
+)
+def test_a_function_that_returns_something_else(body: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(f"import torch\ndef make():\n    {body}\n")
+    with pytest.raises(JellyBeanError, match=f"nets.py:make {told} it must return"):
+        profile_model(f"{tmp_path}/nets.py:make")
+
+
 def test_a_module_that_no_tracer_follows() -> None:
     class Odd(nn.Module):
         def forward(self, x):
