@@ -56,7 +56,7 @@ def train(
     """Train a model as training.yaml says; goes on from the newest checkpoint. Starts its own processes."""
     from jellybean.documents.training import load_training
 
-    document = load_training(directory, overrides or ())
+    document = load_training(directory, overrides or (), references=not render)
     if render:
         _render(document, directory, tuple(overrides or ()), (image, claim, folder, pods, gpu), memory)
         return

@@ -12,7 +12,8 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, 
 from jellybean.documents.explain import check_tree
 from jellybean.documents.fields import Bandwidth, Duration, Name, Size, Strict
 from jellybean.documents.overrides import apply_override
-from jellybean.documents.reader import read_file
+from jellybean.documents.reader import Tree, read_file
+from jellybean.documents.references import check_reference
 from jellybean.documents.units import UnitError, close, shown
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_solver.pipeline.schedules import SCHEDULES
@@ -168,14 +169,38 @@ class TrainingDocument(Strict):
         return self.devices * self.replicas
 
 
-def load_training(directory: Path, overrides: Sequence[str] = ()) -> TrainingDocument:
-    """DIR/training.yaml, checked, `--set` options applied. DocumentError with every problem."""
+def load_training(directory: Path, overrides: Sequence[str] = (), *, references: bool = False) -> TrainingDocument:
+    """DIR/training.yaml, checked, `--set` options applied. DocumentError with every problem.
+
+    `references`: what it names must be here too, as for a run; not where it is rendered for another place.
+    """
     path = directory / TRAINING_FILE
     if not path.exists():
         raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file", _TEMPLATE)])
     tree = read_file(path)
     problems = [problem for text in overrides if (problem := apply_override(tree, text, "epochs=3")) is not None]
     document = check_tree(TrainingDocument, tree).document
+    if references:
+        _check_references(tree, directory)
     if problems or tree.problems or document is None:
         raise DocumentError([*problems, *tree.problems])
     return document
+
+
+def _check_references(tree: Tree, directory: Path) -> None:
+    """Problems of the functions and the folder that the tree names, whatever else is wrong with it."""
+    data = tree.data if isinstance(tree.data, dict) else {}
+    for key in ("model", "data", "loss"):
+        value = data.get(key)
+        if isinstance(value, str) and _FUNCTION.fullmatch(value):
+            try:
+                check_reference(directory, value)
+            except UnitError as error:
+                tree.add((key,), str(error), error.hint)
+    spec = data.get("data")
+    folder = spec.get("folder") if isinstance(spec, dict) else None
+    if isinstance(folder, str) and "\0" not in folder and not (directory / folder).is_dir():
+        beside = [item.name for item in directory.iterdir() if item.is_dir()]
+        tree.add(
+            ("data", "folder"), f"there is no folder {shown(folder)}", close(folder, beside) or f"looked in {directory}"
+        )

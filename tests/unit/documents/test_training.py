@@ -76,3 +76,40 @@ def test_what_is_wrong_with_an_option_is_told_at_the_option(tmp_path, option, to
     (line,) = str(caught.value).splitlines()
     assert line.startswith(f"--set {option}: ")
     assert told in line
+
+
+NETS = """\
+from torch.nn import functional as losses
+try:
+    from fast import data
+except ImportError:
+    def data(): ...
+net = little = lambda: None
+"""
+
+
+def test_what_it_names_is_looked_for_with_the_other_problems(tmp_path):
+    """Without running anything: this machine need not have what the file imports."""
+    (tmp_path / "nets.py").write_text(NETS)
+    load_training(_written(tmp_path, GOOD + "loss: nets.py:losses\n"), references=True)
+    text = GOOD.replace("nets.py:net", "net.py:net").replace("nets.py:data", "nets.py:dta").replace("s: 2", "s: 0")
+    with pytest.raises(DocumentError) as caught:
+        load_training(_written(tmp_path, text), ["loss=nets:los"], references=True)
+    told = [str(problem).rpartition("training.yaml:")[2] for problem in caught.value.problems]
+    assert sorted(told) == [
+        "--set loss=nets:los: loss: there is no module 'nets'; did you mean 'nets.py:los'?",
+        "2:8: model: there is no file 'net.py'; did you mean 'nets.py'?",
+        "3:7: data: nets.py has no function 'dta'; did you mean 'data'?",
+        "4:9: epochs: must be at least 1, not 0",
+    ]
+    (tmp_path / "pictures").mkdir()
+    with pytest.raises(DocumentError, match=r"3:16: data\.folder: .*did you mean 'pictures'"):
+        load_training(_written(tmp_path, GOOD.replace("nets.py:data", "{folder: picture, size: 8}")), references=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["from others import *", "def __getattr__(name): ...", "globals()['net'] = 1", "def odd(:"]
+)
+def test_a_file_whose_names_cannot_be_seen_is_left_to_its_import(tmp_path, text):
+    (tmp_path / "nets.py").write_text(text)
+    load_training(_written(tmp_path, GOOD), references=True)
