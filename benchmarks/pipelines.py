@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -73,7 +74,7 @@ def _pipedream() -> None:
     rows = []
     for model, levels, seconds in PIPEDREAM:
         graph = read_profile(PROFILES / f"{model}.txt")
-        found, took_s = timed(lambda graph=graph, levels=levels: partition(graph, [Level(*one) for one in levels]))
+        found, took_s = timed(partial(partition, graph, [Level(*one) for one in levels]))
         stages = "-".join(str(stage.replicas) for stage in found.stages)
         workers = " x ".join(str(count) for count, _ in levels)
         figures = (f"{seconds:.6f}", f"{found.objective_s:.6f}", stages, f"{found.gap:.0%}", f"{took_s:.2f}")

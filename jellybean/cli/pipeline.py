@@ -42,9 +42,9 @@ Devices = Annotated[int, typer.Option(min=1, help="Devices in the pipeline.")]
 Microbatches = Annotated[int, typer.Option(min=1, help="Micro-batches of the iteration, or that are simulated.")]
 Chunks = Annotated[int | None, typer.Option(min=1, help="Stages per device, for interleaved; others fix theirs.")]
 Forward = Annotated[
-    str, typer.Option("--forward-s", metavar="SECONDS", help="Forward of a chunk; one for all, or 1,2,1,1 by stage.")
+    str, typer.Option("--forward-s", metavar="SECONDS", help="Forward of a stage; one for all, or 1,2,1,1 by stage.")
 ]
-Backward = Annotated[str, typer.Option("--backward-s", metavar="SECONDS", help="Backward of a chunk; likewise.")]
+Backward = Annotated[str, typer.Option("--backward-s", metavar="SECONDS", help="Backward of a stage; likewise.")]
 Input = Annotated[
     str | None,
     typer.Option("--input-s", metavar="SECONDS", help="Input gradient, of zero-bubble schedules; half a backward."),

@@ -24,7 +24,7 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Of one device, in chunks (one stage of one micro-batch).
+    """Of one device, in activations (of one stage and one micro-batch).
 
     `peak_activations`: between a forward and the backward (or input gradient) through it. `peak_deferred`: inputs that
     wait for their weight gradients after that.

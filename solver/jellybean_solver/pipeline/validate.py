@@ -20,7 +20,7 @@ GRADIENTS = (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)  # the kinds that leave a grad
 
 
 def faults(schedule: Schedule, *, most_activations: int | None = None) -> tuple[str, ...]:
-    """Everything that is wrong, in words; empty when nothing is. `most_activations`: chunks a device has room for."""
+    """Everything that is wrong, in words; empty when nothing is. `most_activations`: what a device has room for."""
     found = [*_places(schedule), *_complete(schedule), *_versions(schedule), *_updates(schedule)]
     if most_activations is not None:
         for device, own in enumerate(memory(schedule)):
