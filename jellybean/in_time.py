@@ -19,6 +19,7 @@ from jellybean_solver.deadlines import deadline_s, shares
 from jellybean_solver.errors import SolverError
 from jellybean_solver.plan import Certificate, Plan
 from jellybean_solver.problem import Problem
+from jellybean_solver.quickest import CERTAIN, least_latency_s
 from jellybean_solver.selection import RELATIVE
 from jellybean_solver.solve import Solution
 
@@ -59,7 +60,9 @@ def in_time(
         return InTime(solution, reasons, judged=judged)
     solved = partial(solve_cut, problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
     search = _SimulatedInTime(solved, target_s, judged.share, solution.plan, solution.plan.certificate.bound)
-    if thorough:
+    if not cuts and least_latency_s(problem) > target_s * (1 + CERTAIN):
+        found = search.run((1.0,), (), LOOSER if thorough else ())
+    elif thorough:
         found = search.run(TIGHTER, LONGER if time_limit_s is None else (), LOOSER)
     else:
         found = search.run(QUICK, (), ())
@@ -71,7 +74,8 @@ def in_time(
     settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
     verb = "is" if len(kept) == 1 else "are"
     told = f"nearest: {', '.join(settings)} {verb} kept by a plan for {cost_of(search.fastest):.4g} USD/h"
-    return InTime(solution, (judged.text, *(reasons or search.reasons), told), kept.get(""), search.fastest, judged)
+    late = f"the cheapest plan ({cost_of(solution.plan):.4g} USD/h) is too slow: {judged.text}"
+    return InTime(solution, (late, *(reasons or search.reasons), told), kept.get(""), search.fastest, judged)
 
 
 class _SimulatedInTime:
@@ -88,11 +92,15 @@ class _SimulatedInTime:
         self.first = nearest
         self.late = [fastest]  # plans known to break it
         self.reasons: tuple[str, ...] = ()
+        self.hopeless = False  # no plan keeps it even when nothing waits
         self.judged: Judged | None = None  # the plan found last that keeps it
 
     def run(self, tighter: tuple[float, ...], longer: tuple[float, ...], looser: tuple[float, ...]) -> Solution | None:
         """The cheapest found that keeps the p99."""
-        best = next((found for share in tighter if (found := self._kept(share)) is not None), None)
+        best: Solution | None = None
+        for share in tighter:
+            if (best := self._kept(share)) is not None or self.hopeless:
+                break
         if best is None or best.certificate is None or best.certificate.gap > FAR:
             below = cost_of(best.plan) * (1 - SAME) if best is not None and best.plan is not None else math.inf
             best = next(
@@ -115,6 +123,7 @@ class _SimulatedInTime:
             return None
         if share == 1.0:
             self.bound = max(self.bound, _bound(found))
+            self.hopeless = found.infeasibility is not None and found.infeasibility.least_usd_per_h == math.inf
         if found.plan is None:
             self.reasons = self.reasons or (found.infeasibility.reasons if found.infeasibility is not None else ())
             return None

@@ -20,6 +20,7 @@ from jellybean_solver.moves import Running
 from jellybean_solver.objectives import Cheapest, Fleet
 from jellybean_solver.plan import Certificate, Plan
 from jellybean_solver.problem import Problem
+from jellybean_solver.quickest import CERTAIN, least_latency_s
 from jellybean_solver.ratio_search import over_ratios
 from jellybean_solver.selection import BEAM_WIDTH, RELATIVE, BeamSearch, Clock, Outcome, Selection
 from jellybean_solver.timely import Timely, cheapest_timely
@@ -64,6 +65,8 @@ def solve(
     solution = _solve(problem, beam_width, gap, limit, explained=explained)
     if p99_s is None or solution.plan is None:
         return solution
+    if least_latency_s(problem) > p99_s * (1 + CERTAIN):
+        return _too_slow(problem, solution, Timely(None, math.inf, latency(solution.plan).p99_s), p99_s)
     large = is_large(Network(problem))
     search = _timely_over_ratios if problem.varying else _timely
     found = search(problem, solution.plan, p99_s, beam_width, gap if large else 0.0, limit, large=large)

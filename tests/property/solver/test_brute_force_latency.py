@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jellybean_solver import Problem, evaluate, solve
 from jellybean_solver.infeasible import scaled
 from jellybean_solver.latency import latency
+from jellybean_solver.quickest import least_latency_s
 from tests import brute_force_latency
 from tests.plan_check import complaints
 from tests.strategies import problems
@@ -42,6 +43,9 @@ def test_a_plan_in_time_costs_no_less_than_the_cheapest_and_its_bound_no_more(dr
     least = brute_force_latency.cheapest(problem, within_s * (1 + 1e-6), surely=False)
     surely = brute_force_latency.cheapest(problem, within_s / (1 + NEAR), surely=True)
 
+    if surely is not None:  # a choice that is in time for sure
+        assert least_latency_s(problem) <= within_s
+
     solution = solve(problem, p99_s=within_s)
     event(solution.status)
 
@@ -54,6 +58,7 @@ def test_a_plan_in_time_costs_no_less_than_the_cheapest_and_its_bound_no_more(dr
     plan = solution.plan
     assert least is not None
     assert latency(plan).meets(within_s)
+    assert latency(plan).unqueued_s >= least_latency_s(problem) * (1 - 1e-9)
     assert evaluate(problem, plan).complaints == ()
     assert complaints(problem, plan) == []
     cost, proof = plan.cost.total_usd_per_h, plan.certificate
