@@ -286,7 +286,7 @@ def draw_command(
         picture(plot)
     timeline = _simulated(name, devices, microbatches, chunks, forward, backward, input_, weight, transfer, overlap)
     if plot is None:
-        out.print(drawn(timeline), soft_wrap=True)
+        out.print(drawn(timeline, columns=out.width if out.is_terminal else None), soft_wrap=True)
         return
     save_timeline(timeline, plot)
     say(f"wrote {plot}")

@@ -11,6 +11,7 @@ from jellybean_solver.pipeline.actions import Action, Kind
 from jellybean_solver.pipeline.simulate import Timeline
 
 MOST_CELLS = 240  # slots that are drawn; a longer timeline is cut with a mark
+CUT = " ..."
 _STYLES = {
     Kind.FORWARD: ("black on bright_cyan", "black on cyan"),
     Kind.BACKWARD: ("black on bright_green", "black on green"),
@@ -19,15 +20,22 @@ _STYLES = {
 }
 
 
-def drawn(timeline: Timeline, *, most_cells: int = MOST_CELLS) -> Text:
+def drawn(timeline: Timeline, *, columns: int | None = None) -> Text:
     """All devices' actions over time. The number in a cell is the micro-batch; a dot is a slot without computation.
 
     Second stages and second copies are darker. One slot is the longest time that divides all, or a fraction of the
-    shortest action where none does.
+    shortest action where none does. Where numbers would make lines longer than `columns`, the pass's letter stands in
+    their place; what is still longer is cut with a mark.
     """
     slot_s = slot(timeline)
     width = len(str(timeline.schedule.microbatches - 1)) + 1
-    cells = min(most_cells, round(timeline.makespan_s / slot_s))
+    slots = round(timeline.makespan_s / slot_s)
+    cells = min(MOST_CELLS, slots)
+    if columns is not None:
+        room = max(1, columns - len(f"device {timeline.schedule.devices - 1} "))
+        if cells * width > room:
+            width = 1
+        cells = min(cells, room if slots <= room else max(1, room - len(CUT)))
     found = Text(no_wrap=True)
     for device in range(timeline.schedule.devices):
         found.append(f"device {device:<{len(str(timeline.schedule.devices - 1))}} ")
@@ -37,7 +45,7 @@ def drawn(timeline: Timeline, *, most_cells: int = MOST_CELLS) -> Text:
             found.append(_cell(action, width, end - start), style=_style(timeline, action))
             at = end
         found.append(_idle(width, cells - at), style="dim")
-        found.append("\n" if cells * slot_s > timeline.makespan_s - slot_s / 2 else " ...\n")
+        found.append("\n" if cells * slot_s > timeline.makespan_s - slot_s / 2 else f"{CUT}\n")
     found.append("F ", style=_STYLES[Kind.FORWARD][0])
     found.append(" forward  ")
     if any(action.kind is Kind.WEIGHT_GRADIENT for action in timeline.schedule.actions[0]):
@@ -77,6 +85,8 @@ def _cells(timeline: Timeline, device: int, slot_s: float, most: int) -> Iterato
 
 
 def _cell(action: Action, width: int, slots: int) -> str:
+    if width == 1:
+        return action.kind.letter.ljust(slots, "─")
     return str(action.microbatch).ljust(width * slots - 1, "─" if slots > 1 else " ") + " "
 
 

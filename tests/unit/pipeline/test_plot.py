@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from jellybean.pipeline.plot import save_timeline
+from jellybean.pipeline.text import drawn
 from jellybean_solver.pipeline.schedules import make_schedule
 from jellybean_solver.pipeline.simulate import Costs, simulate
 
@@ -23,3 +24,13 @@ def test_numbers_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     assert labels(4, 150, Costs(), picture) == []  # 459 seconds on 726 points
     long_backwards = Costs(1.0, 60.0)
     assert sorted(labels(2, 11, long_backwards, picture), key=int) == [str(m) for m in range(11) for _ in range(2)]
+
+
+def test_a_narrow_terminal_gets_letters_for_numbers_and_no_longer_lines() -> None:
+    timeline = simulate(make_schedule("1f1b", 2, 3), Costs())
+    rows = drawn(timeline, columns=40).plain.splitlines()
+    assert rows[:2] == ["device 0 0 1 · · 0── 2 1── · 2── ", "device 1 · 0 0── 1 1── 2 2── · · "]
+    rows = drawn(timeline, columns=30).plain.splitlines()
+    assert rows[:2] == ["device 0 FF··B─FB─·B─", "device 1 ·FB─FB─FB─··"]
+    rows = drawn(timeline, columns=20).plain.splitlines()
+    assert rows[:2] == ["device 0 FF··B─F ...", "device 1 ·FB─FB─ ..."]
