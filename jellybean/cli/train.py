@@ -56,13 +56,14 @@ def train(
     """Train a model as training.yaml says; goes on from the newest checkpoint. Starts its own processes."""
     from jellybean.documents.training import load_training
 
+    given = {"--image": image, "--claim": claim, "--folder": folder, "--gpu": gpu, "--memory": memory}
+    alone = [name for name, value in given.items() if value] + ["--pods"] * (pods > 1)
+    if alone and not render:
+        raise typer.BadParameter(f"{alone[0]} is of --render, which is not given")
     document = load_training(directory, overrides or (), references=not render)
     if render:
         _render(document, directory, tuple(overrides or ()), (image, claim, folder, pods, gpu), memory)
         return
-    given = {"--image": image, "--claim": claim, "--folder": folder, "--gpu": gpu, "--memory": memory}
-    if alone := [name for name, value in given.items() if value] + ["--pods"] * (pods > 1):
-        raise typer.BadParameter(f"{alone[0]} is of --render, which is not given")
     missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
     if missing:
         raise JellyBeanError(f"{' and '.join(missing)} not installed: pip install 'jellybean-serving[train]'")
