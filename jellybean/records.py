@@ -23,6 +23,7 @@ def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned |
             "status": planned.status,
             "selections_tried": planned.solution.selections_tried,
             "baselines": [list(baseline) for baseline in planned.comparison],
+            "latency_p99_s": dict(planned.judged.p99_s) if planned.judged is not None else {},
         }
     Store.of(directory).add_plan(dict(document), info)
 

@@ -204,9 +204,10 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
 def _workflows(plan: Plan, snapshot: Snapshot) -> Iterator[WorkflowUse]:
     """Of several workflows what the plan and the simulator say of each."""
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
-    simulated = record.get("workflows") or {}
+    simulated, planned = record.get("workflows") or {}, _planned_p99_s(snapshot)
     for workflow in plan.workflows:
-        known = {"accuracy": workflow.accuracy, **simulated.get(workflow.name, {})}
+        own = {"accuracy": workflow.accuracy, "latency_p99_s": planned.get(workflow.name)}
+        known = {**own, **simulated.get(workflow.name, {})}
         predicted = {key: value for key in METRIC_BY_KEY if (value := figure(known, key)) is not None}
         yield WorkflowUse(workflow.name, workflow.cost, predicted, judge(workflow.slo, predicted, {}))
 
@@ -219,11 +220,18 @@ def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
     }
     if plan.accuracy is not None:
         predicted["accuracy"] = plan.accuracy
+    if (p99_s := figure(_planned_p99_s(snapshot), "")) is not None:
+        predicted["latency_p99_s"] = p99_s
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated = {key: value for key in METRIC_BY_KEY if (value := figure(record, key)) is not None}
     if plan.workflows:  # each has rates of its own: no one rate is the highest of all
         simulated.pop("highest_rate_per_s", None)
     return predicted | simulated
+
+
+def _planned_p99_s(snapshot: Snapshot) -> Mapping[str, Any]:
+    """The p99 latencies that `plan` simulated to hold them against their targets, by workflow, one alone unnamed."""
+    return snapshot.planning.record.get("latency_p99_s") or {}
 
 
 def _offered_per_s(plan: Plan) -> float:

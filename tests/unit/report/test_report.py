@@ -139,6 +139,15 @@ def test_a_bench_at_another_rate_is_not_taken_for_the_workflows_own(tmp_path: Pa
     assert [run.kind for run in report.runs] == ["bench", "scaled"]
 
 
+def test_the_p99_that_plan_simulated_stands_beside_its_target_until_simulate_says_more(tmp_path: Path) -> None:
+    plan, store = plans.digits(), Store.of(tmp_path)
+    plan_hash = store.add_plan(plans.document(plan), {"latency_p99_s": {"": 0.2}})
+    found = next(slo for slo in build_report(store).slos if slo.metric == "latency_p99_s")
+    assert (found.predicted, found.predicted_state) == (0.2, SloState.MET)
+    store.add_prediction(plan_hash, plans.prediction(plan))
+    assert build_report(store).comparison("latency_p99_s").predicted == plans.prediction(plan)["latency_p99_s"]
+
+
 def test_a_budget_that_the_plan_breaks_shows_without_a_measurement(tmp_path: Path) -> None:
     plan = plans.digits()
     report = _report(tmp_path, replace(plan, slo=replace(plan.slo, budget_usd_per_h=0.5)))
