@@ -36,6 +36,9 @@ from jellybean_solver.resolving import Means
 from jellybean_solver.why_not import Question
 
 DIGITS = 5  # of a relaxation as it is proposed
+LEAST_S = 0.1  # left for what comes after a plan with cuts
+ITS_SHARE = 0.5  # of a time limit: a search for the plan in question that took so long was ended by it
+MOST_TIMES = 20  # a time limit that is proposed, as a multiple of the one that was not enough
 ACCURACY_DIGITS = 1e6  # per percent point
 
 
@@ -48,6 +51,17 @@ class Explained:
     places: Mapping[Requirement, tuple[Place, ...]]
     explain_s: float
     cuts: tuple[PlannedCut, ...] = ()  # which all that is said takes as given
+    time_limit_s: float | None = None
+
+    @property
+    def enough_s(self) -> float | None:
+        """A time limit that may do, by what was solved in this one; None where nothing was left out for time."""
+        found, limit_s = self.explanation, self.time_limit_s
+        refused = found.conflict is not None and not found.conflict.proven
+        if limit_s is None or not (found.unanswered or (refused and self.explain_s >= ITS_SHARE * limit_s)):
+            return None
+        times = math.ceil(2 * (found.solves + found.unanswered) / max(1, found.solves))
+        return float(f"{limit_s * min(times, MOST_TIMES):.2g}")
 
     def settings(self, requirement: Requirement, value: float | None) -> tuple[str, ...]:
         """What to write for a requirement eased to `value`: PATH=VALUE as `--set` takes it, never short of `value`."""
@@ -87,16 +101,19 @@ def explain_project(
     progress: Callable[[float, float, str], None] = lambda done, total, label: None,
 ) -> Explained:
     """Explain the plan of a project read with these overrides. DocumentError for a question about nothing there is."""
+    started = time.perf_counter()
     problem, cuts = build_problem(project), build_cuts(project)
     given: tuple[PlannedCut, ...] = ()
     if cuts:
-        plan = plan_project(project, time_limit_s=time_limit_s, compare=False).plan
+        first_s = None if time_limit_s is None else time_limit_s / 2
+        plan = plan_project(project, time_limit_s=first_s, compare=False).plan
         if plan is not None:
             problem, given = as_planned(problem, cuts, plan), planned_cuts(plan)
     questions = parse_questions(problem, why_not)
+    left_s = None if time_limit_s is None else max(LEAST_S, time_limit_s - (time.perf_counter() - started))
     places = _Requirements(project, places_of(project, overrides))
     means = Means(
-        time_limit_s=time_limit_s,
+        time_limit_s=left_s,
         clock=time.monotonic,
         p99_s=lambda plan, seed: simulated_p99_s(plan, seed=seed),
         seeds=SEEDS,
@@ -104,11 +121,11 @@ def explain_project(
         advance=progress,
         exclusive=places.exclusive(problem),
     )
-    started = time.perf_counter()
+    explaining = time.perf_counter()
     explanation = explain(problem, questions, means)
-    explain_s = time.perf_counter() - started
+    explain_s = time.perf_counter() - explaining
     progress(explanation.solves, explanation.solves, "done")
-    return Explained(problem, explanation, places.of(explanation), explain_s, given)
+    return Explained(problem, explanation, places.of(explanation), explain_s, given, time_limit_s)
 
 
 def parse_questions(problem: Problem, texts: Sequence[str]) -> tuple[Question, ...]:

@@ -10,13 +10,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from jellybean.documents.units import DURATION, format_quantity, rounded_up
 from jellybean.simulation import Judged, judged_latency
 from jellybean_solver.cuts import Cuts, solve_cut
 from jellybean_solver.deadlines import deadline_s, shares
-from jellybean_solver.errors import SolverError
+from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.plan import Certificate, Plan
 from jellybean_solver.problem import Problem
 from jellybean_solver.quickest import CERTAIN, least_latency_s
@@ -52,13 +51,21 @@ def in_time(
     """The problem's solution that keeps its p99 latency, given the one that need not.
 
     Not `thorough`: in a third of the time; a plan that only simulation finds fast enough may be missed.
+    `time_limit_s` is for all solves together: a first one may take it all, later ones what is left.
     """
+    end_s = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
     target_s = deadline_s(problem)
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
     judged = judged_latency(solution.plan) if solution.plan is not None and target_s is not None else None
     if solution.plan is None or target_s is None or judged is None or judged.kept:
         return InTime(solution, reasons, judged=judged)
-    solved = partial(solve_cut, problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
+
+    def solved(p99_s: float) -> Solution:
+        left_s = None if time_limit_s is None else end_s - time.monotonic()
+        if left_s is not None and left_s <= 0:
+            raise OutOfTimeError(f"time ended before plans under {format_quantity(DURATION, p99_s)} were sought")
+        return solve_cut(problem, cuts, gap=gap, time_limit_s=left_s, clock=time.monotonic, p99_s=p99_s)
+
     search = _SimulatedInTime(solved, target_s, judged.share, solution.plan, solution.plan.certificate.bound)
     if not cuts and least_latency_s(problem) > target_s * (1 + CERTAIN):
         found = search.run((1.0,), (), LOOSER if thorough else ())
@@ -85,7 +92,7 @@ class _SimulatedInTime:
     """
 
     def __init__(
-        self, solved: Callable[..., Solution], target_s: float, nearest: float, fastest: Plan, bound: float
+        self, solved: Callable[[float], Solution], target_s: float, nearest: float, fastest: Plan, bound: float
     ) -> None:
         self.solved, self.target_s, self.nearest, self.fastest = solved, target_s, nearest, fastest
         self.bound = bound
@@ -117,7 +124,7 @@ class _SimulatedInTime:
         `near`: else remember what it keeps; not where asking for just that would not find it again.
         """
         try:
-            found = self.solved(p99_s=share * self.target_s)
+            found = self.solved(share * self.target_s)
         except SolverError as error:
             self.reasons = self.reasons or (str(error),)
             return None

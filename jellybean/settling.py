@@ -41,19 +41,22 @@ class Settling:
             found = cheapest if time_limit_s is not None else more_accurate(problem, {}, cheapest)
             self.plan = found.plan if thorough else self.plan
             return Settled(found)
-        if not thorough and (alike := self._with_like_room(problem, cheapest, time_limit_s)) is not None:
+        end_s = None if time_limit_s is None else time.monotonic() + time_limit_s
+        if not thorough and (alike := self._with_like_room(problem, cheapest, end_s)) is not None:
             return Settled(alike)
-        settled = settle(problem, {}, cheapest, GAP, time_limit_s, thorough=thorough)
+        settled = settle(problem, {}, cheapest, GAP, _left_s(end_s), thorough=thorough)
         if settled.solution.plan is None or settled.reasons:
             return Settled(None, settled.fastest)
         self.plan = settled.solution.plan if thorough else self.plan
         return Settled(settled.solution)
 
-    def _with_like_room(self, problem: Problem, cheapest: Solution, time_limit_s: float | None) -> Solution | None:
+    def _with_like_room(self, problem: Problem, cheapest: Solution, end_s: float | None) -> Solution | None:
         for room in self._rooms(problem):
+            if (left_s := _left_s(end_s)) == 0.0:
+                return None
             try:
                 changed = with_headroom(problem, room)
-                found = solve(changed, explained=False, time_limit_s=time_limit_s, clock=time.monotonic).plan
+                found = solve(changed, explained=False, time_limit_s=left_s, clock=time.monotonic).plan
             except SolverError:
                 return None
             if found is None:
@@ -75,6 +78,10 @@ class Settling:
                 pool.name: 1.0 - min(1.0, loads.get(pool.name, most) / problem.utilisation) for pool in problem.pools
             }
             yield Room({pool: max(LEAST_SHARE, 1.0 - part * own) for pool, own in left.items()})
+
+
+def _left_s(end_s: float | None) -> float | None:
+    return None if end_s is None else max(0.0, end_s - time.monotonic())
 
 
 def _in_time(plan: Plan) -> bool:

@@ -48,14 +48,21 @@ def _footer(explained: Explained) -> str:
     changes = [*found.values, *found.choices, *(c for limit in found.limits for c in (limit.without, limit.more) if c)]
     if not all(map(_proven, changes)):
         text += ", but those with ~: they compare the cheapest plans found, what is proven is a range (--json)"
-    if found.unanswered:
-        text += f"; {_count(found.unanswered)} more had no time (--time-limit)"
     if explained.cuts:
         taken = ", ".join(f"{cut.operator} after {cut.layers} of {cut.of} layers" for cut in explained.cuts)
         text += f"; all with the models cut as planned ({taken})"
     if found.plan is not None and found.plan.slo.latency_p99_s is not None:
         text += "; p99 of alternatives by one simulation each"
-    return text
+    return text + _more_time(explained)
+
+
+def _more_time(explained: Explained) -> str:
+    """Last of all, where anything was left out: how long a look might show it."""
+    if explained.enough_s is None:
+        return ""
+    left = explained.explanation.unanswered
+    what = f"{_count(left)} more had no time" if left else "time ended the search"
+    return f"; {what}: try --time-limit {explained.enough_s:g}"
 
 
 def _count(problems: int) -> str:
@@ -265,9 +272,7 @@ def _infeasible(explained: Explained) -> RenderableType:
     if refused:
         parts.append(Text(f"{found.reason}, and none that keeps it was found"))
     elif not found.relaxations and not found.proven:
-        parts.append(
-            Text(f"What conflicts is not known: time ended before it was found (--time-limit). {found.reason}")
-        )
+        parts.append(Text(f"What conflicts is not known: time ended before it was found. {found.reason}"))
     elif not found.relaxations:
         parts.append(Text(f"Whatever the targets: {found.reason}"))
     else:
@@ -281,7 +286,8 @@ def _infeasible(explained: Explained) -> RenderableType:
         parts.append(Text(f"Easing one is not enough: without the first, these still conflict: {names}"))
     if not found.proven and found.relaxations and explained.explanation.status != "refused":
         parts.append(Text("Not proven: time ended, or a plan was refused, for some of the sets looked at", "yellow"))
-    parts.append(Text(f"{_count(explained.explanation.solves)} solved in {explained.explain_s:.1f} s", "dim"))
+    solved = f"{_count(explained.explanation.solves)} solved in {explained.explain_s:.1f} s"
+    parts.append(Text(solved + _more_time(explained), "dim"))
     return Group(*parts)
 
 

@@ -112,10 +112,10 @@ class _Explainer:
         self.requirements = requirements(problem, resolver.means.exclusive)
 
     def run(self, questions: Sequence[Question]) -> Explanation:
-        choices = list(self._choices())
-        values = list(self._values())
-        self.resolver.expect(len(questions) + len(choices) + len(values) + len(self.requirements))
+        self.resolver.expect(len(questions))  # nothing else has a share of the time yet
         asked = tuple(why_not(self.problem, self.plan, question, self.resolver) for question in questions)
+        choices, values = list(self._choices()), list(self._values())
+        self.resolver.expect(len(choices) + len(values) + len(self.requirements))
         limits = tuple(self._limits())
         return Explanation(
             self.answer.status,

@@ -50,9 +50,10 @@ def test_what_had_no_time_is_listed_and_not_called_loose() -> None:
         clock = iter(range(100_000))
         found = explain(given, means=Means(time_limit_s=float(ticks), clock=lambda clock=clock: float(next(clock))))
         out = StringIO()
-        Console(file=out, width=200).print(explained_text(Explained(given, found, places, 0.1)))
+        Console(file=out, width=200).print(explained_text(Explained(given, found, places, 0.1, (), float(ticks))))
         text = out.getvalue()
         assert ("Not answered in the time allowed" in text) != in_time
+        assert ("more had no time: try --time-limit" in text.rstrip().splitlines()[-1]) != in_time
         assert "Nothing binds" not in text
         assert "no plan: time" not in text
         assert all(change.words in text for change in (*found.values, *found.choices))
