@@ -29,6 +29,7 @@ class GatewayCollector(Collector):
             ("failed", "Requests that failed or were refused.", status.failed),
             ("refused", "Refused: too many in hand.", status.refused),
             ("expired", "Failed: no answer in time.", status.expired),
+            ("wrong", "Failed: what the client asked for was wrong, or it went away.", self._gateway.figures.wrong),
             ("retries", "Attempts after a request's first.", status.retried),
             ("hedges", "Attempts beside a slow first.", status.hedged),
             ("left_out", "Times that a worker was left out.", status.left_out),

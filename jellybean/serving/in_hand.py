@@ -54,6 +54,16 @@ class Request:
     trace: Any = None  # where requests are traced: a RequestTrace
 
 
+CLIENTS_OWN = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.CANCELLED,
+    }
+)
+
+
 @dataclass(slots=True)
 class Figures:
     """Requests since the start: how many, and the seconds from request to answer of all of them together."""
@@ -62,6 +72,7 @@ class Figures:
     failed: int = 0  # or refused
     refused: int = 0  # because too many were in hand
     expired: int = 0  # their time was up
+    wrong: int = 0  # of the failed: what the client asked for was, or it went away
     retried: int = 0  # attempts after the first, because that was lost
     hedged: int = 0  # attempts beside the first, because that was slow
     answered_s: float = 0.0
@@ -79,6 +90,7 @@ class Figures:
             self.failed += 1
             self.failed_s += took_s
             self.expired += outcome.status is grpc.StatusCode.DEADLINE_EXCEEDED
+            self.wrong += outcome.status in CLIENTS_OWN
 
 
 def outputs_of(attempt: Attempt) -> Iterator[tuple[str, agent_pb2.Tensor]]:

@@ -93,6 +93,7 @@ class Top:
     failed: int
     refused: int
     expired: int
+    wrong: int  # of the failed: the clients' own mistakes
     retries: int
     left_out: int
     usd_per_h: float
@@ -137,7 +138,7 @@ def top_of(before: Look, now: Look) -> Top:
     span_s = max(now.at_s - before.at_s, 1e-9)
     gone = _Grown(before, now)
     gateway = {name: int(now.total(f"jellybean_gateway_{name}")) for name in ("in_hand", "waiting")}
-    counts = ("answered", "failed", "refused", "expired", "retries", "left_out")
+    counts = ("answered", "failed", "refused", "expired", "wrong", "retries", "left_out")
     totals = {name: int(now.total(f"jellybean_gateway_{name}_total")) for name in counts}
     network = "jellybean_network_cost_usd_total", "jellybean_gateway_network_cost_usd_total"
     network_usd_per_h = sum(gone.total(name) for name in network) / span_s * 3600

@@ -32,8 +32,9 @@ def _requests(top: Top) -> Text:
     found.append(f", {top.waiting} wait for a route" if top.waiting else "")
     found.append(f"   last {top.window_s:.0f} s", "dim")
     found.append(f"\nsince the start: {top.answered} answered, ")
-    found.append(f"{top.failed} failed", "red" if top.failed else "")
-    found.append(f" ({top.refused} refused, {top.expired} late), {top.retries} retries, workers ")
+    failed = top.failed - top.wrong
+    found.append(f"{failed} failed", "red" if failed else "")
+    found.append(f" ({top.refused} refused, {top.expired} late), {top.wrong} wrong, {top.retries} retries, workers ")
     return found.append(f"{top.left_out} left out", "yellow" if top.left_out else "")
 
 

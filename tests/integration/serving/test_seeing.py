@@ -92,6 +92,7 @@ def test_top_tells_rates_latency_load_links_and_cost(
     top = top_of(before, watcher.look())
     assert top.answered_per_s * top.window_s == pytest.approx(REQUESTS)
     assert top.failed_per_s * top.window_s == pytest.approx(1)
+    assert top.wrong == top.failed >= 1  # the clients' own mistakes
     assert top.latency_p50_s is not None
     assert top.latency_p99_s is not None
     assert 0.04 <= top.latency_p50_s <= top.latency_p99_s
@@ -119,6 +120,7 @@ def test_top_tells_rates_latency_load_links_and_cost(
     text = console.export_text()
     assert "worker    tier" in text
     assert "edge → cloud" in text
+    assert " 0 failed (0 refused, 0 late)" in text
     assert len(max(text.splitlines(), key=len)) <= 110
 
     assert run(["top", str(folder), "--json"]) == 0
