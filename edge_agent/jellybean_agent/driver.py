@@ -1,139 +1,40 @@
-"""Drives a worker's brain: messages in, one executor thread, messages out.
+"""Drives a worker's brain: messages in, runs to the runner, messages out.
 
-Receiving and sending happen in the event loop. The executor thread tells the brain itself what it has finished and
-takes the next run at once, so that the worker does not idle while the loop encodes and sends; a lock keeps the brain
-whole.
+Receiving and sending happen in the event loop; the runner's thread tells the brain itself what it has finished. A lock
+keeps the brain whole.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import math
-import queue
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
 
 import grpc
 
+from jellybean_agent.asks import MAX_ASKED, Answered, Asks
 from jellybean_agent.brain import Brain
-from jellybean_agent.errors import (
-    AgentError,
-    InvalidInputError,
-    PermanentError,
-    PlanViewError,
-    StatusError,
-    status_of,
-)
-from jellybean_agent.executor import Executor, RunResult
+from jellybean_agent.errors import AgentError, PlanViewError, StatusError, status_of
+from jellybean_agent.executor import Executor
+from jellybean_agent.figures import Figures
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.logs import about
-from jellybean_agent.messages import (
-    ALONE,
-    GATEWAY,
-    Expired,
-    Failed,
-    Instruction,
-    Item,
-    Message,
-    Outputs,
-    Path,
-    Payload,
-    Run,
-    Send,
-    Wait,
-)
+from jellybean_agent.message_wire import read_message, write_message
+from jellybean_agent.messages import GATEWAY, Expired, Failed, Instruction, Message, Run, Send, Wait
 from jellybean_agent.peers import Peer
-from jellybean_agent.plan_view import OperatorView, PlanView
-from jellybean_agent.stacking import split, stacked
-from jellybean_agent.tensors import Array, decode, encode
-from jellybean_agent.timers import Timer
+from jellybean_agent.plan_view import PlanView
+from jellybean_agent.run_outputs import Done, is_asked, perform
+from jellybean_agent.runner import Aftermath, Runner
+from jellybean_agent.tensors import Array
 from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
-MAX_CHILDREN = 65536  # of one fan-out
 MAX_REQUESTS = 16_384  # in hand; a gateway has fewer
-MAX_LEFT_S = 3600.0  # nobody waits longer for an answer, whatever a message says
 _FULL = 64  # items waiting where credit stops, or two batches if that is more; at half of it, it comes back
 _SWEEP_S = 1.0  # how often what is too late is dropped, whatever it waits for
-_TOGETHER_S = 1e-3  # of requests for one operator alone, in one run
-_FORGETS = 1.02  # by which the shortest run counts for longer, with each that comes
-_PATIENCE_S = 150e-6  # looking for an answer costs less than to be woken by it, of the quickest models
-_GAP_S = 30e-6  # since the answer before: others wait to be read where it is less
-MAX_ASKED = _FULL // 2  # requests for one operator alone, so that they cannot fill the queue
-
-
-Found = TypeVar("Found")
-Answered = Callable[[Mapping[str, Array] | AgentError], None]
-
-
-class RunOutputs(Outputs, Protocol):
-    """What a run produced for one item, and all of it."""
-
-    @property
-    def by_downstream(self) -> Mapping[str, Array]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TensorOutputs:
-    """What a run produced, as the brain asks for it."""
-
-    by_downstream: Mapping[str, Array]
-
-    def rows(self, downstream: str) -> int:
-        return int(self.by_downstream[downstream].shape[0])
-
-    def take(self, downstream: str, row: int | None) -> Payload:
-        array = self.by_downstream[downstream]
-        return array if row is None else array[row : row + 1]
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A finished run: what each item gets, and the sizes in which the model really ran."""
-
-    outputs: Sequence[RunOutputs]
-    sizes: Sequence[int]
-    busy_s: float
-    late_s: float
-
-
-class Figures:
-    """What this worker has done, by operator: requests completed and failed, seconds busy, runs by size.
-
-    `broken`: batches that failed and ran again one by one. `late_s`: seconds that runs took longer than on the device
-    that is emulated. `asked`, `asked_failed`: requests for the operator alone; the seconds are of these too.
-    `expired`: requests that were too late and took no run; under the empty name those that waited for inputs.
-    `crossed`: bytes of outputs that left for another tier, by operator and tier.
-    """
-
-    def __init__(self, operators: Iterable[str]) -> None:
-        names = tuple(operators)
-        self.completed = dict.fromkeys(names, 0)
-        self.failed = dict.fromkeys(names, 0)
-        self.broken = dict.fromkeys(names, 0)
-        self.busy_s = dict.fromkeys(names, 0.0)
-        self.late_s = dict.fromkeys(names, 0.0)
-        self.runs = {name: Counter[int]() for name in names}
-        self.asked = dict.fromkeys(names, 0)
-        self.asked_failed = dict.fromkeys(names, 0)
-        self.expired = dict.fromkeys((*names, ""), 0)
-        self.crossed = Counter[tuple[str, str]]()
-
-    def done(self, run: Run, done: Done) -> None:
-        self.busy_s[run.operator] += done.busy_s
-        self.late_s[run.operator] += done.late_s
-        if _is_asked(run):
-            self.asked[run.operator] += len(done.outputs)
-        else:
-            self.completed[run.operator] += len(done.outputs)
-            self.runs[run.operator].update(done.sizes)
 
 
 class Driver:
@@ -157,22 +58,17 @@ class Driver:
         )
         self._full = max(_FULL, 2 * max(self._worker.batches.values(), default=1))
         self._lock = threading.Lock()  # of the brain: the event loop receives, the executor thread completes
-        self._stopping = False
         self._loop = asyncio.get_running_loop()
-        self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
-        self._under_way: tuple[str, float] | None = None  # operator, since when: written by the executor thread
-        self._asked: dict[str, Answered] = {}  # by request; of the event loop
-        self._asking: list[tuple[str, str, Sequence[Array]]] = []  # of these, what the brain does not know of yet
-        self._shortest_s: dict[str, float] = {}  # of late, of runs of an operator that was asked for alone
-        self._answered_s = 0.0  # when one was answered last
-        self._impatience = 0  # how often in a row looking for an answer at once was in vain
-        self._asked_numbers = itertools.count()
+        self._asks = Asks()
         self.figures = Figures(own)
         self.on_room: Callable[[], None] = _nothing  # called while the queue is short
-        self._timer = Timer(self._loop)  # of an emulated device
-        self._thread = threading.Thread(target=self._execute, name=f"executor of {worker}", daemon=True)
-        self._thread.start()  # last: it uses all of the above
+        self._runner = Runner(
+            *(worker, view.operators, executors, self._asks),
+            *(self._perform, self._completed, self._after),
+            may_begin=self.begins_runs,
+        )
         self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
+        self._runner.open()  # last: it uses all of the above
 
     @property
     def is_full(self) -> bool:
@@ -181,7 +77,7 @@ class Driver:
 
     @property
     def queued(self) -> int:
-        return self._brain.queued + len(self._asking)
+        return self._brain.queued + self._asks.unsaid
 
     def queued_by_operator(self) -> dict[str, int]:
         return self._brain.queued_by_operator()
@@ -193,7 +89,7 @@ class Driver:
     def busy_s(self) -> dict[str, float]:
         """Seconds busy by operator, the run under way included."""
         found = dict(self.figures.busy_s)
-        under_way = self._under_way
+        under_way = self._runner.under_way
         if under_way is not None:
             found[under_way[0]] += time.monotonic() - under_way[1]
         return found
@@ -201,7 +97,7 @@ class Driver:
     @property
     def asked_in_hand(self) -> int:
         """Requests for one operator alone that are not answered yet."""
-        return len(self._asked)
+        return len(self._asks)
 
     async def ask(self, operator: str, inputs: Sequence[Array], timeout_s: float | None) -> Mapping[str, Array]:
         """Run one operator of this worker alone, in its turn among all that waits; what its model gave, by output.
@@ -220,29 +116,26 @@ class Driver:
 
     def begin_asked(self, operator: str, inputs: Sequence[Array], done: Answered) -> str:
         """As `ask`, without waiting: `done` gets the outputs, or why there are none. StatusError when overloaded."""
-        if len(self._asked) >= MAX_ASKED or self.is_full:
-            reason = f"overloaded: {self.queued} requests wait, {len(self._asked)} for single operators; try later"
+        if len(self._asks) >= MAX_ASKED or self.is_full:
+            reason = f"overloaded: {self.queued} requests wait, {len(self._asks)} for single operators; try later"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
-        request = f"asked-{next(self._asked_numbers)}"  # the gateway's keys look otherwise
-        self._asked[request] = done
-        self._asking.append((request, operator, inputs))
-        if len(self._asked) == 1:
+        request = self._asks.add(operator, inputs, done)
+        if len(self._asks) == 1:
             self._ask_all()
-        elif len(self._asking) == 1:  # others may come in this turn of the event loop: they can go together
+        elif self._asks.unsaid == 1:  # others may come in this turn of the event loop: they can go together
             self._loop.call_soon(self._ask_all)
         return request
 
     def _ask_all(self) -> None:
-        asking, self._asking = self._asking, []
-        if asking:
+        asks = self._asks.take()
+        if asks:
             with self._lock:
-                instructions = self._brain.ask_all(asking, time.monotonic())
+                instructions = self._brain.ask_all(asks, time.monotonic())
             self._act(instructions)
 
     def give_up(self, request: str) -> None:
         """Nobody waits for an operator that was asked for any more."""
-        if self._asked.pop(request, None) is not None:
-            self._asking = [ask for ask in self._asking if ask[0] != request]
+        if self._asks.drop(request):
             self._forget(request)
 
     def late(self, operator: str, timeout_s: float) -> StatusError:
@@ -253,20 +146,15 @@ class Driver:
     def abandon_asked(self) -> None:
         """Whoever still waits for one operator alone learns that this worker leaves."""
         error = StatusError(grpc.StatusCode.UNAVAILABLE, f"worker {self._worker.name} is shutting down")
-        asked, self._asked, self._asking = self._asked, {}, []
-        for done in asked.values():
-            done(error)
+        self._asks.fail_all(error)
 
     def stop(self) -> None:
         """End the executor thread after the run under way."""
-        self._loop.call_soon_threadsafe(self._end_timers)
-        self._stopping = True
-        self._runs.put(None)
-        self._thread.join()
+        self._loop.call_soon_threadsafe(self._end_sweeping)
+        self._runner.stop()
 
-    def _end_timers(self) -> None:
+    def _end_sweeping(self) -> None:
         self._sweeping.cancel()
-        self._timer.close()
 
     def receive(self, wire: agent_pb2.Message) -> None:
         """A message from a peer. PlanViewError when it belongs to another plan; other faults fail its request only."""
@@ -287,35 +175,8 @@ class Driver:
                     instructions = self._brain.received(message, time.monotonic())
                 self._act(instructions)
 
-    def _execute(self) -> None:
-        """The executor thread: one run after another, the next one without a detour through the event loop."""
-        run = self._runs.get()
-        while run is not None and not self._stopping:
-            self._under_way = (run.operator, time.monotonic())
-            done = self._tried(run, partial(self._perform, run))
-            self._under_way = None
-            following = self._finished(run, done)
-            if following is not None:
-                self._go_on(run, following)
-            run = following or self._runs.get()
-
-    def _finished(self, run: Run, done: Done | AgentError) -> Run | None:
-        """Tell the brain, hand what is to be sent to the event loop; the next run if there is one."""
-        run_next, others, status, answers = self._completed(run, done)
-        if run_next is not None and self.begins_runs and self._executors[run_next.operator].may_begin:
-            others, run_next = [run_next, *others], None  # the event loop has it begin
-        try:
-            self._loop.call_soon_threadsafe(self._after, others, status, answers)
-        except RuntimeError:  # the loop was closed: nobody is left to be told
-            self._stopping = True
-            self._runs.put(None)
-            return None
-        return run_next
-
-    def _completed(
-        self, run: Run, done: Done | AgentError
-    ) -> tuple[Run | None, list[Instruction], grpc.StatusCode, Mapping[str, Mapping[str, Array]]]:
-        """Tell the brain of a run: the next one, what else is to be done, and answers to who asked for it alone."""
+    def _completed(self, run: Run, done: Done | AgentError) -> tuple[Run | None, Aftermath]:
+        """Tell the brain of a run: the next one, and what else is to be done. Of both threads."""
         status = grpc.StatusCode.INTERNAL
         answers: dict[str, Mapping[str, Array]] = {}
         with self._lock:
@@ -325,94 +186,19 @@ class Driver:
                 instructions = self._brain.failed(run.run, str(done), time.monotonic())
             else:
                 self.figures.done(run, done)
-                if _is_asked(run):
+                if is_asked(run):
                     answers = {
                         item.request: outputs.by_downstream
                         for item, outputs in zip(run.items, done.outputs, strict=True)
                     }
-                    self._brain.together[run.operator] = self._together(run.operator, done.busy_s / len(run.items))
+                    self._brain.together[run.operator] = self._asks.together(run.operator, done.busy_s / len(run.items))
                 instructions = self._brain.completed(run.run, done.outputs, time.monotonic())
         following = [instruction for instruction in instructions if isinstance(instruction, Run)]
         others: list[Instruction] = [found for found in instructions if not isinstance(found, Run)]
-        return following[0] if following else None, others, status, answers
-
-    def _start(self, run: Run) -> None:
-        """Have the host do it, without a thread between; else the executor thread, which may wait."""
-        executor = self._executors[run.operator]
-        if self._stopping or not self.begins_runs or not executor.may_begin:
-            self._runs.put(run)
-            return
-        operator = self._view.operators[run.operator]
-        now_s = time.monotonic()
-        self._under_way = (run.operator, now_s)
-        patience_s = self._patience_s(run, now_s)
-        is_over = False
-
-        def begin() -> None:
-            alone = _is_asked(run) or len(run.items) == 1
-            inputs = None if alone else stacked([item.inputs for item in run.items])
-            requests = [item.inputs for item in run.items] if inputs is None else [inputs]
-            size = 1 if inputs is None else len(run.items)
-            executor.begin(requests, ended, self._timer.call_at, size=size, patience_s=patience_s)
-
-        def ended(found: Sequence[RunResult] | AgentError) -> None:
-            nonlocal is_over
-            if is_over:
-                return
-            is_over = True
-            done = (
-                found if isinstance(found, AgentError) else self._tried(run, partial(_collected, operator, run, found))
-            )
-            self._under_way = None
-            self._ended(run, done)
-
-        error = self._tried(run, begin)
-        if error is not None:
-            self._loop.call_soon(ended, error)
-        elif patience_s:
-            self._impatience = 0 if self._under_way is None else self._impatience + 1
-
-    def _tried(self, run: Run, do: Callable[[], Found]) -> Found | AgentError:
-        """What a part of a run gives, or why it gives nothing: its requests fail, the worker goes on."""
-        try:
-            return do()
-        except AgentError as error:
-            return error
-        except MemoryError:
-            return PermanentError("out of memory")
-        except Exception as error:
-            LOG.exception("%s: a run of %s failed unexpectedly", self._worker.name, run.operator)
-            return PermanentError(f"unexpected: {error!r}")
-
-    def _together(self, operator: str, run_s: float) -> int:
-        """How many that were asked for one by one go into one run: where runs are so short that telling of them counts.
-
-        The shortest of late says what the model takes; others waited for a processor too.
-        """
-        shortest_s = min(run_s, _FORGETS * self._shortest_s.get(operator, math.inf))
-        self._shortest_s[operator] = shortest_s
-        return max(1, min(MAX_ASKED, int(_TOGETHER_S / max(shortest_s, 1e-9))))
-
-    def _patience_s(self, run: Run, now_s: float) -> float | None:
-        """How long to look for the answer at once, as long as that has paid; None where there is more to be done."""
-        if not _is_asked(run) or len(self._asked) != 1 or now_s - self._answered_s <= _GAP_S:
-            return None
-        return _PATIENCE_S if self._impatience < 3 or run.run % 64 == 0 else 0.0
-
-    def _ended(self, run: Run, done: Done | AgentError) -> None:
-        """A run that the event loop began is over: the next one begins before anything is sent."""
-        run_next, others, status, answers = self._completed(run, done)
-        if run_next is not None:
-            self._go_on(run, run_next)
-            self._start(run_next)
-        self._after(others, status, answers)
-
-    def _go_on(self, run: Run, following: Run) -> None:
-        """It waited: an emulated device goes on at once, however late a timer was."""
-        self._executors[following.operator].since_s = self._executors[run.operator].due_s
+        return following[0] if following else None, Aftermath(others, status, answers)
 
     def _count_failure(self, run: Run, error: AgentError) -> None:
-        if _is_asked(run):
+        if is_asked(run):
             self.figures.asked_failed[run.operator] += len(run.items) == 1  # several are run again one by one
             return
         if len(run.items) == 1:
@@ -422,21 +208,16 @@ class Driver:
         text = "%s: a run of %d requests of %s failed, each runs again alone: %s"
         LOG.warning(text, self._worker.name, len(run.items), run.operator, error)
 
-    def _after(
-        self, instructions: Sequence[Instruction], status: grpc.StatusCode, answers: Mapping[str, Mapping[str, Array]]
-    ) -> None:
-        for request, outputs in answers.items():
-            if (answered := self._asked.pop(request, None)) is not None:
-                answered(outputs)
-                self._answered_s = time.monotonic()
-        self._act(instructions, status)
+    def _after(self, run: Aftermath) -> None:
+        self._asks.answer(run.answers)
+        self._act(run.instructions, run.status)
         if self._brain.queued <= self._full // 2:
             self.on_room()
 
     def _act(self, instructions: Sequence[Instruction], status: grpc.StatusCode = grpc.StatusCode.INTERNAL) -> None:
         for instruction in instructions:
             if isinstance(instruction, Run):
-                self._start(instruction)
+                self._runner.start(instruction)
             elif isinstance(instruction, Send):
                 self._send(instruction.worker, instruction.message)
             elif isinstance(instruction, Failed):
@@ -474,7 +255,7 @@ class Driver:
         return read_message(self._view, self._worker.operators, wire)
 
     def _perform(self, run: Run) -> Done:
-        return _run(self._view.operators[run.operator], self._executors[run.operator], run.items)
+        return perform(self._view.operators[run.operator], self._executors[run.operator], run.items)
 
     def _write(self, message: Message) -> agent_pb2.Message:
         return write_message(self._view.hash, message)
@@ -504,8 +285,8 @@ class Driver:
     def _fail(
         self, request: str, operator: str, reason: str, status: grpc.StatusCode, worker: str | None = None
     ) -> None:
-        if (answered := self._asked.pop(request, None)) is not None:
-            answered(StatusError(status, f"operator {operator}: {reason}"))
+        if request in self._asks:
+            self._asks.fail(request, StatusError(status, f"operator {operator}: {reason}"))
             return
         text, trace = "failed: %s", self._trace_id(request)
         LOG.warning(text, reason, extra=_about(request, operator, self._worker.name, trace, status))
@@ -531,79 +312,6 @@ def _about(request: str, operator: str, worker: str, trace: str, status: grpc.St
     return about(request_id=request, operator=operator, worker=worker, trace_id=trace, status=status.name)
 
 
-def _is_asked(run: Run) -> bool:
-    """Whether a run is of an operator that was asked for by itself."""
-    return run.items[0].route == ALONE
-
-
-def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Message) -> Message:
-    """A message from the wire, checked against the plan. InvalidInputError when it does not fit."""
-    operator = view.operators.get(wire.downstream)
-    if wire.downstream not in operators or operator is None or wire.route >= len(view.routes):
-        raise InvalidInputError(f"no operator {wire.downstream[:60]!r} on route {wire.route} here")
-    if wire.upstream not in (upstream for upstream, _ in operator.wiring.inputs):
-        raise InvalidInputError(f"{wire.downstream} has no input from {wire.upstream[:60]!r}")
-    path = read_path(wire, view.path_length(wire.upstream, wire.downstream))
-    payload = None if any(count == 0 for _, count in path) else decode(wire.tensor)
-    until_s = time.monotonic() + (min(wire.left_s, MAX_LEFT_S) if wire.left_s > 0 else MAX_LEFT_S)  # NaN is not
-    return Message(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload, until_s)
-
-
-def read_path(wire: agent_pb2.Message, length: int) -> Path:
-    """A message's path of `length` positions. InvalidInputError unless each is child i < n, or 0 of 0."""
-    path = tuple((position.index, position.count) for position in wire.path)
-    if len(path) != length:
-        raise InvalidInputError(f"{len(path)} open fan-outs in the path; the plan has {length}")
-    for index, count in path:
-        if count > MAX_CHILDREN or index >= max(count, 1):
-            raise InvalidInputError(f"child {index} of {count} in the path")
-    return path
-
-
-def write_message(plan: str, message: Message) -> agent_pb2.Message:
-    """A message for the wire. InvalidInputError when its tensor is too large or of a dtype unknown to the wire."""
-    return agent_pb2.Message(
-        request_id=message.request,
-        route=message.route,
-        upstream=message.upstream,
-        downstream=message.downstream,
-        path=[agent_pb2.Position(index=index, count=count) for index, count in message.path],
-        tensor=None if message.payload is None else encode(message.payload),
-        plan=plan,
-    )
-
-
-def _run(operator: OperatorView, executor: Executor, items: Sequence[Item]) -> Done:
-    """All items in one run of the model, or one after another where their tensors do not fit together.
-
-    Of an operator that was asked for by itself: all outputs of the model, by their own names.
-    """
-    alone = items[0].route == ALONE or len(items) == 1
-    inputs = None if alone else stacked([item.inputs for item in items])
-    if inputs is None:
-        return _each(operator, items, [executor.run(item.inputs) for item in items])
-    return _apart(operator, items, executor.run(inputs, len(items)))
-
-
-def _collected(operator: OperatorView, run: Run, results: Sequence[RunResult]) -> Done:
-    """What a run gave: one result for each item, or one for all of them together."""
-    if len(results) < len(run.items):
-        return _apart(operator, run.items, results[0])
-    return _each(operator, run.items, results)
-
-
-def _each(operator: OperatorView, items: Sequence[Item], results: Sequence[RunResult]) -> Done:
-    asked = items[0].route == ALONE
-    outputs = [result.outputs if asked else _by_downstream(operator, result.outputs) for result in results]
-    busy_s, late_s = sum(result.busy_s for result in results), sum(result.late_s for result in results)
-    return Done([*map(TensorOutputs, outputs)], [1] * len(items), busy_s, late_s)
-
-
-def _apart(operator: OperatorView, items: Sequence[Item], result: RunResult) -> Done:
-    outputs = split(_by_downstream(operator, result.outputs), len(items))
-    return Done([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s)
-
-
 def _settle(answer: asyncio.Future[Mapping[str, Array]], what: Mapping[str, Array] | AgentError) -> None:
     if answer.done():
         return
@@ -611,18 +319,3 @@ def _settle(answer: asyncio.Future[Mapping[str, Array]], what: Mapping[str, Arra
         answer.set_exception(what)
     else:
         answer.set_result(what)
-
-
-def _by_downstream(operator: OperatorView, outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The output that each downstream gets. PermanentError when one is missing or has no rows to fan out."""
-    first = next(iter(outputs))
-    found: dict[str, Array] = {}
-    for downstream, kind in operator.wiring.outputs or ((GATEWAY, "each"),):
-        name = operator.output_names.get(downstream, first)
-        if name not in outputs:
-            raise PermanentError(f"the model has no output {name!r}; it has {', '.join(outputs)}")
-        array = outputs[name]
-        if array.ndim == 0 or (kind == "fan_out" and array.shape[0] > MAX_CHILDREN):
-            raise PermanentError(f"output {name} of shape {list(array.shape)} cannot be split into requests")
-        found[downstream] = array
-    return found

@@ -11,6 +11,7 @@ Payload = Any
 Path = tuple[tuple[int, int], ...]  # (index, count) per open fan-out, outermost first; count 0: no child at all
 
 ALONE = -1  # the route of what is on none: an operator that was asked for by itself
+MAX_CHILDREN = 65536  # of one fan-out
 GATEWAY = ""  # the downstream of a sink, and the worker name under which the gateway is addressed
 
 

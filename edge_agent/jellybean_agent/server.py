@@ -30,7 +30,7 @@ from jellybean_agent.health_port import serve_health
 from jellybean_agent.hosts import RUN_LIMIT_S, Host
 from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes, deliver_handler
-from jellybean_agent.inference.fast import FastInfer
+from jellybean_agent.inference.fast_operators import FastOperators
 from jellybean_agent.inference.operators import Operators
 from jellybean_agent.inference.service import INFER, SERVICE, InferenceService
 from jellybean_agent.links import EmulatedLinks
@@ -305,7 +305,7 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
         operators = Operators(service)
         server.add_generic_rpc_handlers((InferenceService(operators).handler(),))
         if isinstance(server, Server):
-            server.add_raw(INFER, FastInfer(operators))
+            server.add_raw(INFER, FastOperators(operators))
             server.add_raw_stream(DELIVER, service.deliver_raw)
         health_pb2_grpc.add_HealthServicer_to_server(service.health, server)
         reflect(server, "jellybean.agent.v1.Agent")

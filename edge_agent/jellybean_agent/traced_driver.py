@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import Context
 
-from jellybean_agent.driver import Done, Driver, RunOutputs
+from jellybean_agent.driver import Driver
 from jellybean_agent.errors import AgentError
 from jellybean_agent.messages import Item, Message, Payload, Run
+from jellybean_agent.run_outputs import Done, RunOutputs
 from jellybean_agent.spans import Spans, context_of, fail, sent, trace_id_of
 from jellybean_agent.tensors import Array
 from jellybean_protos.agent.v1 import agent_pb2

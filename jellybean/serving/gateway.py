@@ -122,18 +122,8 @@ class Gateway(Trying):
             return refused, {}
         if self._eventually is not None and (self.view.eventually or (request_id and not inputs)):
             return await self._infer_eventually(self._eventually, inputs, left_s, Key(who, request_id))
-        answer: asyncio.Future[tuple[Outcome | None, Tensors]] = asyncio.get_running_loop().create_future()
-
-        def tell(outcome: Outcome | None, outputs: Tensors) -> None:
-            if not answer.done():
-                answer.set_result((outcome, outputs))
-
-        request = self.start(inputs, left_s, Key(who, request_id) if request_id else None, tell)
-        try:
-            return await answer
-        finally:
-            if request is not None:
-                self.give_up(request)
+        key = Key(who, request_id) if request_id else None
+        return await self._told(lambda tell: self.start(inputs, left_s, key, tell))
 
     def start(
         self, inputs: Tensors, left_s: float | None, key: Key | None, tell: Tell, *, are_checked: bool = False
@@ -202,7 +192,7 @@ class Gateway(Trying):
         """One try of a request of the spool."""
         try:
             check_inputs(self.view, self.signature, inputs)
-            return await self._serve(inputs, None)
+            return await self._told(lambda tell: self._take_in_hand(inputs, None, "", tell))
         except AgentError as error:
             return Outcome(status_of(error), str(error)), {}
 

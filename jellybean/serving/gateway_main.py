@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 
-from jellybean.serving.fast import FastInfer
+from jellybean.serving.fast import FastWorkflow
 from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
 from jellybean.serving.gateway_metrics import GatewayCollector
 from jellybean.serving.hedging import Hedge
@@ -181,7 +181,7 @@ def _add_client_services(server: AnyServer, gateway: Gateway, workflow: Workflow
     gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, server)  # type: ignore[no-untyped-call]
     server.add_generic_rpc_handlers((InferenceService(workflow).handler(),))
     if isinstance(server, Server):
-        server.add_raw(INFER, FastInfer(gateway, workflow))
+        server.add_raw(INFER, FastWorkflow(gateway, workflow))
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     reflect(server, "jellybean.gateway.v1.Gateway")
 

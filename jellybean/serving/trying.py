@@ -12,6 +12,7 @@ import itertools
 import logging
 import time
 import uuid
+from collections.abc import Callable
 
 import grpc
 
@@ -21,9 +22,9 @@ from jellybean.serving.hedging import RESERVE, Hedge
 from jellybean.serving.in_hand import Attempt, Figures, Request, Tell, Tensors, outputs_of
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.retries import RetryBudget
-from jellybean_agent.driver import read_path
 from jellybean_agent.errors import AgentError, InvalidInputError, in_words, status_from_number, status_of
 from jellybean_agent.logs import about
+from jellybean_agent.message_wire import read_path
 from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -57,19 +58,20 @@ class Trying:
 
     # -- a request ----------------------------------------------------------------------------------------------------
 
-    async def _serve(self, inputs: Tensors, left_s: float | None) -> tuple[Outcome | None, Tensors]:
-        """As `_take_in_hand`, for who waits; who waits no longer gives it up."""
+    async def _told(self, begin: Callable[[Tell], Request | None]) -> tuple[Outcome | None, Tensors]:
+        """What becomes of a request that is begun here, for who waits; who waits no longer gives it up."""
         answer: asyncio.Future[tuple[Outcome | None, Tensors]] = asyncio.get_running_loop().create_future()
 
         def tell(outcome: Outcome | None, outputs: Tensors) -> None:
             if not answer.done():
                 answer.set_result((outcome, outputs))
 
-        request = self._take_in_hand(inputs, left_s, "", tell)
+        request = begin(tell)
         try:
             return await answer
         finally:
-            self.give_up(request)
+            if request is not None:
+                self.give_up(request)
 
     def _take_in_hand(self, inputs: Tensors, left_s: float | None, request_id: str, tell: Tell) -> Request:
         """Begin to serve a request within the seconds left for it; `tell`: what becomes of it, once, maybe at once."""

@@ -1,106 +1,55 @@
-"""ModelInfer of an agent without protobuf and without a task for each request, where a request is like many others."""
+"""ModelInfer without parsing tensors and without a task for each request, where it is like one before."""
 
 from __future__ import annotations
 
-import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
-from jellybean_agent.driver import Driver
 from jellybean_agent.errors import AgentError
-from jellybean_agent.inference.envelopes import Envelopes, Known, cut, limit_s
-from jellybean_agent.inference.operators import Operators
-from jellybean_agent.inference.service import asked, told
+from jellybean_agent.inference.envelopes import Envelopes, Known, cut
+from jellybean_agent.inference.models import Served
+from jellybean_agent.inference.service import asked
 from jellybean_agent.inference.tensors import inputs_of
 from jellybean_agent.rpc.calls import Call
-from jellybean_agent.tensors import Array, bytes_of, name_of
+from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 
-class FastInfer:
-    """Serves `INFER` raw; for `Server.add_raw`."""
+class FastInfer(ABC):
+    """Serves `INFER` raw, for `Server.add_raw`. Who has the models says what fits them, and begins the request."""
 
-    def __init__(self, operators: Operators) -> None:
-        self._operators = operators
+    def __init__(self, served: Served) -> None:
+        self._served = served
         self._known = Envelopes()
 
     def __call__(self, call: Call, data: memoryview) -> bool:
         """Take a request; False leaves it to the handler."""
         parts = cut(data)
-        driver = self._operators.ready_driver
-        if parts is None or driver is None:
+        if parts is None:
             return False
         envelope, own_id, tensors = parts
         known = self._known.get(envelope) or self._read(envelope, data)
         if known is None or not known.fits(own_id, tensors):
             return False
-        arrays = []
-        for index in known.order:
-            slot = known.slots[index]
-            arrays.append(np.frombuffer(tensors[index], slot.dtype).reshape(slot.shape))
-        _Request(call, driver, known, bytes(own_id)).begin(arrays)
-        return True
+        return self._begin(call, known, bytes(own_id), tensors)
 
     def _read(self, envelope: bytes, data: memoryview) -> Known | None:
         """What an envelope asks for, checked with the rest of its request; None where that is wrong or unusual."""
         request = pb.ModelInferRequest()
         try:
             request.ParseFromString(bytes(data))
-            model, names, timeout_s = asked(self._operators, request)
-            self._operators.arrays(model.name, inputs_of(request))
+            model, names, timeout_s = asked(self._served, request)
+            order = self._checked(model.name, inputs_of(request))
         except (DecodeError, AgentError):
             return None
-        inputs = self._operators.input_names(model.name)
-        return self._known.keep(envelope, request, model.version, names, timeout_s, inputs)
+        return self._known.keep(envelope, request, model.version, names, timeout_s, order)
 
+    @abstractmethod
+    def _checked(self, model: str, inputs: Mapping[str, agent_pb2.Tensor]) -> Sequence[str]:
+        """The inputs' names in the model's order. AgentError when they do not fit it."""
 
-class _Request:
-    """One request under way."""
-
-    __slots__ = ("_call", "_driver", "_id", "_key", "_known", "_left_s", "_timer")
-
-    def __init__(self, call: Call, driver: Driver, known: Known, own_id: bytes) -> None:
-        self._call, self._driver, self._known, self._id = call, driver, known, own_id
-        self._key = ""
-        self._timer: asyncio.TimerHandle | None = None
-        self._left_s = limit_s(call.time_remaining(), known.timeout_s)
-
-    def begin(self, arrays: Sequence[Array]) -> None:
-        try:
-            self._key = self._driver.begin_asked(self._known.model, arrays, self._answered)
-        except AgentError as error:
-            self._call.end(*told(error))
-            return
-        if self._call.is_over:  # answered already
-            return
-        if self._left_s is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._left_s, self._late)
-        self._call.on_cancel = self._cancelled
-
-    def _answered(self, what: Mapping[str, Array] | AgentError) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._call.on_cancel = None
-        try:
-            if isinstance(what, AgentError):
-                raise what
-            arrays = [what[name] for name in self._known.names]
-            outputs = [(name_of(array), array.shape, bytes_of(array)) for array in arrays]
-            response = self._known.response(self._id, outputs)
-        except AgentError as error:
-            self._call.end(*told(error))
-        else:
-            self._call.reply(response)
-
-    def _late(self) -> None:
-        error = self._driver.late(self._known.model, self._left_s or 0.0)
-        self._driver.give_up(self._key)
-        self._call.on_cancel = None
-        self._call.end(*told(error))
-
-    def _cancelled(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._driver.give_up(self._key)
+    @abstractmethod
+    def _begin(self, call: Call, known: Known, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
+        """Begin a request, or leave it; `tensors` are in the order of its inputs, and of their size."""

@@ -5,8 +5,6 @@ What lies unsent is bounded, and all that is said in one turn of the event loop 
 
 from __future__ import annotations
 
-import asyncio
-
 import grpc
 
 from jellybean_agent.rpc.calls import Call, Calls
@@ -26,18 +24,18 @@ from jellybean_agent.rpc.frames import (
     trailers,
     window_of,
 )
+from jellybean_agent.rpc.gathering import Gathering
 from jellybean_agent.rpc.http2_stream import Stream
 
 _ROOM_BYTES = 2**18  # of one stream: above it writers wait
 
 
-class Outgoing:
+class Outgoing(Gathering):
     """The sending half of a connection."""
 
     def __init__(self, calls: Calls) -> None:
+        super().__init__()
         self._calls = calls
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
         self._streams: dict[int, Stream] = {}
         self._blocked: dict[int, Stream] = {}  # with something that the client's windows do not let leave
         self._window, self._frame_bytes = 2**16 - 1, 2**14  # of the connection; as large as the client takes
@@ -45,8 +43,7 @@ class Outgoing:
         self._resets = 0.0  # of calls under way, less what time and answers allow
         self._unsent_bytes = 0
         self._is_paused = False  # the client reads slower than we write
-        self._out: list[bytes | memoryview] = []
-        self._is_flushing = self._is_parsing = False
+        self._is_parsing = False
 
     def send(self, call: Call, message: bytes) -> None:
         stream: Stream = call.state
@@ -151,21 +148,6 @@ class Outgoing:
             self._blocked.pop(number, None)
             if stream.last is not None:
                 self._ended(number, stream, stream.last)
-
-    def _write(self, *parts: bytes | memoryview) -> None:
-        self._out += parts
-        if not self._is_flushing:
-            self._is_flushing = True
-            self._loop.call_soon(self._flush_later)
-
-    def _flush_later(self) -> None:
-        self._is_flushing = False
-        self._flush()
-
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if out and self._transport is not None:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _drop(self, stream: Stream) -> None:
         """A stream is gone, with all that is of it."""

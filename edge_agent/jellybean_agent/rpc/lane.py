@@ -20,6 +20,7 @@ import grpc
 import numpy as np
 
 from jellybean_agent.rpc.calls import Call, Calls, Head, Metadata, Method, no_method
+from jellybean_agent.rpc.gathering import Gathering
 
 GREETING, WITH_STREAMS = b"JELLYBEAN LANE 1\n", b"JELLYBEAN LANE 2\n"
 FRAME = struct.Struct("<IIB")  # length of what follows the length, the call's number, kind
@@ -42,21 +43,19 @@ class _BrokenError(Exception):
     """What came is no frame: the connection ends."""
 
 
-class Lane(asyncio.BufferedProtocol):
+class Lane(Gathering, asyncio.BufferedProtocol):
     """A client's connection."""
 
     def __init__(self, calls: Calls, greeting: bytes = GREETING) -> None:
+        super().__init__()
         self._calls, self._greeting = calls, greeting
         self.peer = "unix:"
-        self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._filled = 0
         self._large: memoryview | None = None  # a frame larger than the buffer, into which the rest of it is read
         self._open: dict[int, Call] = {}
         self._heads: dict[bytes, Head] = {}
         self._is_leaving = self._is_closed = False
-        self._out: list[bytes] = []
-        self._is_flushing = False
 
     # -- asyncio ------------------------------------------------------------------------------------------------------
 
@@ -229,24 +228,12 @@ class Lane(asyncio.BufferedProtocol):
     async def room(self, call: Call) -> None:
         pass
 
-    def _write(self, data: bytes) -> None:
-        self._out.append(data)
-        if self._is_flushing:
-            return
-        if not self._open:  # no other answer can follow at once
+    def _write(self, *parts: bytes | memoryview) -> None:
+        if self._is_flushing or self._open:
+            super()._write(*parts)
+        else:  # no other answer can follow at once
+            self._out += parts
             self._flush()
-        else:
-            self._is_flushing = True
-            asyncio.get_running_loop().call_soon(self._flush_later)
-
-    def _flush_later(self) -> None:
-        self._is_flushing = False
-        self._flush()
-
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if out and self._transport is not None:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

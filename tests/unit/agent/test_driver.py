@@ -18,10 +18,12 @@ import pytest
 from onnx import helper
 from prometheus_client import CollectorRegistry, generate_latest
 
+from jellybean_agent.asks import MAX_ASKED
 from jellybean_agent.channels import Transport
-from jellybean_agent.driver import MAX_ASKED, Driver, Figures
+from jellybean_agent.driver import Driver
 from jellybean_agent.errors import StatusError
 from jellybean_agent.executor import Executor, RunResult
+from jellybean_agent.figures import Figures
 from jellybean_agent.inboxes import Inboxes, deliver_handler
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.messages import GATEWAY
