@@ -18,6 +18,7 @@ from jellybean_agent.errors import AgentError, ModelError, PlanViewError, in_wor
 from jellybean_agent.hosts import RUN_LIMIT_S
 from jellybean_agent.join import another_plan, join, keep_renewed
 from jellybean_agent.nursery import Nursery
+from jellybean_agent.python_code import ALLOW_FLAG, OURS, allow
 from jellybean_agent.server import DRAIN_S, Options, serve
 
 _EXAMPLE = """example:
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = given["worker"] or "jellybean-agent"
     logs.configure(name, given.pop("log_format"), given.pop("log_level"))
     try:
+        given["allow_python"] = allow(given["allow_python"])
         with contextlib.ExitStack() as stack:
             nursery: Nursery | None = None
             if not given["in_process"]:  # before anything of gRPC is used: later no process may be forked
@@ -133,6 +135,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-run-s", type=float, default=RUN_LIMIT_S, help="a run that takes longer is ended")
     parser.add_argument("--model-memory-mib", type=int, help="most that models may take (default: half of all)")
     parser.add_argument("--drain-s", type=float, default=DRAIN_S, help="seconds that a drain may take")
+    parser.add_argument(
+        ALLOW_FLAG,
+        action="append",
+        default=[],
+        metavar="MODULE:FUNCTION",
+        help=f"a Python step that a plan may have run here, besides those of {OURS}; may be given several times",
+    )
     logs.add_options(parser)
     return parser
 

@@ -1,4 +1,4 @@
-"""Runs one operator's model with onnxruntime, on one thread.
+"""Runs one operator's model with onnxruntime, or its Python function, on one thread.
 
 The profiler measures through the same class, so what it writes down is what serving does. An emulated device stays
 busy after the run for as long as its profile says.
@@ -24,6 +24,9 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, ModelError, PermanentError, in_words
 from jellybean_agent.onnx_wire import DOMAINS, look_into
+from jellybean_agent.ports import Port
+from jellybean_agent.python_code import PythonStep
+from jellybean_agent.python_session import PythonSession
 from jellybean_agent.stacking import Input
 from jellybean_agent.tensors import MAX_TENSOR_BYTES, Array, mismatch, name_of
 
@@ -44,15 +47,6 @@ _ACCELERATORS = ("CUDAExecutionProvider", "ROCMExecutionProvider")
 _WARM_UP_RUNS = 3
 _MOST_FITTING = 1024
 MAX_MODEL_BYTES = 2**31  # protobuf's own limit
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """An input or output of a model; -1 in a shape is any size."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +83,24 @@ class Session(Protocol):
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]: ...
 
 
-class OpenSession(Protocol):
-    """Loads a model file after its content was verified."""
+Code = Path | PythonStep  # what an operator runs: a model file, or a function of a module
 
-    def __call__(self, path: Path, sha256: str, *, accelerated: bool) -> Session: ...
+
+class OpenSession(Protocol):
+    """Loads a model file, or a function, after its content was verified."""
+
+    def __call__(self, code: Code, sha256: str, *, accelerated: bool) -> Session: ...
+
+
+def open_local(code: Code, sha256: str, *, accelerated: bool) -> Session:
+    """Into this process."""
+    if isinstance(code, PythonStep):
+        return PythonSession(code, sha256)
+    return LocalSession(code, sha256, accelerated=accelerated)
 
 
 class LocalSession:
-    """A model in this process."""
+    """A model file in this process."""
 
     def __init__(self, path: Path, sha256: str, *, accelerated: bool) -> None:
         self._session = _load(path, sha256, accelerated=accelerated)
@@ -123,19 +127,19 @@ class Executor:
 
     def __init__(
         self,
-        model_path: Path,
+        code: Code,
         sha256: str,
         input_order: Sequence[str],
         *,
         batch: int = 1,
         device: EmulatedDevice | None = None,
         accelerated: bool = True,
-        open_session: OpenSession = LocalSession,
+        open_session: OpenSession = open_local,
     ) -> None:
-        self._session = open_session(model_path, sha256, accelerated=accelerated and device is None)
+        self._session = open_session(code, sha256, accelerated=accelerated and device is None)
         self._device = device
         self.outputs = self._session.outputs
-        self.inputs = _wire(self._session.inputs, input_order, str(model_path))
+        self.inputs = _wire(self._session.inputs, input_order, str(code))
         self._upstreams = tuple(input_order)
         self.due_s: float | None = None  # when the last run on the emulated device was over, by time.perf_counter
         self.since_s: float | None = None  # since when the next one has it: nothing but this process was between them
@@ -144,7 +148,7 @@ class Executor:
         fixed = [port for port in self.inputs if batch > 1 and port.shape[:1] != (-1,)]
         if fixed:
             raise ModelError(
-                f"model {model_path}: input {fixed[0].name} has shape {_shown(fixed[0])}, so it takes one request at a "
+                f"model {code}: input {fixed[0].name} has shape {_shown(fixed[0])}, so it takes one request at a "
                 f"time, but the plan has batches of {batch}; take batch sizes above 1 out of its profile and plan again"
             )
         self._warm_up(batch)

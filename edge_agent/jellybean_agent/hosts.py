@@ -10,13 +10,14 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from jellybean_agent.errors import AgentError, CrashError, ModelError, PermanentError
-from jellybean_agent.executor import Hold, Port
+from jellybean_agent.executor import Code, Hold
 from jellybean_agent.host_wire import Heard, Talk
 from jellybean_agent.nursery import Nursery, Process
+from jellybean_agent.ports import Port
+from jellybean_agent.python_code import PythonStep
 from jellybean_agent.tensors import Array
 
 LOAD_LIMIT_S = 300.0
@@ -32,7 +33,7 @@ class HostDiedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """A model that a host has loaded."""
+    """A model that a host has loaded. `path`: of its file; of a function, its name and arguments."""
 
     path: str
 
@@ -47,9 +48,9 @@ class Host:
         self._process: Process | None = None
         self.generation = 0  # hosts so far: what was loaded into an earlier one is gone
 
-    def open(self, path: Path, sha256: str, *, accelerated: bool) -> HostedSession:
+    def open(self, code: Code, sha256: str, *, accelerated: bool) -> HostedSession:
         """Load a model. ModelError when it cannot be, or when its loading crashes."""
-        return HostedSession(self, path, sha256, accelerated=accelerated)
+        return HostedSession(self, code, sha256, accelerated=accelerated)
 
     @property
     def is_alive(self) -> bool:
@@ -192,10 +193,12 @@ class Host:
 class HostedSession:
     """A model in a host, loaded again where the host before it has died."""
 
-    def __init__(self, host: Host, path: Path, sha256: str, *, accelerated: bool) -> None:
-        self._host, self._path = host, path
-        self._what = {"path": str(path), "sha256": sha256, "accelerated": accelerated}
-        self._hosted = Hosted(str(path))
+    def __init__(self, host: Host, code: Code, sha256: str, *, accelerated: bool) -> None:
+        self._host, self._code = host, code
+        self._hosted = Hosted(code.key if isinstance(code, PythonStep) else str(code))
+        self._what = {"path": self._hosted.path, "sha256": sha256, "accelerated": accelerated}
+        if isinstance(code, PythonStep):
+            self._what |= {"function": code.function, "arguments": code.arguments}
         self.inputs, self.outputs = self._load()
 
     def _load(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
@@ -203,7 +206,7 @@ class HostedSession:
         try:
             answer = self._host.ask({"do": "load", **self._what}).header
         except HostDiedError as error:
-            raise ModelError(f"model {self._path}: loading it crashed: its process {error}") from error
+            raise ModelError(f"model {self._code}: loading it crashed: its process {error}") from error
         _raise_fault(answer)
         return _ports(answer["inputs"]), _ports(answer["outputs"])
 

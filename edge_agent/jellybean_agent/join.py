@@ -79,6 +79,8 @@ async def join(gateway: str, token: str | None, folder: Path) -> Joined:
                 f"the plan gives worker {identity.name!r} nothing to do: plan for it, then start it again"
             )
         for operator in worker.operators:
+            if view.operators[operator].python is not None:
+                continue  # installed here, or refused when it is loaded
             path, sha256 = view.operators[operator].model_path, view.operators[operator].model_sha256
             if not path or not sha256:
                 raise ModelError(f"{operator}: the plan names no model file")

@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from jellybean_agent.errors import ModelError, TransientError
-from jellybean_agent.executor import LocalSession, Port
+from jellybean_agent.executor import Code, Session, open_local
 from jellybean_agent.host_wire import Heard, Memory, Talk
+from jellybean_agent.ports import Port
+from jellybean_agent.python_code import PythonStep
 from jellybean_agent.sockets import receive_exactly
 from jellybean_agent.tensors import Array
 
@@ -174,7 +176,7 @@ def _host(talk: Talk, memory_bytes: int) -> None:
     """Load and run what is asked for, one after another, until the agent closes the socket."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _limit_memory(memory_bytes)
-    sessions: dict[str, LocalSession] = {}
+    sessions: dict[str, Session] = {}
     is_only = False
     while True:
         try:
@@ -186,7 +188,7 @@ def _host(talk: Talk, memory_bytes: int) -> None:
         outputs: Sequence[Array] = ()
         try:
             if header["do"] == "load":
-                session = LocalSession(Path(header["path"]), header["sha256"], accelerated=header["accelerated"])
+                session = open_local(_code(header), header["sha256"], accelerated=header["accelerated"])
                 sessions[header["path"]] = session
                 answer = {"inputs": _told(session.inputs), "outputs": _told(session.outputs)}
                 gc.freeze()  # nothing that is here now goes before the process does
@@ -202,7 +204,14 @@ def _host(talk: Talk, memory_bytes: int) -> None:
             talk.say(str(error), {"fault": "run", "reason": str(error)}, ())
 
 
-def _outputs(session: LocalSession, header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Array]:
+def _code(header: Mapping[str, Any]) -> Code:
+    """What is to be loaded. Whether a function may run here the agent has seen to."""
+    if (function := header.get("function")) is None:
+        return Path(header["path"])
+    return PythonStep(function, header["arguments"], frozenset([function]))
+
+
+def _outputs(session: Session, header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Array]:
     """One run after another: their inputs lie behind each other, and so do their outputs."""
     names = header["names"]
     found: list[Array] = []

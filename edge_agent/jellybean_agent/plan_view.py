@@ -27,8 +27,20 @@ _KINDS = ("each", "fan_out", "gather")
 
 
 @dataclass(frozen=True, slots=True)
+class PythonView:
+    """A function that plays an operator, `module:name`, its arguments as JSON, the sha256 of the module's source."""
+
+    function: str
+    arguments: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorView:
-    """An operator with its variant chosen. `depth` counts the fan-outs open at its own level."""
+    """An operator with its variant chosen: a model file or a Python function, neither where it cannot be served.
+
+    `depth` counts the fan-outs open at its own level.
+    """
 
     name: str
     variant: str
@@ -37,6 +49,7 @@ class OperatorView:
     model_path: str | None
     model_sha256: str | None
     output_names: Mapping[str, str]  # downstream -> ONNX output; a downstream left out takes the first
+    python: PythonView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +280,15 @@ def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[
             raise ValueError(f"the inputs of {name} are not at one level of fan-out")
         depths[name] = levels.pop()
         wiring = OperatorWiring(inputs, tuple(outputs[name]))
-        path, sha256 = model.get("path"), model.get("sha256")
-        found[name] = OperatorView(name, item["variant"], wiring, depths[name], path, sha256, names[name])
+        path, sha256, python = model.get("path"), model.get("sha256"), _python(model.get("python"))
+        found[name] = OperatorView(name, item["variant"], wiring, depths[name], path, sha256, names[name], python)
     return found
+
+
+def _python(item: Mapping[str, Any] | None) -> PythonView | None:
+    if item is None:
+        return None
+    return PythonView(str(item["function"]), str(item["arguments"]), str(item["module_sha256"]))
 
 
 def _check_routes(view: PlanView) -> None:

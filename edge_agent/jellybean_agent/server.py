@@ -25,7 +25,7 @@ from jellybean_agent.channels import RENEW_S, AnyServer, Transport, make_transpo
 from jellybean_agent.driver import Driver
 from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import ModelError, PlanViewError, TransientError, in_words
-from jellybean_agent.executor import Executor, LocalSession, OpenSession
+from jellybean_agent.executor import Code, Executor, OpenSession, open_local
 from jellybean_agent.health_port import serve_health
 from jellybean_agent.hosts import RUN_LIMIT_S, Host
 from jellybean_agent.identity import Policy, Role
@@ -40,6 +40,7 @@ from jellybean_agent.nursery import NURSERY_DIED, Nursery
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView, read_plan
 from jellybean_agent.private_files import is_inside
+from jellybean_agent.python_code import PythonStep
 from jellybean_agent.rpc.calls import Call, Receiver
 from jellybean_agent.rpc.server import Server
 from jellybean_agent.streams import DELIVER
@@ -75,6 +76,7 @@ class Options:
     in_process: bool = False
     max_run_s: float = RUN_LIMIT_S
     model_memory_mib: int | None = None
+    allow_python: frozenset[str] = frozenset()  # functions that may run here besides the agent's own steps
 
 
 def read_peers(path: Path, transport: Transport) -> dict[str, str]:
@@ -89,17 +91,22 @@ def read_peers(path: Path, transport: Transport) -> dict[str, str]:
 
 
 def load_executors(
-    view: PlanView, worker: WorkerView, root: Path, open_session: OpenSession = LocalSession
+    view: PlanView,
+    worker: WorkerView,
+    root: Path,
+    open_session: OpenSession = open_local,
+    allow_python: frozenset[str] = frozenset(),
 ) -> dict[str, Executor]:
     """The worker's models, each verified before it is loaded. ModelError names the operator."""
     found: dict[str, Executor] = {}
     for operator in (view.operators[name] for name in worker.operators):
         try:
+            code, sha256 = _code(operator, root, allow_python)
             upstreams = [upstream for upstream, _ in operator.wiring.inputs]
             batch = worker.batches[operator.name]
             device = None if worker.device_s is None else EmulatedDevice(worker.device_s[operator.name])
             found[operator.name] = Executor(
-                *_model(operator, root), upstreams, batch=batch, device=device, open_session=open_session
+                code, sha256, upstreams, batch=batch, device=device, open_session=open_session
             )
             _check_outputs(operator, found[operator.name])
         except ModelError as error:
@@ -107,7 +114,10 @@ def load_executors(
     return found
 
 
-def _model(operator: OperatorView, root: Path) -> tuple[Path, str]:
+def _code(operator: OperatorView, root: Path, allow_python: frozenset[str]) -> tuple[Code, str]:
+    """What the operator runs, and the sha256 of its content."""
+    if (python := operator.python) is not None:
+        return PythonStep(python.function, python.arguments, allow_python), python.sha256
     if not operator.model_path or not operator.model_sha256:
         raise ModelError("the plan names no model file: it can be planned and simulated, but not served")
     if not is_inside(operator.model_path):
@@ -134,8 +144,9 @@ class AgentService:
         transport: Transport,
         host: Host | None = None,
         spans: Spans | None = None,
+        allow_python: frozenset[str] = frozenset(),
     ) -> None:
-        self._host, self._spans = host, spans
+        self._host, self._spans, self._allow_python = host, spans, allow_python
         self.view, self.worker, self._addresses, self._links = view, worker, addresses, links
         self._transport = transport
         self.state = "loading"
@@ -150,8 +161,10 @@ class AgentService:
     async def load(self, root: Path) -> None:
         """Load and warm up the models off the event loop, so that Describe answers meanwhile."""
         await tell_health(self.health, serving=False)
-        open_session: OpenSession = LocalSession if self._host is None else self._host.open
-        self.executors = await asyncio.to_thread(load_executors, self.view, self.worker, root, open_session)
+        open_session: OpenSession = open_local if self._host is None else self._host.open
+        self.executors = await asyncio.to_thread(
+            load_executors, self.view, self.worker, root, open_session, self._allow_python
+        )
         for name, address in self._addresses.items():
             if name != self.worker.name:
                 me = self.worker.name
@@ -299,7 +312,7 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
     with EmulatedLinks(view.links if options.emulate else (), links_path) as links:
         host = None if nursery is None else Host(nursery, run_limit_s=options.max_run_s)
         spans = spans_of("jellybean-agent", worker.name, view.name, os.environ)
-        service = AgentService(view, worker, addresses, links, transport, host, spans)
+        service = AgentService(view, worker, addresses, links, transport, host, spans, options.allow_python)
         server = transport.server(Policy(view.name, view.workers))
         server.add_generic_rpc_handlers((service.handler(),))
         operators = Operators(service)

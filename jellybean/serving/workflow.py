@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from jellybean.serving.gateway import Gateway
 from jellybean_agent.errors import StatusError
-from jellybean_agent.executor import Port
 from jellybean_agent.inference.models import Model, ModelFigures
 from jellybean_agent.messages import GATEWAY
+from jellybean_agent.ports import Port
 from jellybean_protos.agent.v1 import agent_pb2
 
 PLATFORM = "jellybean_workflow"

@@ -107,12 +107,26 @@ def best_batch(times: Times) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class PythonRef:
+    """A function, `module:name`, with its arguments as JSON; `module_sha256`: of the source of its module."""
+
+    function: str
+    arguments: str
+    module_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRef:
-    """A model file by content. `path` is relative to the project's folder. `size_bytes` None: not known."""
+    """What a variant runs, by content: a model file, or a Python function installed on the workers.
+
+    `path` is relative to the project's folder, empty for a function. `sha256`: of the file; of a function, its source
+    and its arguments. `size_bytes` None: not known.
+    """
 
     path: str
     sha256: str
     size_bytes: float | None = None
+    python: PythonRef | None = field(default=None, metadata={"said": "of functions"})
 
 
 @dataclass(frozen=True, slots=True)

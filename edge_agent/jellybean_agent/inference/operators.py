@@ -13,13 +13,14 @@ import grpc
 
 from jellybean_agent.driver import Driver
 from jellybean_agent.errors import InvalidInputError, StatusError
-from jellybean_agent.executor import Executor, Port
+from jellybean_agent.executor import Executor
 from jellybean_agent.inference.models import Model, ModelFigures
-from jellybean_agent.plan_view import PlanView, WorkerView
+from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView
+from jellybean_agent.ports import Port
 from jellybean_agent.tensors import Array, check_names, decode, encode, mismatch
 from jellybean_protos.agent.v1 import agent_pb2
 
-PLATFORM = "onnxruntime_onnx"
+MODEL_PLATFORM, PYTHON_PLATFORM = "onnxruntime_onnx", "python"
 
 
 class Agent(Protocol):
@@ -30,6 +31,10 @@ class Agent(Protocol):
     state: str
     driver: Driver | None
     executors: Mapping[str, Executor]
+
+
+def _platform(operator: OperatorView) -> str:
+    return PYTHON_PLATFORM if operator.python is not None else MODEL_PLATFORM
 
 
 class Operators:
@@ -57,16 +62,17 @@ class Operators:
         return {name: self._model(name) for name in self._agent.worker.operators}
 
     def _model(self, name: str) -> Model:
-        variant = self._agent.view.operators[name].variant
+        operator = self._agent.view.operators[name]
+        variant, platform = operator.variant, _platform(operator)
         reason = "" if self.is_ready else f"worker {self._agent.worker.name} is {self._agent.state}"
         executor = self._agent.executors.get(name)
         if executor is None:
-            return Model(name, variant, PLATFORM, reason)
+            return Model(name, variant, platform, reason)
         inputs = tuple(
             port if several or port.shape[:1] != (-1,) else Port(port.name, port.dtype, (1, *port.shape[1:]))
             for port, several in self._inputs(name, executor)
         )
-        return Model(name, variant, PLATFORM, reason, inputs, executor.outputs)
+        return Model(name, variant, platform, reason, inputs, executor.outputs)
 
     def _inputs(self, name: str, executor: Executor) -> list[tuple[Port, bool]]:
         """Each input, and whether it takes the tensors of several children one after another."""

@@ -1,0 +1,14 @@
+"""What a model or a step takes and gives: tensors by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a model; -1 in a shape is any size."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]

@@ -1,0 +1,149 @@
+"""Steps that every agent may run: small pure numpy functions before, between and behind models.
+
+A step takes tensors by name, each with the batch as its first dimension, and answers tensors by name; what it takes and
+gives stands in its decorator. A dtype or size there may be the name of an argument that says it. Steps of your own are
+written the same way, in a module that is installed where the agent runs, and allowed by its `--allow-python`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Tensors = Mapping[str, Array]
+Declared = Mapping[str, tuple[str, Sequence[int | str]]]  # name -> (dtype, sizes), -1: any size
+Step = TypeVar("Step", bound=Callable[..., Mapping[str, Any]])
+
+
+def step(*, inputs: Declared, outputs: Declared) -> Callable[[Step], Step]:
+    """Declares what a function takes and gives. It is read from the source, so both must be literals."""
+
+    def same(function: Step) -> Step:
+        return function
+
+    return same
+
+
+@step(inputs={"data": ("dtype", (-1, "shape"))}, outputs={"data": ("float32", (-1, "shape"))})
+def normalise(
+    inputs: Tensors,
+    *,
+    mean: float | Sequence[float] = 0.0,
+    std: float | Sequence[float] = 1.0,
+    divisor: float = 255.0,
+    dtype: str = "uint8",
+    shape: int | Sequence[int] = (-1, -1, 3),
+) -> Tensors:
+    """(data / divisor - mean) / std; mean and std are numbers, or one for each entry of the last dimension."""
+    factor = (1.0 / (divisor * np.asarray(std, np.float64))).astype(np.float32)
+    offset = (np.asarray(mean, np.float64) / np.asarray(std, np.float64)).astype(np.float32)
+    return {"data": inputs["data"].astype(np.float32) * factor - offset}
+
+
+@step(
+    inputs={"picture": ("dtype", (-1, -1, -1, "channels"))},
+    outputs={"picture": ("dtype", (-1, "height", "width", "channels"))},
+)
+def resize(
+    inputs: Tensors,
+    *,
+    height: int,
+    width: int,
+    method: str = "bilinear",
+    dtype: str = "uint8",
+    channels: int | Sequence[int] = 3,
+) -> Tensors:
+    """Pictures [n, height, width, channels] in another size; channels [] for grey ones of three dimensions.
+
+    `bilinear` (pixel centres, no blurring before it makes smaller) or `nearest`.
+    """
+    picture = inputs["picture"]
+    if method not in ("bilinear", "nearest"):
+        raise ValueError(f"method {method!r}; known: bilinear, nearest")
+    if method == "nearest":
+        rows, columns = (_nearest(size, to) for size, to in zip(picture.shape[1:3], (height, width), strict=True))
+        return {"picture": np.ascontiguousarray(picture[:, rows][:, :, columns])}
+    found = _along(_along(picture.astype(np.float32), 1, height), 2, width)
+    if picture.dtype.kind in "iu":
+        found = np.rint(found)
+    return {"picture": found.astype(picture.dtype)}
+
+
+@step(
+    inputs={"picture": ("dtype", (-1, "height", "width", "channels"))},
+    outputs={"picture": ("dtype", (-1, "channels", "height", "width"))},
+)
+def channels_first(
+    inputs: Tensors, *, height: int = -1, width: int = -1, channels: int = 3, dtype: str = "float32"
+) -> Tensors:
+    """Pictures [n, height, width, channels] as [n, channels, height, width]."""
+    return {"picture": np.ascontiguousarray(inputs["picture"].transpose(0, 3, 1, 2))}
+
+
+@step(inputs={"data": ("dtype", (-1, "shape"))}, outputs={"data": ("to", (-1, "shape"))})
+def cast(inputs: Tensors, *, to: str, dtype: str = "uint8", shape: int | Sequence[int] = (-1, -1, 3)) -> Tensors:
+    """The same numbers in another dtype; to whole numbers cut off and kept within their range."""
+    data, wanted = inputs["data"], np.dtype(to)
+    if wanted.kind in "iu" and data.dtype.kind in "iuf":
+        limits = np.iinfo(wanted)
+        whole = np.trunc(np.nan_to_num(data)) if data.dtype.kind == "f" else data
+        low, high = whole <= limits.min, whole >= limits.max
+        found = np.where(low | high, whole.dtype.type(0), whole).astype(wanted)
+        return {"data": np.where(low, wanted.type(limits.min), np.where(high, wanted.type(limits.max), found))}
+    return {"data": data.astype(wanted)}
+
+
+@step(inputs={"scores": ("float32", (-1, "classes"))}, outputs={"scores": ("float32", (-1, "classes"))})
+def softmax(inputs: Tensors, *, classes: int | Sequence[int] = -1) -> Tensors:
+    """Scores as shares of 1 over the last dimension."""
+    scores = inputs["scores"]
+    shares = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
+    return {"scores": shares / shares.sum(axis=-1, keepdims=True)}
+
+
+@step(inputs={"scores": ("float32", (-1, "classes"))}, outputs={"label": ("int64", (-1,))})
+def argmax(inputs: Tensors, *, classes: int = -1) -> Tensors:
+    """The place of each row's highest score, the first where several are equal."""
+    return {"label": inputs["scores"].argmax(axis=-1).astype(np.int64)}
+
+
+@step(
+    inputs={"scores": ("float32", (-1, "classes"))},
+    outputs={"labels": ("int64", (-1, "k")), "scores": ("float32", (-1, "k"))},
+)
+def top_k(inputs: Tensors, *, k: int, classes: int = -1) -> Tensors:
+    """The k highest scores of each row and their places, highest first, the first place where several are equal."""
+    scores = inputs["scores"]
+    labels = np.argsort(-scores, axis=-1, kind="stable")[:, :k].astype(np.int64)
+    return {"labels": labels, "scores": np.take_along_axis(scores, labels, axis=-1)}
+
+
+@step(
+    inputs={"found": ("float32", (1, -1, "columns"))},
+    outputs={"found": ("float32", (-1, "columns"))},
+)
+def keep_above(inputs: Tensors, *, threshold: float, column: int, columns: int) -> Tensors:
+    """Of one request's rows [1, n, columns] those whose `column` is above the threshold, ready to be fanned out."""
+    rows = inputs["found"][0]
+    return {"found": np.ascontiguousarray(rows[rows[:, column] > threshold])}
+
+
+def _nearest(size: int, to: int) -> Array:
+    """For each place of the new size the old place whose area holds its centre."""
+    centres = (np.arange(to) + 0.5) * size / to
+    return np.minimum(centres.astype(np.intp), size - 1)
+
+
+def _along(picture: Array, axis: int, to: int) -> Array:
+    """Linear along one axis, between the two old centres around each new one."""
+    size = picture.shape[axis]
+    at = np.clip((np.arange(to) + 0.5) * size / to - 0.5, 0, size - 1)
+    low = np.floor(at).astype(np.intp)
+    high = np.minimum(low + 1, size - 1)
+    share = (at - low).astype(np.float32).reshape([-1 if one == axis else 1 for one in range(picture.ndim)])
+    found: Array = picture.take(low, axis) * (1 - share) + picture.take(high, axis) * share
+    return found

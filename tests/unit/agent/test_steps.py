@@ -1,0 +1,80 @@
+"""The agent's own steps: right numbers, and exactly what they declare."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from jellybean_agent.executor import Executor
+from jellybean_agent.python_code import OURS, PythonStep, find_source
+
+
+def run(name: str, array: np.ndarray, **arguments: Any) -> dict[str, np.ndarray]:
+    step = PythonStep(f"{OURS}:{name}", json.dumps(arguments))
+    return dict(Executor(step, find_source(OURS).sha256, ("data",)).run((array,)).outputs)
+
+
+def test_normalise_as_torchvision_does() -> None:
+    pictures = np.random.default_rng(1).integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)
+    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    found = run("normalise", pictures, mean=mean, std=std)["data"]
+    assert np.allclose(found, (pictures / 255.0 - mean) / std, atol=1e-5)
+    plain = run("normalise", np.float32([[1, 2]]), mean=1, divisor=1, dtype="float32", shape=2)["data"]
+    assert plain.tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize(("height", "width"), [(7, 5), (14, 10), (3, 20), (1, 1)])
+def test_resize(height: int, width: int) -> None:
+    pictures = np.random.default_rng(2).integers(0, 256, (2, 7, 5, 3), dtype=np.uint8)
+    nearest = run("resize", pictures, height=height, width=width, method="nearest")["picture"]
+    for one, wanted in zip(nearest, pictures, strict=True):
+        assert np.array_equal(
+            one, np.asarray(Image.fromarray(wanted).resize((width, height), Image.Resampling.NEAREST))
+        )
+    if height >= 7 and width >= 5:  # where it makes smaller, Pillow blurs first
+        smooth = run("resize", pictures, height=height, width=width)["picture"].astype(int)
+        for one, wanted in zip(smooth, pictures, strict=True):
+            image = np.asarray(Image.fromarray(wanted).resize((width, height), Image.Resampling.BILINEAR)).astype(int)
+            assert np.abs(one - image).max() <= 1
+    grey = run("resize", pictures[..., 0], height=height, width=width, channels=[])["picture"]
+    assert np.array_equal(grey, run("resize", pictures, height=height, width=width)["picture"][..., 0])
+
+
+def test_channels_first() -> None:
+    pictures = np.arange(24, dtype=np.float32).reshape(1, 2, 4, 3)
+    assert np.array_equal(run("channels_first", pictures)["picture"], pictures.transpose(0, 3, 1, 2))
+
+
+def test_cast_keeps_within_the_range() -> None:
+    data = np.float32([[-1e10, -1.9, 0, 1.9, 254.5, 1e10, np.nan]])
+    assert run("cast", data, to="uint8", dtype="float32", shape=7)["data"].tolist() == [[0, 0, 0, 1, 254, 255, 0]]
+    whole = np.int64([[-(2**63), -1, 2**63 - 1]])
+    assert run("cast", whole, to="int32", dtype="int64", shape=3)["data"].tolist() == [[-(2**31), -1, 2**31 - 1]]
+    assert run("cast", whole, to="float32", dtype="int64", shape=3)["data"].dtype == np.float32
+
+
+@settings(max_examples=25)
+@given(st.lists(st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), min_size=1, max_size=5))
+def test_scores(rows: list[list[float]]) -> None:
+    scores = np.float32(rows)
+    shares = run("softmax", scores)["scores"]
+    assert np.allclose(shares.sum(axis=1), 1, atol=1e-5)
+    exact = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
+    assert np.allclose(shares, exact / exact.sum(axis=1, keepdims=True), atol=1e-5)
+    assert run("argmax", scores)["label"].tolist() == [row.index(max(row)) for row in scores.tolist()]
+    top = run("top_k", scores, k=2, classes=4)
+    for row, labels, best in zip(scores.tolist(), top["labels"].tolist(), top["scores"].tolist(), strict=True):
+        ranked = sorted(range(4), key=lambda place: (-row[place], place))[:2]
+        assert labels == ranked and best == [row[place] for place in ranked]
+
+
+def test_keep_above() -> None:
+    found = np.float32([[[1, 0.9], [2, 0.5], [3, 0.6]]])
+    assert run("keep_above", found, threshold=0.5, column=1, columns=2)["found"][:, 0].tolist() == [1, 3]
+    assert run("keep_above", found, threshold=1, column=1, columns=2)["found"].shape == (0, 2)
