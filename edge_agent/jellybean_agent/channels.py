@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from jellybean_agent.logs import about
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.rpc.server import Server
 from jellybean_agent.tensors import MAX_MESSAGE_BYTES
+from jellybean_agent.tls_context import Handshakes
 
 LOG = logging.getLogger("jellybean.channels")
 RENEW_S = 300.0  # a connection lives as long, so that a certificate that was replaced, or taken away, counts after it
@@ -101,6 +103,10 @@ class Transport:
         """After how long a stream is moved to a new connection; None: never, where no certificate can change."""
         return None if self.certificate is None else self.renew_s
 
+    def http_context(self) -> ssl.SSLContext | None:
+        """Mutual TLS for an HTTP server, by the files as they are at each handshake; None: there is no certificate."""
+        return None if self.certificate is None else Handshakes.of(self.certificate)
+
     def server(self, policy: Policy, *more: Any) -> AnyServer:
         """A server that asks the policy before every call. `more`: further interceptors, as traces need.
 
@@ -108,7 +114,7 @@ class Transport:
         """
 
         def check(method: str, context: Any) -> None:
-            _check(policy, method, context)
+            check_caller(policy, method, context)
 
         if self.certificate is None and not more:
             limits = {"most_calls": MAX_CALLS, "most_streams": _MAX_STREAMS, "most_message_bytes": MAX_MESSAGE_BYTES}
@@ -206,12 +212,13 @@ class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return None if handler is None else _guarded(handler, details.method, self._policy)
 
 
-def _check(policy: Policy, method: str, context: Any) -> None:
+def check_caller(policy: Policy, method: str, context: Any) -> None:
     """StatusError when the policy refuses, which the log says too."""
     try:
         policy.check(method, context)
     except StatusError as error:
         LOG.warning("refused: %s", error, extra=about(method=method, status=error.status.name))
+        error.is_logged = True
         raise
 
 
@@ -223,7 +230,7 @@ def _guarded(handler: Any, method: str, policy: Policy) -> Any:
     async def checked(request: Any, context: Any) -> Any:
         try:
             if not getattr(context, "was_allowed", False):  # a server of ours has asked before
-                _check(policy, method, context)
+                check_caller(policy, method, context)
             return request if parse is None else parse(request)
         except StatusError as error:
             await context.abort(error.status, str(error))  # which raises

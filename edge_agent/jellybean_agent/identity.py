@@ -21,7 +21,7 @@ from jellybean_agent.versions import PROTOCOL_KEY, refusal, stated
 
 SCHEME = "jellybean://"
 SENDER_KEY = "jellybean-sender"
-_SAN = "x509_subject_alternative_name"
+_SAN, _SECURITY = "x509_subject_alternative_name", "transport_security_type"
 
 
 class Role(StrEnum):
@@ -91,6 +91,11 @@ def allowed(method: str) -> frozenset[Role]:
     return RULES.get(method) or RULES.get(method[: method.rfind("/") + 1], frozenset())
 
 
+def shown(names: Iterable[str]) -> Mapping[str, Iterable[bytes]]:
+    """The `auth_context` of a caller over TLS who has shown a certificate with these names, where grpc gives none."""
+    return {_SECURITY: (b"ssl",), _SAN: [name.encode() for name in names]}
+
+
 def identities(auth_context: Mapping[str, Iterable[bytes]]) -> list[Identity]:
     """The identities in a verified certificate."""
     found = (parse_identity(name.decode("utf-8", "replace")) for name in auth_context.get(_SAN, ()))
@@ -122,7 +127,7 @@ class Policy:
             if reason:
                 raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
         auth = context.auth_context()
-        if "ssl" not in [kind.decode() for kind in auth.get("transport_security_type", ())]:
+        if "ssl" not in [kind.decode() for kind in auth.get(_SECURITY, ())]:
             if self.plain is not None and not context.peer().startswith("unix:"):
                 self._check_role(method, Identity(self.workflow, self.plain, "on this machine"))
             return

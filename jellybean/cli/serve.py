@@ -42,7 +42,7 @@ def up(
         int, typer.Option(min=0, max=65535, help="Loopback port for HTTP (the inference protocol); 0 for none.")
     ] = 0,
     tls: Annotated[
-        Path | None, typer.Option(help="For --port: the gateway's certificate, DIR/.jellybean/certs/gateway.")
+        Path | None, typer.Option(help="For ports: the gateway's certificate, DIR/.jellybean/certs/gateway.")
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="For ports: no TLS, so that any user of this machine may ask.")
@@ -120,7 +120,8 @@ def start(project: Project, *, detach: bool, port: int | None = None, http_port:
             progress=advance,
             **face,
         )
-    http = f" and http://127.0.0.1:{http_port}" if http_port else ""
+    scheme = "https" if face.get("tls") else "http"
+    http = f" and {scheme}://127.0.0.1:{http_port}" if http_port else ""
     at = f" on {running.state.clients_address}" if port is not None else ""
     serving = f"serving {plan.name}{at}{http} with {workers} workers"
     if detach:

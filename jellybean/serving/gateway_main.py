@@ -57,13 +57,12 @@ async def serve(given: argparse.Namespace) -> None:
     me = (Role.GATEWAY, GATEWAY)
     transport = make_transport(view.name, me, given.tls, insecure=given.insecure, renew_s=given.renew_s)
     addresses, stop = read_peers(given.peers, transport), stop_event()
-    if given.http_port and not given.insecure:
-        raise PlanViewError("HTTP has no TLS: --insecure serves it, on the loopback only")
     with EmulatedLinks(() if given.no_emulation else view.links, given.links) as links:
         known = set(view.workers)
         spans = spans_of("jellybean-gateway", "gateway", view.name, os.environ)
+        policy = Policy(view.name, known, plain=Role.CLIENT)
         workers = transport.server(Policy(view.name, known), *_takes_traces(spans))
-        clients = transport.server(Policy(view.name, known, plain=Role.CLIENT), *_takes_traces(spans))
+        clients = transport.server(policy, *_takes_traces(spans))
         transport.bind(workers, given.listen or addresses[GATEWAY])
         address = addresses[GATEWAY]
         if given.port is not None:
@@ -75,7 +74,8 @@ async def serve(given: argparse.Namespace) -> None:
         _add_deliver(workers, gateway)
         for server in (workers, clients):
             _add_client_services(server, gateway, workflow, healthy)
-        async with _http(InferenceService(workflow), given.http_port, traced=spans is not None):
+        http = (given.host, given.http_port), transport, policy
+        async with _http(InferenceService(workflow), *http, traced=spans is not None):
             await tell_health(healthy, serving=False)
             no_health = await serve_health(given.health_port, healthy)
             following = asyncio.create_task(_follow(gateway, healthy))
@@ -186,13 +186,15 @@ def _add_client_services(server: AnyServer, gateway: Gateway, workflow: Workflow
     reflect(server, "jellybean.gateway.v1.Gateway")
 
 
-def _http(inference: InferenceService, port: int, *, traced: bool) -> contextlib.AbstractAsyncContextManager[None]:
+def _http(
+    inference: InferenceService, at: tuple[str, int], transport: Transport, policy: Policy, *, traced: bool
+) -> contextlib.AbstractAsyncContextManager[None]:
     """The HTTP server, where one is asked for: what it needs is only installed with the extra `http`."""
-    if port == 0:
+    if at[1] == 0:
         return contextlib.nullcontext()
     from jellybean.serving.inference_http import serve_http
 
-    return serve_http(inference, port, traced=traced)
+    return serve_http(inference, at, transport, policy, traced=traced)
 
 
 async def _follow(gateway: Gateway, servicer: Any) -> None:
@@ -228,9 +230,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
     parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
     parser.add_argument("--renew-s", type=float, default=RENEW_S, help="seconds after which connections are made anew")
-    parser.add_argument("--host", default="127.0.0.1", help="of --port")
+    parser.add_argument("--host", default="127.0.0.1", help="of --port and --http-port")
     parser.add_argument("--port", type=int, help="for clients, besides the gateway's own address; 0: any free one")
-    parser.add_argument("--http-port", type=int, default=0, help="on 127.0.0.1; 0: no HTTP")
+    parser.add_argument("--http-port", type=int, default=0, help="the inference protocol over HTTP; 0: none")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes; 0: off")
     parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1; 0: off")
     parser.add_argument("--worker-metrics", action="store_true", help="its workers' metrics there too")

@@ -1,7 +1,8 @@
-"""The Open Inference Protocol over HTTP on the gateway, on loopback: the same service as over gRPC, other bytes.
+"""The Open Inference Protocol over HTTP on the gateway: the same service as over gRPC, other bytes.
 
-Off unless asked for (`jellybean up --http-port`). Only requests that name this machine as their host are served: a web
-page cannot reach the gateway by a name of its own that leads here.
+Off unless asked for (`jellybean up --http-port`). With certificates it is HTTPS, mutual, and each call is asked about
+as over gRPC. Without, it is served on the loopback, and only requests that name this machine as their host: a web page
+cannot reach the gateway by a name of its own that leads here.
 """
 
 from __future__ import annotations
@@ -9,25 +10,33 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import grpc
 from aiohttp import web
 
 from jellybean.serving.inference_json import plain, read_request, write_response
+from jellybean_agent.channels import Transport, check_caller
 from jellybean_agent.errors import AgentError, InvalidInputError, PlanViewError, in_words, status_of
-from jellybean_agent.inference.service import InferenceService, log_refusal
+from jellybean_agent.identity import Policy, shown
+from jellybean_agent.inference.service import SERVICE, InferenceService, log_refusal
 from jellybean_agent.logs import about
 from jellybean_agent.tensors import MAX_MESSAGE_BYTES
+from jellybean_agent.tls_context import Handshake
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 LOG = logging.getLogger("jellybean.gateway")
 JSON_LENGTH = "Inference-Header-Content-Length"
 _HOSTS = ("127.0.0.1", "localhost")
+_IDLE_S = 75.0  # that a connection is kept
 _STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
     grpc.StatusCode.NOT_FOUND: 404,
     grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
     grpc.StatusCode.UNIMPLEMENTED: 501,
@@ -38,43 +47,102 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @contextlib.asynccontextmanager
-async def serve_http(service: InferenceService, port: int, *, traced: bool = False) -> AsyncIterator[None]:
-    """Serve on 127.0.0.1:`port` meanwhile. PlanViewError when the port is taken."""
-    app = application(service)
+async def serve_http(
+    service: InferenceService, at: tuple[str, int], transport: Transport, policy: Policy, *, traced: bool = False
+) -> AsyncIterator[None]:
+    """Serve at a host and port meanwhile. PlanViewError when the port is taken, or may not be served without TLS."""
+    host, port = at
+    transport.check(f"{host}:{port}")
+    context = transport.http_context()
+    app = application(service, _Guard(policy, is_tls=context is not None))
+    app.middlewares.insert(0, web.middleware(_only_this_machine if context is None else _ageing(transport.renew_s)))
     if traced:
         app.middlewares.append(web.middleware(_take_trace))
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    idle_s = _IDLE_S if context is None else min(_IDLE_S, transport.renew_s)
+    runner = web.AppRunner(
+        app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0, keepalive_timeout=idle_s
+    )
     await runner.setup()
     try:
+        site = web.TCPSite(runner, host.strip("[]"), port, reuse_address=True, ssl_context=context)
         try:
-            await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+            await site.start()
         except OSError as error:
-            raise PlanViewError(f"cannot listen on http://127.0.0.1:{port}: {in_words(error)}") from error
+            url = f"{'http' if context is None else 'https'}://{host}:{port}"
+            raise PlanViewError(f"cannot listen on {url}: {in_words(error)}") from error
         yield
     finally:
         await runner.cleanup()
 
 
-def application(service: InferenceService) -> web.Application:
+def application(service: InferenceService, guard: _Guard) -> web.Application:
     """The routes of the protocol."""
     face = _Face(service)
-    app = web.Application(
-        middlewares=[*map(web.middleware, (_only_this_machine, _answer_errors))], client_max_size=MAX_MESSAGE_BYTES
-    )
-    app.router.add_get("/v2", face.server)
-    app.router.add_get("/v2/health/live", face.live)
-    app.router.add_get("/v2/health/ready", face.ready)
-    app.router.add_get("/v2/models/stats", face.statistics)
+    app = web.Application(middlewares=[web.middleware(_answer_errors)], client_max_size=MAX_MESSAGE_BYTES)
+
+    def add(kind: str, path: str, method: str, handler: Handler) -> None:
+        route = app.router.add_get if kind == "GET" else app.router.add_post
+        route(path, partial(guard.checked, f"/{SERVICE}/{method}", handler))
+
+    add("GET", "/v2", "ServerMetadata", face.server)
+    add("GET", "/v2/health/live", "ServerLive", face.live)
+    add("GET", "/v2/health/ready", "ServerReady", face.ready)
+    add("GET", "/v2/models/stats", "ModelStatistics", face.statistics)
     for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        app.router.add_get(path, face.metadata)
-        app.router.add_get(f"{path}/ready", face.model_ready)
-        app.router.add_get(f"{path}/config", face.config)
-        app.router.add_get(f"{path}/stats", face.statistics)
-        app.router.add_post(f"{path}/infer", face.infer)
-    app.router.add_post("/v2/repository/index", face.index)
-    for what in ("load", "unload"):
-        app.router.add_post(f"/v2/repository/models/{{model}}/{what}", face.keep_models)
+        add("GET", path, "ModelMetadata", face.metadata)
+        add("GET", f"{path}/ready", "ModelReady", face.model_ready)
+        add("GET", f"{path}/config", "ModelConfig", face.config)
+        add("GET", f"{path}/stats", "ModelStatistics", face.statistics)
+        add("POST", f"{path}/infer", "ModelInfer", face.infer)
+    add("POST", "/v2/repository/index", "RepositoryIndex", face.index)
+    for what in ("Load", "Unload"):
+        path = f"/v2/repository/models/{{model}}/{what.lower()}"
+        add("POST", path, f"RepositoryModel{what}", face.keep_models)
     return app
+
+
+class _Guard:
+    """Asks the policy before a handler is called."""
+
+    def __init__(self, policy: Policy, *, is_tls: bool) -> None:
+        self._policy, self._is_tls = policy, is_tls
+
+    async def checked(self, method: str, handler: Handler, request: web.Request) -> web.StreamResponse:
+        check_caller(self._policy, method, _Caller(request, is_tls=self._is_tls))
+        return await handler(request)
+
+
+class _Caller:
+    """Who sends a request, as `Policy` looks at callers over gRPC."""
+
+    def __init__(self, request: web.Request, *, is_tls: bool) -> None:
+        self._request, self._is_tls = request, is_tls
+
+    def invocation_metadata(self) -> None:
+        """None: what processes of ours say of themselves, no client over HTTP does."""
+
+    def peer(self) -> str:
+        return f"ipv4:{self._request.remote}"
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        if not self._is_tls:
+            return {}
+        transport = self._request.transport
+        certificate = (transport.get_extra_info("peercert") if transport is not None else None) or {}
+        return shown(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
+
+
+def _ageing(age_s: float) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    """Ends connections of that age with an answer, so that a certificate which was replaced or taken away counts."""
+
+    async def end_old(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        tls = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
+        if isinstance(tls, Handshake) and time.monotonic() - tls.began_s > age_s:
+            response.force_close()
+        return response
+
+    return end_old
 
 
 async def _only_this_machine(request: web.Request, handler: Handler) -> web.StreamResponse:

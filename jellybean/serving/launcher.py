@@ -155,12 +155,14 @@ def up(
     LaunchError names the process that did not come up; AlreadyRunningError when the project is up. `detach`: the caller
     will go away and somebody else will call `down`. Without ports only this user's processes reach the gateway, over
     its Unix socket. `port`: a TCP port for clients (0: a free one), with the gateway's certificate in `tls`, or
-    `insecure`: for anybody on this machine. `http_port`: the inference protocol over HTTP (0: none), `insecure` only.
+    `insecure`: for anybody on this machine. `http_port`: the inference protocol over HTTP (0: none), likewise.
     `metrics_port`: the gateway's metrics, on the loopback (0: none). `hedge_after`: as `Hedge` reads it; empty: never.
     """
-    if (port is not None and tls is None and not insecure) or (http_port and not insecure):
-        how = "--tls FOLDER (made by `jellybean certs`)" if not http_port else "HTTP has no TLS"
-        raise LaunchError(f"a port is open to every user of this machine: {how}, or --insecure where that is meant")
+    if (port is not None or http_port) and tls is None and not insecure:
+        raise LaunchError(
+            "a port is open to every user of this machine: --tls FOLDER (made by `jellybean certs`), "
+            "or --insecure where that is meant"
+        )
     if http_port and importlib.util.find_spec("aiohttp") is None:
         raise LaunchError("HTTP needs aiohttp: pip install 'jellybean-serving[http]', or leave HTTP out")
     directory = directory.resolve()

@@ -35,11 +35,13 @@ class TlsRun:
     document: Document
     workers: tuple[str, ...]
     renew_s: float = 300.0
+    has_http: bool = False
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.authority: Authority = open_authority(self.root / "ca")
         self.addresses = {name: f"127.0.0.1:{free_port()}" for name in ("", *self.workers)}
+        self.http_port = free_port() if self.has_http else 0
         (self.root / "plan.json").write_text(json.dumps(self.document))
         (self.root / "peers.json").write_text(json.dumps(self.addresses))
 
@@ -50,7 +52,8 @@ class TlsRun:
     def certificate(self, role: Role, name: str = "", workflow: str = WORKFLOW, **more: object) -> Path:
         """A folder with a certificate, made or renewed."""
         folder = self.root / "certs" / workflow / role.value / (name or "gateway")
-        self.authority.equip(folder, Identity(workflow, role, name), **more)
+        hosts = ("127.0.0.1",) if role is Role.GATEWAY else ()
+        self.authority.equip(folder, Identity(workflow, role, name), hosts=hosts, **more)
         return folder
 
     def renew(self) -> None:
@@ -65,7 +68,7 @@ class TlsRun:
             own += [f"--root={self.root}", f"--links={self.root}/links", f"--tls={self.certificate(Role.AGENT, name)}"]
         else:
             module, own = "jellybean.serving.gateway_main", [f"--tls={self.certificate(Role.GATEWAY)}"]
-            own += [f"--links={self.root}/links"]
+            own += [f"--links={self.root}/links", f"--http-port={self.http_port}"]
         log = (self.root / f"{name or 'gateway'}.log").open("ab")
         with log:
             command = [sys.executable, "-P", "-m", module, *common, *own]

@@ -1,0 +1,81 @@
+"""TLS of an HTTP server by real sockets: every handshake by the files as they are, the authority's too."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from jellybean.serving.authority import Authority, open_authority
+from jellybean_agent.certificates import CHAIN, KEY, CertificateFolder
+from jellybean_agent.errors import PlanViewError
+from jellybean_agent.identity import Identity, Role
+from jellybean_agent.tls_context import Handshake, Handshakes
+
+ALICE = Identity("tiny", Role.CLIENT, "alice")
+
+
+def equipped(authority: Authority, folder: Path, me: Identity = ALICE) -> Path:
+    authority.equip(folder, me, hosts=["127.0.0.1"])
+    return folder
+
+
+def test_a_renewed_authority_counts_at_the_next_handshake_and_the_one_before_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = open_authority(tmp_path / "old"), open_authority(tmp_path / "new")
+    gateway, me = tmp_path / "gateway", Identity("tiny", Role.GATEWAY)
+    equipped(old, gateway, me)
+    of_old, of_new = equipped(old, tmp_path / "a"), equipped(new, tmp_path / "b")
+
+    async def said(port: int, believed: Authority, folder: Path) -> bytes:
+        """What the server sends; nothing when it lets nobody in."""
+        context = ssl.create_default_context(cadata=believed.bundle.decode())
+        context.load_cert_chain(folder / CHAIN, folder / KEY)
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            found = await reader.read()
+        except (ssl.SSLError, ConnectionError):
+            return b""
+        writer.close()
+        return found
+
+    sessions: list[ssl.SSLObject] = []
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sessions.append(writer.get_extra_info("ssl_object"))
+        writer.write(b"in")
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=Handshakes.of(CertificateFolder(gateway)))
+        port = server.sockets[0].getsockname()[1]
+        assert [await said(port, old, of_old), await said(port, old, of_new)] == [b"in", b""]
+        equipped(new, gateway, me)
+        assert [await said(port, new, of_old), await said(port, new, of_new)] == [b"", b"in"]
+        equipped(old, tmp_path / "half")
+        (tmp_path / "half" / KEY).replace(gateway / KEY)  # of another pair: the last good one stays in use
+        assert await said(port, new, of_new) == b"in"
+        server.close()
+
+    caplog.set_level("INFO", "jellybean.tls")
+    asyncio.run(run())
+    refusals = [text for text in caplog.messages if text.startswith("refused at the handshake: ")]
+    assert len(refusals) == 2
+    assert all("issuer certificate" in text for text in refusals)
+    assert all(isinstance(session, Handshake) and session.began_s > 0 for session in sessions)
+    assert {session.version() for session in sessions} == {"TLSv1.3"}
+    assert not any(session.session_reused for session in sessions)
+
+
+def test_a_bundle_that_tls_cannot_use_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = CertificateFolder(equipped(open_authority(tmp_path / "ca"), tmp_path / "gateway"))
+
+    def refuse(*_arguments: object, **_more: object) -> None:
+        raise ssl.SSLError("ca md too weak")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", refuse)
+    with pytest.raises(PlanViewError, match=r"TLS cannot use this certificate: .*too weak"):
+        Handshakes.of(folder)
