@@ -13,8 +13,8 @@ STATS: tuple[tuple[str, str, str], ...] = (  # title, unit, PromQL
     (
         "Cost so far",
         "currencyUSD",
-        "sum(jellybean_cost_usd_total) + (sum(jellybean_network_cost_usd_total) or vector(0))"
-        " + (sum(jellybean_gateway_network_cost_usd_total) or vector(0))",
+        "sum(jellybean_gateway_cost_usd_total)"
+        " or sum(jellybean_cost_usd_total) + (sum(jellybean_network_cost_usd_total) or vector(0))",
     ),
     (
         "USD per hour",

@@ -25,6 +25,7 @@ from jellybean.serving.hedging import Hedge
 from jellybean.serving.in_hand import Request, Tell, Tensors
 from jellybean.serving.inputs import check_inputs
 from jellybean.serving.outcomes import Outcome
+from jellybean.serving.spent import Spent
 from jellybean.serving.spool import Spool
 from jellybean.serving.trying import Trying, within
 from jellybean_agent.channels import Transport
@@ -84,6 +85,8 @@ class Gateway(Trying):
         if spool is not None:
             self._eventually = Eventually(spool, self._serve_kept, lambda: not self.refusing)
         self._fleet = Fleet(view, addresses, links, transport, on_change=self._changed, on_gone=self._gone)
+        self.spent = Spent()
+        self.spent.begin(self._fleet)
 
     @property
     def view(self) -> PlanView:
@@ -229,7 +232,10 @@ class Gateway(Trying):
 
     async def worker_metrics(self) -> list[bytes]:
         """Of every worker that answers, in Prometheus' text format."""
-        return await self._fleet.metrics()
+        fleet = self._fleet
+        texts = await fleet.metrics()
+        self.spent.saw(fleet, texts)
+        return texts
 
     @property
     def crossed(self) -> Mapping[tuple[str, str, str], int]:
@@ -305,11 +311,13 @@ class Gateway(Trying):
         self._known.update(worker.name for worker in view.serving)
         emulated = EmulatedLinks(view.links, links) if self._emulate else EmulatedLinks((), None)
         fleet = Fleet(view, addresses, emulated, self._transport, on_change=self._changed, on_gone=self._gone)
+        self.spent.begin(fleet)
         try:
             async with asyncio.timeout(timeout_s):
                 while fleet.state != "ready":
                     await asyncio.sleep(_POLL_S)
         except BaseException as error:
+            self.spent.end(fleet)
             await fleet.close()
             emulated.close()
             if isinstance(error, TimeoutError):
@@ -327,6 +335,8 @@ class Gateway(Trying):
         """Let the workers of the plan before go once nothing of it is under way."""
         while fleet.attempts:
             await asyncio.sleep(_POLL_S)
+        self.spent.saw(fleet, await fleet.metrics())
+        self.spent.end(fleet)
         await fleet.close()
         fleet.links.close()
         del self._retiring[fleet]

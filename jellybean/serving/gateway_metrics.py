@@ -47,7 +47,12 @@ class GatewayCollector(Collector):
         yield self._latency()
         crossed = list(self._gateway.crossed.items())
         yield from of_bytes("jellybean_gateway", ("source", "tier", "to_tier"), crossed, self._gateway.view)
-        yield from together(self._workers())
+        texts = self._workers()  # first: the links' cost is as new as what they tell
+        cost = CounterMetricFamily("jellybean_gateway_cost_usd", "Of all plans since the start.", labels=("of",))
+        cost.add_metric(("workers",), self._gateway.spent.workers_usd)
+        cost.add_metric(("links",), self._gateway.spent.links_usd)
+        yield cost
+        yield from together(texts)
 
     def _latency(self) -> Metric:
         figures = self._gateway.figures

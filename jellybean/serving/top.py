@@ -158,7 +158,7 @@ def top_of(before: Look, now: Look) -> Top:
         **totals,
         usd_per_h=now.total("jellybean_price_usd_per_h") + network_usd_per_h,
         network_usd_per_h=network_usd_per_h,
-        so_far_usd=now.total("jellybean_cost_usd_total") + sum(now.total(name) for name in network),
+        so_far_usd=now.total("jellybean_gateway_cost_usd_total"),
         workers=tuple(_workers(now, gone, span_s)),
         operators=tuple(_operators(now, gone, span_s)),
         links=tuple(_links(now, gone, span_s)),

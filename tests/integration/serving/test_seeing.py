@@ -20,6 +20,7 @@ from jellybean.cli import run
 from jellybean.serving import launcher
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
+from jellybean.serving.replacing import apply
 from jellybean.serving.top import Watcher, parse, top_of
 from jellybean.serving.top_view import render
 from jellybean_solver.problem import GIB, Link
@@ -27,6 +28,7 @@ from jellybean_solver.problem import GIB, Link
 pytestmark = pytest.mark.alone
 
 REQUESTS = 40
+SLOW_S = 0.02, 0.01  # a run, in the plan that is up and in one that may take over
 BYTES = 16  # of a request's tensor
 PRICE_USD_PER_GIB = GIB / 1e6  # a microdollar a byte
 
@@ -41,8 +43,12 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, launche
     }
     links = [Link("edge", "cloud", PRICE_USD_PER_GIB, None, 0.0)]
     route = {"double": "edge-1", "minus": "cloud-1"}
-    plan = make_plan(folder, operators, [(1.0, route)], sources={"x": "edge"}, links=links, slow_s=0.02)
-    running = launcher.up(folder, plan, port=0, insecure=True, metrics_port=port)
+    plans = [
+        make_plan(folder, operators, [(1.0, route)], sources={"x": "edge"}, links=links, slow_s=slow_s)
+        for slow_s in SLOW_S
+    ]
+    (folder / "next.json").write_text(json.dumps(plans[1]))
+    running = launcher.up(folder, plans[0], port=0, insecure=True, metrics_port=port)
     try:
         yield folder, running, port
     finally:
@@ -158,3 +164,25 @@ def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
             assert all(f"`{label}`" in docs for label in wanted)
     told_names = {re.sub("_(bucket|count|sum)$", "", name) for name in told if name.startswith("jellybean_")}
     assert not [name for name in told_names if f"`{name}`" not in docs]
+
+
+def test_the_cost_so_far_goes_on_over_a_plan_that_is_replaced(up: tuple[Path, launcher.Running, int]) -> None:
+    folder, running, _ = up
+    watcher = Watcher(folder)
+
+    def cost() -> tuple[float, dict[str, float]]:
+        look = watcher.look()
+        return top_of(look, look).so_far_usd, {
+            labels["of"]: usd for labels, usd in look.of("jellybean_gateway_cost_usd_total")
+        }
+
+    offer(running, 3)
+    so_far_usd, before = cost()
+    assert before["links"] >= 2 * 3 * BYTES * 1e-6
+    assert apply(folder, json.loads((folder / "next.json").read_text()))
+    after_usd, after = cost()
+    assert after_usd > so_far_usd
+    assert after["workers"] > before["workers"]
+    assert after["links"] == pytest.approx(before["links"])
+    offer(running, 3)
+    assert cost()[1]["links"] == pytest.approx(before["links"] + 2 * 3 * BYTES * 1e-6)

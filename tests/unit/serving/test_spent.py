@@ -1,0 +1,79 @@
+"""What a run has cost: over plans that replace each other, and workers whose counters begin anew."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jellybean.serving.spent import Spent
+from jellybean_agent.metrics import GIB
+
+
+class Plan:
+    """A plan's prices, and what the gateway sent over its one link."""
+
+    def __init__(self, usd_per_h: float) -> None:
+        link = SimpleNamespace(upstream_tier="edge", downstream_tier="cloud", price_usd_per_gib=GIB / 1e6)
+        self.view = SimpleNamespace(serving=(SimpleNamespace(price_usd_per_h=usd_per_h),), links=(link,))
+        self.crossed: dict[tuple[str, str, str], int] = {}
+
+
+def told(worker: str, usd: float) -> bytes:
+    return (
+        b"# TYPE jellybean_network_cost_usd_total counter\n"
+        b'jellybean_network_cost_usd_total{operator="a b",worker="%s"} %r\njellybean_queue 7.0\n'
+        % (worker.encode(), usd)
+    )
+
+
+def test_each_plan_costs_its_own_price_while_it_is_served() -> None:
+    now_s = 0.0
+    spent = Spent(lambda: now_s)
+    old, new = Plan(3600.0), Plan(7200.0)
+    spent.begin(old)
+    now_s = 10.0
+    assert spent.workers_usd == pytest.approx(10.0)
+    spent.begin(new)  # both are there
+    now_s = 12.0
+    spent.end(old)
+    now_s = 15.0
+    assert spent.workers_usd == pytest.approx(12.0 + 5.0 * 2.0)
+
+
+def test_bytes_of_a_plan_that_is_gone_and_of_a_worker_that_died_stay_counted() -> None:
+    spent, old, new = Spent(lambda: 0.0), Plan(1.0), Plan(1.0)
+    spent.begin(old)
+    old.crossed["x", "edge", "cloud"] = 5_000_000
+    spent.saw(old, [told("w1", 2.0), told("w2", 1.0)])
+    spent.saw(old, [told("w1", 2.5), told("w2", 0.25)])  # the second was started again
+    assert spent.links_usd == pytest.approx(5.0 + 2.5 + 1.25)
+    spent.begin(new)
+    spent.end(old)
+    spent.saw(old, [told("w1", 9.0)])  # too late: it was let go
+    spent.saw(new, [told("w1", 3.0)])  # of the same name, in the new plan
+    assert spent.links_usd == pytest.approx(5.0 + 2.5 + 1.25 + 3.0)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.sampled_from(["saw", "sent", "replaced"]), st.floats(0.0, 10.0))))
+def test_it_never_shrinks(steps: list[tuple[str, float]]) -> None:
+    now_s, before = 0.0, 0.0
+    spent, plan = Spent(lambda: now_s), Plan(1.0)
+    spent.begin(plan)
+    for what, value in steps:
+        now_s += value
+        if what == "saw":
+            spent.saw(plan, [told("w", value)])
+        elif what == "sent":
+            plan.crossed["x", "edge", "cloud"] = plan.crossed.get(("x", "edge", "cloud"), 0) + int(value * 1e6)
+        else:
+            following = Plan(value)
+            spent.begin(following)
+            spent.end(plan)
+            plan = following
+        found = spent.workers_usd + spent.links_usd
+        assert found >= before - 1e-9
+        before = found
