@@ -143,6 +143,7 @@ def signature_of(source: Source, function: str, arguments: Mapping[str, Any]) ->
     """What a function takes and gives, read from its source. ModelError where that does not say it."""
     _, name = split(function)
     definition = _definition(source, name)
+    declared = _declared(definition, function)
     parameters = _parameters(definition, function)
     unknown = sorted(set(arguments) - set(parameters.names))
     if unknown and not parameters.takes_more:
@@ -151,7 +152,6 @@ def signature_of(source: Source, function: str, arguments: Mapping[str, Any]) ->
     missing = [one for one in parameters.required if one not in arguments]
     if missing:
         raise ModelError(f"{function} needs the argument {missing[0]!r}")
-    declared = _declared(definition, function)
     given = {**parameters.defaults, **arguments}
     found = [
         tuple(_port(function, port, what, given) for port, what in declared[side].items())

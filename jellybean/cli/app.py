@@ -57,6 +57,17 @@ MODULES = {  # command or group -> the module here that adds it, in the order of
 }
 
 
+def allowed_python(given: Sequence[str] | None) -> frozenset[str]:
+    """The functions of `--allow-python`."""
+    from jellybean_agent.errors import ModelError
+    from jellybean_agent.python_code import allow
+
+    try:
+        return allow(given or ())
+    except ModelError as error:
+        raise typer.BadParameter(f"--allow-python: {error}") from error
+
+
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"jellybean {importlib.metadata.version('jellybean-serving')}")
@@ -76,6 +87,14 @@ Directory = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a value, e.g. --set slo.accuracy=57. May be repeated."),
+]
+AllowPython = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-python",
+        metavar="MODULE:FUNCTION",
+        help="A Python step of the workflow that may run here, besides the agent's own. May be repeated.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 LogFormat = Annotated[

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from jellybean.documents.explain import check_tree
 from jellybean.documents.fields import Duration, Name, Size, Strict
+from jellybean.documents.models import Function
 from jellybean.documents.reader import read_file
 from jellybean.documents.units import UnitError, shown
 from jellybean.errors import DocumentError, DocumentProblem
@@ -126,6 +127,11 @@ class KubernetesDocument(Strict):
     edge: Annotated[tuple[Name, ...], Field(strict=False)] | None = Field(
         default=None, description="Tiers whose nodes may be out of reach for long; the first unless given."
     )
+    allow_python: Annotated[tuple[Function, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Python functions, module:function, in the agents' image that their pods may run, besides the "
+        "agent's own steps.",
+    )
     drain_s: Duration = Field(default=30.0, alias="drain", description="For requests in hand when a pod must leave.")
     start_s: Duration = Field(default=600.0, alias="start", gt=0, description="Longest that a pod may take to start.")
     unreachable_s: Duration = Field(
@@ -172,6 +178,7 @@ def settings_of(document: KubernetesDocument) -> Settings:
         gateway_memory_bytes=gateway.memory_bytes,
         gateway_spool=gateway.spool,
         image_pull_secrets=document.images.pull_secrets,
+        allow_python=document.allow_python,
         drain_s=document.drain_s,
         start_s=document.start_s,
         unreachable_s=round(document.unreachable_s),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example
+from jellybean.cli.app import AllowPython, Directory, Json, Overrides, Seed, allowed_python, app, example
 from jellybean.cli.check import run_check
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
 from jellybean.cli.current import plan_of, what_next
@@ -33,15 +33,17 @@ def profile(
     overrides: Overrides = None,
     seconds: Annotated[float, typer.Option(min=0.05, help="Measuring time per point.")] = 1.0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure all again instead of resuming.")] = False,
+    allow_python: AllowPython = None,
 ) -> None:
     """Measure latency, memory, message sizes and accuracy of every variant here; writes profiles.yaml."""
     from jellybean.profiler import profile as measure
 
+    allow = allowed_python(allow_python)
     project = load_any(directory, overrides or (), profiles=False)
     parts = project.workflows if isinstance(project, SharedProject) else {"profile": project}
     for name, part in parts.items():
         with progress(name) as advance:
-            measured = measure(part, progress=advance, seconds_per_point=seconds, resume=not fresh)
+            measured = measure(part, progress=advance, seconds_per_point=seconds, resume=not fresh, allow_python=allow)
         for note in measured.notes:
             warn(note)
         out.print(f"wrote {part.directory / 'profiles.yaml'}")

@@ -11,7 +11,18 @@ import numpy as np
 import typer
 from PIL import Image, UnidentifiedImageError
 
-from jellybean.cli.app import Directory, HedgeAfter, Json, LogFormat, Overrides, app, example, hedge_text
+from jellybean.cli.app import (
+    AllowPython,
+    Directory,
+    HedgeAfter,
+    Json,
+    LogFormat,
+    Overrides,
+    allowed_python,
+    app,
+    example,
+    hedge_text,
+)
 from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say, warn
 from jellybean.cli.current import plan_of, without_model
 from jellybean.cli.documents import check
@@ -52,6 +63,7 @@ def up(
     ] = 0,
     log_format: LogFormat = None,
     hedge_after: HedgeAfter = None,
+    allow_python: AllowPython = None,
 ) -> None:
     """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
     if is_shared(directory):
@@ -70,6 +82,7 @@ def up(
         "insecure": insecure,
         "metrics_port": metrics_port,
         "hedge_after": hedge_text(hedge_after),
+        "allow_python": allowed_python(allow_python),
     }
     start(project, detach=detach, **face)
 
@@ -77,7 +90,7 @@ def up(
 def servable(project: Project) -> tuple[Plan, int]:
     """The project's plan, if it can be served here, and its number of workers. JellyBeanError otherwise."""
     name, operators = project.workflow.name, project.workflow.operators
-    _require_models(name, [o for o, spec in operators.items() if not any(v.model for v in spec.variants.values())])
+    _require_models(name, [o for o, spec in operators.items() if not any(v.is_served for v in spec.variants.values())])
     plan = plan_of(project)
     if len(request_streams(plan)) > 1:
         raise JellyBeanError(
@@ -101,7 +114,7 @@ def _require_models(name: str, missing: Sequence[str]) -> None:
     if missing:
         raise JellyBeanError(
             f"{name} can be planned and simulated, not served: no model file for {', '.join(missing)}; "
-            "give variants `model:` and `sha256:` in workflow.yaml"
+            "give variants `model:` and `sha256:`, or `python:`, in workflow.yaml"
         )
 
 
@@ -140,14 +153,16 @@ def start(project: Project, *, detach: bool, port: int | None = None, http_port:
 
 
 @app.command(epilog=example("jellybean apply my-digits", "jellybean apply my-digits --set slo.accuracy=80"))
-def apply(directory: Directory, overrides: Overrides = None) -> None:
+def apply(directory: Directory, overrides: Overrides = None, allow_python: AllowPython = None) -> None:
     """Have what is up serve the current plan: new workers beside the old ones, a switch, no request lost."""
     from jellybean.serving import replacing
 
     project = load_project(directory, overrides or ())
     plan, workers = servable(project)
     with progress("apply") as advance:
-        changed = replacing.apply(project.directory, to_document(plan), progress=advance)
+        changed = replacing.apply(
+            project.directory, to_document(plan), progress=advance, allow_python=allowed_python(allow_python)
+        )
     if changed:
         out.print(f"serving the new plan of {plan.name} with {workers} workers", style="green")
     else:

@@ -31,6 +31,9 @@ def check_cuts(
             if head_name(operator) in names:
                 message = f"the first layers of {operator} would be called {head_name(operator)}, which is taken"
                 workflow.tree.add(path, message, "give that one another name, or set cuts: 0", key=True)
+            elif files.python is not None:
+                message = f"variant {variant!r} of {operator} is a Python function, which is not cut"
+                workflow.tree.add((*path, "variants", variant), message, "write cuts: 0 there", key=True)
             elif files.model is None or files.sha256 is None:
                 message = f"variant {variant!r} of {operator} may be cut, but has no model file"
                 workflow.tree.add(path, message, "give it model and sha256, or set cuts: 0", key=True)

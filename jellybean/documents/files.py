@@ -17,7 +17,9 @@ from jellybean.documents.models import VariantSpec
 from jellybean.documents.reader import DocPath
 from jellybean.documents.tensors import Model, ModelError, Port, Tensor, batch_problem, misfits, read_model
 from jellybean.documents.units import UnitError, close, shown
-from jellybean_agent.errors import in_words
+from jellybean_agent import ports as agent_ports
+from jellybean_agent.errors import AgentError, in_words
+from jellybean_agent.python_code import find_source, signature_of, split
 from jellybean_solver.problem import Edge, EdgeKind
 
 _CHUNK = 2**20
@@ -136,6 +138,8 @@ def _arrays(workflow: Workflow, directory: Path) -> Mapping[str, ArrayHeader]:
 
 
 def _model(workflow: Workflow, directory: Path, path: DocPath, files: VariantSpec) -> Model | None:
+    if files.python is not None:
+        return _python(workflow, path, files)
     if files.model is None:
         return None
     try:
@@ -155,6 +159,32 @@ def _model(workflow: Workflow, directory: Path, path: DocPath, files: VariantSpe
     except OSError as error:
         workflow.tree.add((*path, "model"), f"{files.model} cannot be read: {in_words(error)}", "check its permissions")
     return None
+
+
+def _python(workflow: Workflow, path: DocPath, files: VariantSpec) -> Model | None:
+    """What a function declares; it is not run, nor is its module imported."""
+    function = files.python or ""
+    try:
+        source = find_source(split(function)[0])
+    except AgentError as error:
+        if files.sha256 is None:
+            hint = "where only the agents have it, write its sha256 here"
+            workflow.tree.add((*path, "python"), str(error), hint)
+        return None
+    if files.sha256 not in (None, source.sha256):
+        message = f"module {source.module} has SHA-256 {source.sha256[:12]}... here, the document says {files.sha256}"
+        workflow.tree.add((*path, "sha256"), message, f"if this one is meant, write {source.sha256}")
+        return None
+    try:
+        signature = signature_of(source, function, files.arguments)
+    except AgentError as error:
+        workflow.tree.add((*path, "python"), str(error), f"it is in {source.path}")
+        return None
+    return Model(*(tuple(map(_declared, side)) for side in (signature.inputs, signature.outputs)))
+
+
+def _declared(port: agent_ports.Port) -> Port:
+    return Port(port.name, Tensor(port.dtype, tuple(None if size == -1 else size for size in port.shape)))
 
 
 def _fits(

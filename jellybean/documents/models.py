@@ -5,6 +5,7 @@ What one document can say of itself is checked here; what needs two of them, or 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -28,6 +29,8 @@ from jellybean.documents.fields import (
     Strict,
 )
 from jellybean.documents.units import UnitError, describe, shown
+from jellybean_agent.errors import ModelError
+from jellybean_agent.python_code import split
 from jellybean_solver.problem import Arrivals, Deliver, Sharing
 from jellybean_solver.replan import AT_LEAST
 
@@ -161,13 +164,46 @@ OfferedCuts = Annotated[
 ]
 
 
+def _function(text: str) -> str:
+    try:
+        split(text)
+    except ModelError as error:
+        raise UnitError(str(error)) from error
+    return text
+
+
+Function = Annotated[str, AfterValidator(_function)]
+
+
+def _json(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UnitError(
+            f"these arguments are no JSON: {error}", "numbers, texts, true, false, null and lists"
+        ) from error
+    return value
+
+
 class VariantSpec(Strict):
-    """A model that can play an operator. Without a model it can be planned and simulated, not served."""
+    """A model, or a Python function, that can play an operator. With neither it can be planned, not served."""
 
     model: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="ONNX file, relative to the project: models/mlp.onnx."
     )
-    sha256: str | None = Field(default=None, description="The file's SHA-256, 64 hexadecimal digits.")
+    python: Function | None = Field(
+        default=None,
+        description="Instead of a model: a function of a module that is installed where the agent runs, for example "
+        "jellybean_agent.steps:normalise.",
+    )
+    arguments: Annotated[dict[str, Any], AfterValidator(_json)] = Field(
+        default={}, alias="with", description="The function's arguments by name: {mean: 0.5, std: 0.25}."
+    )
+    sha256: str | None = Field(
+        default=None,
+        description="SHA-256 of the model's file, or of the source of the function's module: 64 hexadecimal digits; "
+        "that of a module is looked up where it is installed unless given.",
+    )
     cuts: OfferedCuts | None = Field(
         default=None, description="How many ways to cut the model in two are offered; the operator's unless given."
     )
@@ -183,9 +219,20 @@ class VariantSpec(Strict):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        if self.sha256 is not None and self.model is None:
+        if self.model is not None and self.python is not None:
+            raise UnitError(
+                "model and python exclude each other", "a variant is one of the two: make two variants of them"
+            )
+        if self.arguments and self.python is None:
+            raise UnitError("with without python", "arguments are of a function: write python: module:function too")
+        if self.sha256 is not None and self.model is None and self.python is None:
             raise UnitError("sha256 without a model", "write model: models/name.onnx too")
         return self
+
+    @property
+    def is_served(self) -> bool:
+        """Whether there is something to run."""
+        return self.model is not None or self.python is not None
 
 
 class OperatorSpec(Strict):
@@ -195,7 +242,7 @@ class OperatorSpec(Strict):
         description="What it reads; two or more are joined by request."
     )
     variants: Annotated[dict[Name, VariantSpec], NOT_EMPTY] = Field(
-        description="The models that can play it: a list of names, or name -> {model, sha256}."
+        description="What can play it: a list of names, or name -> {model, sha256} or {python, with}."
     )
     tiers: Tiers | None = Field(default=None, description="Tiers that it may run in; any unless given.")
     batch: int | None = Field(default=None, ge=1, description="Most requests per run; limits.batch unless given.")

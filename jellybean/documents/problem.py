@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from jellybean.documents.flow import Flow, flow_of
 from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
-from jellybean.documents.models import InfrastructureDocument, WorkerPoolSpec, WorkflowDocument
+from jellybean.documents.models import InfrastructureDocument, VariantSpec, WorkerPoolSpec, WorkflowDocument
 from jellybean.documents.profiles import AccuracyProfile, Figures, ProfilesDocument, VariantProfile, latency_figure
 from jellybean.documents.reader import dotted
 from jellybean.documents.shared import AnyProject, SharedProject
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean_agent.errors import AgentError
+from jellybean_agent.python_code import find_source, split
 from jellybean_solver.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator, Row
 from jellybean_solver.distributions import quantile_mean
 from jellybean_solver.problem import (
@@ -21,6 +26,7 @@ from jellybean_solver.problem import (
     Operator,
     Pool,
     Problem,
+    PythonRef,
     ServiceTime,
     Slo,
     Source,
@@ -86,7 +92,7 @@ def _placed(problem: Problem, workflow: str) -> Problem:
 
 def placed(variant: Variant, workflow: str) -> Variant:
     """A variant of one of several workflows, its model's file told from the folder of all."""
-    if variant.model is None:
+    if variant.model is None or variant.model.python is not None:
         return variant
     path = Path(WORKFLOWS_FOLDER, workflow, variant.model.path).as_posix()
     return replace(variant, model=replace(variant.model, path=path))
@@ -164,7 +170,7 @@ def _operators(
         variants = tuple(
             variant_of(
                 variant,
-                model_ref(directory, spec.model, spec.sha256),
+                python_ref(directory, name, variant, spec) or model_ref(directory, spec.model, spec.sha256),
                 profiles.operators[name][variant],
                 infrastructure,
                 readers.get(name, ()),
@@ -238,6 +244,28 @@ def model_ref(directory: Path, model: str | None, sha256: str | None) -> ModelRe
         return None
     path = directory / model
     return ModelRef(Path(model).as_posix(), sha256, path.stat().st_size if path.is_file() else None)
+
+
+def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) -> ModelRef | None:
+    """The variant's function, by the content of its module; None without one. DocumentError where it is not known."""
+    if spec.python is None:
+        return None
+    try:
+        module_sha256 = spec.sha256 or find_source(split(spec.python)[0]).sha256
+    except AgentError as error:
+        where = dotted(("operators", operator, "variants", variant, "python"))
+        hint = "where only the agents have it, write its sha256 there"
+        raise DocumentError(
+            [DocumentProblem(str(directory / WORKFLOW_FILE), None, None, where, str(error), hint)]
+        ) from error
+    arguments = canonical(spec.arguments)
+    digest = hashlib.sha256(canonical([spec.python, arguments, module_sha256]).encode()).hexdigest()
+    return ModelRef("", digest, 0.0, PythonRef(spec.python, arguments, module_sha256))
+
+
+def canonical(value: Any) -> str:
+    """JSON that is equal for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _fits(figures: Figures, size: int, worker: WorkerPoolSpec) -> bool:

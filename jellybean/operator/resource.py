@@ -96,7 +96,10 @@ RULES: Rules = {
     "InputSpec": [
         ("!(has(self.gather) && self.gather && has(self.ratio))", "gather and ratio exclude each other"),
     ],
-    "VariantSpec": [("has(self.model) == has(self.sha256)", "a model is named by its file and its sha256")],
+    "VariantSpec": [
+        ("has(self.python) || has(self.model) == has(self.sha256)", "a model is named by its file and its sha256"),
+        ("!(has(self.python) && has(self.model))", "model and python exclude each other"),
+    ],
     "AccuracyProfile": [
         (
             "[has(self.end_to_end), has(self.per_operator), has(self.independent)].exists_one(given, given)",

@@ -143,7 +143,7 @@ def load(workload: Workload, model: Model, *, accelerated: bool = True) -> Execu
     """The executor of a model. ProfileError when it cannot be loaded."""
     try:
         upstreams = workload.step_by_name[model.operator].upstreams
-        return Executor(model.path, model.sha256, upstreams, accelerated=accelerated)
+        return Executor(*model.code, upstreams, accelerated=accelerated)
     except AgentError as error:
         raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
 

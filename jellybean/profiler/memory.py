@@ -10,14 +10,13 @@ import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 
 import psutil
 
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model
 from jellybean_agent.errors import AgentError
-from jellybean_agent.executor import Executor
+from jellybean_agent.executor import Code, Executor
 from jellybean_agent.stacking import Input
 
 RUNS = 3
@@ -29,21 +28,21 @@ def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
-            grown = pool.submit(_growth, model.path, model.sha256, tuple(upstreams), tuple(batches)).result()
+            grown = pool.submit(_growth, *model.code, tuple(upstreams), tuple(batches)).result()
         except AgentError as error:
             raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
         except BrokenProcessPool as error:
             raise ProfileError(
-                f"operator {model.operator}, variant {model.variant}: the process that loaded {model.path} died; "
+                f"operator {model.operator}, variant {model.variant}: the process that loaded {model.code[0]} died; "
                 "is there enough memory?"
             ) from error
     return float(max(SMALLEST_BYTES, grown))
 
 
-def _growth(path: Path, sha256: str, upstreams: tuple[str, ...], batches: Sequence[tuple[Input, ...]]) -> int:
+def _growth(code: Code, sha256: str, upstreams: tuple[str, ...], batches: Sequence[tuple[Input, ...]]) -> int:
     process = psutil.Process()
     before = process.memory_info().rss
-    executor = Executor(path, sha256, upstreams)
+    executor = Executor(code, sha256, upstreams)
     for inputs in batches:
         for _ in range(RUNS):
             executor.run(inputs)

@@ -62,13 +62,15 @@ def profile(
     seconds_per_point: float = SECONDS_PER_POINT,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     resume: bool = True,
+    allow_python: frozenset[str] = frozenset(),
 ) -> Profiled:
     """Measures every variant on every worker type and writes profiles.yaml into the project's folder.
 
     Finished measurements are kept in the folder: after an interruption the next call goes on from there, unless
     `resume` is False. `progress` gets seconds done, seconds expected in all, and what is measured now.
+    `allow_python`: functions that may run here besides the agent's own steps.
     """
-    workload = workload_of(project)
+    workload = workload_of(project, allow_python)
     cache = Cache(project.directory, resume=resume)
     models = [model for step in workload.steps for model in step.models]
     clock = _Clock(progress, parts={"survey": _SURVEY_S, "hop": _HOP_S, "memory": _MEMORY_S * len(models)})

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from jellybean.documents import Project
 from jellybean.documents.flow import flow_of
+from jellybean.documents.models import VariantSpec
+from jellybean.documents.problem import python_ref
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model, Step, Workload
 from jellybean.serving.heldout import held_out
+from jellybean_agent.errors import AgentError
+from jellybean_agent.python_code import PythonStep
 
 
-def workload_of(project: Project) -> Workload:
-    """What there is to measure. ProfileError when variants have no model files."""
+def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) -> Workload:
+    """What there is to measure. ProfileError when variants have no model files, or functions that may not run here."""
     workflow = project.workflow
     without = [
         f"{operator}.{variant}"
         for operator, spec in workflow.operators.items()
         for variant, model in spec.variants.items()
-        if model.model is None or model.sha256 is None
+        if model.python is None and (model.model is None or model.sha256 is None)
     ]
     if without:
         raise ProfileError(
@@ -29,7 +35,7 @@ def workload_of(project: Project) -> Workload:
             name,
             flow.edges[name],
             tuple(
-                Model(name, variant, project.directory / str(spec.model), str(spec.sha256))
+                _model(project, name, variant, spec, allow_python)
                 for variant, spec in workflow.operators[name].variants.items()
             ),
         )
@@ -37,6 +43,17 @@ def workload_of(project: Project) -> Workload:
     )
     data = held_out(project)
     return Workload(steps, data.inputs, data.labels, data.metric, speeds_of(project))
+
+
+def _model(project: Project, operator: str, variant: str, spec: VariantSpec, allow_python: frozenset[str]) -> Model:
+    found = python_ref(project.directory, operator, variant, spec)
+    if found is None or found.python is None:
+        return Model(operator, variant, project.directory / str(spec.model), str(spec.sha256))
+    try:
+        step = PythonStep(found.python.function, found.python.arguments, allow_python)
+    except AgentError as error:
+        raise ProfileError(f"operator {operator}, variant {variant}: {error}") from error
+    return Model(operator, variant, Path(), found.sha256, step, found.python.module_sha256)
 
 
 def speeds_of(project: Project) -> dict[str, float]:

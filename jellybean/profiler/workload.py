@@ -12,7 +12,9 @@ from typing import Any
 import numpy.typing as npt
 
 from jellybean_agent.brain import OperatorWiring
+from jellybean_agent.executor import Code
 from jellybean_agent.messages import GATEWAY
+from jellybean_agent.python_code import PythonStep
 from jellybean_solver.problem import Edge, EdgeKind
 
 Array = npt.NDArray[Any]
@@ -21,12 +23,19 @@ Selection = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Model:
-    """One variant's file."""
+    """One variant's file, or the function that it is. `sha256`: of all that it depends on, as the plan names it."""
 
     operator: str
     variant: str
     path: Path
     sha256: str
+    step: PythonStep | None = None
+    module_sha256: str = ""
+
+    @property
+    def code(self) -> tuple[Code, str]:
+        """What an executor loads."""
+        return (self.path, self.sha256) if self.step is None else (self.step, self.module_sha256)
 
 
 @dataclass(frozen=True)

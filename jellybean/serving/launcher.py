@@ -34,6 +34,7 @@ from jellybean.serving.state import GATEWAY_NAME, RunState, clear_state, lock_pa
 from jellybean_agent.errors import AgentError
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.plan_view import PlanView, plan_view
+from jellybean_agent.python_code import ALLOW_FLAG, refusal
 
 START_S = 120.0
 DRAIN_S = 30.0
@@ -149,6 +150,7 @@ def up(
     max_in_hand: int = MAX_IN_HAND,
     request_timeout_s: float = TIMEOUT_S,
     hedge_after: str = "",
+    allow_python: frozenset[str] = frozenset(),
 ) -> Running:
     """Start every process of the plan and return once all are ready.
 
@@ -157,6 +159,7 @@ def up(
     its Unix socket. `port`: a TCP port for clients (0: a free one), with the gateway's certificate in `tls`, or
     `insecure`: for anybody on this machine. `http_port`: the inference protocol over HTTP (0: none), likewise.
     `metrics_port`: the gateway's metrics, on the loopback (0: none). `hedge_after`: as `Hedge` reads it; empty: never.
+    `allow_python`: functions that agents may run besides their own steps.
     """
     if (port is not None or http_port) and tls is None and not insecure:
         raise LaunchError(
@@ -170,12 +173,13 @@ def up(
         view = plan_view(document)
     except AgentError as error:
         raise LaunchError(str(error)) from error
+    require_allowed(view, allow_python)
     with contextlib.ExitStack() as signals:
         signals.enter_context(_terminated_as_interrupt())
         with lock(directory):
             _refuse_second(directory)
             face = _Face(port, http_port, tls, insecure, metrics_port, hedge_after)
-            launch = _Launch(directory, view, face, max_in_hand, request_timeout_s)
+            launch = _Launch(directory, view, face, max_in_hand, request_timeout_s, allow_python)
             try:
                 launch.spawn(document)
                 launch.await_ready(progress, time.monotonic() + start_timeout_s)
@@ -245,8 +249,16 @@ class _Face:
 class _Launch:
     """A run while it starts. The state file is written after every spawn, so that nothing can be lost."""
 
-    def __init__(self, directory: Path, view: PlanView, face: _Face, max_in_hand: int, timeout_s: float) -> None:
-        self._directory, self._view, self._face = directory, view, face
+    def __init__(
+        self,
+        directory: Path,
+        view: PlanView,
+        face: _Face,
+        max_in_hand: int,
+        timeout_s: float,
+        allow_python: frozenset[str],
+    ) -> None:
+        self._directory, self._view, self._face, self._allow_python = directory, view, face, allow_python
         self._max_in_hand, self._timeout_s = max_in_hand, timeout_s
         self._folder = _run_folder()
         self._plan_folder = self._folder / "1"
@@ -259,8 +271,9 @@ class _Launch:
         own_gateway = f"unix:{self._folder}/g.sock"
         addresses = write_plan(self._plan_folder, self._view, document, own_gateway)
         for worker in self._view.serving:
-            command = agent_command(self._directory, self._plan_folder, worker.name, addresses[worker.name])
-            self._start(worker.name, command, addresses[worker.name])
+            address = addresses[worker.name]
+            command = agent_command(self._directory, self._plan_folder, worker.name, address, self._allow_python)
+            self._start(worker.name, command, address)
         own = [f"--address-file={self._address_file}", *self._face.arguments()]
         own += [f"--max-in-hand={self._max_in_hand}", f"--timeout-s={self._timeout_s}"]
         own += [f"--spool={state_folder(self._directory) / 'spool.db'}"]
@@ -357,9 +370,19 @@ def write_plan(folder: Path, view: PlanView, document: Mapping[str, Any], gatewa
     return addresses
 
 
-def agent_command(directory: Path, folder: Path, worker: str, address: str) -> list[str]:
+def require_allowed(view: PlanView, allow_python: frozenset[str]) -> None:
+    """LaunchError, before anything is started, where an agent would refuse a function of the plan."""
+    for operator in view.operators.values():
+        if operator.python is not None and (why := refusal(operator.python.function, allow_python)) is not None:
+            raise LaunchError(f"{operator.name}/{operator.variant}: {why}")
+
+
+def agent_command(
+    directory: Path, folder: Path, worker: str, address: str, allow_python: frozenset[str] = frozenset()
+) -> list[str]:
     """How the agent of one worker is started."""
     own = [f"--worker={worker}", f"--listen={address}", f"--root={directory}"]
+    own += [f"{ALLOW_FLAG}={function}" for function in sorted(allow_python)]
     return [*_PYTHON, "jellybean_agent", *_files(folder), *own]
 
 

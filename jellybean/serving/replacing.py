@@ -25,7 +25,7 @@ import psutil
 from jellybean.folders import state_folder
 from jellybean.serving.client import Client
 from jellybean.serving.errors import LaunchError, NotRunningError, RequestError
-from jellybean.serving.launcher import DRAIN_S, START_S, Progress, agent_command, lock, write_plan
+from jellybean.serving.launcher import DRAIN_S, START_S, Progress, agent_command, lock, require_allowed, write_plan
 from jellybean.serving.processes import Child, describe, spawn, stop, told
 from jellybean.serving.state import GATEWAY_NAME, ProcessState, RunState, locked, read_state, running_state, write_state
 from jellybean_agent.errors import AgentError
@@ -44,23 +44,26 @@ def apply(
     *,
     progress: Progress = lambda done, total, label: None,
     start_timeout_s: float = START_S,
+    allow_python: frozenset[str] = frozenset(),
 ) -> bool:
     """Serve another plan from now on, without losing a request; False when it is the one that is served.
 
     NotRunningError when nothing is up. LaunchError names what did not come up; the old plan then goes on.
+    `allow_python`: functions that the new agents may run besides their own steps.
     """
     directory = directory.resolve()
     try:
         view = plan_view(document)
     except AgentError as error:
         raise LaunchError(str(error)) from error
+    require_allowed(view, allow_python)
     with lock(directory):
         _recover(directory, running_state(directory))
         state = running_state(directory)
         if state.plan == view.hash:
             return False
         _log_as(state)
-        arrival = _Arrival(directory, state, view)
+        arrival = _Arrival(directory, state, view, allow_python)
         try:
             arrival.spawn(document)
             arrival.switch(document, start_timeout_s, progress)
@@ -124,8 +127,8 @@ def _served(directory: Path, within_s: float = _ASK_S) -> str:
 class _Arrival:
     """The processes of a plan that is to take over. They are written down at once, so that none can be lost."""
 
-    def __init__(self, directory: Path, state: RunState, view: PlanView) -> None:
-        self._directory, self._state, self._view = directory, state, view
+    def __init__(self, directory: Path, state: RunState, view: PlanView, allow_python: frozenset[str]) -> None:
+        self._directory, self._state, self._view, self._allow_python = directory, state, view, allow_python
         number = int(Path(state.plan_folder).name) + 1
         while (folder := Path(state.folder) / str(number)).exists():
             number += 1
@@ -140,7 +143,7 @@ class _Arrival:
         self._addresses = write_plan(self._folder, self._view, document, self._gateway.address)
         for worker in self._view.serving:
             address = self._addresses[worker.name]
-            command = agent_command(self._directory, self._folder, worker.name, address)
+            command = agent_command(self._directory, self._folder, worker.name, address, self._allow_python)
             log = self._log(worker.name)
             self._children[worker.name] = child = spawn(command, self._directory, log, again=True)
             with contextlib.suppress(psutil.Error):  # it has ended already: `switch` says so

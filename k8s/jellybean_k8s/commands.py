@@ -29,6 +29,7 @@ def agent(deployed: Deployed, group: Group, models_bytes: int) -> Command:
         f"--model-memory-mib={max(1, models_bytes // MIB)}",
         f"--metrics-host={_EVERYWHERE}",
         f"--metrics-port={METRICS_PORT}",
+        *(f"--allow-python={function}" for function in deployed.settings.allow_python),
     )
 
 

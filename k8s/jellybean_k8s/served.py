@@ -14,7 +14,7 @@ from typing import Any
 
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import MOST_SET_NAME, dns_name
-from jellybean_k8s.settings import Settings
+from jellybean_k8s.settings import OWN_STEPS, Settings
 from jellybean_k8s.workers import Group, groups
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import to_document
@@ -67,9 +67,22 @@ class Deployed:
         if missing:
             raise DeployError(
                 f"{self.plan.name} can be planned and simulated, not served: no model file for {', '.join(missing)}; "
-                "give these variants `model:` and `sha256:` in workflow.yaml"
+                "give these variants `model:` and `sha256:`, or `python:`, in workflow.yaml"
             )
+        self._require_allowed()
         return groups(self.plan)
+
+    def _require_allowed(self) -> None:
+        for operator in self.plan.operators:
+            python = operator.model.python if operator.model is not None else None
+            if python is None or python.function.partition(":")[0] == OWN_STEPS:
+                continue
+            if python.function not in self.settings.allow_python:
+                raise DeployError(
+                    f"{operator.name}/{operator.variant}: python {python.function} is not allowed in the agents' pods: "
+                    f"if it may run there, write allow_python: [{python.function}] into kubernetes.yaml, and name an "
+                    "agent image that has it"
+                )
 
     def set_name(self, group: Group) -> str:
         """Of the group's StatefulSet."""

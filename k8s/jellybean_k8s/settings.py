@@ -9,6 +9,7 @@ from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import SITE_LABEL, TIER_LABEL
 
 MIB = 2**20
+OWN_STEPS = "jellybean_agent.steps"  # Python functions that every agent runs
 GPU_RESOURCES = {  # vendor -> the resource that its device plugin counts
     "nvidia": "nvidia.com/gpu",
     "amd": "amd.com/gpu",
@@ -70,6 +71,7 @@ class Settings:
 
     `gateway_tier`: None puts it where the first source is, or in the last tier of a plan with sites. `unreachable_s`:
     how long pods of edge tiers stay bound to a node that does not answer. `version`: of JellyBean, told in a label.
+    `allow_python`: functions in the agent's image that its pods may run, besides the agent's own steps.
     """
 
     agent_image: str
@@ -85,6 +87,7 @@ class Settings:
     gateway_memory_bytes: float = 512 * MIB
     gateway_spool: str | None = None  # PersistentVolumeClaim for requests that are kept until they are answered
     image_pull_secrets: tuple[str, ...] = ()
+    allow_python: tuple[str, ...] = ()
     drain_s: float = 30.0
     pre_stop_s: int = 5
     start_s: float = 600.0

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jellybean_solver.plan import Plan, PlannedWorker
+from jellybean_solver.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.problem import ModelRef
 from jellybean_solver.sites import tier_at
 
@@ -98,11 +98,16 @@ def _group(plan: Plan, pool: str, first: int | None, run: list[PlannedWorker]) -
         first=first,
         count=len(run),
         operators=tuple(operator.name for operator in operators),
-        models=tuple(dict.fromkeys(operator.model for operator in operators if operator.model is not None)),
+        models=tuple(dict.fromkeys(model for model in map(_model, operators) if model is not None)),
         needs_bytes=max(needs),
         memory_bytes=run[0].memory_bytes,
         load=sum(worker.load for worker in run) / len(run),
     )
+
+
+def _model(operator: PlannedOperator) -> ModelRef | None:
+    """Its model file; a function comes with the agent's image."""
+    return operator.model if operator.model is not None and operator.model.python is None else None
 
 
 def _in_site(group: Group, site: str) -> Group:

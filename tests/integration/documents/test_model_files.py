@@ -259,3 +259,40 @@ def test_a_project_without_held_out_data(problems: Project, tmp_path: Path) -> N
     with pytest.raises(DocumentError) as raised:
         load_heldout(load_project(tmp_path, profiles=False))
     assert {problem.path for problem in raised.value.problems} == {"labels", "metric", "sources.strip.inputs"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "line", "message", "hint"),
+    [
+        ("{python: jellybean_agent.steps:argmax, with: {classes: 10}}", 0, "", ""),
+        ("{python: jellybean_agent.steps:argmax}", 0, "", ""),
+        ("{python: jellybean_agent.steps:argmax, with: {classes: 12}}", 15, "[n, 10] given, [n, 12] wanted", ""),
+        ("{python: jellybean_agent.steps:argmax, with: {k: 1}}", 16, "takes no argument 'k'; it takes: classes", ""),
+        ("{python: jellybean_agent.steps:top_k}", 16, "needs the argument 'k'", ""),
+        ("{python: jellybean_agent.steps:topk}", 16, "has no function topk; its steps: normalise", ""),
+        ("{python: jellybean_agent.executor:open_local}", 16, "is no step: it needs @step", ""),
+        ("{python: no_such_steps:one}", 16, "there is no module no_such_steps here: install it", "write its sha256"),
+        (f"{{python: no_such_steps:one, sha256: {'a' * 64}}}", 0, "", ""),
+        (f"{{python: jellybean_agent.steps:argmax, sha256: {'a' * 64}}}", 16, "has SHA-256", "if this one is meant"),
+        ("{python: jellybean_agent.steps:_along}", 16, "names no function of a module", ""),
+        ("{python: os.path.join}", 16, "names no function of a module", ""),
+        (
+            "{python: a:b, model: models/number.onnx}",
+            16,
+            "model and python exclude each other",
+            "make two variants of them",
+        ),
+        ("{with: {k: 1}}", 16, "with without python", "write python"),
+        ("{python: jellybean_agent.steps:argmax, with: {classes: .nan}}", 16, "", ""),
+        ("{python: jellybean_agent.steps:argmax, cuts: 3}", 16, "is a Python function, which is not cut", "cuts: 0"),
+    ],
+)
+def test_python_functions(problems: Project, tmp_path: Path, variant: str, line: int, message: str, hint: str) -> None:
+    number = save(tmp_path / "models" / "number.onnx", *MODELS["number"])
+    found = problems(replace=(f"{{model: models/number.onnx, sha256: {number}}}", variant))
+    if not line:
+        assert found == ()
+        return
+    (problem,) = found
+    assert message in problem.message and hint in (problem.hint or "")
+    assert problem.line == line

@@ -17,6 +17,7 @@ import yaml
 
 from jellybean.documents import load_project
 from jellybean.planning import plan_project
+from jellybean_agent.python_code import OURS
 from jellybean_k8s import DeployError, Models, PoolSettings, Settings, render
 from jellybean_k8s.kustomize import kustomize_base
 from jellybean_k8s.names import dns_name, label_value
@@ -24,7 +25,8 @@ from jellybean_k8s.render import Object
 from jellybean_k8s.served import Deployed
 from jellybean_k8s.yaml_text import documents, to_yaml
 from jellybean_solver.plan import Plan
-from jellybean_solver.problem import Deliver
+from jellybean_solver.plan_document import from_document
+from jellybean_solver.problem import Deliver, ModelRef, PythonRef
 from tests import report_plans
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_plans import SETTINGS, wide, with_models
@@ -268,3 +270,26 @@ def test_settings_have_defaults_that_render(plan: Plan) -> None:
         "name": "models",
         "persistentVolumeClaim": {"claimName": "models", "readOnly": True},
     }
+
+
+def test_functions_run_in_pods_that_are_told_to(plan: Plan) -> None:
+    (first, *others) = plan.operators
+    for function, known in (("team_steps:crop", False), (f"{OURS}:softmax", True)):
+        python = ModelRef("", "ef" * 32, 0.0, PythonRef(function, "{}", "cd" * 32))
+        changed = dataclasses.replace(plan, operators=(dataclasses.replace(first, model=python), *others))
+        if not known:
+            with pytest.raises(DeployError, match=rf"allow_python: \[{function}\] into kubernetes.yaml"):
+                render(changed, SETTINGS)
+        allowed = dataclasses.replace(SETTINGS, allow_python=() if known else (function,))
+        containers = [
+            container
+            for found in render(changed, allowed)
+            if found["kind"] == "StatefulSet"
+            for container in found["spec"]["template"]["spec"]["containers"]
+        ]
+        assert containers
+        for container in containers:
+            assert (f"--allow-python={function}" in container["args"]) is not known
+        text = documents(render(changed, allowed))
+        assert "ef" * 32 + ":" not in text  # nothing to bring: the agents' image has it
+        assert from_document(Deployed(changed, allowed).document).operators[0].model == python

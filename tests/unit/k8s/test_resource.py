@@ -134,6 +134,7 @@ def test_rules_speak_of_what_is_there_and_cost_little() -> None:
 HOLDS = {
     "gather and ratio": ({"from": "a", "gather": True, "ratio": {"*": 2.0}}, {"from": "a", "gather": True}),
     "a model is named by": ({"model": "m.onnx"}, {"model": "m.onnx", "sha256": "0"}),
+    "model and python": ({"model": "m.onnx", "python": "a:b"}, {"python": "a:b"}),
     "accuracy has one form": ({"end_to_end": [], "independent": {}}, {"independent": {}}),
     "one of url, image or claim": ({"url": "https://x", "claim": "y"}, {"claim": "y"}),
     "only https:// keeps": ({"url": "http://x", "secret": "s"}, {"url": "https://x", "secret": "s"}),

@@ -1,0 +1,187 @@
+"""A workflow of a model between Python steps, the agent's own and a team's: from documents to answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper, save_model
+
+from jellybean.cli import run
+from jellybean.profiler.cache import Cache, key_of
+from jellybean.serving.client import Client
+from jellybean.serving.state import running_state
+from jellybean_protos.inference.v2 import inference_pb2 as pb
+from jellybean_protos.inference.v2 import inference_pb2_grpc
+from tests.e2e.test_cli_plan import jellybean
+
+pytestmark = pytest.mark.alone
+
+WORKFLOW = """\
+kind: Workflow
+name: steps
+sources:
+  picture: {{tier: edge, rate: 1/s, message: 12 B, inputs: data/heldout.npz#pictures}}
+operators:
+  prepare:
+    inputs: [picture]
+    variants: {{plain: {{python: "jellybean_agent.steps:normalise", with: {{mean: 0.5, std: 0.25, shape: 12}}}}}}
+  look:
+    inputs: [prepare]
+    variants:
+      linear: {{model: models/linear.onnx, sha256: {sha256}}}
+      thirds: {{python: "team_steps:thirds", with: {{times: 2}}}}
+  label:
+    inputs: [look]
+    variants: {{best: {{python: "jellybean_agent.steps:argmax", with: {{classes: 3}}}}}}
+labels: data/heldout.npz#labels
+metric: exact_match
+slo: {{accuracy: 90}}
+"""
+INFRASTRUCTURE = """\
+kind: Infrastructure
+tiers: [edge]
+workers: {box: {tier: edge, count: 1, price: 0.1 USD/h, speed: 0.001}}
+"""
+TEAM = """\
+from pathlib import Path
+from jellybean_agent.steps import step
+
+Path(__file__).with_suffix(".ran").touch()
+
+
+@step(inputs={"values": ("float32", (-1, 12))}, outputs={"scores": ("float32", (-1, 3))})
+def thirds(inputs, *, times: float):
+    values = inputs["values"]
+    if values[0, 0] > 1.9:
+        raise ValueError("too bright to read")
+    return {"scores": values.reshape(-1, 3, 4).sum(axis=2) * times}
+"""
+FLAG = "--allow-python=team_steps:thirds"
+REFUSED = "python team_steps:thirds is not allowed here, and was not imported: if the machine's owner agrees, give "
+REFUSED += "--allow-python team_steps:thirds"
+
+
+def linear(path: Path) -> str:
+    """Scores that are almost blind to where the picture is bright: few answers of it are right."""
+    weights = np.zeros((12, 3), np.float32)
+    weights[0, 1] = 1.0
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["values", "weights"], ["scores"])],
+        "linear",
+        [helper.make_tensor_value_info("values", TensorProto.FLOAT, ["n", 12])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 3])],
+        [numpy_helper.from_array(weights, "weights")],
+    )
+    save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def pictures() -> tuple[np.ndarray, np.ndarray]:
+    """Noise, one third of each brighter than the others; which one."""
+    random = np.random.default_rng(1)
+    found = random.integers(0, 60, (24, 3, 4), dtype=np.uint8)
+    labels = random.integers(0, 3, 24)
+    found[np.arange(24), labels] += 120
+    return found.reshape(24, 12), labels
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Its team's module lies beside it, on PYTHONPATH, as an installed one would."""
+    directory = tmp_path_factory.mktemp("projects") / "steps"
+    for folder in ("models", "data"):
+        (directory / folder).mkdir(parents=True)
+    team = directory.parent / "team"
+    team.mkdir()
+    (team / "team_steps.py").write_text(TEAM)
+    rows, labels = pictures()
+    np.savez(directory / "data/heldout.npz", pictures=rows, labels=labels)
+    (directory / "workflow.yaml").write_text(WORKFLOW.format(sha256=linear(directory / "models/linear.onnx")))
+    (directory / "infrastructure.yaml").write_text(INFRASTRUCTURE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(team), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
+        patch.syspath_prepend(team)
+        yield directory
+
+
+def ran(project: Path) -> bool:
+    return (project.parent / "team/team_steps.ran").exists()
+
+
+@pytest.fixture(scope="module")
+def planned(project: Path) -> Path:
+    """Refused without the flag, before anything of the module has run; then profiled and planned."""
+    refused = jellybean("profile", str(project), "--seconds", "0.05", status=1)
+    assert f"operator look, variant thirds: {REFUSED}" in " ".join(refused.stderr.split())
+    assert not ran(project)
+    Cache(project).put(key_of(kind="hop"), 0.001)  # between agents, which others measure
+    assert run(["profile", str(project), "--seconds", "0.05", FLAG]) == 0
+    assert ran(project)
+    (project.parent / "team/team_steps.ran").unlink()
+    assert run(["plan", str(project)]) == 0
+    assert not ran(project)  # what it takes and gives was read, not run
+    return project
+
+
+@pytest.fixture(scope="module")
+def served(planned: Path) -> Iterator[Path]:
+    """Up once its owner allows it."""
+    refused = jellybean("up", str(planned), "--detach", status=1)
+    assert f"look/thirds: {REFUSED}" in " ".join(refused.stderr.split())
+    assert not ran(planned)
+    jellybean("up", str(planned), "--detach", FLAG)
+    yield planned
+    jellybean("down", str(planned))
+
+
+def test_planned_by_what_was_measured(planned: Path) -> None:
+    plan = json.loads((planned / "plan.json").read_text())
+    (look,) = (one for one in plan["operators"] if one["name"] == "look")
+    assert look["variant"] == "thirds"
+    source = (planned.parent / "team/team_steps.py").read_bytes()
+    assert look["model"]["python"] == {
+        "function": "team_steps:thirds",
+        "arguments": '{"times":2}',
+        "module_sha256": hashlib.sha256(source).hexdigest(),
+    }
+    assert plan["accuracy"] == 100
+
+
+def test_answers_are_those_of_the_steps(served: Path) -> None:
+    rows, labels = pictures()
+    with Client.of(served) as client:
+        assert [int(client.infer({"picture": row[None]})["label"][0]) for row in rows] == labels.tolist()
+        with pytest.raises(Exception, match=r"python team_steps:thirds: ValueError: too bright to read \(INTERNAL\)"):
+            client.infer({"picture": np.full((1, 12), 255, np.uint8)})
+        with pytest.raises(Exception, match="expected uint8"):
+            client.infer({"picture": np.zeros((1, 12), np.float32)})
+        assert int(client.infer({"picture": rows[:1]})["label"][0]) == labels[0]
+
+
+def test_a_step_by_itself_over_the_inference_protocol(served: Path) -> None:
+    (agent,) = (one for one in running_state(served).processes if one.name.startswith("box"))
+    values = np.float32([[0] * 4 + [1] * 4 + [0.5] * 4])
+    with grpc.insecure_channel(agent.address) as channel:
+        stub = inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        found = stub.ModelMetadata(pb.ModelMetadataRequest(name="look"))
+        assert (found.platform, list(found.versions)) == ("python", ["thirds"])
+        assert [(one.name, one.datatype, list(one.shape)) for one in found.inputs] == [("values", "FP32", [1, 12])]
+        assert [(one.name, one.datatype, list(one.shape)) for one in found.outputs] == [("scores", "FP32", [-1, 3])]
+        tensor = pb.ModelInferRequest.InferInputTensor(name="values", datatype="FP32", shape=[1, 12])
+        request = pb.ModelInferRequest(model_name="look", inputs=[tensor], raw_input_contents=[values.tobytes()])
+        answer = stub.ModelInfer(request, timeout=30)
+        assert np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [0, 8, 4]
+
+
+def test_another_plan_needs_to_be_allowed_too(served: Path) -> None:
+    change = ("apply", str(served), "--set", "operators.look.variants.thirds.with={times: 3}")
+    refused = jellybean(*change, status=1)
+    assert REFUSED in " ".join(refused.stderr.split())
+    assert "serving the new plan" in jellybean(*change, FLAG).stdout
