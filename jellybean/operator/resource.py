@@ -19,7 +19,9 @@ from jellybean.documents import InfrastructureDocument, ProfilesDocument, Projec
 from jellybean.documents.fields import FROM_DOCUMENT, Duration, Name, PricePerHour, Strict
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE
 from jellybean.documents.models import LimitsSpec, LinkSpec, MigrationSpec, Tiers
+from jellybean.documents.problem import python_ref
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean_agent.python_code import OURS, split
 from jellybean_k8s.crd import API_VERSION, KIND, crd
 from jellybean_k8s.names import dns_name
 from jellybean_k8s.settings import Settings
@@ -219,6 +221,7 @@ def to_resource(project: Project, kubernetes: KubernetesDocument) -> dict[str, A
         raise ValueError("a resource has profiles")
     workflow = _dump(project.workflow)
     _state_measured(project.workflow, project.profiles, workflow)
+    _name_modules(project, workflow)
     spec = {
         **{key: value for key, value in workflow.items() if key in _WORKFLOW_KEYS},
         "infrastructure": _dump(project.infrastructure),
@@ -241,6 +244,15 @@ def _state_measured(workflow: WorkflowDocument, profiles: ProfilesDocument, dump
                 variants = profiles.operators[edge.upstream]
                 known = workflow.operators[edge.upstream].variants
                 written["ratio"] = {variant: variants[variant].mean_children for variant in known}
+
+
+def _name_modules(project: Project, dumped: dict[str, Any]) -> None:
+    """The sha256 of modules that are here and where the agents run; an operator has the agent's own only."""
+    for name, operator in project.workflow.operators.items():
+        for variant, spec in operator.variants.items():
+            found = python_ref(project.directory, name, variant, spec)
+            if found is not None and found.python is not None and split(found.python.function)[0] != OURS:
+                dumped["operators"][name]["variants"][variant]["sha256"] = found.python.module_sha256
 
 
 def _dump(document: Strict) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,6 +154,27 @@ def test_planned_by_what_was_measured(planned: Path) -> None:
         "module_sha256": hashlib.sha256(source).hexdigest(),
     }
     assert plan["accuracy"] == 100
+
+
+def test_an_agent_goes_by_its_own_list_and_by_the_planned_source(planned: Path) -> None:
+    peers = planned.parent / "peers.json"
+    peers.write_text("{}")
+    command = [sys.executable, "-P", "-m", "jellybean_agent", "--in-process", f"--plan={planned / 'plan.json'}"]
+    command += ["--worker=box-1", f"--root={planned}", f"--listen=unix:{planned.parent}/a.sock", f"--peers={peers}"]
+
+    def told(*flags: str) -> str:
+        done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        assert not ran(planned)
+        return done.stderr
+
+    assert f"look/thirds: {REFUSED}" in told()
+    assert "names no function of a module" in told("--allow-python=team_steps")
+    module = planned.parent / "team/team_steps.py"
+    source = module.read_text()
+    module.write_text(source + "# another version\n")
+    assert "another version is installed here; install the planned one, or plan again" in told(FLAG)
+    module.write_text(source)
 
 
 def test_answers_are_those_of_the_steps(served: Path) -> None:

@@ -204,6 +204,26 @@ def test_a_project_is_a_resource_and_plans_alike(example: str, tmp_path: Path) -
     assert laid.settings.agent_image == "registry.example/agent:1"
 
 
+def test_functions_are_named_with_the_module_that_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "examples" / "vqa", tmp_path / "vqa")
+    workflow, old = tmp_path / "vqa" / "workflow.yaml", "variants: [default]"
+    assert old in workflow.read_text()
+    (tmp_path / "vqa" / "kubernetes.yaml").write_text(SETTINGS + "allow_python: [own_steps:swapped]\n")
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(ROOT / "tests/unit/agent")
+        workflow.write_text(workflow.read_text().replace(old, "variants: {default: {python: own_steps:swapped}}"))
+        project = load_project(tmp_path / "vqa")
+        made = json.loads(json.dumps(to_resource(project, load_kubernetes(tmp_path / "vqa"))))
+        wanted = build_problem(project)
+    assert list(schema().iter_errors(made)) == []
+    assert pruned(root(), {"spec": made["spec"]}) == {"spec": made["spec"]}
+    (tmp_path / "laid").mkdir()
+    laid = lay_out(made, made["spec"]["infrastructure"], stated_profiles(made["spec"]), tmp_path / "laid")
+    assert _without_sizes(build_problem(laid.project)) == _without_sizes(wanted)  # where the module is not installed
+    assert laid.settings.allow_python == ("own_steps:swapped",)
+    assert any(variant.model for operator in wanted.operators for variant in operator.variants)
+
+
 def _without_sizes(problem: Problem) -> Problem:
     """Model files are not there when a resource is read, so nothing is known of their sizes."""
 
