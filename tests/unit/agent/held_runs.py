@@ -33,18 +33,28 @@ async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:
     async def run(executor: Executor, runs: int, size: int = 1, *, kill: bool = False) -> Any:
         answer: asyncio.Future[Sequence[RunResult] | AgentError] = loop.create_future()
         inputs = [(np.repeat(ones, size, axis=0),)] * runs
+        assert host._process is not None
+        if kill:  # it gets the run, and no chance to answer
+            os.kill(host._process.pid, signal.SIGSTOP)
         executor.begin(inputs, answer.set_result, timer.call_at, size=size)
-        if kill and host._process is not None:
+        if kill:
             os.kill(host._process.pid, signal.SIGKILL)
         return await answer
 
-    async def one_after_another(runs: int) -> list[float]:
-        """Each begins when the one before is over, as a driver has it; what is left of each one's time at its end."""
+    async def one_after_another(runs: int) -> tuple[list[float], list[float], list[float]]:
+        """Each begins when the one before is over, as a driver has it. When the device was free after each, how late
+        that was, and what was left of its time when it was told.
+        """
+        free: list[float] = []
+        late: list[float] = []
         left: list[float] = []
         over = asyncio.Event()
 
-        def done(_found: Sequence[RunResult] | AgentError) -> None:
+        def done(found: Sequence[RunResult] | AgentError) -> None:
             assert slow.due_s is not None
+            assert not isinstance(found, AgentError)
+            free.append(slow.due_s)
+            late.append(found[0].late_s)
             left.append(slow.due_s - time.perf_counter())
             slow.since_s = slow.due_s
             if len(left) < runs:
@@ -55,7 +65,7 @@ async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:
 
         slow.begin([(ones,)], done, timer.call_at)
         await over.wait()
-        return left
+        return free, late, left
 
     slow = Executor(model, sha256, ("x",), batch=4, device=EmulatedDevice({1: 0.1, 4: 0.2}), open_session=host.open)
     began_s = time.monotonic()
@@ -66,17 +76,18 @@ async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:
     found = {
         "took_s": time.monotonic() - began_s,
         "busy_s": [one.busy_s, two[0].busy_s, two[1].busy_s, four.busy_s],
-        "late_s": [one.late_s, two[0].late_s, four.late_s],
+        "late_s": [one.late_s, two[0].late_s, two[1].late_s, four.late_s],
         "output": one.outputs["y"].tolist(),
     }
     slow.since_s = slow.due_s  # it waited for the run before it
     due_s = slow.due_s + 0.1
-    await run(slow, 1)
-    found["goes_on_s"] = slow.due_s - due_s
+    await asyncio.sleep(0.02)
+    (following,) = await run(slow, 1)
+    found["goes_on_s"], found["goes_on_late_s"] = slow.due_s - due_s, following.late_s
     found["one_after_another_s"] = await one_after_another(4)
     quick = Executor(model, sha256, ("x",), device=EmulatedDevice({1: 1e-9}), open_session=host.open)
     (late,) = await run(quick, 1)
-    found["late"] = 0 <= late.late_s <= late.busy_s
+    found["late"] = late.late_s, late.busy_s
     found["crash"] = str(await run(slow, 1, kill=True))
     found["may_begin"] = slow.may_begin
     timer.close()
