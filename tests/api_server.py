@@ -15,14 +15,28 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import aiohttp.web
 import attrs
 import jsonschema
 import kmock
 
-Object = dict[str, Any]
+from tests.api_objects import (
+    Object,
+    Refused,
+    cause,
+    drop,
+    half,
+    json_patched,
+    laid_over,
+    leaves,
+    merged,
+    owner,
+    pruned,
+    selected,
+    without_version,
+)
+
 Key = tuple[str, str, str]  # plural, namespace, name
 Fields = set[tuple[str, ...]]
 _KINDS = {
@@ -74,16 +88,6 @@ _DISCOVERY = {
     ),
 }
 _FIXED = ("selector", "serviceName", "podManagementPolicy")
-_IDENTITY = {("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace")}
-
-
-class Refused(Exception):
-    """An answer other than 2xx, with a Status."""
-
-    def __init__(self, code: int, reason: str, message: str, causes: list[Object] | None = None) -> None:
-        self.status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
-        self.status |= {"reason": reason, "message": message, "details": {"causes": causes or []}}
-        self.code = code
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -155,7 +159,7 @@ class ApiServer(kmock.KubernetesScaffold):
                 raise Refused(409, "Conflict", "the UID in the precondition does not match")
             if there["metadata"].get("finalizers"):
                 when = there["metadata"].get("deletionTimestamp") or datetime.datetime.now(datetime.UTC).isoformat()
-                return self._save(key, _merged(there, {"metadata": {"deletionTimestamp": when}}), there)
+                return self._save(key, merged(there, {"metadata": {"deletionTimestamp": when}}), there)
             self.remove(key)
             return {"kind": "Status", "status": "Success"}
         if method == "PUT":
@@ -163,18 +167,18 @@ class ApiServer(kmock.KubernetesScaffold):
                 raise Refused(409, "Conflict", "the object has been modified")
             return self._save(key, body, there)
         if isinstance(body, list):
-            return self._save(key, _json_patched(there, body), there)
+            return self._save(key, json_patched(there, body), there)
         if plural == "workflows":  # whose status is changed by its subresource alone
-            body = _half(body, status=request.subresource == "status")
+            body = half(body, status=request.subresource == "status")
         manager = params.get("fieldManager", "kubectl")  # an update by the manager of applies is kept apart from those
         manager = f"{manager}-update" if manager == "jellybean" else manager
-        return self._save(key, _merged(there, body), there, manager, body)
+        return self._save(key, merged(there, body), there, manager, body)
 
     def _list(self, plural: str, namespace: str | None, params: dict[str, str]) -> Object:
         chosen = [
             item
             for (kind, space, _), item in sorted(self.store.items())
-            if kind == plural and namespace in (None, space) and _selected(item, params.get("labelSelector", ""))
+            if kind == plural and namespace in (None, space) and selected(item, params.get("labelSelector", ""))
         ]
         start, limit = int(params.get("continue", 0)), int(params.get("limit", 500))
         more = {"continue": str(start + limit)} if start + limit < len(chosen) else {}
@@ -194,7 +198,7 @@ class ApiServer(kmock.KubernetesScaffold):
         while asyncio.get_running_loop().time() < end:
             for version, kind, (where, space, _), item in self._history:
                 wanted = version > since and where == plural and request.namespace in (None, space)
-                if wanted and _selected(item, params.get("labelSelector", "")):
+                if wanted and selected(item, params.get("labelSelector", "")):
                     since = version
                     await response.write(json.dumps({"type": kind, "object": item}).encode() + b"\n")
             await asyncio.sleep(0.01)
@@ -204,7 +208,7 @@ class ApiServer(kmock.KubernetesScaffold):
         manager, dry = params["fieldManager"], params.get("dryRun") == "All"
         there = self.store.get(key)
         owners = copy.deepcopy(self.owners.get(key, {}))
-        wanted, now = _leaves(body), _leaves(there or {})
+        wanted, now = leaves(body), leaves(there or {})
         causes = []
         for path, value in wanted.items():
             for other, fields in owners.items():
@@ -212,14 +216,14 @@ class ApiServer(kmock.KubernetesScaffold):
                     if params.get("force") == "true":
                         fields.discard(path)
                     else:
-                        causes.append(_cause(other, path, body["apiVersion"]))
+                        causes.append(cause(other, path, body["apiVersion"]))
         if causes:
             raise Refused(409, "Conflict", f"Apply failed with {len(causes)} conflicts", causes)
         dropped = owners.get(manager, set()) - set(wanted)
-        result = _laid_over(there or {}, body)
+        result = laid_over(there or {}, body)
         for path in dropped:
             if not any(path in fields for other, fields in owners.items() if other != manager):
-                _drop(result, path)
+                drop(result, path)
         owners[manager] = set(wanted)
         if not dry:
             self.owners[key] = owners
@@ -260,7 +264,7 @@ class ApiServer(kmock.KubernetesScaffold):
         )
         if plural in ("statefulsets", "deployments"):
             item["spec"].setdefault("replicas", 1)
-        if there is not None and _without_version(item) == _without_version(there):
+        if there is not None and without_version(item) == without_version(there):
             return there
         if there is None or item.get("spec") != there.get("spec"):
             meta["generation"] = old["generation"] + 1
@@ -270,8 +274,8 @@ class ApiServer(kmock.KubernetesScaffold):
         self.store[key] = item
         if manager is not None and patch is not None:
             for fields in self.owners.setdefault(key, {}).values():
-                fields -= set(_leaves(patch))
-            self.owners[key].setdefault(manager, set()).update(_leaves(patch))
+                fields -= set(leaves(patch))
+            self.owners[key].setdefault(manager, set()).update(leaves(patch))
         self._note("MODIFIED" if there is not None else "ADDED", key)
         if meta.get("deletionTimestamp") and not meta.get("finalizers"):
             self.remove(key)
@@ -288,7 +292,7 @@ class ApiServer(kmock.KubernetesScaffold):
         item = self.store.pop(key)
         self.owners.pop(key, None)
         self._history.append((next(self._version), "DELETED", key, item))
-        for other in [k for k, pod in self.store.items() if k[0] == "pods" and _owner(pod) == item["metadata"]["uid"]]:
+        for other in [k for k, pod in self.store.items() if k[0] == "pods" and owner(pod) == item["metadata"]["uid"]]:
             self.remove(other)
 
     # -- what controllers do ----------------------------------------------------------------------------------------
@@ -299,7 +303,7 @@ class ApiServer(kmock.KubernetesScaffold):
             self._make_pods(key)
         elif plural == "pods":
             for other, item in list(self.store.items()):
-                if item["metadata"]["uid"] == _owner(self.store[key]) and other[1] == namespace:
+                if item["metadata"]["uid"] == owner(self.store[key]) and other[1] == namespace:
                     self._count_pods(other)
 
     def _make_pods(self, key: Key) -> None:
@@ -310,7 +314,7 @@ class ApiServer(kmock.KubernetesScaffold):
         wanted = {f"{key[2]}-{number}" for number in range(start, start + spec["replicas"])}
         for other, pod in list(self.store.items()):
             stale = other[2] not in wanted or pod["metadata"].get("annotations", {}).get("template") != template
-            if other[0] == "pods" and _owner(pod) == uid and stale:
+            if other[0] == "pods" and owner(pod) == uid and stale:
                 self.remove(other)
         for name in sorted(wanted):
             if ("pods", key[1], name) not in self.store:
@@ -323,7 +327,7 @@ class ApiServer(kmock.KubernetesScaffold):
     def _count_pods(self, key: Key) -> None:
         item = copy.deepcopy(self.store[key])
         pods = [
-            pod for other, pod in self.store.items() if other[0] == "pods" and _owner(pod) == item["metadata"]["uid"]
+            pod for other, pod in self.store.items() if other[0] == "pods" and owner(pod) == item["metadata"]["uid"]
         ]
         ready = sum(
             any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
@@ -385,118 +389,3 @@ class RunningServer:
             self.url = str(server.url).rstrip("/")
             self._up.set()
             await self._stop.wait()
-
-
-def pruned(schema: Object, value: Any) -> Any:
-    """Of a custom resource what its schema knows, as a server keeps nothing else."""
-    if isinstance(value, dict) and "properties" in schema:
-        properties = schema["properties"]
-        return {key: pruned(properties[key], item) for key, item in value.items() if key in properties}
-    if isinstance(value, dict) and "additionalProperties" in schema:
-        return {key: pruned(schema["additionalProperties"], item) for key, item in value.items()}
-    if isinstance(value, list) and "items" in schema:
-        return [pruned(schema["items"], item) for item in value]
-    return value
-
-
-def _json_patched(there: Object, steps: list[Object]) -> Object:
-    """RFC 6902, as far as kopf asks for it; 422 where a test fails."""
-    found = copy.deepcopy(there)
-    for step in steps:
-        *path, last = (part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:])
-        at: Any = found
-        for part in path:
-            at = at[int(part)] if isinstance(at, list) else at.setdefault(part, {})
-        name: Any = (len(at) if last == "-" else int(last)) if isinstance(at, list) else last
-        if step["op"] == "test":
-            if at[name] != step["value"]:
-                raise Refused(422, "Invalid", "the server rejected our request due to a failed test")
-        elif step["op"] == "remove":
-            del at[name]
-        elif isinstance(at, list) and step["op"] == "add":
-            at.insert(name, step["value"])
-        else:
-            at[name] = step["value"]
-    return found
-
-
-def _half(body: Object, *, status: bool) -> Object:
-    """What of a patch counts: the status, or all but it."""
-    return {key: value for key, value in body.items() if (key == "status") == status}
-
-
-def _owner(pod: Object) -> str:
-    owners = pod["metadata"].get("ownerReferences") or [{}]
-    return str(owners[0].get("uid", ""))
-
-
-def _selected(item: Object, selector: str) -> bool:
-    own = item["metadata"].get("labels") or {}
-    for term in filter(None, selector.split(",")):
-        if "!=" in term:
-            key, _, value = term.partition("!=")
-            if own.get(key) == value:
-                return False
-        else:
-            key, _, value = term.partition("=")
-            if own.get(key) != value:
-                return False
-    return True
-
-
-def _leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]:
-    """Paths of values; of list items with names by name, as server-side apply tells them apart; other lists whole."""
-    if isinstance(value, dict):
-        found: dict[tuple[str, ...], str] = {}
-        for key, item in value.items():
-            found |= _leaves(item, (*path, key))
-        return {at: text for at, text in found.items() if at not in _IDENTITY}
-    if isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value):
-        found = {}
-        for item in value:
-            found |= _leaves(item, (*path, f"[{item['name']}]"))
-        return found
-    return {path: json.dumps(value, sort_keys=True)}
-
-
-def _laid_over(there: Any, over: Any) -> Any:
-    if isinstance(there, dict) and isinstance(over, dict):
-        return {**there, **{key: _laid_over(there.get(key), item) for key, item in over.items()}}
-    return copy.deepcopy(over)
-
-
-def _merged(there: Any, patch: Any) -> Any:
-    if not isinstance(patch, dict):
-        return patch
-    found = dict(there) if isinstance(there, dict) else {}
-    for key, item in patch.items():
-        if item is None:
-            found.pop(key, None)
-        else:
-            found[key] = _merged(found.get(key), item)
-    return found
-
-
-def _drop(item: Any, path: tuple[str, ...]) -> None:
-    for key in path[:-1]:
-        if key.startswith("["):
-            item = next((part for part in item if part.get("name") == key[1:-1]), None) if item else None
-        else:
-            item = item.get(key) if isinstance(item, dict) else None
-        if item is None:
-            return
-    if isinstance(item, dict):
-        item.pop(path[-1], None)
-
-
-def _without_version(item: Object) -> Object:
-    meta = {key: value for key, value in item["metadata"].items() if key not in ("resourceVersion", "generation")}
-    return {**item, "metadata": meta}
-
-
-def _cause(manager: str, path: tuple[str, ...], version: str) -> Object:
-    return {
-        "reason": "FieldManagerConflict",
-        "message": f'conflict with "{manager}" using {version}',
-        "field": "." + ".".join(path),
-    }

@@ -1,101 +1,44 @@
-"""Our own gRPC server and the fast lane: what grpc's clients expect, and what nobody may do to them."""
+"""Our own gRPC server: what grpc's clients expect, and what nobody may do to it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gzip
-import json
 import os
 import random
 import socket
 import struct
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 import pytest
 
-from jellybean_agent.channels import Transport
-from jellybean_agent.errors import StatusError
-from jellybean_agent.identity import Policy
 from jellybean_agent.rpc import frames, http2, lane
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, frame
-from jellybean_agent.rpc.hpack import _CODES, Decoder, HpackError, _huffman, encode
-from jellybean_agent.rpc.lane_client import LaneClient
+from jellybean_agent.rpc.hpack import encode
 from jellybean_agent.rpc.server import Server
-from jellybean_agent.tensors import MAX_MESSAGE_BYTES
+from tests.rpc_server import (
+    BIDI,
+    BREAK,
+    ECHO,
+    LARGE,
+    SLOW,
+    call_of,
+    channel,
+    headers_of,
+    raw_connection,
+    read_until,
+    reset_of,
+    served,
+    slow_call,
+    status,
+)
 
-SERVICE = "inference.GRPCInferenceService"  # one that the policy knows
-ECHO, SLOW, BIDI, BREAK = (f"/{SERVICE}/{name}" for name in ("Echo", "Slow", "Bidi", "Break"))
-LARGE = os.urandom(3 * 2**20)
 FUZZ = int(os.environ.get("RPC_FUZZ", "300"))
-Found = TypeVar("Found")
-
-
-async def echo(request: bytes, _context: Any) -> bytes:
-    return request
-
-
-async def slow(_request: bytes, context: Any) -> bytes:
-    cancelled = asyncio.Event()
-    context.add_done_callback(lambda _: cancelled.set())
-    await asyncio.sleep(30)
-    return b""
-
-
-async def bidi(requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
-    async for request in requests:
-        yield request
-
-
-async def broken(_request: bytes, _context: Any) -> bytes:
-    raise ZeroDivisionError
-
-
-def served(folder: Path, ask: Callable[[Server, str], Awaitable[Found]], within_s: float = 60) -> Found:
-    """What `ask` finds at a server; nothing may go wrong in the event loop meanwhile."""
-
-    async def run() -> Found:
-        wrong: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
-        transport = Transport("w", insecure=True)
-        server = transport.server(Policy("w", ()))
-        assert isinstance(server, Server)
-        handlers = {
-            "Echo": grpc.unary_unary_rpc_method_handler(echo),
-            "Slow": grpc.unary_unary_rpc_method_handler(slow),
-            "Break": grpc.unary_unary_rpc_method_handler(broken),
-            "Bidi": grpc.stream_stream_rpc_method_handler(bidi),
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        folder.chmod(0o700)
-        address = f"unix:{folder}/s"
-        transport.bind(server, address)
-        await server.start()
-        try:
-            found = await asyncio.wait_for(ask(server, address), within_s)
-        finally:
-            await server.stop(0.1)
-        assert not wrong
-        return found
-
-    return asyncio.run(run())
-
-
-@contextlib.asynccontextmanager
-async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
-    async with Transport("w", insecure=True).channel(address) as found:
-        yield found
-
-
-async def status(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code(), caught.value.details() or ""
 
 
 def test_calls_of_every_size_and_kind(tmp_path: Path) -> None:
@@ -164,14 +107,14 @@ def test_a_client_without_credit_is_cut_off(tmp_path: Path, monkeypatch: pytest.
 
     async def ask(_server: Server, address: str) -> list[bytes]:
         path = address.removeprefix("unix:")
-        head = frame(HEADERS, END_HEADERS, 1, encode(_headers(BIDI)))
+        head = frame(HEADERS, END_HEADERS, 1, encode(headers_of(BIDI)))
         flood = frame(DATA, 0, 1, (10**6).to_bytes(5, "big") + bytes(10**6 - 5)) * 2
         tiny = frame(WINDOW, 0, 1, (1).to_bytes(4, "big")) * 20_000
         endless = frame(HEADERS, 0, 1, b"") + frame(9, 0, 1, bytes(10_000)) * 4
-        slow = _slow(1)
-        twice = slow + frame(HEADERS, END_HEADERS | END_STREAM, 1, encode(_headers(SLOW)))
-        rapid = b"".join(_slow(number) + _reset(number) for number in range(1, 2401, 2))
-        dead = slow + _reset(1)
+        slow = slow_call(1)
+        twice = slow + frame(HEADERS, END_HEADERS | END_STREAM, 1, encode(headers_of(SLOW)))
+        rapid = b"".join(slow_call(number) + reset_of(number) for number in range(1, 2401, 2))
+        dead = slow + reset_of(1)
         trailers = dead + frame(HEADERS, END_HEADERS | END_STREAM, 1, encode(((b"x", b"y"),))) * 10_001
         late = dead + frame(DATA, 0, 1, b"x") * 10_001
         wide = slow + frame(WINDOW, 0, 1, (2**30).to_bytes(4, "big"))
@@ -186,49 +129,15 @@ def test_a_client_without_credit_is_cut_off(tmp_path: Path, monkeypatch: pytest.
         assert (b"window out of bounds" if kind is None else reasons[kind]) in found
 
 
-def _slow(number: int) -> bytes:
-    head = frame(HEADERS, END_HEADERS, number, encode(_headers(SLOW)))
-    return head + frame(DATA, END_STREAM, number, b"\0\0\0\0\0")
-
-
-def _reset(number: int) -> bytes:
-    return frame(3, 0, number, (8).to_bytes(4, "big"))
-
-
-async def _read_until(reader: asyncio.StreamReader, what: bytes) -> bytes:
-    found = b""
-    async with asyncio.timeout(10):
-        while what not in found:
-            part = await reader.read(2**16)
-            assert part
-            found += part
-    return found
-
-
-@contextlib.asynccontextmanager
-async def _raw(address: str, data: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
-    writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)) + data)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-
-
-def _asked(number: int, message: bytes, *more: tuple[bytes, bytes]) -> bytes:
-    head = frame(HEADERS, END_HEADERS, number, encode((*_headers(ECHO), *more)))
-    return head + frame(DATA, END_STREAM, number, b"\0" + len(message).to_bytes(4, "big") + message)
-
-
 def test_what_is_left_to_send_leaves_before_the_server(tmp_path: Path) -> None:
     async def ask(server: Server, address: str) -> None:
-        async with _raw(address, _asked(1, LARGE[:50_000])) as (reader, writer):
-            await _read_until(reader, b"application/grpc")
+        async with raw_connection(address, call_of(1, LARGE[:50_000])) as (reader, writer):
+            await read_until(reader, b"application/grpc")
             stopping = asyncio.create_task(server.stop(10))
             await asyncio.sleep(0.05)
             assert not stopping.done()
             writer.write(frame(WINDOW, 0, 1, (2**20).to_bytes(4, "big")))
-            found = await _read_until(reader, b"grpc-status")
+            found = await read_until(reader, b"grpc-status")
             assert len(found) > 50_000
             await asyncio.wait_for(stopping, 5)
 
@@ -240,15 +149,15 @@ def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
 
     async def ask(server: Server, address: str) -> None:
         server.most_message_bytes = 100_000
-        asked = b"".join(_asked(2 * number + 1, LARGE[:50_000]) for number in range(20))
-        async with _raw(address, asked) as (reader, _writer):
-            await _read_until(reader, b"lie unread")
+        asked = b"".join(call_of(2 * number + 1, LARGE[:50_000]) for number in range(20))
+        async with raw_connection(address, asked) as (reader, _writer):
+            await read_until(reader, b"lie unread")
             (connection,) = server._connections
             assert isinstance(connection, http2.Connection)
             assert 100_000 < connection._unsent_bytes <= 200_000
             assert 2 <= len(server._calls) <= 4
-        async with _raw(address, _asked(1, b"x", (b"grpc-timeout", b"50m"))) as (reader, _writer):
-            await _read_until(reader, frame(3, 0, 1, (8).to_bytes(4, "big")))
+        async with raw_connection(address, call_of(1, b"x", (b"grpc-timeout", b"50m"))) as (reader, _writer):
+            await read_until(reader, frame(3, 0, 1, (8).to_bytes(4, "big")))
             await asyncio.sleep(0.02)
             assert not server._calls
 
@@ -257,9 +166,9 @@ def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
 
 def test_a_request_that_does_not_come_is_waited_for_until_its_deadline(tmp_path: Path) -> None:
     async def ask(server: Server, address: str) -> None:
-        head = encode((*_headers(ECHO), (b"grpc-timeout", b"50m")))
-        async with _raw(address, frame(HEADERS, END_HEADERS, 1, head)) as (reader, _writer):
-            assert b"\x0bgrpc-status\x014" in await _read_until(reader, b"grpc-message")
+        head = encode((*headers_of(ECHO), (b"grpc-timeout", b"50m")))
+        async with raw_connection(address, frame(HEADERS, END_HEADERS, 1, head)) as (reader, _writer):
+            assert b"\x0bgrpc-status\x014" in await read_until(reader, b"grpc-message")
             assert not server._calls
 
     served(tmp_path, ask)
@@ -269,8 +178,8 @@ def test_a_byte_keeps_a_byte(tmp_path: Path) -> None:
     """Parts of a message that is not whole do not keep alive what they came in."""
 
     async def ask(_server: Server, address: str) -> int:
-        start = frame(HEADERS, END_HEADERS, 3, encode(_headers(ECHO))) + frame(DATA, 0, 3, (2**20).to_bytes(5, "big"))
-        async with _raw(address, _slow(1) + _reset(1) + start) as (_reader, writer):
+        start = frame(HEADERS, END_HEADERS, 3, encode(headers_of(ECHO))) + frame(DATA, 0, 3, (2**20).to_bytes(5, "big"))
+        async with raw_connection(address, slow_call(1) + reset_of(1) + start) as (_reader, writer):
             tracemalloc.start()
             before = tracemalloc.get_traced_memory()[0]
             for _ in range(200):
@@ -285,18 +194,11 @@ def test_a_byte_keeps_a_byte(tmp_path: Path) -> None:
     assert served(tmp_path, ask) < 3 * 2**20  # what came: 12 MB
 
 
-def _headers(path: str) -> tuple[tuple[bytes, bytes], ...]:
-    return (
-        *((b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"x")),
-        *((b"te", b"trailers"), (b"content-type", b"application/grpc")),
-    )
-
-
 def _conversations() -> Iterator[bytes]:
     """What right clients send: both protocols, one call or several."""
     body = b"\0" + (5).to_bytes(4, "big") + b"hello"
     for path in (ECHO, BIDI, SLOW):
-        block = encode(_headers(path))
+        block = encode(headers_of(path))
         yield (
             PREFACE
             + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**16))
@@ -356,101 +258,12 @@ def test_mutated_bytes(tmp_path: Path, count: int) -> None:
     served(tmp_path, ask, 60 + count / 30)
 
 
-def test_the_lane(tmp_path: Path) -> None:
-    async def ask(server: Server, address: str) -> None:
-        path = address.removeprefix("unix:")
-        client = await asyncio.to_thread(LaneClient, path, {})
-
-        async def call(method: str, message: bytes, timeout_s: float = 20.0) -> bytes | grpc.StatusCode:
-            try:
-                return await asyncio.to_thread(client.call, method, message, timeout_s)
-            except StatusError as error:
-                return error.status
-
-        assert await call(ECHO, b"x") == b"x"
-        assert await call(ECHO, LARGE) == LARGE
-        assert await asyncio.gather(*(call(ECHO, bytes((n,)) * 70_000) for n in range(20))) == [
-            bytes((n,)) * 70_000 for n in range(20)
-        ]
-        assert await call(SLOW, b"", 0.1) is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert await call(BIDI, b"") is await call("/no.Such/Method", b"") is grpc.StatusCode.UNIMPLEMENTED
-        assert await call(ECHO, bytes(MAX_MESSAGE_BYTES + 2**15)) is grpc.StatusCode.UNAVAILABLE  # it is cut off
-        assert await call(ECHO, b"on") == b"on"
-        client.close()
-
-    served(tmp_path, ask)
-
-
-def test_a_lane_that_breaks_ends_and_nothing_else(tmp_path: Path) -> None:
-    """No frame, behind the greeting at once and above a buffer's size; and metadata that no status can repeat."""
-
-    def said(path: str, data: bytes) -> bytes:
-        with socket.socket(socket.AF_UNIX) as to:
-            to.settimeout(10)
-            to.connect(path)
-            with contextlib.suppress(OSError):
-                to.sendall(lane.GREETING + data)
-            found = b""
-            with contextlib.suppress(ConnectionError):
-                while part := to.recv(2**16):
-                    found += part
-                    if len(found) > len(lane.GREETING) + lane.FRAME.size:
-                        break
-            return found
-
-    async def ask(_server: Server, address: str) -> None:
-        path, name = address.removeprefix("unix:"), ECHO.encode()
-        metadata = json.dumps({"jellybean-protocol": "\ud800"}).encode()
-        head = lane.HEAD.pack(5.0, len(name), len(metadata)) + name + metadata
-        odd = lane.FRAME.pack(len(head) + lane.FRAME.size - 4, 1, lane.CALL) + head
-        assert await asyncio.to_thread(said, path, bytes(150_000)) == lane.GREETING
-        assert (await asyncio.to_thread(said, path, odd))[len(lane.GREETING) :][8] == lane.FAILED
-        async with channel(address) as to:
-            assert await to.unary_unary(ECHO)(b"on") == b"on"
-
-    served(tmp_path, ask)
-
-
-def test_calls_of_a_lane_share_what_their_heads_say_but_the_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[bytes] = []
-    was = lane.Lane._read_head
-    monkeypatch.setattr(lane.Lane, "_read_head", lambda own, told, size: (read.append(told), was(own, told, size))[1])
-
-    async def ask(_server: Server, address: str) -> None:
-        client = await asyncio.to_thread(LaneClient, address.removeprefix("unix:"), {"a": "b"})
-        for timeout_s in (5.0, 6.0, 7.0):
-            assert await asyncio.to_thread(client.call, ECHO, b"x", timeout_s) == b"x"
-        assert len(read) == 1
-        with pytest.raises(StatusError, match=r"no answer|time is up"):
-            await asyncio.wait_for(asyncio.to_thread(client.call, SLOW, b"x", 0.0), 5)
-        client.close()
-
-    served(tmp_path, ask)
-
-
-def test_a_lane_client_survives_that_its_server_starts_again(tmp_path: Path) -> None:
-    client: list[LaneClient] = []
-
-    async def first(_server: Server, address: str) -> None:
-        client.append(await asyncio.to_thread(LaneClient, address.removeprefix("unix:"), {}))
-        await asyncio.gather(*(asyncio.to_thread(client[0].call, ECHO, b"x", 5.0) for _ in range(4)))
-
-    async def second(_server: Server, _address: str) -> None:
-        assert [await asyncio.to_thread(client[0].call, ECHO, b"y", 5.0) for _ in range(5)] == [b"y"] * 5
-        client[0].close()
-
-    served(tmp_path, first)
-    served(tmp_path, second)
-
-
 def test_the_policy_is_asked_before_a_request_is_read(tmp_path: Path) -> None:
     """Refused by the headers alone, for all methods: no body is waited for."""
 
     async def ask(_server: Server, address: str) -> None:
         reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
-        head = encode((*_headers(ECHO), (b"jellybean-protocol", b"99.0")))
+        head = encode((*headers_of(ECHO), (b"jellybean-protocol", b"99.0")))
         writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, head))
         found = b""
         async with asyncio.timeout(5):
@@ -462,47 +275,6 @@ def test_the_policy_is_asked_before_a_request_is_read(tmp_path: Path) -> None:
         writer.close()
 
     served(tmp_path, ask)
-
-
-def test_another_user_gets_no_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = os.geteuid()
-    monkeypatch.setattr(http2, "peer_uid", lambda _: own + 1)
-
-    async def ask(server: Server, address: str) -> None:
-        reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
-        writer.write(lane.GREETING)
-        assert await reader.read() == b""
-        writer.close()
-
-    served(tmp_path, ask)
-
-
-def test_headers_of_the_protocols_own_examples() -> None:
-    """RFC 7541 C.4: one connection's requests, Huffman coded, with a dynamic table."""
-    decoder = Decoder(2**14, dict)
-    blocks = [
-        "828684418cf1e3c2e5f23a6ba0ab90f4ff",
-        "828684be5886a8eb10649cbf",
-        "828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf",
-    ]
-    first, second, third = (decoder.decode(bytes.fromhex(block)) for block in blocks)
-    plain = {b":method": b"GET", b":scheme": b"http", b":path": b"/", b":authority": b"www.example.com"}
-    assert first == plain
-    assert second == plain | {b"cache-control": b"no-cache"}
-    assert third == plain | {b":scheme": b"https", b":path": b"/index.html", b"custom-key": b"custom-value"}
-    for wrong in ("ff80808080808080", "c5", "41", "418cf1e3c2", "3fe2ff7f", "4083ffffff0161"):
-        with pytest.raises(HpackError):
-            decoder.decode(bytes.fromhex(wrong))
-    with pytest.raises(HpackError, match="more than 16384"):
-        decoder.decode(bytes.fromhex("82") * 1000)
-
-
-def test_every_octet_has_its_code() -> None:
-    codes = {octet: f"{code:0{length}b}" for (length, code), octet in _CODES.items()}
-    text = bytes(range(256)) * 3
-    bits = "".join(codes[octet] for octet in text)
-    bits += "1" * (-len(bits) % 8)
-    assert _huffman(int(bits, 2).to_bytes(len(bits) // 8, "big")) == text
 
 
 def test_a_packed_message_is_bounded() -> None:

@@ -24,7 +24,7 @@ from jellybean.planning import plan_project
 from jellybean_k8s import render
 from jellybean_k8s.yaml_text import to_yaml
 from jellybean_solver.problem import Problem
-from tests.api_server import pruned
+from tests.api_objects import pruned
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_resource import resource
 

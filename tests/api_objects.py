@@ -1,0 +1,134 @@
+"""What a Kubernetes API server does to an object: patches of every kind, selectors, fields and their managers."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+Object = dict[str, Any]
+_IDENTITY = {("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace")}
+
+
+class Refused(Exception):
+    """An answer other than 2xx, with a Status."""
+
+    def __init__(self, code: int, reason: str, message: str, causes: list[Object] | None = None) -> None:
+        self.status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
+        self.status |= {"reason": reason, "message": message, "details": {"causes": causes or []}}
+        self.code = code
+
+
+def pruned(schema: Object, value: Any) -> Any:
+    """Of a custom resource what its schema knows, as a server keeps nothing else."""
+    if isinstance(value, dict) and "properties" in schema:
+        properties = schema["properties"]
+        return {key: pruned(properties[key], item) for key, item in value.items() if key in properties}
+    if isinstance(value, dict) and "additionalProperties" in schema:
+        return {key: pruned(schema["additionalProperties"], item) for key, item in value.items()}
+    if isinstance(value, list) and "items" in schema:
+        return [pruned(schema["items"], item) for item in value]
+    return value
+
+
+def json_patched(there: Object, steps: list[Object]) -> Object:
+    """RFC 6902, as far as kopf asks for it; 422 where a test fails."""
+    found = copy.deepcopy(there)
+    for step in steps:
+        *path, last = (part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:])
+        at: Any = found
+        for part in path:
+            at = at[int(part)] if isinstance(at, list) else at.setdefault(part, {})
+        name: Any = (len(at) if last == "-" else int(last)) if isinstance(at, list) else last
+        if step["op"] == "test":
+            if at[name] != step["value"]:
+                raise Refused(422, "Invalid", "the server rejected our request due to a failed test")
+        elif step["op"] == "remove":
+            del at[name]
+        elif isinstance(at, list) and step["op"] == "add":
+            at.insert(name, step["value"])
+        else:
+            at[name] = step["value"]
+    return found
+
+
+def half(body: Object, *, status: bool) -> Object:
+    """What of a patch counts: the status, or all but it."""
+    return {key: value for key, value in body.items() if (key == "status") == status}
+
+
+def owner(pod: Object) -> str:
+    owners = pod["metadata"].get("ownerReferences") or [{}]
+    return str(owners[0].get("uid", ""))
+
+
+def selected(item: Object, selector: str) -> bool:
+    own = item["metadata"].get("labels") or {}
+    for term in filter(None, selector.split(",")):
+        if "!=" in term:
+            key, _, value = term.partition("!=")
+            if own.get(key) == value:
+                return False
+        else:
+            key, _, value = term.partition("=")
+            if own.get(key) != value:
+                return False
+    return True
+
+
+def leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]:
+    """Paths of values; of list items with names by name, as server-side apply tells them apart; other lists whole."""
+    if isinstance(value, dict):
+        found: dict[tuple[str, ...], str] = {}
+        for key, item in value.items():
+            found |= leaves(item, (*path, key))
+        return {at: text for at, text in found.items() if at not in _IDENTITY}
+    if isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value):
+        found = {}
+        for item in value:
+            found |= leaves(item, (*path, f"[{item['name']}]"))
+        return found
+    return {path: json.dumps(value, sort_keys=True)}
+
+
+def laid_over(there: Any, over: Any) -> Any:
+    if isinstance(there, dict) and isinstance(over, dict):
+        return {**there, **{key: laid_over(there.get(key), item) for key, item in over.items()}}
+    return copy.deepcopy(over)
+
+
+def merged(there: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(there) if isinstance(there, dict) else {}
+    for key, item in patch.items():
+        if item is None:
+            found.pop(key, None)
+        else:
+            found[key] = merged(found.get(key), item)
+    return found
+
+
+def drop(item: Any, path: tuple[str, ...]) -> None:
+    for key in path[:-1]:
+        if key.startswith("["):
+            item = next((part for part in item if part.get("name") == key[1:-1]), None) if item else None
+        else:
+            item = item.get(key) if isinstance(item, dict) else None
+        if item is None:
+            return
+    if isinstance(item, dict):
+        item.pop(path[-1], None)
+
+
+def without_version(item: Object) -> Object:
+    meta = {key: value for key, value in item["metadata"].items() if key not in ("resourceVersion", "generation")}
+    return {**item, "metadata": meta}
+
+
+def cause(manager: str, path: tuple[str, ...], version: str) -> Object:
+    return {
+        "reason": "FieldManagerConflict",
+        "message": f'conflict with "{manager}" using {version}',
+        "field": "." + ".".join(path),
+    }

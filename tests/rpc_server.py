@@ -1,0 +1,129 @@
+"""A server of ours with methods of every kind, and clients that write its bytes themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+import pytest
+
+from jellybean_agent.channels import Transport
+from jellybean_agent.identity import Policy
+from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame
+from jellybean_agent.rpc.hpack import encode
+from jellybean_agent.rpc.server import Server
+
+SERVICE = "inference.GRPCInferenceService"  # one that the policy knows
+ECHO, SLOW, BIDI, BREAK = (f"/{SERVICE}/{name}" for name in ("Echo", "Slow", "Bidi", "Break"))
+LARGE = os.urandom(3 * 2**20)
+Found = TypeVar("Found")
+
+
+async def echo(request: bytes, _context: Any) -> bytes:
+    return request
+
+
+async def slow(_request: bytes, context: Any) -> bytes:
+    cancelled = asyncio.Event()
+    context.add_done_callback(lambda _: cancelled.set())
+    await asyncio.sleep(30)
+    return b""
+
+
+async def bidi(requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+
+
+async def broken(_request: bytes, _context: Any) -> bytes:
+    raise ZeroDivisionError
+
+
+def served(folder: Path, ask: Callable[[Server, str], Awaitable[Found]], within_s: float = 60) -> Found:
+    """What `ask` finds at a server; nothing may go wrong in the event loop meanwhile."""
+
+    async def run() -> Found:
+        wrong: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+        transport = Transport("w", insecure=True)
+        server = transport.server(Policy("w", ()))
+        assert isinstance(server, Server)
+        handlers = {
+            "Echo": grpc.unary_unary_rpc_method_handler(echo),
+            "Slow": grpc.unary_unary_rpc_method_handler(slow),
+            "Break": grpc.unary_unary_rpc_method_handler(broken),
+            "Bidi": grpc.stream_stream_rpc_method_handler(bidi),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        folder.chmod(0o700)
+        address = f"unix:{folder}/s"
+        transport.bind(server, address)
+        await server.start()
+        try:
+            found = await asyncio.wait_for(ask(server, address), within_s)
+        finally:
+            await server.stop(0.1)
+        assert not wrong
+        return found
+
+    return asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
+    async with Transport("w", insecure=True).channel(address) as found:
+        yield found
+
+
+async def status(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details() or ""
+
+
+def slow_call(number: int) -> bytes:
+    head = frame(HEADERS, END_HEADERS, number, encode(headers_of(SLOW)))
+    return head + frame(DATA, END_STREAM, number, b"\0\0\0\0\0")
+
+
+def reset_of(number: int) -> bytes:
+    return frame(3, 0, number, (8).to_bytes(4, "big"))
+
+
+async def read_until(reader: asyncio.StreamReader, what: bytes) -> bytes:
+    found = b""
+    async with asyncio.timeout(10):
+        while what not in found:
+            part = await reader.read(2**16)
+            assert part
+            found += part
+    return found
+
+
+@contextlib.asynccontextmanager
+async def raw_connection(address: str, data: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+    writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)) + data)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+def call_of(number: int, message: bytes, *more: tuple[bytes, bytes]) -> bytes:
+    head = frame(HEADERS, END_HEADERS, number, encode((*headers_of(ECHO), *more)))
+    return head + frame(DATA, END_STREAM, number, b"\0" + len(message).to_bytes(4, "big") + message)
+
+
+def headers_of(path: str) -> tuple[tuple[bytes, bytes], ...]:
+    return (
+        *((b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"x")),
+        *((b"te", b"trailers"), (b"content-type", b"application/grpc")),
+    )
