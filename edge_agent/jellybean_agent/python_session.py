@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +19,9 @@ from jellybean_agent.ports import Port
 from jellybean_agent.python_code import PythonStep, Source, arguments_of, find_source, signature_of, split
 from jellybean_agent.tensors import Array, mismatch, name_of
 
+_SET_THREADS = tuple(  # of OpenBLAS, under the names that numpy's and scipy's wheels and distributions give it
+    f"{first}openblas_set_num_threads{last}" for first in ("", "scipy_") for last in ("", "64_", "_64")
+)
 _loaded: dict[tuple[str, str], ModuleType] = {}  # by module and sha256: operators of one process share it
 
 
@@ -37,6 +43,7 @@ class PythonSession:
         if not callable(function):
             raise ModelError(f"python {step}: the module holds no such function once it is loaded")
         self._function: Callable[..., Any] = function
+        _one_thread()
 
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
         """All outputs. PermanentError when it raises, or answers other than it declares."""
@@ -98,6 +105,17 @@ def _load(source: Source) -> ModuleType:
         raise ModelError(f"module {source.module} cannot be loaded: {_told(error)}") from error
     _loaded[key] = module
     return module
+
+
+def _one_thread() -> None:
+    """numpy's matrix products take one thread, as models do: others of the machine are other workers'."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    for path in {line.split(maxsplit=5)[5] for line in lines if "openblas" in line}:
+        with contextlib.suppress(OSError):
+            library = ctypes.CDLL(path)
+            for name in _SET_THREADS:
+                if hasattr(library, name):
+                    getattr(library, name)(1)
 
 
 def _told(error: BaseException) -> str:

@@ -67,7 +67,7 @@ def resize(
     if method == "nearest":
         rows, columns = (_nearest(size, to) for size, to in zip(picture.shape[1:3], (height, width), strict=True))
         return {"picture": np.ascontiguousarray(picture[:, rows][:, :, columns])}
-    found = _along(_along(picture.astype(np.float32), 1, height), 2, width)
+    found = _along(_along(picture, 1, height), 2, width)
     if picture.dtype.kind in "iu":
         found = np.rint(found)
     return {"picture": found.astype(picture.dtype)}
@@ -145,5 +145,9 @@ def _along(picture: Array, axis: int, to: int) -> Array:
     low = np.floor(at).astype(np.intp)
     high = np.minimum(low + 1, size - 1)
     share = (at - low).astype(np.float32).reshape([-1 if one == axis else 1 for one in range(picture.ndim)])
-    found: Array = picture.take(low, axis) * (1 - share) + picture.take(high, axis) * share
+    found: Array = picture.take(high, axis).astype(np.float32)
+    first = picture.take(low, axis).astype(np.float32, copy=False)
+    found -= first
+    found *= share
+    found += first
     return found

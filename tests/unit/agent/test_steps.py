@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,3 +80,16 @@ def test_keep_above() -> None:
     found = np.float32([[[1, 0.9], [2, 0.5], [3, 0.6]]])
     assert run("keep_above", found, threshold=0.5, column=1, columns=2)["found"][:, 0].tolist() == [1, 3]
     assert run("keep_above", found, threshold=1, column=1, columns=2)["found"].shape == (0, 2)
+
+
+def test_matrix_products_take_one_thread() -> None:
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line]
+    libraries = [ctypes.CDLL(path) for path in {line.split(maxsplit=5)[5] for line in lines}]
+    names = [f"{first}openblas_{{}}_num_threads{last}" for first in ("", "scipy_") for last in ("", "64_", "_64")]
+    found = [(library, name) for library in libraries for name in names if hasattr(library, name.format("get"))]
+    if not found:
+        pytest.skip("this numpy has no OpenBLAS")
+    for library, name in found:
+        getattr(library, name.format("set"))(2)
+    run("softmax", np.float32([[1, 2]]))
+    assert [getattr(library, name.format("get"))() for library, name in found] == [1] * len(found)
