@@ -21,7 +21,6 @@ from jellybean.serving.client import Client
 from jellybean.serving.state import running_state
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_protos.inference.v2 import inference_pb2_grpc
-from tests.e2e.test_cli_plan import jellybean
 
 pytestmark = pytest.mark.alone
 
@@ -119,10 +118,6 @@ def ran(project: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def planned(project: Path) -> Path:
-    """Refused without the flag, before anything of the module has run; then profiled and planned."""
-    refused = jellybean("profile", str(project), "--seconds", "0.05", status=1)
-    assert f"operator look, variant thirds: {REFUSED}" in " ".join(refused.stderr.split())
-    assert not ran(project)
     Cache(project).put(key_of(kind="hop"), 0.001)  # between agents, which others measure
     assert run(["profile", str(project), "--seconds", "0.05", FLAG]) == 0
     assert ran(project)
@@ -134,13 +129,19 @@ def planned(project: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def served(planned: Path) -> Iterator[Path]:
-    """Up once its owner allows it."""
-    refused = jellybean("up", str(planned), "--detach", status=1)
-    assert f"look/thirds: {REFUSED}" in " ".join(refused.stderr.split())
-    assert not ran(planned)
-    jellybean("up", str(planned), "--detach", FLAG)
+    assert run(["up", str(planned), "--detach", FLAG]) == 0
     yield planned
-    jellybean("down", str(planned))
+    assert run(["down", str(planned)]) == 0
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run([*arguments]) == 1
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_refused_before_anything_of_the_module_has_run(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"operator look, variant thirds: {REFUSED}" in refused(capsys, "profile", str(project))
+    assert not ran(project)
 
 
 def test_planned_by_what_was_measured(planned: Path) -> None:
@@ -154,6 +155,11 @@ def test_planned_by_what_was_measured(planned: Path) -> None:
         "module_sha256": hashlib.sha256(source).hexdigest(),
     }
     assert plan["accuracy"] == 100
+
+
+def test_up_refuses_too(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"look/thirds: {REFUSED}" in refused(capsys, "up", str(planned), "--detach")
+    assert not ran(planned)
 
 
 def test_an_agent_goes_by_its_own_list_and_by_the_planned_source(planned: Path) -> None:
@@ -203,8 +209,8 @@ def test_a_step_by_itself_over_the_inference_protocol(served: Path) -> None:
         assert np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [0, 8, 4]
 
 
-def test_another_plan_needs_to_be_allowed_too(served: Path) -> None:
+def test_another_plan_needs_to_be_allowed_too(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change = ("apply", str(served), "--set", "operators.look.variants.thirds.with={times: 3}")
-    refused = jellybean(*change, status=1)
-    assert REFUSED in " ".join(refused.stderr.split())
-    assert "serving the new plan" in jellybean(*change, FLAG).stdout
+    assert REFUSED in refused(capsys, *change)
+    assert run([*change, FLAG]) == 0
+    assert "serving the new plan" in capsys.readouterr().out
