@@ -27,6 +27,7 @@ OURS = "jellybean_agent.steps"  # shipped with the agent: its steps are allowed 
 ALLOW_FLAG = "--allow-python"
 _FUNCTION = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*:[A-Za-z]\w*", re.ASCII)
 _MAX_SOURCE_BYTES = 2**22
+_MOST = 2**31 - 1  # of one size
 _HOW = "write for example my_steps:crop"
 _FORM = '@step(inputs={"picture": ("uint8", (-1, 28, 28))}, outputs={...}), with nothing computed'
 
@@ -226,7 +227,7 @@ def _port(function: str, name: Any, what: Any, given: Mapping[str, Any]) -> Port
     if not isinstance(name, str) or not name or not isinstance(what, tuple | list) or len(what) != 2:
         raise ModelError(f"{function}: its decorator must say name: (dtype, shape): {_FORM}")
     dtype, shape = what
-    known = dtype if dtype in DTYPES else given.get(dtype) if isinstance(dtype, str) else None
+    known = given.get(dtype, dtype) if isinstance(dtype, str) and dtype not in DTYPES else dtype
     if not isinstance(known, str) or known not in DTYPES:
         raise ModelError(
             f"{function}: {name} has no known dtype ({str(known or dtype)[:40]}); known: {', '.join(DTYPES)}"
@@ -242,7 +243,9 @@ def _port(function: str, name: Any, what: Any, given: Mapping[str, Any]) -> Port
 def _sizes(function: str, name: str, item: Any, given: Mapping[str, Any]) -> list[int]:
     value = given.get(item) if isinstance(item, str) else item
     listed: Sequence[Any] = value if isinstance(value, tuple | list) and isinstance(item, str) else [value]
-    if any(isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or size > 0) for size in listed):
+    if any(
+        isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or 0 < size <= _MOST) for size in listed
+    ):
         said = f"argument {item!r}, {str(value)[:40]}," if isinstance(item, str) else str(item)[:40]
         raise ModelError(f"{function}: {said} is no size of {name}: a number from 1, -1 for any, or a list of these")
     return list(listed)

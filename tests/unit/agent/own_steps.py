@@ -79,6 +79,11 @@ def text(inputs):
     return inputs
 
 
+@step(inputs={"x": (["float32"], (-1,))}, outputs={"y": ("float32", (-1,))})
+def listed(inputs):
+    return inputs
+
+
 @step(inputs={"x": ("float32", (-1,))}, outputs={})
 def half(inputs):
     return inputs

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +88,7 @@ def test_sizes_and_dtypes_may_be_arguments() -> None:
         ("computed", {}, "must be literals"),
         ("no_batch", {}, "needs a shape whose first size is that of the batch"),
         ("text", {}, "no known dtype"),
+        ("listed", {}, r"no known dtype \(\['float32'\]\)"),
         ("half", {}, "must name inputs and outputs"),
         ("many", {}, "must take its inputs, then arguments by name"),
         ("scale", {}, "has no function scale; its steps: times, swapped"),
@@ -94,6 +97,23 @@ def test_sizes_and_dtypes_may_be_arguments() -> None:
 def test_what_is_no_step_says_what_is_missing(function: str, arguments: dict[str, object], told: str) -> None:
     with pytest.raises(ModelError, match=told):
         declared(function, **arguments)
+
+
+def test_what_the_documentation_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (HERE.parents[2] / "docs/documents.md").read_text()
+    shown = text[text.index("    # my_steps.py") :].split("\n\nIt takes")[0]
+    (tmp_path / "my_steps.py").write_text(textwrap.dedent(shown))
+    monkeypatch.syspath_prepend(tmp_path)
+    step = PythonStep("my_steps:crop", '{"size": 24}', allow(["my_steps:crop"]))
+    executor = Executor(step, find_source("my_steps").sha256, ("image",))
+    assert executor.run((np.zeros((2, 28, 28), np.float32),)).outputs["image"].shape == (2, 24, 24)
+    table = text[text.index("| `jellybean_agent.steps` | does |") :].split("\n\n")[0]
+    tree = ast.parse(find_source(OURS).text)
+    shipped = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.decorator_list]
+    assert len(shipped) == 8
+    for one in shipped:
+        (row,) = (row for row in table.splitlines() if f"`{one.name}`" in row.split("|")[1])
+        assert all(f"`{argument.arg}`" in row for argument in one.args.kwonlyargs), one.name
 
 
 def test_modules_that_are_not_here_or_not_the_planned_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

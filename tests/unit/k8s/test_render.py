@@ -23,6 +23,7 @@ from jellybean_k8s.kustomize import kustomize_base
 from jellybean_k8s.names import dns_name, label_value
 from jellybean_k8s.render import Object
 from jellybean_k8s.served import Deployed
+from jellybean_k8s.settings import OWN_STEPS
 from jellybean_k8s.yaml_text import documents, to_yaml
 from jellybean_solver.plan import Plan
 from jellybean_solver.plan_document import from_document
@@ -273,6 +274,7 @@ def test_settings_have_defaults_that_render(plan: Plan) -> None:
 
 
 def test_functions_run_in_pods_that_are_told_to(plan: Plan) -> None:
+    assert OWN_STEPS == OURS
     (first, *others) = plan.operators
     for function, known in (("team_steps:crop", False), (f"{OURS}:softmax", True)):
         python = ModelRef("", "ef" * 32, 0.0, PythonRef(function, "{}", "cd" * 32))
