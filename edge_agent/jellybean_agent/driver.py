@@ -22,7 +22,7 @@ from jellybean_agent.executor import Executor
 from jellybean_agent.figures import Figures
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.logs import about
-from jellybean_agent.message_wire import read_message, write_message
+from jellybean_agent.message_wire import Data, read_message, write_message
 from jellybean_agent.messages import GATEWAY, Expired, Failed, Instruction, Message, Run, Send, Wait
 from jellybean_agent.peers import Peer
 from jellybean_agent.plan_view import PlanView
@@ -235,16 +235,16 @@ class Driver:
 
     def _send(self, worker: str, message: Message) -> None:
         try:
-            wire = self._write(message)
+            wire, data = self._write(message)
         except AgentError as error:
             self._fail(message.request, message.upstream, str(error), status_of(error))
             self._forget(message.request)
             return
         due_s = 0.0
         if worker != GATEWAY and (tier := self._view.workers[worker].tier) != self._worker.tier:
-            due_s = self._links.reserve(self._worker.tier, tier, len(wire.tensor.data))
-            self.figures.crossed[message.upstream, tier] += len(wire.tensor.data)
-        self._peers[worker].put(wire, due_s, message.until)
+            due_s = self._links.reserve(self._worker.tier, tier, len(data))
+            self.figures.crossed[message.upstream, tier] += len(data)
+        self._peers[worker].put(wire, due_s, message.until, data)
 
     # What `TracedDriver` does more at:
 
@@ -257,7 +257,7 @@ class Driver:
     def _perform(self, run: Run) -> Done:
         return perform(self._view.operators[run.operator], self._executors[run.operator], run.items)
 
-    def _write(self, message: Message) -> agent_pb2.Message:
+    def _write(self, message: Message) -> tuple[agent_pb2.Message, Data]:
         return write_message(self._view.hash, message)
 
     def _sweep(self) -> None:

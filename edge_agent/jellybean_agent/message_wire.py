@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.messages import MAX_CHILDREN, Message, Path
 from jellybean_agent.plan_view import PlanView
-from jellybean_agent.tensors import decode, encode
+from jellybean_agent.tensors import bytes_of, decode, kind_of
 from jellybean_protos.agent.v1 import agent_pb2
 
+Data = bytes | memoryview
+_TENSOR = agent_pb2.Message.DESCRIPTOR.fields_by_name["tensor"].number << 3 | 2
+_DATA = agent_pb2.Tensor.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
 MAX_LEFT_S = 3600.0  # nobody waits longer for an answer, whatever a message says
 
 
@@ -38,14 +41,42 @@ def read_path(wire: agent_pb2.Message, length: int) -> Path:
     return path
 
 
-def write_message(plan: str, message: Message) -> agent_pb2.Message:
-    """A message for the wire. InvalidInputError when its tensor is too large or of a dtype unknown to the wire."""
-    return agent_pb2.Message(
+def write_message(plan: str, message: Message) -> tuple[agent_pb2.Message, Data]:
+    """A message for the wire, and its tensor's bytes, which are not in it.
+
+    InvalidInputError when the tensor is too large or of a dtype unknown to the wire.
+    """
+    array = message.payload
+    wire = agent_pb2.Message(
         request_id=message.request,
         route=message.route,
         upstream=message.upstream,
         downstream=message.downstream,
         path=[agent_pb2.Position(index=index, count=count) for index, count in message.path],
-        tensor=None if message.payload is None else encode(message.payload),
+        tensor=None if array is None else kind_of(array),
         plan=plan,
     )
+    return wire, b"" if array is None else bytes_of(array)
+
+
+def parts_of(message: agent_pb2.Message, data: Data) -> list[Data]:
+    """A message's bytes. `data`: of its tensor, if they are not in it; they leave as they lie.
+
+    Protobuf puts the parts of a field that comes twice together: the tensor's kind, then its bytes.
+    """
+    head = message.SerializeToString()
+    if not data:
+        return [head]
+    size = varint(len(data))
+    inner = varint(1 + len(size) + len(data))
+    return [b"".join((head, bytes((_TENSOR,)), inner, bytes((_DATA,)), size)), data]
+
+
+def varint(number: int) -> bytes:
+    """A number as protobuf writes lengths."""
+    octets = bytearray()
+    while number > 0x7F:
+        octets.append(number & 0x7F | 0x80)
+        number >>= 7
+    octets.append(number)
+    return bytes(octets)

@@ -23,6 +23,7 @@ import grpc.aio
 
 from jellybean_agent.channels import Transport
 from jellybean_agent.errors import TransientError
+from jellybean_agent.message_wire import Data
 from jellybean_agent.rpc.lane_client import NoLaneError
 from jellybean_agent.streams import BROKEN, Parcel, Stream, carried
 from jellybean_protos.agent.v1 import agent_pb2
@@ -78,14 +79,17 @@ class Peer:
         """Messages that have not left yet, or may not have arrived where they are kept."""
         return len(self._waiting) + (sum(len(stream.sent) for stream in self._streams) if self._keeps else 0)
 
-    def put(self, message: agent_pb2.Message, due_s: float = 0.0, until_s: float = math.inf) -> None:
-        """Send `message`, not before CLOCK_MONOTONIC second `due_s`. A failure goes first and needs no credit."""
+    def put(self, message: agent_pb2.Message, due_s: float = 0.0, until_s: float = math.inf, data: Data = b"") -> None:
+        """Send `message`, not before CLOCK_MONOTONIC second `due_s`. A failure goes first and needs no credit.
+
+        `data`: its tensor's bytes, where they are not in it: they are not copied, and must stay as they are.
+        """
         if message.HasField("failure"):
             due_s = -math.inf
-        parcel, stream = Parcel(due_s, next(self._order), until_s, message), self._current
+        parcel, stream = Parcel(due_s, next(self._order), until_s, message, data), self._current
         if stream is not None and stream.carrier.may_send and self._is_next(parcel, stream):
             if self._in_time(parcel):
-                stream.carrier.send(message)
+                stream.carrier.send(parcel)
                 self._count(parcel, stream)
             return
         heapq.heappush(self._waiting, parcel)
@@ -245,7 +249,7 @@ class Peer:
         stream.credit -= parcel.due_s > -math.inf
         self._writing = True  # nothing may leave before it
         try:
-            await stream.carrier.write(parcel.message)
+            await stream.carrier.write(parcel)
         except BaseException as error:
             heapq.heappush(self._waiting, parcel)  # it is among those that did not leave
             if stream.silent:
@@ -270,7 +274,7 @@ class Peer:
         """A message has left: with credit, unless it is a failure."""
         if parcel.due_s > -math.inf:
             stream.credit -= 1
-            stream.sent.append(parcel if self._keeps else parcel._replace(message=_stub(parcel.message)))
+            stream.sent.append(parcel if self._keeps else parcel._replace(message=_stub(parcel.message), data=b""))
 
     async def _is_due(self, stream: Stream) -> bool:
         """True when a message may leave now; otherwise waits for anything to change and says False."""

@@ -34,6 +34,7 @@ from jellybean_agent.inference.fast_operators import FastOperators
 from jellybean_agent.inference.operators import Operators
 from jellybean_agent.inference.service import INFER, SERVICE, InferenceService
 from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.memory import keep_freed
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import AgentCollector, serve_metrics
 from jellybean_agent.nursery import NURSERY_DIED, Nursery
@@ -296,6 +297,7 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
 
     TransientError when the nursery has died: an agent without one would fail every model that has to start again.
     """
+    keep_freed()  # after the nursery began: models have processes of their own
     view = read_plan(options.plan)
     worker = view.workers.get(options.worker)
     if worker is None or not worker.operators:

@@ -17,6 +17,7 @@ from jellybean_agent import versions
 from jellybean_agent.channels import Transport
 from jellybean_agent.errors import AgentError, TransientError
 from jellybean_agent.identity import SENDER_KEY
+from jellybean_agent.message_wire import Data, parts_of
 from jellybean_agent.rpc.lane_client import NoLaneError
 from jellybean_agent.rpc.lane_stream import LaneStream
 from jellybean_protos.agent.v1 import agent_pb2
@@ -39,6 +40,7 @@ class Parcel(NamedTuple):
     order: int
     until_s: float
     message: agent_pb2.Message
+    data: Data = b""  # of its tensor, where they are not in it
 
 
 class Carrier(Protocol):
@@ -51,8 +53,8 @@ class Carrier(Protocol):
         """Whether `send` is possible now."""
         ...
 
-    def send(self, message: agent_pb2.Message) -> None: ...
-    async def write(self, message: agent_pb2.Message) -> None:
+    def send(self, parcel: Parcel) -> None: ...
+    async def write(self, parcel: Parcel) -> None:
         """As `send`, once that is possible."""
         ...
 
@@ -85,12 +87,12 @@ class _ByLane:
     def may_send(self) -> bool:
         return self._lane.may_send
 
-    def send(self, message: agent_pb2.Message) -> None:
-        self._lane.send(message.SerializeToString())
+    def send(self, parcel: Parcel) -> None:
+        self._lane.send(*parts_of(parcel.message, parcel.data))
 
-    async def write(self, message: agent_pb2.Message) -> None:
+    async def write(self, parcel: Parcel) -> None:
         await self._lane.room()
-        self.send(message)
+        self.send(parcel)
 
     async def finish(self) -> None:
         self._lane.finish()
@@ -117,7 +119,7 @@ class _ByGrpc:
         self._channel, self._take = channel, take
         deliver: Callable[..., Any] = channel.stream_stream(
             DELIVER,
-            request_serializer=agent_pb2.Message.SerializeToString,
+            request_serializer=_whole,
             response_deserializer=agent_pb2.Credit.FromString,
         )
         self._call = deliver(metadata=metadata)
@@ -127,11 +129,11 @@ class _ByGrpc:
         async for credit in self._call:
             self._take(credit)
 
-    def send(self, message: agent_pb2.Message) -> None:
+    def send(self, parcel: Parcel) -> None:
         raise NotImplementedError
 
-    async def write(self, message: agent_pb2.Message) -> None:
-        await self._call.write(message)
+    async def write(self, parcel: Parcel) -> None:
+        await self._call.write(parcel)
 
     async def finish(self) -> None:
         await self._call.done_writing()
@@ -144,6 +146,10 @@ class _ByGrpc:
         self._call.cancel()
         await asyncio.gather(self.ended, return_exceptions=True)
         await self._channel.close(None)
+
+
+def _whole(parcel: Parcel) -> bytes:
+    return b"".join(parts_of(parcel.message, parcel.data))
 
 
 @dataclass(eq=False, slots=True)

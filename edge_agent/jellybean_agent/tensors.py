@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,14 +35,30 @@ DTYPES = {
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """A tensor as it came: `data` lies where it was read to. Has the fields of a wire tensor, and copies nothing."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview
+
+
 def encode(array: Array) -> agent_pb2.Tensor:
     """The array as a wire tensor. InvalidInputError for dtypes that the wire does not know."""
+    found = kind_of(array)
+    found.data = bytes_of(array)
+    return found
+
+
+def kind_of(array: Array) -> agent_pb2.Tensor:
+    """As `encode`, without the bytes."""
     name = name_of(array)
     if name not in DTYPES:
         raise InvalidInputError(f"a tensor of {name} cannot be sent; known: {', '.join(DTYPES)}")
     if array.nbytes > MAX_TENSOR_BYTES:
         raise InvalidInputError(f"a tensor of {array.nbytes} bytes is above the limit of {MAX_TENSOR_BYTES}")
-    return agent_pb2.Tensor(dtype=name, shape=array.shape, data=bytes_of(array))
+    return agent_pb2.Tensor(dtype=name, shape=array.shape)
 
 
 def name_of(array: Array) -> str:
@@ -54,7 +71,7 @@ def bytes_of(array: Array) -> bytes:
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def decode(tensor: agent_pb2.Tensor) -> Array:
+def decode(tensor: agent_pb2.Tensor | RawTensor) -> Array:
     """The wire tensor as a read-only array over its bytes. InvalidInputError when its parts do not agree."""
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:

@@ -12,6 +12,7 @@ from opentelemetry.context import Context
 
 from jellybean_agent.driver import Driver
 from jellybean_agent.errors import AgentError
+from jellybean_agent.message_wire import Data
 from jellybean_agent.messages import Item, Message, Payload, Run
 from jellybean_agent.run_outputs import Done, RunOutputs
 from jellybean_agent.spans import Spans, context_of, fail, sent, trace_id_of
@@ -114,13 +115,13 @@ class TracedDriver(Driver):
             queued.end(began_ns)
         return self._spans.begin("compute", last.context, about, at_ns=began_ns, links=links)
 
-    def _write(self, message: Message) -> agent_pb2.Message:
+    def _write(self, message: Message) -> tuple[agent_pb2.Message, Data]:
         traced = message.payload
         if not isinstance(traced, _Traced):
             return super()._write(message)
-        wire = super()._write(replace(message, payload=traced.tensor))
+        wire, data = super()._write(replace(message, payload=traced.tensor))
         wire.trace.CopyFrom(sent(traced.context, traced.request_id))
-        return wire
+        return wire, data
 
     def _about(self, operator: str) -> dict[str, str | int]:
         variant = self._view.operators[operator].variant

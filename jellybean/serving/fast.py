@@ -15,7 +15,9 @@ from jellybean_agent.errors import AgentError, in_words
 from jellybean_agent.inference.envelopes import Known, limit_s
 from jellybean_agent.inference.fast import FastInfer
 from jellybean_agent.rpc.calls import Call
-from jellybean_protos.agent.v1 import agent_pb2
+from jellybean_agent.tensors import RawTensor
+
+_KEPT_BYTES = 2**16  # of a tensor: one that is smaller may lie in something larger
 
 
 class FastWorkflow(FastInfer):
@@ -39,7 +41,7 @@ class FastWorkflow(FastInfer):
 
     def _begin(self, call: Call, known: Known, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
         inputs = {
-            slot.name: agent_pb2.Tensor(dtype=slot.dtype.name, shape=slot.shape, data=bytes(tensor))
+            slot.name: RawTensor(slot.dtype.name, slot.shape, tensor if len(tensor) >= _KEPT_BYTES else bytes(tensor))
             for slot, tensor in zip(known.slots, tensors, strict=True)
         }
 

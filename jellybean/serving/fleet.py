@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc.aio
 
-from jellybean.serving.inputs import children
+from jellybean.serving.inputs import Inputs, children
 from jellybean.serving.places import PlaceDrawer
 from jellybean_agent import versions
 from jellybean_agent.channels import Transport
@@ -133,9 +133,7 @@ class Fleet:
                 found.append((len(workers & used), other))
         return min(found)[1] if found else None
 
-    def send(
-        self, key: str, route: int, inputs: Mapping[str, agent_pb2.Tensor], until_s: float, trace: Any = None
-    ) -> None:
+    def send(self, key: str, route: int, inputs: Inputs, until_s: float, trace: Any = None) -> None:
         """Begin an attempt: the sources' data to the first workers. InvalidInputError when it cannot be fanned out.
 
         `trace`: of its request (`RequestTrace`), where requests are traced.
@@ -151,18 +149,19 @@ class Fleet:
                         upstream=source,
                         downstream=operator,
                         path=position,
-                        tensor=tensor,
+                        tensor=None if tensor is None else agent_pb2.Tensor(dtype=tensor.dtype, shape=tensor.shape),
                         plan=self.view.hash,
                     )
+                    data = tensor.data if tensor is not None else b""
                     if trace is not None:
                         trace.stamp(message)
                     worker = self.view.routes[route][operator]
                     tiers = (self.view.tier_of(source, route), self.view.workers[worker].tier)
                     due_s = 0.0
                     if tiers[0] != tiers[1]:
-                        due_s = self.links.reserve(*tiers, len(message.tensor.data))
-                        self.crossed[source, *tiers] += len(message.tensor.data)
-                    self._peers[worker].put(message, due_s, until_s)
+                        due_s = self.links.reserve(*tiers, len(data))
+                        self.crossed[source, *tiers] += len(data)
+                    self._peers[worker].put(message, due_s, until_s, data)
 
     def over(self, key: str, route: int, failure: agent_pb2.Failure | None) -> None:
         """An attempt has ended. After a failure the workers on its route forget it; draining ones may be free to go."""

@@ -23,7 +23,7 @@ from jellybean.serving.eventually import Eventually, Key
 from jellybean.serving.fleet import Fleet
 from jellybean.serving.hedging import Hedge
 from jellybean.serving.in_hand import Request, Tell, Tensors
-from jellybean.serving.inputs import check_inputs
+from jellybean.serving.inputs import Inputs, check_inputs
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spent import Spent
 from jellybean.serving.spool import Spool
@@ -129,7 +129,7 @@ class Gateway(Trying):
         return await self._told(lambda tell: self.start(inputs, left_s, key, tell))
 
     def start(
-        self, inputs: Tensors, left_s: float | None, key: Key | None, tell: Tell, *, are_checked: bool = False
+        self, inputs: Inputs, left_s: float | None, key: Key | None, tell: Tell, *, are_checked: bool = False
     ) -> Request | None:
         """As `infer`, without waiting: `tell` gets what it gives, once. None: it is refused, and told already."""
         began = time.monotonic()

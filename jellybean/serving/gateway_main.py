@@ -31,6 +31,7 @@ from jellybean_agent.identity import Policy, Role
 from jellybean_agent.inboxes import Inboxes, deliver_handler
 from jellybean_agent.inference.service import INFER, InferenceService
 from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.memory import keep_freed
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.metrics import serve_metrics
 from jellybean_agent.plan_view import PlanView, read_plan
@@ -255,6 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.add_options(parser)
     given = parser.parse_args(argv)
     logs.configure("gateway", given.log_format, given.log_level)
+    keep_freed()
     try:
         asyncio.run(serve(given))
     except AgentError as error:

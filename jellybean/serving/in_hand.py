@@ -13,6 +13,7 @@ import grpc
 
 from jellybean.serving.answers import SinkAnswer
 from jellybean.serving.fleet import Fleet
+from jellybean.serving.inputs import Inputs
 from jellybean.serving.outcomes import Outcome
 from jellybean_agent.messages import GATEWAY
 from jellybean_protos.agent.v1 import agent_pb2
@@ -38,7 +39,7 @@ class Attempt:
 class Request:
     """A request in hand. Invariant: it is under way by `attempts`, or waits for a route, until it `is_over`."""
 
-    inputs: Tensors
+    inputs: Inputs
     until_s: float
     tell: Tell  # what becomes of it
     request_id: str  # the client's; empty: it gave none

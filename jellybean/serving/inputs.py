@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.plan_view import PlanView
-from jellybean_agent.tensors import check_names, decode, mismatch
+from jellybean_agent.tensors import RawTensor, check_names, decode, mismatch
 from jellybean_protos.agent.v1 import agent_pb2
 
+Tensor = agent_pb2.Tensor | RawTensor
+Inputs = Mapping[str, agent_pb2.Tensor] | Mapping[str, RawTensor]  # by source
 Signatures = Callable[[str], agent_pb2.Signature | None]
 
 
-def check_inputs(view: PlanView, signature: Signatures, inputs: Mapping[str, agent_pb2.Tensor]) -> None:
+def check_inputs(view: PlanView, signature: Signatures, inputs: Inputs) -> None:
     """InvalidInputError unless there is one tensor per source, and each fits the models that take it.
 
     Whoever sends a wrong tensor learns it here, by the source's name, and no worker is bothered.
@@ -35,7 +37,7 @@ def check_inputs(view: PlanView, signature: Signatures, inputs: Mapping[str, age
                 raise InvalidInputError(f"source {source}: {why} (for {operator})")
 
 
-def children(tensor: agent_pb2.Tensor, kind: str) -> list[tuple[list[agent_pb2.Position], agent_pb2.Tensor | None]]:
+def children(tensor: Tensor, kind: str) -> list[tuple[list[agent_pb2.Position], Tensor | None]]:
     """A source's tensor as the messages of an edge: whole, or one row each with a leading dimension of 1."""
     if kind != "fan_out":
         return [([], tensor)]
@@ -43,11 +45,11 @@ def children(tensor: agent_pb2.Tensor, kind: str) -> list[tuple[list[agent_pb2.P
     if count == 0:
         return [([agent_pb2.Position(index=0, count=0)], None)]
     size = len(tensor.data) // count
-    shape, data = [1, *tensor.shape[1:]], tensor.data
+    shape, data = (1, *tensor.shape[1:]), tensor.data
     return [
         (
             [agent_pb2.Position(index=row, count=count)],
-            agent_pb2.Tensor(dtype=tensor.dtype, shape=shape, data=data[row * size : (row + 1) * size]),
+            RawTensor(tensor.dtype, shape, data[row * size : (row + 1) * size]),
         )
         for row in range(count)
     ]

@@ -20,6 +20,7 @@ from jellybean.serving.answers import SinkAnswer
 from jellybean.serving.fleet import Fleet
 from jellybean.serving.hedging import RESERVE, Hedge
 from jellybean.serving.in_hand import Attempt, Figures, Request, Tell, Tensors, outputs_of
+from jellybean.serving.inputs import Inputs
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.retries import RetryBudget
 from jellybean_agent.errors import AgentError, InvalidInputError, in_words, status_from_number, status_of
@@ -73,7 +74,7 @@ class Trying:
             if request is not None:
                 self.give_up(request)
 
-    def _take_in_hand(self, inputs: Tensors, left_s: float | None, request_id: str, tell: Tell) -> Request:
+    def _take_in_hand(self, inputs: Inputs, left_s: float | None, request_id: str, tell: Tell) -> Request:
         """Begin to serve a request within the seconds left for it; `tell`: what becomes of it, once, maybe at once."""
         loop = asyncio.get_running_loop()
         timeout_s = min(self._timeout_s, left_s if left_s is not None else self._timeout_s)

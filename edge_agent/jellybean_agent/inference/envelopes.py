@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from jellybean_agent.inference.tensors import dtype_of, outputs_of
+from jellybean_agent.message_wire import varint
 from jellybean_agent.tensors import DTYPES
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
@@ -65,9 +66,9 @@ class Known:
                 self.answers[key] = envelope
         parts = [envelope]
         if own_id:
-            parts += (_ID_TAG, _varint(len(own_id)), own_id)
+            parts += (_ID_TAG, varint(len(own_id)), own_id)
         for _, _, data in outputs:
-            parts += (_RAW_OUTPUT_TAG, _varint(len(data)), data)
+            parts += (_RAW_OUTPUT_TAG, varint(len(data)), data)
         return b"".join(parts)
 
     def _envelope(self, outputs: Sequence[Told]) -> bytes:
@@ -153,12 +154,3 @@ def cut(data: memoryview) -> tuple[bytes, memoryview, list[memoryview]] | None:
             envelope.append(data[began:end])
         at = end
     return (b"".join(envelope), own_id, tensors) if tensors else None
-
-
-def _varint(number: int) -> bytes:
-    octets = bytearray()
-    while number > 0x7F:
-        octets.append(number & 0x7F | 0x80)
-        number >>= 7
-    octets.append(number)
-    return bytes(octets)

@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+
+_LARGE_BYTES = 2**17  # a part that costs less as a write of its own than copied
+
+
+def write_together(transport: asyncio.Transport, parts: Sequence[bytes | memoryview]) -> None:
+    """Small parts in one write, large ones as they lie."""
+    small: list[bytes | memoryview] = []
+    for part in parts:
+        if len(part) < _LARGE_BYTES:
+            small.append(part)
+            continue
+        if small:
+            transport.write(b"".join(small))
+            small = []
+        transport.write(memoryview(part))
+    if small:
+        transport.write(small[0] if len(small) == 1 else b"".join(small))
 
 
 class Gathering:
@@ -27,4 +45,4 @@ class Gathering:
     def _flush(self) -> None:
         out, self._out = self._out, []
         if out and self._transport is not None:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            write_together(self._transport, out)

@@ -204,12 +204,12 @@ class Lane(Gathering, asyncio.BufferedProtocol):
 
     def send(self, call: Call, message: bytes) -> None:
         if not call.method.is_unary:
-            self._write(FRAME.pack(len(message) + _AFTER_LENGTH, call.number, MESSAGE) + message)
+            self._write(FRAME.pack(len(message) + _AFTER_LENGTH, call.number, MESSAGE), message)
             if self._transport is not None and self._transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
                 self._transport.abort()
         elif self._open.pop(call.number, None) is not None:  # a unary call's one response is its end
             self._calls.ended(call)
-            self._write(FRAME.pack(len(message) + _AFTER_LENGTH, call.number, REPLY) + message)
+            self._write(FRAME.pack(len(message) + _AFTER_LENGTH, call.number, REPLY), message)
 
     def finish(self, call: Call, status: grpc.StatusCode, details: str) -> None:
         if self._open.pop(call.number, None) is None:

@@ -15,6 +15,7 @@ from typing import cast
 import grpc
 
 from jellybean_agent.errors import AgentError, StatusError, TransientError, in_words, status_from_number
+from jellybean_agent.rpc.gathering import write_together
 from jellybean_agent.rpc.lane import CANCEL, END, FAILED, FRAME, HEAD, MESSAGE, OPEN, SOCKET_BYTES, STATUS, peer_uid
 from jellybean_agent.rpc.lane import WITH_STREAMS as GREETING
 from jellybean_agent.rpc.lane_client import NoLaneError
@@ -41,7 +42,7 @@ class LaneStream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_greeted = self._is_paused = self._is_finished = self._is_flushing = False
         self._data = b""
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._room = asyncio.Event()
         self._connecting = loop.create_task(self._connect())
 
@@ -50,9 +51,10 @@ class LaneStream(asyncio.Protocol):
         """Whether a request can leave at once."""
         return self._is_greeted and not self._is_paused and not self._is_finished and not self.ended.done()
 
-    def send(self, message: bytes) -> None:
-        """One request; only where it `may_send`."""
-        self._write(FRAME.pack(len(message) + _AFTER_LENGTH, _NUMBER, MESSAGE) + message)
+    def send(self, *message: bytes | memoryview) -> None:
+        """One request, in parts; only where it `may_send`."""
+        first, *more = message
+        self._write(FRAME.pack(sum(map(len, message)) + _AFTER_LENGTH, _NUMBER, MESSAGE) + first, *more)
 
     async def room(self) -> None:
         """Wait until it `may_send`; AgentError when it never will."""
@@ -160,8 +162,8 @@ class LaneStream(asyncio.Protocol):
         self._is_paused = False
         self._room.set()
 
-    def _write(self, data: bytes) -> None:
-        self._out.append(data)
+    def _write(self, *parts: bytes | memoryview) -> None:
+        self._out += parts
         if not self._is_flushing and self._is_greeted:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
@@ -170,7 +172,7 @@ class LaneStream(asyncio.Protocol):
         self._is_flushing = False
         if self._is_greeted and self._transport is not None and self._out:
             out, self._out = self._out, []
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            write_together(self._transport, out)
 
     def _end(self, error: AgentError | NoLaneError | None) -> None:
         if not self.ended.done():

@@ -108,8 +108,10 @@ def test_one_that_keeps_sends_again_what_may_not_have_arrived_whole() -> None:
 
     async def test(address: str) -> None:
         peer = Peer("", address, sender="a-1", transport=PLAIN, on_lost=lambda *_: None, keeps=True)
-        for number in range(4):
+        for number in range(3):
             peer.put(message(number))
+        bare = agent_pb2.Message(request_id="3", tensor=agent_pb2.Tensor(dtype="uint8", shape=[1]))
+        peer.put(bare, data=memoryview(b"\3"))
         await until(lambda: receiver.streams == 2 and len(receiver.got) == 6)
         assert names(receiver.got) == ["0", "1", "2", "3", "2", "3"]
         assert [found.tensor.data for found in receiver.got[4:]] == [b"\2", b"\3"]

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from jellybean_agent import spans as spans_module
 from jellybean_agent.links import EmulatedLinks
+from jellybean_agent.message_wire import parts_of
 from jellybean_agent.messages import GATEWAY
 from jellybean_agent.spans import Spans
 from jellybean_agent.tensors import decode, encode
@@ -32,8 +33,10 @@ class Answers:
     def __init__(self) -> None:
         self.messages: list[agent_pb2.Message] = []
 
-    def put(self, message: agent_pb2.Message, due_s: float = 0.0, until_s: float = 0.0) -> None:
-        self.messages.append(message)
+    def put(
+        self, message: agent_pb2.Message, due_s: float = 0.0, until_s: float = 0.0, data: bytes | memoryview = b""
+    ) -> None:
+        self.messages.append(agent_pb2.Message.FromString(b"".join(parts_of(message, data))))
 
     def expire(self, now_s: float) -> None:
         pass

@@ -1,0 +1,45 @@
+"""A message whose tensor's bytes leave beside it is the message with them in it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jellybean_agent.message_wire import parts_of, varint, write_message
+from jellybean_agent.messages import Message
+from jellybean_agent.tensors import encode
+from jellybean_protos.agent.v1 import agent_pb2
+
+
+@settings(max_examples=50)
+@given(
+    size=st.sampled_from([0, 1, 126, 127, 128, 16_379, 16_384, 2**21]) | st.integers(0, 300),
+    path=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=3),
+    left_s=st.floats(0.0, 10.0),
+)
+def test_bytes_beside_a_message_arrive_in_it(size: int, path: list[tuple[int, int]], left_s: float) -> None:
+    array = (np.arange(size) % 251).astype(np.uint8)[np.newaxis]
+    wire, data = write_message("plan", Message("r", 3, "up", "down", tuple(path), array))
+    wire.left_s = left_s
+    assert not wire.tensor.data
+    whole = agent_pb2.Message.FromString(b"".join(parts_of(wire, memoryview(data))))
+    wire.tensor.CopyFrom(encode(array))
+    assert whole == wire
+
+
+def test_a_message_without_a_tensor_has_none_and_its_bytes_may_be_in_it_too() -> None:
+    wire, data = write_message("plan", Message("r", 0, "up", "down", ((0, 0),)))
+    found = agent_pb2.Message.FromString(b"".join(parts_of(wire, data)))
+    assert found == wire
+    assert not found.HasField("tensor")
+    wire.tensor.CopyFrom(encode(np.ones((1, 3), np.float32)))
+    assert agent_pb2.Message.FromString(b"".join(parts_of(wire, b""))) == wire
+
+
+@pytest.mark.parametrize(
+    ("number", "octets"), [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\1"), (2**28, b"\x80" * 4 + b"\1")]
+)
+def test_lengths_as_protobuf_has_them(number: int, octets: bytes) -> None:
+    assert varint(number) == octets
