@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from jellybean_agent.errors import AgentError, CrashError, ModelError, PermanentError
+from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, ModelError, PermanentError
 from jellybean_agent.executor import Code, Hold
 from jellybean_agent.host_wire import Heard, Talk
 from jellybean_agent.nursery import Nursery, Process
@@ -22,7 +22,7 @@ from jellybean_agent.tensors import Array
 
 LOAD_LIMIT_S = 300.0
 RUN_LIMIT_S = 60.0  # a request has no longer than that
-_FAULTS: Mapping[str, type[AgentError]] = {"model": ModelError, "run": PermanentError}
+_FAULTS: Mapping[str, type[AgentError]] = {"model": ModelError, "run": PermanentError, "input": InvalidInputError}
 _BROKEN = (OSError, ValueError, KeyError, TypeError, MemoryError)
 Feed = Mapping[str, Array]  # a model's inputs by name
 

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from jellybean_agent.errors import ModelError, TransientError
+from jellybean_agent.errors import InvalidInputError, ModelError, TransientError
 from jellybean_agent.executor import Code, Session, open_local
 from jellybean_agent.host_wire import Heard, Memory, Talk
 from jellybean_agent.ports import Port
@@ -196,12 +196,17 @@ def _host(talk: Talk, memory_bytes: int) -> None:
                 outputs = _outputs(sessions[header["path"]], header, heard.arrays)
         except Exception as error:  # noqa: BLE001  (the host's boundary: the agent says it)
             full = f"out of memory: {memory_bytes} bytes are the limit" if isinstance(error, MemoryError) else ""
-            fault = "model" if isinstance(error, ModelError) or header["do"] == "load" else "run"
-            answer, outputs = {"fault": fault, "reason": full or str(error) or repr(error)}, ()
+            answer, outputs = {"fault": _fault(error, header["do"]), "reason": full or str(error) or repr(error)}, ()
         try:
             talk.say(None if answer is _NOTHING else json.dumps(answer), answer, outputs)
         except ValueError as error:  # too many bytes, or of a kind that is not sent
             talk.say(str(error), {"fault": "run", "reason": str(error)}, ())
+
+
+def _fault(error: Exception, doing: str) -> str:
+    if isinstance(error, ModelError) or doing == "load":
+        return "model"
+    return "input" if isinstance(error, InvalidInputError) else "run"
 
 
 def _code(header: Mapping[str, Any]) -> Code:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jellybean_agent.errors import ModelError, PermanentError, in_words
+from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, in_words
 from jellybean_agent.ports import Port
 from jellybean_agent.python_code import PythonStep, Source, arguments_of, find_source, signature_of, split
 from jellybean_agent.tensors import Array, mismatch, name_of
@@ -46,11 +46,13 @@ class PythonSession:
         _one_thread()
 
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
-        """All outputs. PermanentError when it raises, or answers other than it declares."""
+        """All outputs. PermanentError when it raises or answers other than declared, InvalidInputError as it does."""
         try:
             found = self._function({name: _read_only(array) for name, array in feed.items()}, **self._arguments)
         except MemoryError:
             raise
+        except InvalidInputError as error:
+            raise InvalidInputError(f"python {self._step}: {in_words(error)[:300]}") from error
         except (Exception, SystemExit) as error:  # whatever it raises is that request's failure
             raise PermanentError(f"python {self._step}: {_told(error)}") from error
         return self._checked(found, feed)

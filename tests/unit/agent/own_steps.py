@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 
+from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.steps import step
 
 scale = 2.0
@@ -37,6 +38,10 @@ def _raises(_x):
     raise LookupError("no such picture\nand a second line")
 
 
+def _blames(_x):
+    raise InvalidInputError("this is no picture")
+
+
 def _writes(x):
     x[0, 0] = 1.0
 
@@ -52,6 +57,7 @@ _ANSWERS = {
     9: lambda _x: time.sleep(60),
     10: _writes,
     11: lambda _x: {"y": [1.0]},
+    12: _blames,
 }
 
 

@@ -154,6 +154,7 @@ def test_a_step_in_a_host_fails_its_own_request_only() -> None:
     assert found["9"] == "the model crashed: its process took longer than 0.5 s and was ended; it is loaded again"
     assert "read-only" in found["10"]
     assert found["11"] == python + "output y is a list, not an array"
+    assert found["12"] == "InvalidInputError: python own_steps:told: this is no picture"
     assert found["1"] == [[1, 1, 2, 3]]  # after all of these
     assert found["by"] == [2, 3, 2]  # one function with two arguments is two operators
     assert found["swapped"] == [[[2] * 4], [[1] * 4]]  # outputs that are the inputs do not write over each other
