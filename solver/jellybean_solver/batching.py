@@ -47,23 +47,33 @@ class Turn:
     At low load few meet a run at all, and wait for half of one on average: who is among the slowest of a hundred meets
     nearly all of it. So it is the chance that is small, not the wait. With `first` (a chance too) it is a run of one,
     of whoever came first in a group, `first_s` long.
+
+    What goes on takes up to `spread_s` less or more, as fewer or more run in it; for each second more, more come
+    meanwhile and their own run takes `handed` seconds longer.
     """
 
     chance: float = 0.0
     span_s: float = 0.0
     first: float = 0.0
     first_s: float = 0.0
+    handed: float = 0.0
+    spread_s: float = 0.0
 
     @property
     def mean_s(self) -> float:
-        return self.chance * self.span_s / 2.0 + self.first * self.first_s
+        if self.chance * self.span_s <= 0:
+            return self.first * self.first_s
+        squared = self.span_s**2 + self.spread_s**2 / 3.0
+        return self.chance * squared / self.span_s / 2.0 + self.first * self.first_s
 
     def log_mgf(self, theta: Floats, service: ServiceTime) -> Floats:
         """`service`: how long what goes on takes, but for its mean."""
         none = max(0.0, 1.0 - self.chance - self.first)
         parts = [np.full_like(theta, math.log(none) if none > 0 else -math.inf)]
         if self.chance * self.span_s > 0:
-            parts.append(math.log(self.chance) + rest_log_mgf(service, theta * (self.span_s / service.mean_s)))
+            scale = self.span_s / service.mean_s
+            rest = rest_log_mgf(service, theta * scale, self.handed, self.spread_s / scale)
+            parts.append(math.log(self.chance) + rest)
         if self.first > 0:
             parts.append(math.log(self.first) + theta * self.first_s)
         return np.asarray(np.logaddexp.reduce(parts))
@@ -127,15 +137,26 @@ def _next(fed: Fed, now: Runs, free: float, longest_s: float, behind: bool) -> R
     alone = none * (min(2.0, fed.group) - 1.0)  # who comes first to an idle worker runs before the rest of its group
     size = fed.group * (come + none) / (1.0 + alone)
     # What a run's size varies by is handed on to the next one by its time, so the squares are a geometric series.
-    squares = (fed.variation * come**2 + fed.roughness * come) / max(MEMORY, 1.0 - _slope(fed) ** 2)
+    kept = max(MEMORY, 1.0 - _slope(fed) ** 2)
+    squares = (fed.variation * come**2 + fed.roughness * come) / kept
     seen = fed.group * (come**2 + squares + none / (1.0 + alone)) / (come + none)
     drift = 1.0 + fed.group / size / 2.0 if behind else 0.0  # small runs fall behind, then a larger one catches up
+    chance = max(0.0, come**2 + come + none - (come + none) ** 2)  # variance of Poisson's, but one at least
+    varies = fed.group * math.sqrt(fed.roughness * chance / kept)
+    most = float(fed.batch)
+    turn = _turn(fed, come, none, cycle_s, drift, varies) if most > 1 else NO_TURN
+    return Runs(min(most, (now.mean + size) / 2.0), min(most, max(size, seen)), turn)
+
+
+def _turn(fed: Fed, come: float, none: float, cycle_s: float, drift: float, varies: float) -> Turn:
+    """`come` groups in a cycle, on average, and none with a chance; `varies`: deviation of a run's size by chance."""
     chance = fed.roughness * come / (come + none) + (1.0 - fed.roughness) * min(1.0, drift)
     first = none * (1.0 - fed.jobs / fed.group)
     span_s = cycle_s * (fed.roughness + (1.0 - fed.roughness) * max(1.0, drift))
-    most = float(fed.batch)
-    turn = Turn(min(chance, 1.0 - first), span_s, first, fed.times[1].mean_s) if most > 1 else NO_TURN
-    return Runs(min(most, (now.mean + size) / 2.0), min(most, max(size, seen)), turn)
+    slope = max(0.0, _slope(fed))
+    deviation_s = varies * slope / fed.per_s if fed.per_s > 0 else 0.0
+    spread_s = min(math.sqrt(3.0) * deviation_s, span_s)
+    return Turn(min(chance, 1.0 - first), span_s, first, fed.times[1].mean_s, slope, spread_s)
 
 
 def _slope(fed: Fed) -> float:

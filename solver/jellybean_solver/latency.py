@@ -252,7 +252,8 @@ class _Estimate:
             for worker in (self.plan.workers[number] for number in workers.tolist()):
                 runs, roughness = self.stations.runs[name, worker.name], self.stations.roughness(name, worker)
                 group = self.stations.groups[name, worker.name]
-                key = worker.pool, alike([(runs.mean, runs.seen, runs.turn.chance, runs.turn.span_s, roughness, group)])
+                turn = runs.turn.chance, runs.turn.span_s, runs.turn.handed, runs.turn.spread_s
+                key = worker.pool, alike([(runs.mean, runs.seen, *turn, roughness, group)])
                 if key not in known:
                     known[key] = self._own_at(name, worker, 1.0 - roughness)
                 found.append(known[key])

@@ -5,13 +5,16 @@ What comes varies in three ways, in squared seconds of work per second of work:
 - bursts: the requests themselves come at random. Round robin leaves a worker with a share of them only its share of
   that. A burst waits once: what a slow station holds back comes smoothly to the next. Servers in a row that take the
   same time for all even have exactly the wait of the slowest (Friedman, Operations Research, 1965).
-- irregularity: a round robin over several routes is not perfectly regular, nor are several operators on one worker. It
-  is bounded however long one looks, so it does not grow without end as a queue nears its capacity.
+- irregularity: several routes and several operators of a worker bring it streams that are regular one by one, but meet
+  as their phases happen to lie. Of n of them what comes varies as a Brownian bridge over a period does: however long
+  one looks it is bounded, so P(W > x) is exp(-2 x^2 / n - 2 x (1 - load)) in jobs (Hajek, Operations Research, 1994;
+  Roberts and Virtamo, IEEE Transactions on Communications, 1991). Waits grow as the root of n and have an end at
+  capacity. What goes on at a worker where it was is no stream of its own: regular requests meet nobody new by it.
 - chance: times of runs, and requests that a thinning lets by.
 
 A burst makes runs larger, so that it is worked off as fast as full batches allow. Where several operators share a
 worker their runs grow slower: the wait is that of a load a part of the way (`CATCHING_UP`) to the time of the runs that
-form by themselves.
+form by themselves. Where runs of one would not keep up, irregular requests too make runs larger rather than wait.
 
 Mean waits follow the formula of Kraemer and Langenbach-Belz for GI/G/1 (in Whitt, The Queueing Network Analyzer, Bell
 System Technical Journal, 1983). Where arrivals are calmer than at random, fewer wait, but who does waits as long: the
@@ -31,8 +34,9 @@ from numpy.typing import NDArray
 from jellybean_solver.distributions import quantile_points
 from jellybean_solver.problem import ServiceTime
 
-ALONE = 0.45  # irregularity of one route's share of a round robin
-MIXED = 1.1  # more of many routes or operators together
+MEETING = 0.75  # of the bridge's mean wait at least, for whole jobs of a few streams; fitted
+SHARED = 0.2  # of a stream more, where requests that come at random are shared by round robin; fitted
+GROWING = 0.4  # of the waits for what is irregular, where runs grow instead and all is regular; fitted
 ALL = 8  # power of the share of requests, near which what comes from a source is as regular as they are
 RARE = 3e-4  # a share of requests far below the one in a hundred that p99 leaves out
 CATCHING_UP = 0.25  # of the time lost in runs smaller than full: what a burst of several operators still meets
@@ -75,7 +79,8 @@ class Piece:
     """Work that routes' requests bring to a station at once: jobs per second, and one's mean and squared deviation.
 
     `stream`: of which requests; `weight`: their share; `chance`: share of those that bring any; `size`: jobs in a run;
-    `regular`: comes straight from a source; `squares`: of the routes' weights, together (default: it is one route).
+    `regular`: comes straight from a source; `follows`: only from operators at the same station; `squares`: of the
+    routes' weights, together (default: it is one route).
     """
 
     stream: int
@@ -87,6 +92,7 @@ class Piece:
     size: float = 1.0
     regular: bool = False
     squares: float | None = None
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +129,32 @@ class Traffic:
         return sum(p.per_s * (p.variance + (1.0 - p.chance) * p.seconds**2) for p in self.pieces) / self.work
 
     @property
-    def irregular_s(self) -> float:
-        from_sources = sum(p.per_s * p.seconds for p in self.pieces if p.regular) / self.work
-        squares = sum(p.per_s * p.seconds**2 * p.size for p in self.pieces) / self.work
-        squared = sum(p.weight**2 if p.squares is None else p.squares for p in self.pieces)
-        kinds = sum(p.weight for p in self.pieces) ** 2 / squared
+    def random(self) -> float:
+        """Share of the work that requests bring which come at random."""
+        return sum(p.per_s * p.seconds * min(1.0, self.roughness[p.stream]) for p in self.pieces) / self.work
+
+    @property
+    def others(self) -> float:
+        """Regular streams that one meets here."""
+        come = squared = from_sources = 0.0
+        for p in self.pieces:
+            part = min(1.0, self.roughness[p.stream]) if p.follows else 1.0
+            come += part * p.weight
+            squared += part * (p.weight**2 if p.squares is None else p.squares)
+            from_sources += p.per_s * p.seconds * p.regular
         share = min(1.0, self.share)
-        alone, mixed = 1.0 - share**ALL, (1.0 - 1.0 / kinds) * (1.0 - (share * from_sources) ** ALL)
-        return squares * (ALONE * alone + MIXED * mixed)
+        more = max(0.0, come**2 / squared - 1.0) if squared > 0 else 0.0
+        kept = 1.0 - (share * from_sources / self.work) ** ALL
+        return more * kept + SHARED * self.random * (1.0 - share**ALL)
 
-    def lumps_s(self, free: float) -> float:
-        """Jobs larger than the mean: all others wait until the work of one is done beside their own, in the time left.
-
-        `free`: share of the station's time.
-        """
-        per_s: dict[float, float] = {}
-        for piece in self.pieces:
-            per_s[piece.seconds] = per_s.get(piece.seconds, 0.0) + piece.per_s
-        mean = self.mean_s
-        more = [(rate, seconds - mean, free + rate * seconds) for seconds, rate in per_s.items() if seconds > mean]
-        return sum(rate * seconds**2 * free / left for rate, seconds, left in more) / self.work
+    def meeting_s(self, free: float) -> float:
+        """Mean wait of who meets other streams, with so much of the station's time free."""
+        others = self.others
+        if others <= 0.0:
+            return 0.0
+        job_s = sum(p.per_s * p.seconds**2 * p.size for p in self.pieces) / self.work
+        part = max(MEETING, others / (1.0 + others))  # two by themselves would meet less, but what they come by differs
+        return part * job_s * math.sqrt(math.pi * others / 8.0) * _exp_erfc(free * math.sqrt(others / 2.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +165,20 @@ class Station:
     own: Queue = Queue()
 
 
-def station(traffic: Traffic, load: float, busy: float) -> Station:
-    """Its queues. `load`: of all that it can do, in full batches; `busy`: share of its time, in those that form."""
+def station(traffic: Traffic, load: float, busy: float, *, behind: bool = False) -> Station:
+    """Its queues. `load`: of all that it can do, in full batches; `busy`: share of its time, in those that form.
+
+    `behind`: runs of one would not keep up.
+    """
     if not traffic.pieces or traffic.work <= 0 or load <= 0:
         return Station()
     if load >= FULL:
         return Station(Queue(1.0, math.inf), Queue(1.0, math.inf))
     mean, bursts, chance = traffic.mean_s, traffic.bursts_s, traffic.chance_s
-    irregular = (1.0 - busy) * traffic.irregular_s + traffic.lumps_s(1.0 - busy)
+    met_s = traffic.meeting_s(1.0 - busy)
+    if behind:
+        met_s *= GROWING + (1.0 - GROWING) * traffic.random
+    irregular = 2.0 * (1.0 - busy) * met_s
 
     def waited(per_work_s: float, used: float) -> Queue:
         spacing = min(1.0, (bursts + irregular) / mean)
@@ -168,7 +186,7 @@ def station(traffic: Traffic, load: float, busy: float) -> Station:
         calm = 2.0 * (1.0 - used) * (1.0 - spacing) ** 2 / (3.0 * used * variation)
         return Queue(used * math.exp(-calm), per_work_s / 2.0 / (1.0 - used))
 
-    regular, random = waited(irregular, busy), waited(chance, load)
+    regular, random = Queue(busy, met_s), waited(chance, load)
     longest_s = regular.mean_s / busy + random.wait_s  # what is irregular is never far off: short waits, not rare ones
     own = Queue((regular.mean_s + random.mean_s) / longest_s, longest_s) if longest_s > 0 else Queue()
     full = load + (CATCHING_UP * max(0.0, busy - load) if len(traffic.pieces) > 1 else 0.0)
@@ -198,11 +216,30 @@ def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
     return total
 
 
-def rest_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
-    """Of what is left of a run's time for who comes while it goes on: (M(theta) - 1) / (theta m)."""
-    log = service_log_mgf(service, theta)
+def rest_log_mgf(service: ServiceTime, theta: Floats, handed: float = 0.0, spread_s: float = 0.0) -> Floats:
+    """Of what is left of a run's time S for who comes while it goes on: (M(theta) - 1) / (theta m).
+
+    `spread_s`: S varies by so much more to either side. `handed`: so much of S the next run is longer for those who
+    came meanwhile; of both, less its mean, it is E S exp(theta (U + handed) S) / m with U uniform.
+    """
+    log, handed_on = _run_log_mgf(service, theta * (1.0 + handed), spread_s), np.zeros_like(theta)
+    if handed > 0:
+        more, variance = _run_log_mgf(service, theta * handed, spread_s), service_variance(service) + spread_s**2 / 3.0
+        log, handed_on = log - more, more - theta * handed * (service.mean_s + variance / service.mean_s)
     grown = np.where(log < 30.0, np.log(np.expm1(np.minimum(log, 30.0))), log)
-    return np.asarray(grown - np.log(theta * service.mean_s))
+    return np.asarray(grown - np.log(theta * service.mean_s) + handed_on)
+
+
+def _run_log_mgf(service: ServiceTime, theta: Floats, spread_s: float) -> Floats:
+    log = service_log_mgf(service, theta)
+    return log + _log_mean_growth(2.0 * spread_s * theta) - spread_s * theta if spread_s > 0 else log
+
+
+def _exp_erfc(power: float) -> float:
+    """exp(x^2) erfc(x) for x of at least 0, by its expansion where they leave the floats."""
+    if power < 5.0:
+        return math.exp(power**2) * math.erfc(power)
+    return (1.0 - 0.5 / power**2) / (power * math.sqrt(math.pi))
 
 
 def _log_mean_growth(power: Floats) -> Floats:

@@ -13,7 +13,8 @@ from functools import cache
 import numpy as np
 
 from jellybean_solver.batching import Fed, Runs, busy, runs, service_of
-from jellybean_solver.plan import Plan, PlannedWorker
+from jellybean_solver.in_step import in_step
+from jellybean_solver.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.problem import Arrivals, Edge
 from jellybean_solver.program import Floats
 from jellybean_solver.queues import Piece, Station, Traffic, service_variance, station
@@ -154,16 +155,23 @@ class Stations:
         pieces: dict[str, list[Piece]] = {worker.name: [] for worker in self.plan.workers}
         names = list(pieces)
         work = cache(self._work)
+        follows = {operator.name: self._follows(operator) for operator in self.plan.operators}
+        regular = self._regular(follows)
         for operator in self.plan.operators:
             at = self.table.at[operator.name]
             weights, squares = (self.table.summed(at, self.table.weight**power) for power in (1, 2))
+            comes = self.table.summed(at, np.where(follows[operator.name], 0.0, 1.0))
             for worker in np.unique(at).tolist():
                 weight, squared = float(weights[worker]), float(squares[worker])
                 done = work(operator.name, names[worker])
-                pieces[names[worker]].append(self._piece(operator.name, weight, squared, *done))
+                as_sent = bool(regular[operator.name][worker])
+                piece = self._piece(operator.name, weight, squared, *done, regular=as_sent, follows=not comes[worker])
+                pieces[names[worker]].append(piece)
         shares, sites = self.table.share.tolist(), self.plan.sites
         return {
-            w.name: self._station(pieces[w.name], share, w.load, self._busy(w), sites.get(w.tier, 1))
+            w.name: self._station(
+                pieces[w.name], share, w.load, self._busy(w), sites.get(w.tier, 1), behind=self._behind(w)
+            )
             for w, share in zip(self.plan.workers, shares, strict=True)
         }
 
@@ -183,14 +191,58 @@ class Stations:
             full += per_s * operator.mean_request_s(worker.pool)
         return min(MOST_BUSY, worker.load + max(0.0, used - full))
 
-    def _piece(self, name: str, weight: float, squares: float, seconds: float, variance: float, size: float) -> Piece:
+    def _piece(
+        self,
+        name: str,
+        weight: float,
+        squares: float,
+        seconds: float,
+        variance: float,
+        size: float,
+        *,
+        regular: bool,
+        follows: bool = False,
+    ) -> Piece:
         """What all routes bring of an operator, whose weights and squared weights sum to these."""
         stream, chance = self._stream[name], min(1.0, self.visits[name])
-        regular = all(edge.upstream in self.sources for edge in self.plan.operator_by_name[name].inputs)
         per_s = self._per_s[stream] * weight * chance
-        return Piece(stream, weight, per_s, seconds, variance, chance, size, regular, squares)
+        return Piece(stream, weight, per_s, seconds, variance, chance, size, regular, squares, follows)
 
-    def _station(self, pieces: list[Piece], share: float, load: float, used: float, sites: int) -> Station:
+    def _regular(self, follows: Mapping[str, Mask]) -> Mapping[str, Mask]:
+        """Per operator, the workers to which requests come as they are sent."""
+        if any(self._roughness) or self.plan.sites:
+            count = len(self.plan.workers)
+            return {operator.name: np.full(count, self._from_sources(operator)) for operator in self.plan.operators}
+        steady = {operator.name: np.zeros(len(self.plan.workers), bool) for operator in self.plan.operators}
+        for number, worker in enumerate(self.plan.workers):
+            for name in worker.rates_per_s:
+                service = self.plan.operator_by_name[name].service[worker.pool][1]
+                alone = self.visits[name] == 1.0 and self.runs[name, worker.name].mean == 1.0
+                steady[name][number] = alone and service_variance(service) == 0.0
+        used = np.array([self._busy(worker) for worker in self.plan.workers])
+        return in_step(self.plan, self.table, used, follows, steady)
+
+    def _from_sources(self, operator: PlannedOperator) -> bool:
+        return all(edge.upstream in self.sources for edge in operator.inputs)
+
+    def _behind(self, worker: PlannedWorker) -> bool:
+        """Whether runs of all its operators grow, because runs of one would not keep up."""
+        operators = [self.plan.operator_by_name[name] for name in worker.rates_per_s]
+        if any(operator.batch[worker.pool] == 1 for operator in operators):
+            return False
+        return sum(busy(o.service[worker.pool], worker.rates_per_s[o.name], 1.0) for o in operators) > 1.0
+
+    def _follows(self, operator: PlannedOperator) -> Mask:
+        """Routes on which all that an operator takes comes from its own worker."""
+        at = self.table.at[operator.name]
+        follows = np.ones(len(at), bool)
+        for edge in operator.inputs:
+            follows &= self.table.at[edge.upstream] == at if edge.upstream in self.table.at else False
+        return follows
+
+    def _station(
+        self, pieces: list[Piece], share: float, load: float, used: float, sites: int, *, behind: bool = False
+    ) -> Station:
         """One of the station in each of so many sites."""
         rates = [per_s / sites for per_s in self._per_s]
         if self.plan.sites:
@@ -202,7 +254,7 @@ class Stations:
                 )
                 for piece in pieces
             ]
-        return station(Traffic(pieces, share, self._roughness, rates), load, used)
+        return station(Traffic(pieces, share, self._roughness, rates), load, used, behind=behind)
 
     def _links(self) -> Mapping[Pair, Station]:
         """Links take messages of all kinds as they come."""
@@ -218,7 +270,8 @@ class Stations:
                         weights = self.table.weight[each == number]
                         total, squares = float(weights.sum()), float(weights @ weights)
                         seconds = size / link.bandwidth_bytes_per_s
-                        piece = self._piece(operator.name, total, squares, seconds, 0.0, 1.0)
+                        regular = self._from_sources(operator)
+                        piece = self._piece(operator.name, total, squares, seconds, 0.0, 1.0, regular=regular)
                         pieces.setdefault((upstream, downstream), []).append(piece)
                         come_by[upstream, downstream] = come_by.get((upstream, downstream), False) | (each == number)
         found = {}

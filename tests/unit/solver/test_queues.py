@@ -47,6 +47,31 @@ def late_s(count: int) -> float:
     return float(count * come.cdf(count) - come.mean() * more.cdf(count))
 
 
+@pytest.mark.parametrize(("count", "load"), [(12, 0.9), (30, 0.9), (30, 0.99), (100, 0.5)])
+def test_regular_streams_wait_as_their_phases_lie(count: int, load: float) -> None:
+    pieces = [Piece(0, 1 / count, load / count, 1.0) for _ in range(count)]
+    found = waited_s(station(Traffic(pieces, 1.0, [0.0], [load]), load, load))
+    assert found == pytest.approx(side_by_side_s(count, load), rel=0.2)
+
+
+def side_by_side_s(count: int, load: float) -> float:
+    """Mean wait for jobs of 1 s from so many periodic streams, over phases at random: Lindley's recursion."""
+    rng, period_s = np.random.default_rng(0), count / load
+    phases = np.sort(rng.uniform(0.0, period_s, (300, 1, count)))
+    come_s = (phases + period_s * np.arange(12)[:, None]).reshape(300, -1)
+    late_s = np.cumsum(1.0 - np.diff(come_s), axis=1)
+    waits_s = late_s - np.minimum(np.minimum.accumulate(late_s, axis=1), 0.0)
+    return float(waits_s[:, -3 * count :].mean())
+
+
+def test_what_goes_on_at_its_worker_is_no_stream_of_its_own() -> None:
+    """Regular requests are done before the next one comes; those that come at random meet others all the same."""
+    for roughness, waits in ((0.0, False), (1.0, True)):
+        pieces = [Piece(0, 1.0, 0.5, 1.0, regular=True), Piece(0, 1.0, 0.5, 0.6, follows=True)]
+        found = station(Traffic(pieces, 1.0, [roughness], [0.5]), 0.8, 0.8)
+        assert (found.own.mean_s > 0) is waits
+
+
 @pytest.mark.parametrize("roughness", (0.0, 1.0))
 def test_waits_grow_with_load_without_end(roughness: float) -> None:
     pieces = [Piece(0, weight, weight, 1.0, 0.1) for weight in (0.1, 0.2)]
@@ -89,6 +114,29 @@ def test_what_is_left_of_a_run_is_more_than_half_where_runs_vary() -> None:
     varied = ServiceTime(1.0, 1.0, ((0.0, 0.0), (1.0, 2.0)))
     assert rest_log_mgf(varied, np.array([1e-6]))[0] / 1e-6 == pytest.approx((4 / 3) / 2, rel=1e-3)
     assert rest_log_mgf(ServiceTime(1.0, 1.0), np.array([1e-6]))[0] / 1e-6 == pytest.approx(0.5, rel=1e-3)
+
+
+def test_who_meets_a_long_run_is_in_a_long_one_next() -> None:
+    """Of a run of 0 or 2 s, met when it takes 2: the rest of it and, less 1 s on average, half as much again."""
+    varied = ServiceTime(1.0, 1.0, ((0.0, 0.0), (0.4999, 0.0), (0.5001, 2.0), (1.0, 2.0)))
+    theta = np.array([1e-6, 1.0, 3.0])
+    apart, handed = rest_log_mgf(varied, theta), rest_log_mgf(varied, theta, 0.5)
+    assert handed == pytest.approx(apart, rel=1e-3)  # 2 s in all cases that are met: nothing varies
+    varied = ServiceTime(1.0, 1.0, ((0.0, 0.0), (1.0, 2.0)))
+    apart, handed = rest_log_mgf(varied, theta), rest_log_mgf(varied, theta, 0.5)
+    assert handed[0] == pytest.approx(apart[0], rel=1e-3)
+    met_s = 2.0 * np.sqrt(np.random.default_rng(0).uniform(size=200_000))  # of density s / 2: long ones are met more
+    left = np.random.default_rng(1).uniform(size=200_000)
+    for log, more, at in ((handed, 0.5, 1), (handed, 0.5, 2), (apart, 0.0, 2)):
+        drawn = np.log(np.mean(np.exp(theta[at] * (left * met_s + more * (met_s - 4 / 3)))))
+        assert log[at] == pytest.approx(drawn, rel=0.01)
+
+
+def test_runs_whose_size_varies_leave_more_of_them() -> None:
+    theta = np.array([1e-6, 3.0])
+    apart, spread = (rest_log_mgf(ServiceTime(1.0, 1.0), theta, 0.5, wide) for wide in (0.0, 0.6))
+    assert spread[0] / 1e-6 == pytest.approx((1.0 + 0.6**2 / 3.0) / 2.0, rel=1e-3)  # E S^2 / 2 E S
+    assert spread[1] > apart[1]
 
 
 def test_runs_grow_with_the_rate_up_to_the_batch() -> None:
