@@ -18,17 +18,17 @@ NEVER = -1  # not in step; other numbers tell ways that take the same time
 
 
 def in_step(
-    plan: Plan, table: RouteTable, busy: Floats, follows: Mapping[str, Mask], steady: Mapping[str, Mask]
+    plan: Plan, table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[str, Floats]
 ) -> Mapping[str, Mask]:
     """Per operator, the workers to which it comes in step.
 
-    `busy`: per worker, the share of its time; `follows`: per operator, the routes on which it comes from its own
-    worker; `steady`: per operator, the workers on which it takes the same time for every request.
+    `follows`: per operator, the routes on which it comes from its own worker; `loads`: per operator, the share of each
+    worker's time that it would take if all requests came there, inf where it takes some longer than others.
     """
     count, sources = len(plan.workers), {source.name for source in plan.sources}
     pools = {name: number for number, name in enumerate(dict.fromkeys(worker.pool for worker in plan.workers))}
     pool = np.array([pools[worker.pool] for worker in plan.workers], np.int64)
-    free = _never_met(table, busy, follows)
+    free = _never_met(table, follows, loads)
     found: dict[str, Mask] = {}
     ways: dict[str, Indices] = {}
     for operator in plan.operators:
@@ -44,24 +44,29 @@ def in_step(
         np.minimum.at(first, at, way)
         np.maximum.at(last, at, way)
         found[operator.name] = (first == last) & (last != NEVER)
-        on = found[operator.name] & free & steady[operator.name]
+        on = found[operator.name] & free
         ways[operator.name] = _and(way, np.where(on[at], pool[at], NEVER))
     return found
 
 
-def _never_met(table: RouteTable, busy: Floats, follows: Mapping[str, Mask]) -> Mask:
-    """Workers that are done with a request before the next one comes, if those come as regularly as can be.
+def _never_met(table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[str, Floats]) -> Mask:
+    """Workers that are done with any request before the next one comes, if those come as regularly as can be.
 
     One operator's requests come to them from elsewhere, all there are or one route's: those of a share of 2 in 5 may be
     two spacings apart, not two and a half.
     """
-    entries, routes = np.zeros(len(busy)), np.zeros(len(busy))
+    count, routes = len(table.plan.workers), len(table.weight)
+    entries = np.zeros(count)
     for name, at in table.at.items():
-        comes = table.summed(at, np.where(follows[name], 0.0, 1.0))
-        entries += comes > 0
-        routes = np.maximum(routes, table.summed(at, np.ones(len(at))))
-    spaced = np.floor(1.0 / np.maximum(table.share, 1e-9) + 1e-9) * table.share
-    found: Mask = (entries == 1) & ((routes == 1) | (table.share > 1.0 - 1e-9)) & (busy <= spaced)
+        entries += table.summed(at, np.where(follows[name], 0.0, 1.0)) > 0
+    keys = np.concatenate([at * routes + np.arange(routes) for at in table.at.values()])
+    load = np.concatenate([loads[name][at] for name, at in table.at.items()])
+    visits, each = np.unique(keys, return_inverse=True)  # of a route to a worker, for all that it does there
+    here = visits // routes
+    ways, longest = np.bincount(here, minlength=count), np.zeros(count)
+    np.maximum.at(longest, here, np.bincount(each, load))
+    spaced = np.floor(1.0 / np.maximum(table.share, 1e-9) + 1e-9)
+    found: Mask = (entries == 1) & ((ways == 1) | (table.share > 1.0 - 1e-9)) & (longest <= spaced)
     return found
 
 

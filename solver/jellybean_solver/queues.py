@@ -35,7 +35,7 @@ from jellybean_solver.distributions import quantile_points
 from jellybean_solver.problem import ServiceTime
 
 MEETING = 0.75  # of the bridge's mean wait at least, for whole jobs of a few streams; fitted
-SHARED = 0.2  # of a stream more, where requests that come at random are shared by round robin; fitted
+STRAYED = 0.2  # of a stream more, where a round robin's share of requests comes at random or late; fitted
 GROWING = 0.4  # of the waits for what is irregular, where runs grow instead and all is regular; fitted
 ALL = 8  # power of the share of requests, near which what comes from a source is as regular as they are
 RARE = 3e-4  # a share of requests far below the one in a hundred that p99 leaves out
@@ -136,16 +136,16 @@ class Traffic:
     @property
     def others(self) -> float:
         """Regular streams that one meets here."""
-        come = squared = from_sources = 0.0
+        come = squared = as_sent = 0.0
         for p in self.pieces:
             part = min(1.0, self.roughness[p.stream]) if p.follows else 1.0
             come += part * p.weight
             squared += part * (p.weight**2 if p.squares is None else p.squares)
-            from_sources += p.per_s * p.seconds * p.regular
-        share = min(1.0, self.share)
+            as_sent += p.per_s * p.seconds * p.regular
+        share, as_sent = min(1.0, self.share), as_sent / self.work
         more = max(0.0, come**2 / squared - 1.0) if squared > 0 else 0.0
-        kept = 1.0 - (share * from_sources / self.work) ** ALL
-        return more * kept + SHARED * self.random * (1.0 - share**ALL)
+        strayed = self.random * (1.0 - share**ALL) + (1.0 - self.random) * (1.0 - as_sent)
+        return more * (1.0 - (share * as_sent) ** ALL) + STRAYED * strayed
 
     def meeting_s(self, free: float) -> float:
         """Mean wait of who meets other streams, with so much of the station's time free."""
@@ -155,6 +155,11 @@ class Traffic:
         job_s = sum(p.per_s * p.seconds**2 * p.size for p in self.pieces) / self.work
         part = max(MEETING, others / (1.0 + others))  # two by themselves would meet less, but what they come by differs
         return part * job_s * math.sqrt(math.pi * others / 8.0) * _exp_erfc(free * math.sqrt(others / 2.0))
+
+    def lumps_s(self, free: float) -> float:
+        """Mean wait for what only some requests go on with: all others wait until it is done, in the time left."""
+        some = ((max(0.0, 1.0 - p.weight / self.share), p) for p in self.pieces if p.follows)
+        return sum(part * p.per_s * p.seconds**2 / 2.0 / (free + p.per_s * p.seconds) for part, p in some)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +180,7 @@ def station(traffic: Traffic, load: float, busy: float, *, behind: bool = False)
     if load >= FULL:
         return Station(Queue(1.0, math.inf), Queue(1.0, math.inf))
     mean, bursts, chance = traffic.mean_s, traffic.bursts_s, traffic.chance_s
-    met_s = traffic.meeting_s(1.0 - busy)
+    met_s = traffic.meeting_s(1.0 - busy) + traffic.lumps_s(1.0 - busy) / busy
     if behind:
         met_s *= GROWING + (1.0 - GROWING) * traffic.random
     irregular = 2.0 * (1.0 - busy) * met_s

@@ -213,14 +213,14 @@ class Stations:
         if any(self._roughness) or self.plan.sites:
             count = len(self.plan.workers)
             return {operator.name: np.full(count, self._from_sources(operator)) for operator in self.plan.operators}
-        steady = {operator.name: np.zeros(len(self.plan.workers), bool) for operator in self.plan.operators}
+        loads = {operator.name: np.full(len(self.plan.workers), np.inf) for operator in self.plan.operators}
         for number, worker in enumerate(self.plan.workers):
             for name in worker.rates_per_s:
                 service = self.plan.operator_by_name[name].service[worker.pool][1]
                 alone = self.visits[name] == 1.0 and self.runs[name, worker.name].mean == 1.0
-                steady[name][number] = alone and service_variance(service) == 0.0
-        used = np.array([self._busy(worker) for worker in self.plan.workers])
-        return in_step(self.plan, self.table, used, follows, steady)
+                if alone and service_variance(service) == 0.0:
+                    loads[name][number] = self._per_s[self._stream[name]] * service.mean_s
+        return in_step(self.plan, self.table, follows, loads)
 
     def _from_sources(self, operator: PlannedOperator) -> bool:
         return all(edge.upstream in self.sources for edge in operator.inputs)

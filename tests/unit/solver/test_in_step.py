@@ -105,3 +105,14 @@ def test_one_worker_that_keeps_up_has_nobody_wait() -> None:
     ]
     found = of(operators, (Route(1.0, {"op1": "a-1", "op2": "a-1", "op3": "a-1"}),), 10.0)
     assert latency(found).p99_s == pytest.approx(simulated_p99_s(found, 200), rel=0.05)
+
+
+def test_what_only_some_go_on_with_makes_all_others_wait() -> None:
+    """One request in 20 stays at its worker for longer than the next one takes to come."""
+    first = operator("op1", [Edge("image", "op1")], 10.0, {"a": ServiceTime(0.05, 0.05)}, {"op2": 1.0})
+    seconds = {"a": ServiceTime(0.4, 0.4), "b": ServiceTime(0.08, 0.08)}
+    last = operator("op2", [Edge("op1", "op2")], 10.0, seconds)
+    routes = (Route(0.05, {"op1": "a-1", "op2": "a-1"}), Route(0.95, {"op1": "a-1", "op2": "b-1"}))
+    found = of([first, last], routes, 10.0)
+    assert Stations(found).workers["a-1"].own.mean_s > 0.05
+    assert latency(found).p99_s >= 0.9 * simulated_p99_s(found, 500)

@@ -31,7 +31,7 @@ def cheapest(problem: Problem, p99_s: float | None = None) -> Plan | None:
     return solve(problem, explained=False, p99_s=p99_s).plan
 
 
-NEAR = {Arrivals.POISSON: (0.9, 1.7), Arrivals.PERIODIC: (0.75, 1.6)}  # estimate / simulated
+NEAR = {Arrivals.POISSON: (0.9, 1.8), Arrivals.PERIODIC: (0.9, 2.2)}  # estimate / simulated
 
 
 def is_near(problem: Problem, requests: int) -> None:

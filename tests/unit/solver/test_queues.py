@@ -19,7 +19,7 @@ def waited_s(found: Station) -> float:
 
 def one_worker(per_s: float, variance: float = 0.0, roughness: float = 1.0) -> Station:
     """Requests of 1 s each, all of them here."""
-    piece = Piece(stream=0, weight=1.0, per_s=per_s, seconds=1.0, variance=variance)
+    piece = Piece(stream=0, weight=1.0, per_s=per_s, seconds=1.0, variance=variance, regular=True)
     return station(Traffic([piece], 1.0, [roughness], [per_s]), per_s, per_s)
 
 
@@ -67,7 +67,10 @@ def side_by_side_s(count: int, load: float) -> float:
 def test_what_goes_on_at_its_worker_is_no_stream_of_its_own() -> None:
     """Regular requests are done before the next one comes; those that come at random meet others all the same."""
     for roughness, waits in ((0.0, False), (1.0, True)):
-        pieces = [Piece(0, 1.0, 0.5, 1.0, regular=True), Piece(0, 1.0, 0.5, 0.6, follows=True)]
+        pieces = [
+            Piece(0, 1.0, 0.5, 1.0, regular=True),
+            Piece(0, 1.0, 0.5, 0.6, regular=roughness == 0.0, follows=True),
+        ]
         found = station(Traffic(pieces, 1.0, [roughness], [0.5]), 0.8, 0.8)
         assert (found.own.mean_s > 0) is waits
 
