@@ -1,7 +1,8 @@
 """One plan: `python -m benchmarks.fleet_run SEED OPERATORS WORKERS SHARING GAP LIMIT_S P99 LIMITS SITES CLOCK`.
 
-P99: the latency asked for, as a share of the cheapest plan's, or where that fills a link, whose queue then has no end,
-of the cheapest with a tenth of the links free; 0 asks for none. It binds when the cheapest plan breaks it. LIMITS: 1 to
+P99: the latency asked for, in seconds (`5s`) or as a share of the cheapest plan's, or where that fills a link, whose
+queue then has no end, of the cheapest with a tenth of the links free; 0 asks for none. It binds when the cheapest plan
+breaks it. LIMITS: 1 to
 tell whether memory and links bind: a limit does when a plan without it is cheaper than any plan with it can be (its
 cost lies below the bound); where no such plan was found in time it is not said to bind. CLOCK: `wall`, or `cpu` for
 seconds of processor time of all threads together, where other programs keep the machine busy.
@@ -50,7 +51,9 @@ def plan_of(asked: Problem) -> Plan | None:
 
 def asked() -> tuple[float | None, bool]:
     """The p99 asked for, and whether it binds; none where there is no plan to tell it by."""
-    cheapest = plan_of(problem) if float(share) > 0 else None
+    cheapest = plan_of(problem) if share != "0" else None
+    if share.endswith("s"):
+        return float(share[:-1]), cheapest is not None and not latency(cheapest).meets(float(share[:-1]))
     if cheapest is None:
         return None, False
     found = latency(cheapest)

@@ -11,9 +11,11 @@ of everything depends on the problem alone: only a time limit that strikes can c
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -49,10 +51,25 @@ MOST_SOLVED = 3  # selections by themselves, before the rest at once
 MOST_MISSES = 50  # selections that are less accurate than the program takes them for
 
 
+class Timely(Protocol):
+    """Says of plans found whether they are in time, and how much of every link is to be left free for that."""
+
+    free: float
+
+    def keeps(self, network: Network, selection: Selection, found: Assignment) -> bool:
+        """Whether the plan is in time."""
+
+    def begins(self) -> None:
+        """Another selection."""
+
+    def asks_for_more(self) -> bool:
+        """Whether the last plan was not, and `free` has grown for it."""
+
+
 class FleetSearch:
     """One search for the cheapest plan that reaches `target`, to a relative gap, within a budget.
 
-    `fixed`: operators whose variant is given.
+    `fixed`: operators whose variant is given. Plans that are not `timely` are not taken.
     """
 
     def __init__(
@@ -64,8 +81,10 @@ class FleetSearch:
         clock: Clock,
         budget: float,
         pace: Pace | None = None,
+        timely: Timely | None = None,
     ) -> None:
         self.target, self.gap, self.clock, self.budget, self.fixed, self.pace = target, gap, clock, budget, fixed, pace
+        self.timely = timely
         self.skeleton = where_possible(Skeleton(network, target, fixed, pace), target, fixed, pace)
         self.network = self.skeleton.network
         self._begin()
@@ -171,7 +190,7 @@ class FleetSearch:
             tree.start(self.relaxation.everything())
             tree.plunge(self.skeleton.few.pools)
             for _, box, point in self.waiting:
-                self._take(self._selection(box.allowed), self._rounded(box, point, tree.bound(), ANY))
+                self._try(box, point, tree.bound(), ANY)
         self.relaxed = math.inf
 
     def _explore(self, tree: Tree, close: float) -> None:
@@ -244,13 +263,29 @@ class FleetSearch:
         self.met.add(box.key)
         if not self._is_accurate(self._selection(box.allowed)):
             return
-        try:
-            point = self.relaxation.solve(box)
-        except OutOfTimeError:
-            return
+        point = self._point(box)
         if point is not None:
             self.relaxed = min(self.relaxed, point.bound)
             self.waiting.append((len(self.met), box, point))
+
+    def _point(self, box: Box) -> Point | None:
+        try:
+            with self._roomy():
+                return self.relaxation.solve(box)
+        except OutOfTimeError:
+            return None
+
+    @contextmanager
+    def _roomy(self) -> Iterator[None]:
+        """With what plans in time leave free of links: workers are made whole there, nodes are bounded elsewhere."""
+        if self.timely is None:
+            yield
+            return
+        self.relaxation.links_within(1.0 - self.timely.free)
+        try:
+            yield
+        finally:
+            self.relaxation.links_within(1.0)
 
     def _make_whole(self, tree: Tree) -> None:
         """Round the workers of the best selections met, until one is good enough."""
@@ -262,24 +297,38 @@ class FleetSearch:
             if key in self.tried:
                 continue
             self.tried.add(key)
-            if self._take(self._selection(box.allowed), self._rounded(box, point, tree.bound())):
-                self.best_point = point
+            self._try(box, point, tree.bound())
         self.waiting.clear()
+
+    def _try(self, box: Box, point: Point, bound: float, least_gap: float = 0.0) -> None:
+        """Workers made whole at a point, with ever more room as long as that is what a plan is late for."""
+        selection, now = self._selection(box.allowed), point
+        if self.timely is not None:
+            self.timely.begins()
+        while True:
+            if self._take(selection, self._rounded(box, now, bound, least_gap)):
+                self.best_point = now
+                return
+            again = self._point(box) if self.timely is not None and self.timely.asks_for_more() else None
+            if again is None or again.bound >= self._enough():
+                return
+            now = again
 
     def _polish(self, tree: Tree) -> None:
         """Round the best point's workers with more care, where the plan is not good enough."""
         if self.best_point is None or self.skeleton.kinds.exclusive.any() or tree.bound() >= self._enough():
             return
         if self.clock.left() != 0.0:
-            found = whole_near(
-                self.skeleton,
-                self.best_point,
-                self.relaxation.most,
-                gap=FINE * self.gap,
-                enough=tree.bound() / (1.0 - SPARE * self.gap),
-                limit_s=self._limit_s,
-                more=FINE_KINDS,
-            )
+            with self._roomy():
+                found = whole_near(
+                    self.skeleton,
+                    self.best_point,
+                    self.relaxation.most,
+                    gap=FINE * self.gap,
+                    enough=tree.bound() / (1.0 - SPARE * self.gap),
+                    limit_s=self._limit_s,
+                    more=FINE_KINDS,
+                )
             self._take(self.best_selection or {}, found)
 
     def _rounded(self, box: Box, point: Point, bound: float, least_gap: float = 0.0) -> Assignment | None:
@@ -287,29 +336,30 @@ class FleetSearch:
 
         `bound`: on all plans; one that is near it by the gap will do.
         """
-        if not self.skeleton.kinds.exclusive.any():
-            found = whole_near(
-                self.skeleton,
-                point,
-                self.relaxation.most,
-                gap=max(least_gap, NEAR * self.gap),
-                enough=bound / (1.0 - SPARE * self.gap),
-                limit_s=self._limit_s,
-                more=MORE_KINDS,
-                quick=True,
-            )
-            if found is not None:
-                return found
-        for share in ROOM:
-            most = self.relaxation.less_room(point, share)
-            near = point if share == 0.0 else self._within(box, most)
-            if near is None:
-                return None
-            gap, limit_s = FINE * self.gap, self._limit_s()
-            found = rounded(self.skeleton, near, most, gap=gap, time_limit_s=limit_s)
-            if found is not None:
-                return found
-        return None
+        with self._roomy():
+            if not self.skeleton.kinds.exclusive.any():
+                found = whole_near(
+                    self.skeleton,
+                    point,
+                    self.relaxation.most,
+                    gap=max(least_gap, NEAR * self.gap),
+                    enough=bound / (1.0 - SPARE * self.gap),
+                    limit_s=self._limit_s,
+                    more=MORE_KINDS,
+                    quick=True,
+                )
+                if found is not None:
+                    return found
+            for share in ROOM:
+                most = self.relaxation.less_room(point, share)
+                near = point if share == 0.0 else self._within(box, most)
+                if near is None:
+                    return None
+                gap, limit_s = FINE * self.gap, self._limit_s()
+                found = rounded(self.skeleton, near, most, gap=gap, time_limit_s=limit_s)
+                if found is not None:
+                    return found
+            return None
 
     def _within(self, box: Box, most: Floats) -> Point | None:
         try:
@@ -323,10 +373,12 @@ class FleetSearch:
 
     def _take(self, selection: Selection, found: Assignment | None) -> bool:
         """Whether it is the best so far."""
-        best = found is not None and found.cost <= min(self.budget, math.inf if self.best is None else self.best.cost)
-        if best:
-            self.best, self.best_selection = found, selection
-        return best
+        if found is None or found.cost > min(self.budget, math.inf if self.best is None else self.best.cost):
+            return False
+        if self.timely is not None and not self.timely.keeps(self.network, selection, found):
+            return False
+        self.best, self.best_selection = found, selection
+        return True
 
     def _settle(self, tree: Tree) -> None:
         """Split the cheapest whole node, or solve the one selection that it allows."""

@@ -76,6 +76,11 @@ class Linear:
         low = np.zeros(len(columns)) if low is None else low
         self._highs.changeColsBounds(len(columns), columns.astype(np.int32), low, high)
 
+    def limit_rows(self, rows: Indices, high: float) -> None:
+        """One new upper side for rows that have no lower one."""
+        for row in rows.tolist():
+            self._highs.changeRowBounds(row, -math.inf, high)
+
     def add_columns(self, block: Block) -> Indices:
         """Columns from 0 up that cost nothing."""
         first, count = self.columns, len(block)

@@ -115,6 +115,12 @@ class Relaxation:
         finally:
             self._linear.limit(self.skeleton.paid, self.most)
 
+    def links_within(self, share: float) -> None:
+        """Another share of every link's bandwidth."""
+        self.skeleton.links = share
+        self._matrix.high[self.skeleton.link_rows] = share
+        self._linear.limit_rows(self.skeleton.link_rows, share)
+
     def answer_within(self, left_s: float, clock: Clock) -> None:
         """Another deadline (pace.py), and time for all solves from now on."""
         self._linear.clock, self.skeleton.left_s = clock, left_s

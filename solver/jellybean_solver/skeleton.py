@@ -55,6 +55,8 @@ class Skeleton:
         self.kinds = kinds_of(network, choices, self.demands)
         self.seconds: Floats | None = None  # per choice and kind, where there is a deadline
         self.left_s = math.inf  # the deadline of the search that goes on now
+        self.links = 1.0  # of every link's bandwidth, that search may use
+        self.link_rows = np.zeros(0, np.int64)
         self.timed: tuple[Indices, ...] = ()  # per operator the rows that its seconds enter
         self.possible = all(variants.values())
         if self.possible:
@@ -149,6 +151,7 @@ class Skeleton:
                 self.program.fill(sums + rows, columns + columns, 1.0)
 
     def _links(self) -> None:
+        rows = []
         for link, bandwidth in self.network.bandwidth.items():
             columns: list[int] = []
             values: list[float] = []
@@ -163,8 +166,9 @@ class Skeleton:
                     columns += brought
                     values += [sent / bandwidth] * len(brought)
             if columns:
-                row = int(self.program.add_rows(-math.inf, 1.0, 1)[0])
-                self.program.fill([row] * len(columns), columns, np.array(values))
+                rows.append(int(self.program.add_rows(-math.inf, 1.0, 1)[0]))
+                self.program.fill([rows[-1]] * len(columns), columns, np.array(values))
+        self.link_rows = np.array(rows, np.int64)
 
     def _deadline(self, pace: Pace) -> None:
         """The rows of pace.py; each workflow has its share of the deadline (deadlines.py)."""

@@ -24,6 +24,7 @@ from jellybean_solver.quickest import CERTAIN, least_latency_s
 from jellybean_solver.ratio_search import over_ratios
 from jellybean_solver.selection import BEAM_WIDTH, RELATIVE, BeamSearch, Clock, Outcome, Selection
 from jellybean_solver.timely import Timely, cheapest_timely
+from jellybean_solver.timely_links import RoomyLinks
 
 AGREEMENT = 1e-6  # relative; assignment and evaluation are two computations of one cost
 
@@ -62,14 +63,22 @@ def solve(
     time ends before any plan was found.
     """
     limit = limited(time_limit_s, clock)
+    large = is_large(Network(problem))
+    possible = p99_s is None or least_latency_s(problem) <= p99_s * (1 + CERTAIN)
+    if p99_s is not None and possible and large and not problem.varying:
+        return _large_in_time(problem, p99_s, beam_width, gap, limit, explained=explained)
     solution = _solve(problem, beam_width, gap, limit, explained=explained)
     if p99_s is None or solution.plan is None:
         return solution
-    if least_latency_s(problem) > p99_s * (1 + CERTAIN):
+    if not possible:
         return _too_slow(problem, solution, Timely(None, math.inf, latency(solution.plan).p99_s), p99_s)
-    large = is_large(Network(problem))
     search = _timely_over_ratios if problem.varying else _timely
     found = search(problem, solution.plan, p99_s, beam_width, gap if large else 0.0, limit, large=large)
+    return _in_time(problem, solution, found, p99_s)
+
+
+def _in_time(problem: Problem, solution: Solution, found: Timely, p99_s: float) -> Solution:
+    """What was found beside the cheapest plan that need not keep the latency."""
     if found.plan is None:
         if found.late and math.isfinite(found.bound):
             raise OutOfTimeError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
@@ -77,10 +86,42 @@ def solve(
     return solution if found.plan == solution.plan else _keeping(problem, found, solution.selections_tried)
 
 
+def _large_in_time(
+    problem: Problem, p99_s: float, beam_width: int, gap: float, limit: Clock, *, explained: bool
+) -> Solution:
+    """With room on links from the start; what else a plan is late for is seen to from the cheapest plan on."""
+    roomy = RoomyLinks(problem, p99_s, gap, limit, _planned)
+    first = roomy.run()
+    if roomy.best is not None and (roomy.is_near or limit.left() == 0.0):
+        found = Timely(roomy.best, roomy.bound, roomy.fastest_s, limit.left() == 0.0)
+        return _keeping(problem, found, roomy.tried)
+    if first is not None:
+        solution = Solution(first.certificate.termination, first, None, roomy.tried, first.certificate)
+    else:
+        solution = _solve(problem, beam_width, gap, limit, explained=explained)
+    if solution.plan is None:
+        return solution
+    found = _timely(problem, solution.plan, p99_s, beam_width, gap, limit, large=True, known=roomy.best)
+    return _in_time(problem, solution, found, p99_s)
+
+
+def _planned(network: Network, outcome: Outcome[Assignment]) -> Plan | None:
+    plan, evaluation = finish(network, outcome)
+    return None if evaluation.complaints else plan
+
+
 def _timely(
-    problem: Problem, first: Plan, p99_s: float, beam_width: int, gap: float, limit: Clock, *, large: bool
+    problem: Problem,
+    first: Plan,
+    p99_s: float,
+    beam_width: int,
+    gap: float,
+    limit: Clock,
+    *,
+    large: bool,
+    known: Plan | None = None,
 ) -> Timely:
-    """`first`: the cheapest plan that need not keep the latency."""
+    """`first`: the cheapest plan that need not keep the latency; `known`: one that does."""
     budget, target = problem.slo.budget_usd_per_h or math.inf, problem.accuracy_target
 
     def solved(network: Network, proposal: Proposal | None) -> Plan | None:
@@ -90,14 +131,10 @@ def _timely(
             outcome = assigned(network, proposal, budget, gap / 10.0, limit)
         else:
             outcome = cheapest(Fleet(network), target, beam_width=beam_width, gap=gap, clock=limit)
-        return planned(network, outcome) if outcome.found is not None else None
-
-    def planned(network: Network, outcome: Outcome[Assignment]) -> Plan | None:
-        plan, evaluation = finish(network, outcome)
-        return None if evaluation.complaints else plan
+        return _planned(network, outcome) if outcome.found is not None else None
 
     return cheapest_timely(
-        problem, p99_s, gap=gap, clock=limit, solve=solved, planned=planned, first=first, large=large
+        problem, p99_s, gap=gap, clock=limit, solve=solved, planned=_planned, first=first, large=large, known=known
     )
 
 

@@ -5,8 +5,8 @@ joint program under the whole deadline (`latency_rows.py`) bounds the cost of ev
 the same program under deadlines that are ever shorter, each with ever more headroom where requests wait, in pools and
 on links that are all but full, step by step where a step helps most for its price; before that one selection after the
 other is looked at (`selections_in_time.py`), after it plans without what made others late (`timely_without.py`). On
-large problems, where the program is dear, one price of delay comes first (`timely_fleet.py`), and where that leads to
-no plan headroom around the cheapest one, in the worst quarter of the pools at once. The cheapest whose p99 fits is the
+large problems, where the program is dear, room on links comes first (`timely_links.py`), then one price of delay
+(`timely_fleet.py`), and where that leads to no plan headroom around the cheapest one, in the worst quarter of the pools at once. The cheapest whose p99 fits is the
 answer, and the gap to that bound is stated.
 """
 
@@ -67,14 +67,17 @@ def cheapest_timely(
     planned: Planned,
     first: Plan,
     large: bool,
+    known: Plan | None = None,
 ) -> Timely:
-    """Search as above. `first`: the cheapest plan without the deadline.
+    """Search as above. `first`: the cheapest plan without the deadline; `known`: one that keeps it.
 
     `solve` is given a restricted network and the proposal that it was restricted by, and returns its cheapest plan;
     without a proposal (on large problems) the cheapest one of the first plan's selection. `planned` makes a plan of a
     search's answer.
     """
     search = _Search(problem, deadline_s, gap, clock, solve, planned)
+    if known is not None:
+        search.look(known)
     return search.run_large(first) if large else search.run(first)
 
 
@@ -261,6 +264,10 @@ class _Search:
         network = Network(with_headroom(smaller, room), no_further(self.problem, proposal))
         plan = self.solve(network, proposal)
         return self._looked(in_own_figures(self.problem, plan), room) if plan is not None else None
+
+    def look(self, plan: Plan) -> None:
+        """Another search's plan."""
+        self._looked(plan, Room())
 
     def _looked_at(self, network: Network, outcome: Outcome[Assignment], room: Room) -> bool:
         plan = self.planned(network, outcome)

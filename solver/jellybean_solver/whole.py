@@ -88,8 +88,10 @@ class _Near:
 
     def _fixed(self, most: Floats) -> Program:
         own, few = self.skeleton.program, self.skeleton.few
-        low, high = np.concatenate(own.low), np.concatenate(own.high)
+        low, high, row_high = np.concatenate(own.low), np.concatenate(own.high), list(own.row_high)
         high[self.skeleton.paid] = most
+        for row in self.skeleton.link_rows.tolist():
+            row_high[row] = self.skeleton.links
         if self.skeleton.seconds is not None:
             high[self.skeleton.at_hand] = self.skeleton.share * self.skeleton.left_s
         high[self.skeleton.chosen] = low[self.skeleton.chosen] = np.round(self.point.chosen)
@@ -101,7 +103,7 @@ class _Near:
             [np.zeros(own.columns, bool)],
             own.columns,
             list(own.row_low),
-            list(own.row_high),
+            row_high,
             list(own.entries),
         )
 

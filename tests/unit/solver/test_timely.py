@@ -12,6 +12,7 @@ from benchmarks.fleet import Size, fleet
 from jellybean_solver import Link, Pool, ServiceTime, Sharing, Variant, large, solve
 from jellybean_solver.demand import Network
 from jellybean_solver.fleet_search import FleetSearch
+from jellybean_solver.flows import link_uses
 from jellybean_solver.latency import latency
 from jellybean_solver.pace import Pace
 from jellybean_solver.selection import Clock
@@ -153,3 +154,19 @@ def test_a_search_counts_the_time_that_requests_wait_for_others() -> None:
     assert found.operator_by_name["a"].batch_delay_s == 0.3
     assert latency(found).meets(1.0)
     assert solve(replace(asked, operators=(replace(step, batch_delay_s=0.7),)), p99_s=0.6).plan is None
+
+
+def test_sites_whose_uplinks_the_cheapest_plan_fills_keep_room_on_them() -> None:
+    """Little room costs little, and is there from the start: the plan is as near the bound as without a p99."""
+    size = Size(operators=9, variants=3, pools=30, workers=600, sites=30, batches=(1, 2))
+    asked = fleet(2, size)
+    cheapest = solve(asked, gap=0.01, explained=False).plan
+    assert cheapest is not None
+    assert max(use.use or 0.0 for use in link_uses(cheapest)) > 0.99
+    assert math.isinf(latency(cheapest).p99_s)
+    found = solve(asked, gap=0.01, explained=False, p99_s=5.0).plan
+    assert found is not None
+    assert latency(found).meets(5.0)
+    assert found.certificate.gap <= 0.01
+    assert found.certificate.bound <= cheapest.cost.total_usd_per_h * (1.0 + 1e-9)
+    assert not complaints(asked, found)
