@@ -2,10 +2,9 @@
 
 P99: the latency asked for, in seconds (`5s`) or as a share of the cheapest plan's, or where that fills a link, whose
 queue then has no end, of the cheapest with a tenth of the links free; 0 asks for none. It binds when the cheapest plan
-breaks it. LIMITS: 1 to
-tell whether memory and links bind: a limit does when a plan without it is cheaper than any plan with it can be (its
-cost lies below the bound); where no such plan was found in time it is not said to bind. CLOCK: `wall`, or `cpu` for
-seconds of processor time of all threads together, where other programs keep the machine busy.
+breaks it. LIMITS: 1 to tell whether memory and links bind: a limit does when a plan without it is cheaper than any plan
+with it can be (its cost lies below the bound); where no such plan was found in time it is not said to bind. CLOCK:
+`wall`, or `cpu` for seconds of processor time of all threads together, where other programs keep the machine busy.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ the same program under deadlines that are ever shorter, each with ever more head
 on links that are all but full, step by step where a step helps most for its price; before that one selection after the
 other is looked at (`selections_in_time.py`), after it plans without what made others late (`timely_without.py`). On
 large problems, where the program is dear, room on links comes first (`timely_links.py`), then one price of delay
-(`timely_fleet.py`), and where that leads to no plan headroom around the cheapest one, in the worst quarter of the pools at once. The cheapest whose p99 fits is the
-answer, and the gap to that bound is stated.
+(`timely_fleet.py`), and where that leads to no plan headroom around the cheapest one, in the worst quarter of the pools
+at once. The cheapest whose p99 fits is the answer, and the gap to that bound is stated.
 """
 
 from __future__ import annotations
