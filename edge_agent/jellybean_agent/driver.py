@@ -156,7 +156,7 @@ class Driver:
     def _end_sweeping(self) -> None:
         self._sweeping.cancel()
 
-    def receive(self, wire: agent_pb2.Message) -> None:
+    def receive(self, wire: agent_pb2.Message, data: Data = b"") -> None:
         """A message from a peer. PlanViewError when it belongs to another plan; other faults fail its request only."""
         if wire.plan != self._view.hash:
             raise PlanViewError(
@@ -166,7 +166,7 @@ class Driver:
             self._forget(wire.request_id)
         else:
             try:
-                message = self._read(wire)
+                message = self._read(wire, data)
             except AgentError as error:
                 self._fail(wire.request_id, wire.downstream, str(error), status_of(error))
                 self._forget(wire.request_id)
@@ -251,8 +251,8 @@ class Driver:
     def _trace_id(self, request: str) -> str:
         return ""
 
-    def _read(self, wire: agent_pb2.Message) -> Message:
-        return read_message(self._view, self._worker.operators, wire)
+    def _read(self, wire: agent_pb2.Message, data: Data) -> Message:
+        return read_message(self._view, self._worker.operators, wire, data)
 
     def _perform(self, run: Run) -> Done:
         return perform(self._view.operators[run.operator], self._executors[run.operator], run.items)

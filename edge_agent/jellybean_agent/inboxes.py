@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
 from jellybean_agent.identity import SENDER_KEY
+from jellybean_agent.message_wire import Data, apart
 from jellybean_agent.rpc.calls import EOF, Call, Receiver
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -42,18 +43,18 @@ class _Inbox:
 
     def received(self, data: bytes) -> None:
         try:
-            self._take(_parsed(data))
+            self._take(*_parsed(data, are_apart=self._inboxes.are_apart))
         except AgentError as error:
             self.close()
             self._refuse(error)
 
-    def _take(self, message: agent_pb2.Message) -> None:
+    def _take(self, message: agent_pb2.Message, *data: Data) -> None:
         if not message.HasField("failure"):  # which needs no credit
             self._owed += 1
             self._granted -= 1
         if self._granted < 0:
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, "there was no credit for the message")
-        self._inboxes.receive(message)
+        self._inboxes.receive(message, *data)
         if self._owed >= _GRANT and not self._inboxes.is_full():
             self.grant()
 
@@ -110,9 +111,9 @@ def deliver_handler(deliver: Callable[[Any, Any], Any], **others: Any) -> Any:
     return grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": handler, **others})
 
 
-def _parsed(data: bytes) -> agent_pb2.Message:
+def _parsed(data: bytes, *, are_apart: bool) -> tuple[agent_pb2.Message] | tuple[agent_pb2.Message, Data]:
     try:
-        return agent_pb2.Message.FromString(data)
+        return apart(data) if are_apart else (agent_pb2.Message.FromString(data),)
     except DecodeError as error:
         raise InvalidInputError("the bytes are no message") from error
 
@@ -154,9 +155,13 @@ class _Out:
 
 
 class Inboxes:
-    """All incoming streams of this process. `receive` gets each message; an AgentError of it ends the stream."""
+    """All incoming streams of this process. `receive` gets each message; an AgentError of it ends the stream.
 
-    def __init__(self, receive: Callable[[agent_pb2.Message], None], is_full: Callable[[], bool]) -> None:
+    `are_apart`: it gets a large tensor's bytes, which are then not in the message, as a second argument.
+    """
+
+    def __init__(self, receive: Callable[..., None], is_full: Callable[[], bool], *, are_apart: bool = False) -> None:
+        self.are_apart = are_apart
         self.receive, self.is_full = receive, is_full
         self.is_draining = False
         self._open: dict[_Inbox, None] = {}

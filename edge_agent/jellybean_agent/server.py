@@ -173,7 +173,9 @@ class AgentService:
                     name, address, sender=me, on_lost=self._lost, transport=self._transport, keeps=name == GATEWAY
                 )
         self.driver = self._driver_class()(self.view, self.worker.name, self.executors, self._peers, self._links)
-        self._inboxes = Inboxes(self.driver.receive, lambda: self.driver is not None and self.driver.is_full)
+        self._inboxes = Inboxes(
+            self.driver.receive, lambda: self.driver is not None and self.driver.is_full, are_apart=True
+        )
         self.driver.on_room = self._inboxes.release
         self.state = "ready"
         await tell_health(self.health, serving=True)

@@ -65,8 +65,8 @@ class TracedDriver(Driver):
         self._trace_ids: OrderedDict[str, str] = OrderedDict()  # of the last requests, for the log
         super().__init__(*arguments)
 
-    def _read(self, wire: agent_pb2.Message) -> Message:
-        message = super()._read(wire)
+    def _read(self, wire: agent_pb2.Message, data: Data) -> Message:
+        message = super()._read(wire, data)
         if message.payload is None or not wire.HasField("trace"):
             return message
         if (found := self._spans.hop(wire, self._about(message.downstream))) is None:

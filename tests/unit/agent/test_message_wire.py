@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_agent.message_wire import parts_of, varint, write_message
+from jellybean_agent.message_wire import apart, parts_of, varint, write_message
 from jellybean_agent.messages import Message
 from jellybean_agent.tensors import encode
 from jellybean_protos.agent.v1 import agent_pb2
@@ -43,3 +44,37 @@ def test_a_message_without_a_tensor_has_none_and_its_bytes_may_be_in_it_too() ->
 )
 def test_lengths_as_protobuf_has_them(number: int, octets: bytes) -> None:
     assert varint(number) == octets
+
+
+LARGE = 2**16
+
+
+@settings(max_examples=100)
+@given(
+    size=st.sampled_from([0, LARGE - 60, LARGE, 3 * LARGE]),
+    changed=st.lists(st.tuples(st.integers(0, 80), st.integers(0, 255)), max_size=3),
+    is_whole=st.booleans(),
+)
+def test_bytes_taken_apart_are_those_of_the_message(size: int, changed: list[tuple[int, int]], is_whole: bool) -> None:
+    """Whatever its first bytes say: the same message, or none at all."""
+    array = np.ones((1, size), np.uint8)
+    wire, data = write_message("plan", Message("r", 3, "up", "down", ((1, 2),), array))
+    wire.trace.parent = "p"
+    if is_whole:
+        wire.tensor.data, data = data, b""
+    told = bytearray(b"".join(parts_of(wire, data)))
+    for at, octet in changed:
+        told[at % len(told)] = octet
+    try:
+        wanted = agent_pb2.Message.FromString(bytes(told))
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            apart(bytes(told))
+        return
+    found, rest = apart(bytes(told))
+    if size >= LARGE and not is_whole and not changed:
+        assert len(rest) == size
+        assert not found.tensor.data
+    if rest:
+        found.tensor.data = bytes(rest)
+    assert found == wanted
