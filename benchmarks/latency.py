@@ -18,7 +18,7 @@ from jellybean_solver.simulate import simulate
 
 REQUESTS = 10_000
 PLANS = 50
-FURTHER = (1000, 3000, 4000)  # first seeds
+FURTHER = (1000, 3000, 4000, 6000)  # first seeds
 
 
 @benchmark

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -102,21 +103,37 @@ class Runs:
 
 def runs(fed: Sequence[Fed]) -> list[Runs]:
     """Runs of all operators of one worker."""
-    found = [Runs(min(float(one.batch), one.group)) for one in fed]
+    sizes = [min(float(one.batch), one.group) for one in fed]
     if all(one.batch == 1 for one in fed):
-        return found
+        return [Runs(size) for size in sizes]
     behind = sum(busy(one.times, one.per_s, 1.0) for one in fed) > 1.0
+    cycles_s = [0.0] * len(fed)
     for _ in range(_ROUNDS):
-        used = [busy(one.times, one.per_s, now.mean) for one, now in zip(fed, found, strict=True)]
-        once = sum(mean_s(one.times, now.mean) for one, now in zip(fed, found, strict=True) if one.batch > 1)
-        singles = sum(own for one, own in zip(fed, used, strict=True) if one.batch == 1)
-        longest_s = once / max(LEAST_FREE, 1.0 - singles)
-        free = [1.0 - sum(used) + own for own in used]
-        before = found
-        found = [_next(one, now, left, longest_s, behind) for one, now, left in zip(fed, found, free, strict=True)]
-        if all(abs(now.mean - last.mean) < CLOSE for now, last in zip(found, before, strict=True)):
+        before, cycles_s = sizes, _cycles_s(fed, sizes)
+        sizes = [
+            min(float(one.batch), (size + _come(one, cycle_s).size) / 2.0)
+            for one, size, cycle_s in zip(fed, before, cycles_s, strict=True)
+        ]
+        if all(abs(now - last) < CLOSE for now, last in zip(sizes, before, strict=True)):
             break
-    return found
+    return [_runs(one, size, cycle_s, behind) for one, size, cycle_s in zip(fed, sizes, cycles_s, strict=True)]
+
+
+def _cycles_s(fed: Sequence[Fed], sizes: Sequence[float]) -> list[float]:
+    """Seconds from one run of an operator to its next, with runs of these sizes: at most until all have run."""
+    own_s = [mean_s(one.times, size) for one, size in zip(fed, sizes, strict=True)]
+    used = [one.per_s * own / size for one, own, size in zip(fed, own_s, sizes, strict=True)]
+    once = singles = 0.0
+    for one, own, share in zip(fed, own_s, used, strict=True):
+        if one.batch > 1:
+            once += own
+        else:
+            singles += share
+    longest_s, others = once / max(LEAST_FREE, 1.0 - singles), sum(used)
+    return [
+        min(own / max(1.0 - others + share, LEAST_FREE), max(own, longest_s))
+        for own, share in zip(own_s, used, strict=True)
+    ]
 
 
 def busy(times: Times, per_s: float, size: float) -> float:
@@ -124,38 +141,46 @@ def busy(times: Times, per_s: float, size: float) -> float:
     return per_s * mean_s(times, size) / size
 
 
-def _next(fed: Fed, now: Runs, free: float, longest_s: float, behind: bool) -> Runs:
-    """One more round. `free`: share of the worker's time that is not of other operators; all run in `longest_s`.
+class _Come(NamedTuple):
+    """What comes to an operator in a cycle: groups on average, the chances of none and of one alone, the run's size."""
 
-    `behind`: runs of one would not keep up.
-    """
-    own_s = mean_s(fed.times, now.mean)
-    cycle_s = min(own_s / max(free, LEAST_FREE), max(own_s, longest_s))
-    come = fed.per_s / fed.group * cycle_s
-    none = max(0.0, 1.0 - come)  # chance that nothing came, if as regular as can be
-    none += fed.roughness * (math.exp(-come) - none)
+    groups: float
+    none: float
+    alone: float
+    size: float
+
+
+def _come(fed: Fed, cycle_s: float) -> _Come:
+    groups = fed.per_s / fed.group * cycle_s
+    none = max(0.0, 1.0 - groups)  # if as regular as can be
+    none += fed.roughness * (math.exp(-groups) - none)
     alone = none * (min(2.0, fed.group) - 1.0)  # who comes first to an idle worker runs before the rest of its group
-    size = fed.group * (come + none) / (1.0 + alone)
+    return _Come(groups, none, alone, fed.group * (groups + none) / (1.0 + alone))
+
+
+def _runs(fed: Fed, mean: float, cycle_s: float, behind: bool) -> Runs:
+    """`behind`: runs of one would not keep up."""
+    come = _come(fed, cycle_s)
+    groups, none = come.groups, come.none
     # What a run's size varies by is handed on to the next one by its time, so the squares are a geometric series.
     kept = max(MEMORY, 1.0 - _slope(fed) ** 2)
-    squares = (fed.variation * come**2 + fed.roughness * come) / kept
-    seen = fed.group * (come**2 + squares + none / (1.0 + alone)) / (come + none)
-    drift = 1.0 + fed.group / size / 2.0 if behind else 0.0  # small runs fall behind, then a larger one catches up
-    chance = max(0.0, come**2 + come + none - (come + none) ** 2)  # variance of Poisson's, but one at least
-    varies = fed.group * math.sqrt(fed.roughness * chance / kept)
+    squares = (fed.variation * groups**2 + fed.roughness * groups) / kept
+    seen = fed.group * (groups**2 + squares + none / (1.0 + come.alone)) / (groups + none)
     most = float(fed.batch)
-    turn = _turn(fed, come, none, cycle_s, drift, varies) if most > 1 else NO_TURN
-    return Runs(min(most, (now.mean + size) / 2.0), min(most, max(size, seen)), turn)
+    turn = _turn(fed, come, cycle_s, kept, behind) if most > 1 else NO_TURN
+    return Runs(mean, min(most, max(come.size, seen)), turn)
 
 
-def _turn(fed: Fed, come: float, none: float, cycle_s: float, drift: float, varies: float) -> Turn:
-    """`come` groups in a cycle, on average, and none with a chance; `varies`: deviation of a run's size by chance."""
-    chance = fed.roughness * come / (come + none) + (1.0 - fed.roughness) * min(1.0, drift)
+def _turn(fed: Fed, come: _Come, cycle_s: float, kept: float, behind: bool) -> Turn:
+    groups, none = come.groups, come.none
+    drift = 1.0 + fed.group / come.size / 2.0 if behind else 0.0  # small runs fall behind, then a larger one catches up
+    chance = fed.roughness * groups / (groups + none) + (1.0 - fed.roughness) * min(1.0, drift)
     first = none * (1.0 - fed.jobs / fed.group)
     span_s = cycle_s * (fed.roughness + (1.0 - fed.roughness) * max(1.0, drift))
     slope = max(0.0, _slope(fed))
-    deviation_s = varies * slope / fed.per_s if fed.per_s > 0 else 0.0
-    spread_s = min(math.sqrt(3.0) * deviation_s, span_s)
+    by_chance = max(0.0, groups**2 + groups + none - (groups + none) ** 2)  # variance of Poisson's, but one at least
+    deviation = fed.group * math.sqrt(fed.roughness * by_chance / kept)
+    spread_s = min(math.sqrt(3.0) * deviation * slope / fed.per_s, span_s) if fed.per_s > 0 else 0.0
     return Turn(min(chance, 1.0 - first), span_s, first, fed.times[1].mean_s, slope, spread_s)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from jellybean_solver.batching import service_of
 from jellybean_solver.deadlines import shares
 from jellybean_solver.plan import Plan, PlannedWorker
-from jellybean_solver.problem import Edge, Times
+from jellybean_solver.problem import Arrivals, Edge, Times
 from jellybean_solver.program import Floats, Indices
 from jellybean_solver.queues import service_log_mgf, wait_log_mgf
 from jellybean_solver.stations import Stations, alike
@@ -205,16 +205,21 @@ class _Estimate:
 
         Who comes back waits less each time: in all as long as under processor sharing at most, twice as for once.
         """
-        at, count, turns_s = self.table.at[name], np.zeros(len(self.table.weight)), np.zeros(len(self.table.weight))
+        at, count, turns_s = self.table.at[name], self._visits(name), np.zeros(len(self.table.weight))
         for other, there in self.table.at.items():
-            if self.stream[other] != self.stream[name]:
-                continue
-            together = there == at
-            count += together
-            turns_s += np.where(together, self._turns_s[other][at], 0.0)
+            if self.stream[other] == self.stream[name]:
+                turns_s += np.where(there == at, self._turns_s[other][at], 0.0)
         load, mean_s = self._queues
         wait_s = mean_s[at] * 2.0 * count / (1.0 + count)
         return _Bursts(load[at], np.maximum(0.0, wait_s - turns_s), np.zeros(len(at)))
+
+    def _visits(self, name: str) -> Floats:
+        """How often a request is at the worker of an operator in all, by route."""
+        at, count = self.table.at[name], np.zeros(len(self.table.weight))
+        for other, there in self.table.at.items():
+            if self.stream[other] == self.stream[name]:
+                count += there == at
+        return count
 
     @cached_property
     def _queues(self) -> tuple[Floats, Floats]:
@@ -254,20 +259,25 @@ class _Estimate:
             known: dict[object, tuple[Floats, float]] = {}
             found: list[tuple[Floats, float]] = []
             workers, each = np.unique(self.table.at[name], return_inverse=True)
-            for worker in (self.plan.workers[number] for number in workers.tolist()):
+            visits = np.full(len(workers), np.inf)
+            np.minimum.at(visits, each, self._visits(name))
+            for worker, count in zip((self.plan.workers[n] for n in workers.tolist()), visits.tolist(), strict=True):
                 runs, roughness = self.stations.runs[name, worker.name], self.stations.roughness(name, worker)
                 group = self.stations.groups[name, worker.name]
                 turn = runs.turn.chance, runs.turn.span_s, runs.turn.handed, runs.turn.spread_s
-                key = worker.pool, alike([(runs.mean, runs.seen, *turn, roughness, group)])
+                key = worker.pool, alike([(runs.mean, runs.seen, *turn, roughness, group, count)])
                 if key not in known:
-                    known[key] = self._own_at(name, worker, 1.0 - roughness)
+                    known[key] = self._own_at(name, worker, 1.0 - roughness, count)
                 found.append(known[key])
             logs, shared_s = np.array([log for log, _ in found]), np.array([more for _, more in found])
             self.own[name] = logs, shared_s, each
         logs, shared_s, each = self.own[name]
         return logs[each], shared_s[each]
 
-    def _own_at(self, name: str, worker: PlannedWorker, regular: float) -> tuple[Floats, float]:
+    def _own_at(self, name: str, worker: PlannedWorker, regular: float, visits: float) -> tuple[Floats, float]:
+        """`visits` of a request to the worker, at least: who comes back waits less for turns, between not at all less
+        and as under processor sharing (`_met`), where all is regular; else a burst is what all visits wait for.
+        """
         runs, needed = self.stations.runs[name, worker.name], self.stations.jobs(name)
         times = self.plan.operator_by_name[name].service[worker.pool]
         least = min(needed, runs.seen)
@@ -275,7 +285,8 @@ class _Estimate:
         more_s = service_of(times, runs.seen).mean_s - service_of(times, least).mean_s
         mates = max(0.0, self.stations.groups[name, worker.name] - max(runs.seen, needed)) / 2.0
         count = max(1.0, needed / runs.seen) + mates / runs.seen
-        turn = runs.turn.log_mgf(self.theta, service)
+        less = 1.0 if any(s.arrivals is Arrivals.POISSON for s in self.streams) else math.sqrt(2.0 / (1.0 + visits))
+        turn = runs.turn.log_mgf(self.theta * less, service)
         return service_log_mgf(service, self.theta * count) + turn, (1.0 - regular) * more_s
 
     def _run_s(self, name: str, worker: PlannedWorker) -> float:

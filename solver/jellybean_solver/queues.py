@@ -9,7 +9,9 @@ What comes varies in three ways, in squared seconds of work per second of work:
   as their phases happen to lie. Of n of them what comes varies as a Brownian bridge over a period does: however long
   one looks it is bounded, so P(W > x) is exp(-2 x^2 / n - 2 x (1 - load)) in jobs (Hajek, Operations Research, 1994;
   Roberts and Virtamo, IEEE Transactions on Communications, 1991). Waits grow as the root of n and have an end at
-  capacity. What goes on at a worker where it was is no stream of its own: regular requests meet nobody new by it.
+  capacity. What goes on at a worker where it was is no stream of its own: regular requests meet nobody new by it. Who
+  waited elsewhere comes late: of requests that are due at even times and late by times of which two differ by d on
+  average, as many as come in d more or fewer have come at a time (Mercer, J. R. Statist. Soc. B, 1960).
 - chance: times of runs, and requests that a thinning lets by.
 
 A burst makes runs larger, so that it is worked off as fast as full batches allow. Where several operators share a
@@ -34,9 +36,10 @@ from numpy.typing import NDArray
 from jellybean_solver.distributions import quantile_points
 from jellybean_solver.problem import ServiceTime
 
-MEETING = 0.75  # of the bridge's mean wait at least, for whole jobs of a few streams; fitted
-STRAYED = 0.2  # of a stream more, where a round robin's share of requests comes at random or late; fitted
-GROWING = 0.4  # of the waits for what is irregular, where runs grow instead and all is regular; fitted
+MEETING = 0.7  # of the bridge's mean wait at least, for whole jobs of a few streams; fitted
+SHARED = 0.2  # of a stream more, where requests that come at random are shared by round robin; fitted
+LATE = 1.5  # streams more for each request that is due and late or the other way round; fitted
+GROWING = 0.6  # of the waits for what is irregular, where runs grow instead and all is regular; fitted
 ALL = 8  # power of the share of requests, near which what comes from a source is as regular as they are
 RARE = 3e-4  # a share of requests far below the one in a hundred that p99 leaves out
 CATCHING_UP = 0.25  # of the time lost in runs smaller than full: what a burst of several operators still meets
@@ -99,13 +102,15 @@ class Piece:
 class Traffic:
     """All that comes to a station that `share` of the requests come by.
 
-    `roughness` and `rates`: of each stream of requests, the squared variation of the times between them and their rate.
+    `roughness` and `rates`: of each stream of requests, the squared variation of the times between them and their rate;
+    `late`: as many regular requests more or fewer than are due have come at a time.
     """
 
     pieces: Sequence[Piece]
     share: float
     roughness: Sequence[float]
     rates: Sequence[float]
+    late: float = 0.0
 
     @property
     def work(self) -> float:
@@ -144,8 +149,8 @@ class Traffic:
             as_sent += p.per_s * p.seconds * p.regular
         share, as_sent = min(1.0, self.share), as_sent / self.work
         more = max(0.0, come**2 / squared - 1.0) if squared > 0 else 0.0
-        strayed = self.random * (1.0 - share**ALL) + (1.0 - self.random) * (1.0 - as_sent)
-        return more * (1.0 - (share * as_sent) ** ALL) + STRAYED * strayed
+        shared = self.random * (1.0 - share**ALL)
+        return more * (1.0 - (share * as_sent) ** ALL) + SHARED * shared + LATE * self.late
 
     def meeting_s(self, free: float) -> float:
         """Mean wait of who meets other streams, with so much of the station's time free."""

@@ -6,7 +6,8 @@ of each other: it comes the more at random the more they are and the less busy i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -60,6 +61,7 @@ class Stations:
         self._born = [stream.sites for stream in streams]
         self._roughness = [1.0 if stream.arrivals is Arrivals.POISSON else 0.0 for stream in streams]
         self.table = RouteTable(plan)
+        self._share = {w.name: share for w, share in zip(plan.workers, self.table.share.tolist(), strict=True)}
         self.groups: dict[Pair, float] = {}
         self.runs: dict[Pair, Runs] = {}
         self._fill_runs()
@@ -153,7 +155,7 @@ class Stations:
 
     def _workers(self) -> Mapping[str, Station]:
         pieces: dict[str, list[Piece]] = {worker.name: [] for worker in self.plan.workers}
-        names = list(pieces)
+        names, enters = list(pieces), set[Pair]()
         work = cache(self._work)
         follows = {operator.name: self._follows(operator) for operator in self.plan.operators}
         regular = self._regular(follows)
@@ -167,13 +169,38 @@ class Stations:
                 as_sent = bool(regular[operator.name][worker])
                 piece = self._piece(operator.name, weight, squared, *done, regular=as_sent, follows=not comes[worker])
                 pieces[names[worker]].append(piece)
-        shares, sites = self.table.share.tolist(), self.plan.sites
-        return {
-            w.name: self._station(
-                pieces[w.name], share, w.load, self._busy(w), sites.get(w.tier, 1), behind=self._behind(w)
-            )
-            for w, share in zip(self.plan.workers, shares, strict=True)
-        }
+                if not piece.follows:
+                    enters.add((operator.name, names[worker]))
+        found = {worker.name: self._of(worker, pieces[worker.name]) for worker in self.plan.workers}
+        if any(self._roughness) or self.plan.sites:
+            return found
+        late = self._late(found, enters)
+        return {worker.name: self._of(worker, pieces[worker.name], late[worker.name]) for worker in self.plan.workers}
+
+    def _of(self, worker: PlannedWorker, pieces: list[Piece], late: float = 0.0) -> Station:
+        share, sites = self._share[worker.name], self.plan.sites.get(worker.tier, 1)
+        used, behind = self._busy(worker), self._behind(worker)
+        return self._station(pieces, share, worker.load, used, sites, behind=behind, late=late)
+
+    def _late(self, found: Mapping[str, Station], enters: Collection[Pair]) -> Mapping[str, float]:
+        """Per worker, how many requests more or fewer than are due have come, by the deviations of earlier waits.
+
+        `enters`: where requests come from elsewhere.
+        """
+        names, late = [worker.name for worker in self.plan.workers], dict.fromkeys(found, 0.0)
+        waited: dict[str, float] = {}  # squared deviation of the waits up to an operator's end, in s^2
+        for operator in self.plan.operators:
+            at = self.table.at[operator.name]
+            before = max((waited.get(edge.upstream, 0.0) for edge in operator.inputs), default=0.0)
+            waited[operator.name] = before
+            weights = self.table.summed(at, self.table.weight)
+            for worker in np.unique(at).tolist():
+                weight, name = float(weights[worker]), names[worker]
+                turn_s = self.runs[operator.name, name].turn_s
+                waited[operator.name] += weight * (found[name].own.mean_s ** 2 + turn_s**2 / 3.0)
+                if (operator.name, name) in enters:
+                    late[name] += self._per_s[self._stream[operator.name]] * weight * math.sqrt(before)
+        return late
 
     def _work(self, name: str, worker: str) -> tuple[float, float, float]:
         """Mean and squared deviation of the seconds that a request's runs take, and how many requests are in a run."""
@@ -241,7 +268,15 @@ class Stations:
         return follows
 
     def _station(
-        self, pieces: list[Piece], share: float, load: float, used: float, sites: int, *, behind: bool = False
+        self,
+        pieces: list[Piece],
+        share: float,
+        load: float,
+        used: float,
+        sites: int,
+        *,
+        behind: bool = False,
+        late: float = 0.0,
     ) -> Station:
         """One of the station in each of so many sites."""
         rates = [per_s / sites for per_s in self._per_s]
@@ -254,7 +289,7 @@ class Stations:
                 )
                 for piece in pieces
             ]
-        return station(Traffic(pieces, share, self._roughness, rates), load, used, behind=behind)
+        return station(Traffic(pieces, share, self._roughness, rates, late), load, used, behind=behind)
 
     def _links(self) -> Mapping[Pair, Station]:
         """Links take messages of all kinds as they come."""

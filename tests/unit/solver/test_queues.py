@@ -75,6 +75,12 @@ def test_what_goes_on_at_its_worker_is_no_stream_of_its_own() -> None:
         assert (found.own.mean_s > 0) is waits
 
 
+def test_who_waited_elsewhere_makes_others_wait() -> None:
+    pieces = [Piece(0, 0.5, 0.4, 1.0), Piece(0, 0.5, 0.4, 1.0)]
+    waits = [waited_s(station(Traffic(pieces, 1.0, [0.0], [0.8], late=late), 0.8, 0.8)) for late in (0.0, 0.5, 1.0)]
+    assert waits == sorted(waits) and waits[0] < waits[-1] < 2.0 * waits[0]
+
+
 @pytest.mark.parametrize("roughness", (0.0, 1.0))
 def test_waits_grow_with_load_without_end(roughness: float) -> None:
     pieces = [Piece(0, weight, weight, 1.0, 0.1) for weight in (0.1, 0.2)]
