@@ -11,10 +11,10 @@ import math
 from dataclasses import replace
 
 from jellybean_solver.assignment import Assignment
+from jellybean_solver.decomposition import build_plan
 from jellybean_solver.demand import Network
 from jellybean_solver.fleet_search import FleetSearch
 from jellybean_solver.flows import link_uses
-from jellybean_solver.headroom import in_own_figures
 from jellybean_solver.latency import latency
 from jellybean_solver.plan import Certificate, Plan
 from jellybean_solver.problem import Problem
@@ -34,6 +34,7 @@ class RoomyLinks:
         self.problem, self.deadline_s, self.gap, self.clock, self.planned = problem, deadline_s, gap, clock, planned
         self.free = self.first = first_free(problem, deadline_s)
         self.more, self.steps = 1.0, 0
+        self.in_time: tuple[Network, Outcome[Assignment]] | None = None
         self.best: Plan | None = None
         self.fastest_s, self.bound, self.tried = math.inf, 0.0, 0
 
@@ -49,23 +50,23 @@ class RoomyLinks:
         search = FleetSearch(network, target, {}, self.gap, self.clock, budget_usd_per_h, timely=self)
         outcome = search.run()
         self.bound, self.tried = outcome.bound, outcome.tried
+        if self.in_time is not None:
+            self.best = self.planned(*self.in_time)
         plan = self.planned(search.network, outcome) if outcome.found is not None and not self.is_near else None
         if plan is None:
             return None
-        plan, cost = in_own_figures(self.problem, plan), self._cost(plan)
+        cost = self._cost(plan)
         gap = (cost - self.bound) / cost
         return replace(plan, certificate=Certificate(cost, self.bound, gap, plan.certificate.termination))
 
     def keeps(self, network: Network, selection: Selection, found: Assignment) -> bool:
         """As `fleet_search.Timely` has it; what is late whatever is left free of links is taken all the same."""
-        plan = self.planned(network, Outcome(found.cost, found, selection, 0.0, False, 1, "gap"))
-        if plan is None:
-            return False
-        plan = in_own_figures(self.problem, plan)
+        plan = build_plan(network, selection, found, Certificate(found.cost, 0.0, 1.0, "gap"))
         known = latency(plan)
         self.fastest_s = min(self.fastest_s, known.slowest_s)
         if known.meets(self.deadline_s):
-            self.best, self.first = plan, self.free
+            self.in_time = network, Outcome(found.cost, found, selection, 0.0, False, 1, "gap")
+            self.first = self.free
             return True
         fullest = max((use.use for use in link_uses(plan) if use.use is not None), default=0.0)
         if fullest < FILLED * (1.0 - self.free) or self.steps == STEPS:
