@@ -41,6 +41,22 @@ class RouteTable:
         pairs, each = np.unique(self.tier[edge.upstream] * len(tiers) + self.tier[edge.downstream], return_inverse=True)
         return [(tiers[pair // len(tiers)], tiers[pair % len(tiers)]) for pair in pairs.tolist()], each
 
+    @cached_property
+    def alike_below(self) -> tuple[Indices, ...]:
+        """Per tier a number for each route, the same for routes that differ only further up."""
+        names = list(self.at)
+        tier, at = np.array([self.tier[name] for name in names]), np.array([self.at[name] for name in names])
+        return tuple(
+            np.unique(np.where(tier <= place, at, -1 - tier), axis=1, return_inverse=True)[1].reshape(-1)
+            for place in range(len(self.plan.tiers))
+        )
+
+    def squares(self, workers: Indices, alike: Indices) -> Floats:
+        """Squared weights of routes, alike ones as one, added up per worker."""
+        count = int(alike.max(initial=0)) + 1
+        pairs, each = np.unique(workers * count + alike, return_inverse=True)
+        return self.summed(pairs // count, np.bincount(each, self.weight) ** 2)
+
     def summed(self, workers: Indices, weights: Floats) -> Floats:
         """Weights of routes, added up per worker."""
         return np.bincount(workers, weights, len(self.plan.workers)).astype(float)

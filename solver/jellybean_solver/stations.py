@@ -161,7 +161,8 @@ class Stations:
         regular = self._regular(follows)
         for operator in self.plan.operators:
             at = self.table.at[operator.name]
-            weights, squares = (self.table.summed(at, self.table.weight**power) for power in (1, 2))
+            weights = self.table.summed(at, self.table.weight)
+            squares = self.table.squares(at, np.choose(self.table.tier[operator.name], self.table.alike_below))
             comes = self.table.summed(at, np.where(follows[operator.name], 0.0, 1.0))
             for worker in np.unique(at).tolist():
                 weight, squared = float(weights[worker]), float(squares[worker])
@@ -302,7 +303,8 @@ class Stations:
                 for number, (upstream, downstream) in enumerate(pairs):
                     link = self._link[upstream, downstream] if upstream != downstream else None
                     if link is not None and link.bandwidth_bytes_per_s:
-                        weights = self.table.weight[each == number]
+                        alike = self.table.alike_below[self.plan.tiers.index(upstream)][each == number]
+                        weights = np.bincount(alike, self.table.weight[each == number])
                         total, squares = float(weights.sum()), float(weights @ weights)
                         seconds = size / link.bandwidth_bytes_per_s
                         regular = self._from_sources(operator)

@@ -10,12 +10,14 @@ import pytest
 
 from benchmarks.fleet import Size, fleet
 from jellybean.simulation import brains
-from jellybean_solver import Arrivals, Problem, Sharing, solve
+from jellybean_solver import Arrivals, Link, Problem, Sharing, solve
 from jellybean_solver.evaluate import evaluate
 from jellybean_solver.latency import latency
 from jellybean_solver.plan import Plan
 from jellybean_solver.simulate import simulate
+from jellybean_solver.stations import Stations
 from tests.plan_check import complaints
+from tests.unit.solver.fleet import box, gpu, operator, problem, variant
 
 
 def simulated_p99_s(plan: Plan, requests: int = 4000) -> float:
@@ -139,3 +141,20 @@ def test_waiting_grows_with_load_and_without_end() -> None:
     assert latency(plan).p99_s < latency(busier).p99_s < float("inf")
     assert latency(full).p99_s == float("inf")
     assert latency(plan).unqueued_s == latency(full).unqueued_s
+
+
+def test_what_happens_further_up_makes_nothing_irregular_below() -> None:
+    """Requests go on from the link to one worker or to many in turn: on the link they meet just as often."""
+
+    def planned(gpu_s: float) -> Plan:
+        steps = [operator("a", ["camera"], variant("v", {"box": 0.02}, {"b": 1e5}))]
+        steps.append(operator("b", ["a"], variant("v", {"gpu": gpu_s})))
+        links = (Link("edge", "cloud", 0.0, bandwidth_bytes_per_s=1.1e6),)
+        pools = [box(2), gpu(40, sharing=Sharing.EXCLUSIVE)]
+        plan = cheapest(problem(*steps, pools=pools, rate_per_s=10.0, links=links))
+        assert plan is not None
+        return plan
+
+    one, many = planned(0.05), planned(1.6)
+    assert (len(one.workers), len(many.workers)) == (2, 17)
+    assert Stations(many).links["edge", "cloud"].own.mean_s <= 1.5 * Stations(one).links["edge", "cloud"].own.mean_s
