@@ -120,19 +120,19 @@ def runs(fed: Sequence[Fed]) -> list[Runs]:
 
 
 def _cycles_s(fed: Sequence[Fed], sizes: Sequence[float]) -> list[float]:
-    """Seconds from one run of an operator to its next, with runs of these sizes: at most until all have run."""
+    """Seconds from one run of an operator to its next, with runs of these sizes: at most until all have run.
+
+    What hardly anything comes for does not run each time.
+    """
     own_s = [mean_s(one.times, size) for one, size in zip(fed, sizes, strict=True)]
     used = [one.per_s * own / size for one, own, size in zip(fed, own_s, sizes, strict=True)]
-    once = singles = 0.0
-    for one, own, share in zip(fed, own_s, used, strict=True):
-        if one.batch > 1:
-            once += own
-        else:
-            singles += share
-    longest_s, others = once / max(LEAST_FREE, 1.0 - singles), sum(used)
+    free = max(LEAST_FREE, 1.0 - sum(share for one, share in zip(fed, used, strict=True) if one.batch == 1))
+    all_s = sum(own for one, own in zip(fed, own_s, strict=True) if one.batch > 1) / free
+    often = [min(1.0, one.per_s / one.group * all_s) if one.batch > 1 else 0.0 for one in fed]
+    often_s, all_used = sum(own * part for own, part in zip(own_s, often, strict=True)), sum(used)
     return [
-        min(own / max(1.0 - others + share, LEAST_FREE), max(own, longest_s))
-        for own, share in zip(own_s, used, strict=True)
+        min(own / max(1.0 - all_used + share, LEAST_FREE), max(own, (often_s + own * (1.0 - part)) / free))
+        for own, share, part in zip(own_s, used, often, strict=True)
     ]
 
 
