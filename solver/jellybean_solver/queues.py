@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -98,7 +99,7 @@ class Piece:
     follows: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Traffic:
     """All that comes to a station that `share` of the requests come by.
 
@@ -112,7 +113,7 @@ class Traffic:
     rates: Sequence[float]
     late: float = 0.0
 
-    @property
+    @cached_property
     def work(self) -> float:
         """Seconds of work per second."""
         return sum(piece.per_s * piece.seconds for piece in self.pieces)
@@ -133,7 +134,7 @@ class Traffic:
     def chance_s(self) -> float:
         return sum(p.per_s * (p.variance + (1.0 - p.chance) * p.seconds**2) for p in self.pieces) / self.work
 
-    @property
+    @cached_property
     def random(self) -> float:
         """Share of the work that requests bring which come at random."""
         return sum(p.per_s * p.seconds * min(1.0, self.roughness[p.stream]) for p in self.pieces) / self.work

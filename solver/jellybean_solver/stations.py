@@ -65,6 +65,8 @@ class Stations:
         self.groups: dict[Pair, float] = {}
         self.runs: dict[Pair, Runs] = {}
         self._fill_runs()
+        self._used = {worker.name: self._busy(worker) for worker in plan.workers}
+        self._grow = {worker.name: self._behind(worker) for worker in plan.workers}
         self.workers = self._workers()
         self.links = self._links()
 
@@ -176,11 +178,12 @@ class Stations:
         if any(self._roughness) or self.plan.sites:
             return found
         late = self._late(found, enters)
-        return {worker.name: self._of(worker, pieces[worker.name], late[worker.name]) for worker in self.plan.workers}
+        delayed = [worker for worker in self.plan.workers if late[worker.name] > 0]
+        return found | {worker.name: self._of(worker, pieces[worker.name], late[worker.name]) for worker in delayed}
 
     def _of(self, worker: PlannedWorker, pieces: list[Piece], late: float = 0.0) -> Station:
         share, sites = self._share[worker.name], self.plan.sites.get(worker.tier, 1)
-        used, behind = self._busy(worker), self._behind(worker)
+        used, behind = self._used[worker.name], self._grow[worker.name]
         return self._station(pieces, share, worker.load, used, sites, behind=behind, late=late)
 
     def _late(self, found: Mapping[str, Station], enters: Collection[Pair]) -> Mapping[str, float]:
@@ -256,7 +259,7 @@ class Stations:
     def _behind(self, worker: PlannedWorker) -> bool:
         """Whether runs of all its operators grow, because runs of one would not keep up."""
         operators = [self.plan.operator_by_name[name] for name in worker.rates_per_s]
-        if any(operator.batch[worker.pool] == 1 for operator in operators):
+        if worker.load <= 0 or any(operator.batch[worker.pool] == 1 for operator in operators):
             return False
         return sum(busy(o.service[worker.pool], worker.rates_per_s[o.name], 1.0) for o in operators) > 1.0
 
