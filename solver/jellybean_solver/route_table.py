@@ -55,7 +55,8 @@ class RouteTable:
         """Squared weights of routes, alike ones as one, added up per worker."""
         count = int(alike.max(initial=0)) + 1
         pairs, each = np.unique(workers * count + alike, return_inverse=True)
-        return self.summed(pairs // count, np.bincount(each, self.weight) ** 2)
+        together: Floats = np.bincount(each, self.weight).astype(float)
+        return self.summed(pairs // count, together**2)
 
     def summed(self, workers: Indices, weights: Floats) -> Floats:
         """Weights of routes, added up per worker."""
