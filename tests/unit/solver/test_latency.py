@@ -33,10 +33,10 @@ def cheapest(problem: Problem, p99_s: float | None = None) -> Plan | None:
     return solve(problem, explained=False, p99_s=p99_s).plan
 
 
-def is_near(problem: Problem, requests: int, most: float = 1.8) -> None:
+def is_near(problem: Problem, requests: int) -> None:
     plan = cheapest(problem)
     assert plan is not None
-    assert 0.9 <= latency(plan).p99_s / simulated_p99_s(plan, requests) <= most
+    assert 0.9 <= latency(plan).p99_s / simulated_p99_s(plan, requests) <= 2.2
 
 
 def with_arrivals(problem: Problem, arrivals: Arrivals) -> Problem:
@@ -57,7 +57,7 @@ def test_is_near_the_simulator(seed: int, sharing: Sharing, arrivals: Arrivals) 
 @pytest.mark.parametrize("batches", ((1,), (1, 2, 4, 8)))
 def test_is_near_a_longer_simulation(seed: int, sharing: Sharing, arrivals: Arrivals, batches: tuple[int, ...]) -> None:
     size = Size(operators=3, variants=2, pools=6, workers=20, sharing=sharing, batches=batches)
-    is_near(with_arrivals(fleet(seed, size), arrivals), requests=10_000, most=2.3)
+    is_near(with_arrivals(fleet(seed, size), arrivals), requests=10_000)
 
 
 @pytest.mark.parametrize("sharing", Sharing)
