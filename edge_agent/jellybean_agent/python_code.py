@@ -121,7 +121,10 @@ def find_source(module: str) -> Source:
     name, places = "", None
     for part in module.split("."):
         name = f"{name}.{part}" if name else part
-        spec = next((found for one in sys.meta_path if (found := one.find_spec(name, places)) is not None), None)
+        try:
+            spec = next((found for one in sys.meta_path if (found := one.find_spec(name, places)) is not None), None)
+        except KeyError as error:  # a folder in a folder, both without one: found only once the outer one is imported
+            raise ModelError(f"module {module}: the folder of {name} needs an __init__.py") from error
         if spec is None:
             break
         places = spec.submodule_search_locations or []

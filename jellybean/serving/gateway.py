@@ -232,9 +232,12 @@ class Gateway(Trying):
 
     async def worker_metrics(self) -> list[bytes]:
         """Of every worker that answers, in Prometheus' text format."""
-        fleet = self._fleet
+        return await self._metrics_of(self._fleet)
+
+    async def _metrics_of(self, fleet: Fleet) -> list[bytes]:
+        asked_s = time.monotonic()
         texts = await fleet.metrics()
-        self.spent.saw(fleet, texts)
+        self.spent.saw(fleet, texts, asked_s)
         return texts
 
     @property
@@ -335,7 +338,7 @@ class Gateway(Trying):
         """Let the workers of the plan before go once nothing of it is under way."""
         while fleet.attempts:
             await asyncio.sleep(_POLL_S)
-        self.spent.saw(fleet, await fleet.metrics())
+        await self._metrics_of(fleet)
         self.spent.end(fleet)
         await fleet.close()
         fleet.links.close()

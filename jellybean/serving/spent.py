@@ -6,6 +6,7 @@ far as workers were asked: what one sent between the last time and its death is 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,11 +29,12 @@ class Serving(Protocol):
 
 @dataclass(slots=True)
 class _Bill:
-    """Of one plan. `seen`: workers' counters when they were asked last."""
+    """Of one plan. `seen`: workers' counters when they were asked last, which `seen_s` was over."""
 
     since_s: float
     usd_per_s: float
     links_usd: float = 0.0
+    seen_s: float = -math.inf
     seen: dict[bytes, float] = field(default_factory=dict)
 
 
@@ -55,11 +57,15 @@ class Spent:
         self._workers_usd += bill.usd_per_s * (self._clock() - bill.since_s)
         self._links_usd += bill.links_usd + _own_usd(fleet)
 
-    def saw(self, fleet: Serving, texts: Iterable[bytes]) -> None:
-        """What its workers tell, in Prometheus' text format. A counter that is below what it was has started again."""
+    def saw(self, fleet: Serving, texts: Iterable[bytes], asked_s: float) -> None:
+        """What its workers tell, in Prometheus' text format. A counter that is below what it was has started again.
+
+        Two may ask at once, and who is answered last may have older counters: such an answer is left to the next one.
+        """
         bill = self._open.get(fleet)
-        if bill is None:
+        if bill is None or asked_s < bill.seen_s:
             return
+        bill.seen_s = self._clock()
         for line in (line for text in texts for line in text.splitlines() if line.startswith(_COST)):
             labels, _, number = line.rpartition(b" ")
             value, was = float(number), bill.seen.get(labels, 0.0)

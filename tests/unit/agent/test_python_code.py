@@ -124,6 +124,10 @@ def test_modules_that_are_not_here_or_not_the_planned_ones(tmp_path: Path, monke
         "from jellybean_agent.steps import step\nraise RuntimeError('not today')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "bare" / "inner").mkdir(parents=True)
+    (tmp_path / "bare" / "inner" / "steps.py").touch()
+    with pytest.raises(ModelError, match=r"module bare\.inner\.steps: the folder of bare\.inner needs an __init__"):
+        find_source("bare.inner.steps")
     step = PythonStep("broken_steps:one", "{}", allow(["broken_steps:one"]))
     with pytest.raises(ModelError, match=r"sha256 .* another version is installed here"):
         Executor(step, "0" * 64, ("x",))

@@ -47,14 +47,26 @@ def test_bytes_of_a_plan_that_is_gone_and_of_a_worker_that_died_stay_counted() -
     spent, old, new = Spent(lambda: 0.0), Plan(1.0), Plan(1.0)
     spent.begin(old)
     old.crossed["x", "edge", "cloud"] = 5_000_000
-    spent.saw(old, [told("w1", 2.0), told("w2", 1.0)])
-    spent.saw(old, [told("w1", 2.5), told("w2", 0.25)])  # the second was started again
+    spent.saw(old, [told("w1", 2.0), told("w2", 1.0)], 0.0)
+    spent.saw(old, [told("w1", 2.5), told("w2", 0.25)], 0.0)  # the second was started again
     assert spent.links_usd == pytest.approx(5.0 + 2.5 + 1.25)
     spent.begin(new)
     spent.end(old)
-    spent.saw(old, [told("w1", 9.0)])  # too late: it was let go
-    spent.saw(new, [told("w1", 3.0)])  # of the same name, in the new plan
+    spent.saw(old, [told("w1", 9.0)], 0.0)  # too late: it was let go
+    spent.saw(new, [told("w1", 3.0)], 0.0)  # of the same name, in the new plan
     assert spent.links_usd == pytest.approx(5.0 + 2.5 + 1.25 + 3.0)
+
+
+def test_an_older_answer_that_comes_last_is_no_worker_that_started_again() -> None:
+    now_s = 1.0
+    spent, plan = Spent(lambda: now_s), Plan(1.0)
+    spent.begin(plan)
+    spent.saw(plan, [told("w", 6.0)], asked_s=0.5)
+    now_s = 2.0
+    spent.saw(plan, [told("w", 5.0)], asked_s=0.0)  # asked before, answered after: another worker was slow to answer
+    assert spent.links_usd == pytest.approx(6.0)
+    spent.saw(plan, [told("w", 7.0)], asked_s=1.5)
+    assert spent.links_usd == pytest.approx(7.0)
 
 
 @settings(max_examples=50)
@@ -66,7 +78,7 @@ def test_it_never_shrinks(steps: list[tuple[str, float]]) -> None:
     for what, value in steps:
         now_s += value
         if what == "saw":
-            spent.saw(plan, [told("w", value)])
+            spent.saw(plan, [told("w", value)], now_s)
         elif what == "sent":
             plan.crossed["x", "edge", "cloud"] = plan.crossed.get(("x", "edge", "cloud"), 0) + int(value * 1e6)
         else:
