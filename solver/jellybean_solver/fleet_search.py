@@ -59,6 +59,9 @@ class Timely(Protocol):
     def keeps(self, network: Network, selection: Selection, found: Assignment) -> bool:
         """Whether the plan is in time."""
 
+    def keeps_perhaps(self, network: Network, selection: Selection, found: Assignment) -> None:
+        """A plan that is looked at in the end only, where there is no better one."""
+
     def begins(self) -> None:
         """Another selection."""
 
@@ -190,7 +193,7 @@ class FleetSearch:
             tree.start(self.relaxation.everything())
             tree.plunge(self.skeleton.few.pools)
             for _, box, point in self.waiting:
-                self._try(box, point, tree.bound(), ANY)
+                self._take(self._selection(box.allowed), self._rounded(box, point, tree.bound(), ANY), judged=False)
         self.relaxed = math.inf
 
     def _explore(self, tree: Tree, close: float) -> None:
@@ -300,13 +303,13 @@ class FleetSearch:
             self._try(box, point, tree.bound())
         self.waiting.clear()
 
-    def _try(self, box: Box, point: Point, bound: float, least_gap: float = 0.0) -> None:
+    def _try(self, box: Box, point: Point, bound: float) -> None:
         """Workers made whole at a point, with ever more room as long as that is what a plan is late for."""
         selection, now = self._selection(box.allowed), point
         if self.timely is not None:
             self.timely.begins()
         while True:
-            if self._take(selection, self._rounded(box, now, bound, least_gap)):
+            if self._take(selection, self._rounded(box, now, bound)):
                 self.best_point = now
                 return
             again = self._point(box) if self.timely is not None and self.timely.asks_for_more() else None
@@ -371,11 +374,13 @@ class FleetSearch:
         left = self.clock.left()
         return None if left is None else left + GRACE_S
 
-    def _take(self, selection: Selection, found: Assignment | None) -> bool:
+    def _take(self, selection: Selection, found: Assignment | None, *, judged: bool = True) -> bool:
         """Whether it is the best so far."""
         if found is None or found.cost > min(self.budget, math.inf if self.best is None else self.best.cost):
             return False
-        if self.timely is not None and not self.timely.keeps(self.network, selection, found):
+        if self.timely is not None and not judged:
+            self.timely.keeps_perhaps(self.network, selection, found)
+        elif self.timely is not None and not self.timely.keeps(self.network, selection, found):
             return False
         self.best, self.best_selection = found, selection
         return True

@@ -93,8 +93,7 @@ def _large_in_time(
     roomy = RoomyLinks(problem, p99_s, gap, limit, _planned)
     first = roomy.run()
     if roomy.best is not None and (roomy.is_near or limit.left() == 0.0):
-        found = Timely(roomy.best, roomy.bound, roomy.fastest_s, limit.left() == 0.0)
-        return _keeping(problem, found, roomy.tried)
+        return _certified(roomy.best, roomy.bound, roomy.tried, late=limit.left() == 0.0)
     if first is not None:
         solution = Solution(first.certificate.termination, first, None, roomy.tried, first.certificate)
     else:
@@ -179,11 +178,15 @@ def _keeping(problem: Problem, found: Timely, tried: int) -> Solution:
     if evaluation.complaints:
         complaints = "; ".join(evaluation.complaints)
         raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
-    value = evaluation.cost.total_usd_per_h
-    proven = value - found.bound <= RELATIVE * max(1.0, value)
-    stopped = "time_limit" if found.late else "gap"
-    certificate = _certificate(Outcome(value, None, None, found.bound, proven, tried, stopped), value)
-    return Solution(certificate.termination, replace(found.plan, certificate=certificate), None, tried, certificate)
+    return _certified(found.plan, found.bound, tried, late=found.late)
+
+
+def _certified(plan: Plan, bound: float, tried: int, *, late: bool) -> Solution:
+    value = plan.cost.total_usd_per_h
+    proven = value - bound <= RELATIVE * max(1.0, value)
+    outcome: Outcome[Plan] = Outcome(value, None, None, bound, proven, tried, "time_limit" if late else "gap")
+    certificate = _certificate(outcome, value)
+    return Solution(certificate.termination, replace(plan, certificate=certificate), None, tried, certificate)
 
 
 def _too_slow(problem: Problem, cheap: Solution, found: Timely, p99_s: float) -> Solution:
@@ -306,7 +309,7 @@ def nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError
     )
 
 
-def _certificate(outcome: Outcome[Assignment], objective: float) -> Certificate:
+def _certificate(outcome: Outcome[Assignment] | Outcome[Plan], objective: float) -> Certificate:
     bound = min(outcome.bound, objective)
     if outcome.finished or objective - bound <= RELATIVE * max(1.0, objective):
         return Certificate(objective, objective, 0.0, "optimal")

@@ -35,6 +35,7 @@ class RoomyLinks:
         self.free = self.first = first_free(problem, deadline_s)
         self.more, self.steps = 1.0, 0
         self.in_time: tuple[Network, Outcome[Assignment]] | None = None
+        self.perhaps: tuple[Network, Selection, Assignment] | None = None
         self.best: Plan | None = None
         self.fastest_s, self.bound, self.tried = math.inf, 0.0, 0
 
@@ -50,6 +51,8 @@ class RoomyLinks:
         search = FleetSearch(network, target, {}, self.gap, self.clock, budget_usd_per_h, timely=self)
         outcome = search.run()
         self.bound, self.tried = outcome.bound, outcome.tried
+        if self.in_time is None and self.perhaps is not None:
+            self.keeps(*self.perhaps)
         if self.in_time is not None:
             self.best = self.planned(*self.in_time)
         plan = self.planned(search.network, outcome) if outcome.found is not None and not self.is_near else None
@@ -74,6 +77,10 @@ class RoomyLinks:
         slower = known.slowest_s / self.deadline_s
         self.more = self.free * min(MOST, max(LEAST, slower**POWER))
         return False
+
+    def keeps_perhaps(self, network: Network, selection: Selection, found: Assignment) -> None:
+        """As `fleet_search.Timely` has it."""
+        self.perhaps = network, selection, found
 
     def begins(self) -> None:
         """As `fleet_search.Timely` has it."""
