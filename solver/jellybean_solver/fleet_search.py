@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -133,6 +133,24 @@ class FleetSearch:
         self._begin()
         self.enough_solved += self._relaxed_so_often
         return self
+
+    def proven(self, most: float, relaxations: int) -> float:
+        """What no plan falls below, as far as that is below `most`: by so many relaxations alone."""
+        if not self.skeleton.possible:
+            return most
+        self._begin()
+        self.guess, solved = most, self._relaxed_so_often
+        with self._tree() as tree:
+            try:
+                tree.start(self.relaxation.everything())
+            except OutOfTimeError:
+                return 0.0
+            tired = partial(self._tired, solved + relaxations)
+            tree.explore(lambda: -math.inf if tired() else min(most, tree.least_whole()), self.clock)
+            return min(most, tree.bound())
+
+    def _tired(self, most: int) -> bool:
+        return self._relaxed_so_often >= most
 
     def run(self) -> Outcome[Assignment]:
         """Until the gap is reached or time is up."""

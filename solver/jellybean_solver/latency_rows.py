@@ -180,9 +180,10 @@ def link_s(problem: Problem, tiers: Tiers, sent_bytes: float) -> float:
 
 
 def _levels(times: Floats) -> list[float]:
-    """The least times of at most `CLASSES` classes, evenly spread over what differs."""
+    """The least times of at most `CLASSES` classes, the least of all among them, evenly spread over what differs."""
     distinct = np.unique(times)
     if len(distinct) > CLASSES:
-        marks = np.geomspace(max(distinct[0], 1e-9), max(distinct[-1], 2e-9), CLASSES + 1)[:-1]
-        distinct = np.unique([distinct[min(np.searchsorted(distinct, mark), len(distinct) - 1)] for mark in marks])
+        some = distinct[distinct > 0.0]
+        marks = np.geomspace(some[0], some[-1], CLASSES)[:-1]
+        distinct = np.unique([distinct[0], *some[np.searchsorted(some, marks * (1.0 - 1e-9))]])
     return [float(level) for level in distinct]

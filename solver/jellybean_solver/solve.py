@@ -101,6 +101,8 @@ def _large_in_time(
     if solution.plan is None:
         return solution
     found = _timely(problem, solution.plan, p99_s, beam_width, gap, limit, large=True, known=roomy.best)
+    if found.plan is not None:
+        found = replace(found, bound=max(found.bound, roomy.prove(found.plan)))
     return _in_time(problem, solution, found, p99_s)
 
 

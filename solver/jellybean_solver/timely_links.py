@@ -24,6 +24,7 @@ from jellybean_solver.timely_fleet import Planned
 WAITS = 12.0  # mean waits for the bursts on a link, in a deadline: little enough to begin with
 STEPS = 2  # times that more is left free for one selection
 POWER, LEAST, MOST = 1.5, 1.25, 3.0  # of how much too long a p99 was: what is left free on links grows by this
+PROVING = 400  # relaxations, for a bound in the end
 FILLED = 0.95  # of what may be used of a link
 
 
@@ -37,6 +38,7 @@ class RoomyLinks:
         self.in_time: tuple[Network, Outcome[Assignment]] | None = None
         self.perhaps: tuple[Network, Selection, Assignment] | None = None
         self.best: Plan | None = None
+        self.search: FleetSearch | None = None
         self.fastest_s, self.bound, self.tried = math.inf, 0.0, 0
 
     @property
@@ -48,19 +50,26 @@ class RoomyLinks:
         """One search. The cheapest plan, where it is late for other queues than those on links."""
         budget_usd_per_h = self.problem.slo.budget_usd_per_h or math.inf
         network, target = Network(self.problem), self.problem.accuracy_target
-        search = FleetSearch(network, target, {}, self.gap, self.clock, budget_usd_per_h, timely=self)
-        outcome = search.run()
+        self.search = FleetSearch(network, target, {}, self.gap, self.clock, budget_usd_per_h, timely=self)
+        outcome = self.search.run()
         self.bound, self.tried = outcome.bound, outcome.tried
         if self.in_time is None and self.perhaps is not None:
             self.keeps(*self.perhaps)
         if self.in_time is not None:
             self.best = self.planned(*self.in_time)
-        plan = self.planned(search.network, outcome) if outcome.found is not None and not self.is_near else None
+        plan = self.planned(network, outcome) if outcome.found is not None and not self.is_near else None
         if plan is None:
             return None
         cost = self._cost(plan)
         gap = (cost - self.bound) / cost
         return replace(plan, certificate=Certificate(cost, self.bound, gap, plan.certificate.termination))
+
+    def prove(self, plan: Plan) -> float:
+        """A bound near enough to a plan that other searches found, as far as a few more relaxations go."""
+        enough = self._cost(plan) * (1.0 - self.gap)
+        if self.search is not None and self.bound < enough and self.clock.left() != 0.0:
+            self.bound = max(self.bound, self.search.proven(enough, PROVING))
+        return self.bound
 
     def keeps(self, network: Network, selection: Selection, found: Assignment) -> bool:
         """As `fleet_search.Timely` has it; what is late whatever is left free of links is taken all the same."""

@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks.fleet import Size, fleet
@@ -13,7 +14,9 @@ from jellybean_solver import Link, Pool, ServiceTime, Sharing, Variant, large, s
 from jellybean_solver.demand import Network
 from jellybean_solver.fleet_search import FleetSearch
 from jellybean_solver.flows import link_uses
+from jellybean_solver.joint import propose
 from jellybean_solver.latency import latency
+from jellybean_solver.latency_rows import CLASSES, _levels
 from jellybean_solver.pace import Pace
 from jellybean_solver.selection import Clock
 from jellybean_solver.solve import finish
@@ -170,3 +173,32 @@ def test_sites_whose_uplinks_the_cheapest_plan_fills_keep_room_on_them() -> None
     assert found.certificate.gap <= 0.01
     assert found.certificate.bound <= cheapest.cost.total_usd_per_h * (1.0 + 1e-9)
     assert not complaints(asked, found)
+
+
+@pytest.mark.parametrize("first", (0.0, 0.01))
+def test_what_takes_no_time_is_a_class_of_its_own(first: float) -> None:
+    """Were it taken for slower than it is, plans in time would be ruled out."""
+    times = [first, *(0.02 * 1.3**step for step in range(20))]
+    levels = _levels(np.array(times))
+    assert len(levels) <= CLASSES
+    assert levels[0] == first
+    assert set(levels) <= set(times)
+
+
+def test_many_sizes_of_messages_rule_nothing_out() -> None:
+    """Nine variants each, whose messages take 0.1 s and more to the cloud: what stays where it is takes none."""
+    names = ("a", "b", "c", "d", "e", "f")
+    sizes = [1e5 * 1.2**step for step in range(9)]
+    steps = [
+        operator(
+            name,
+            [before],
+            *(variant(f"v{i}", {"box": 1e-3, "gpu": 1e-3}, {after: size}) for i, size in enumerate(sizes)),
+        )
+        for before, name, after in zip(("camera", *names), names, names[1:], strict=False)
+    ]
+    last = operator("f", ["e"], variant("v", {"box": 1e-3, "gpu": 1e-3}))
+    links = (Link("edge", "cloud", 0.0, bandwidth_bytes_per_s=1e6),)
+    pools = [Pool("box", "edge", 9, 1.0), Pool("gpu", "cloud", 9, 0.9)]
+    proposed = propose(Network(problem(*steps, last, pools=pools, links=links)), None, deadline_s=0.45)
+    assert proposed.bound == pytest.approx(1.0)
