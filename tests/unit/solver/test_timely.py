@@ -199,6 +199,6 @@ def test_many_sizes_of_messages_rule_nothing_out() -> None:
     ]
     last = operator("f", ["e"], variant("v", {"box": 1e-3, "gpu": 1e-3}))
     links = (Link("edge", "cloud", 0.0, bandwidth_bytes_per_s=1e6),)
-    pools = [Pool("box", "edge", 9, 1.0), Pool("gpu", "cloud", 9, 0.9)]
+    pools = [Pool("box", "edge", 9, 1.0), Pool("gpu", "cloud", 9, 2.0)]
     proposed = propose(Network(problem(*steps, last, pools=pools, links=links)), None, deadline_s=0.45)
     assert proposed.bound == pytest.approx(1.0)
