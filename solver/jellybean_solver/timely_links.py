@@ -22,6 +22,7 @@ from jellybean_solver.selection import Clock, Outcome, Selection
 from jellybean_solver.timely_fleet import Planned
 
 WAITS = 12.0  # mean waits for the bursts on a link, in a deadline: little enough to begin with
+MOST_FREE = 0.5  # to begin with
 STEPS = 2  # times that more is left free for one selection
 POWER, LEAST, MOST = 1.5, 1.25, 3.0  # of how much too long a p99 was: what is left free on links grows by this
 PROVING = 400  # relaxations, for a bound in the end
@@ -110,7 +111,8 @@ class RoomyLinks:
 def first_free(problem: Problem, deadline_s: float) -> float:
     """What is left of a link for the mean wait of a burst to be a small part of a deadline.
 
-    A burst of requests at a rate r waits rho / r / 2 / (1 - rho) seconds (queues.py).
+    A burst of requests at a rate r waits rho / r / 2 / (1 - rho) seconds (queues.py). Of several streams the fastest
+    counts: a slow one would close links to all.
     """
-    rate_per_s = min((source.rate_per_s for source in problem.sources if source.rate_per_s > 0), default=1.0)
-    return 1.0 / (1.0 + 2.0 * rate_per_s * deadline_s / WAITS)
+    rate_per_s = max((source.rate_per_s for source in problem.sources), default=0.0)
+    return min(MOST_FREE, 1.0 / (1.0 + 2.0 * rate_per_s * deadline_s / WAITS))

@@ -20,6 +20,7 @@ from jellybean_solver.latency_rows import CLASSES, _levels
 from jellybean_solver.pace import Pace
 from jellybean_solver.selection import Clock
 from jellybean_solver.solve import finish
+from jellybean_solver.timely_links import RoomyLinks
 from tests.plan_check import complaints
 from tests.unit.solver.fleet import operator, problem, variant
 
@@ -202,3 +203,18 @@ def test_many_sizes_of_messages_rule_nothing_out() -> None:
     pools = [Pool("box", "edge", 9, 1.0), Pool("gpu", "cloud", 9, 2.0)]
     proposed = propose(Network(problem(*steps, last, pools=pools, links=links)), None, deadline_s=0.45)
     assert proposed.bound == pytest.approx(1.0)
+
+
+def test_a_slow_stream_beside_a_fast_one_does_not_close_links() -> None:
+    """Room on links is that of the fast one's bursts: the first search finds the plan."""
+    asked = fleet(2, Size(operators=9, variants=3, pools=30, workers=600, sites=30, batches=(1, 2)))
+    first = next(one for one in asked.operators if one.inputs[0].upstream == asked.sources[0].name)
+    edge = replace(first.inputs[0], upstream="slow", downstream="lone")
+    slow = replace(asked.sources[0], name="slow", rate_per_s=0.05)
+    lone = replace(first, name="lone", inputs=(edge,))
+    asked = replace(asked, sources=(*asked.sources, slow), operators=(*asked.operators, lone))
+    roomy = RoomyLinks(asked, 5.0, 0.01, Clock(), lambda network, outcome: finish(network, outcome)[0])
+    assert roomy.first < 0.1
+    assert roomy.run() is None
+    assert roomy.is_near and roomy.best is not None
+    assert latency(roomy.best).meets(5.0) and not complaints(asked, roomy.best)
