@@ -26,10 +26,11 @@ _HEARTBEAT_S = 30.0
 _SPEED_PERIOD_S = 600.0  # time left is told from the steps of so long: some take a minute
 
 
-# No markup: names, paths and answers are people's own text. Colour comes by `style=` and `Text`.
+# No markup: names, paths and answers are people's own text. Colour comes by `style=` and `Text`. No emoji either: an
+# error of the function `my_steps:boom` is printed as "my_steps:boom: ...", which is no picture.
 def _console(stream: TextIO, *, stderr: bool) -> Console:
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False, markup=False)
+    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 out = _console(sys.stdout, stderr=False)
