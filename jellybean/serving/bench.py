@@ -132,7 +132,7 @@ class Target:
         self.plan: Plan = from_document(json.loads(self.state.plan_path.read_text(encoding="utf-8")))
         if data.labels is not None and len(self.view.sinks) != 1:
             raise ServingError(f"labels need one sink to be compared with; the plan has {', '.join(self.view.sinks)}")
-        self.meters = Meters(self.state, self.view)
+        self.meters = Meters(self._directory, self.state, self.view)
         self.slow_latency_s = slow_latency_s(self.plan)
         self._requests = [request_of(data.request(row)).SerializeToString() for row in range(data.rows)]
 

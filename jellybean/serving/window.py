@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 import grpc.aio
 
-from jellybean.serving.state import GATEWAY_NAME, RunState
+from jellybean.serving.errors import ServingError
+from jellybean.serving.state import GATEWAY_NAME, RunState, read_state
 from jellybean_agent.channels import Transport
 from jellybean_agent.links import EmulatedLinks
 from jellybean_agent.plan_view import PlanView
@@ -34,8 +36,21 @@ class Busy(NamedTuple):
 class Meters:
     """Readings of a run that only ever grow."""
 
+    directory: Path
     state: RunState
     view: PlanView
+
+    def require_served(self) -> None:
+        """ServingError where the run serves another plan by now, or none: figures of both would be told as of one."""
+        now = read_state(self.directory)
+        if now is not None and now.plan_folder == self.state.plan_folder and self.state.links_path.exists():
+            return
+        gone = now is None or now.folder != self.state.folder or now.plan_folder == self.state.plan_folder
+        raise ServingError(
+            f"{self.state.workflow}: the plan that is measured ({self.view.hash[:12]}) is served no more: "
+            + ("it was stopped" if gone else "another took over (jellybean apply)")
+            + "; nothing was stored: measure again, while nothing changes"
+        )
 
     async def busy(self) -> dict[str, Busy]:
         """What each worker did since it started; a worker that is gone is left out."""
@@ -77,6 +92,7 @@ class Window:
         label = "warm-up" if elapsed_s < self._begin_s else "offering load"
         self._progress(min(elapsed_s, self._end_s), self._end_s, label if elapsed_s < self._end_s else "settling")
         if len(self._looks) < 2 and elapsed_s >= (self._begin_s, self._end_s)[len(self._looks)]:
+            self._meters.require_served()
             at_s = time.monotonic()
             self._looks.append(_Look(at_s, await self._meters.busy(), self._meters.bytes_sent()))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from serving_models import chain
 
-from jellybean.serving import launcher
+from jellybean.serving import launcher, replacing
 from jellybean.serving.bench import Target
 from jellybean.serving.errors import ServingError
 from jellybean.serving.heldout import HeldOut
@@ -107,3 +107,17 @@ def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
 
 def test_hop_is_a_small_positive_time() -> None:
     assert 0 < measure_hop_s(duration_s=1.0) < 1.0
+
+
+def test_a_plan_that_is_replaced_or_stopped_meanwhile_is_not_measured(tmp_path: Path) -> None:
+    running = launcher.up(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 2.0, None, 0.001)]))
+    target = Target(tmp_path, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, None))
+    try:
+        assert replacing.apply(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 1.0, None, 0.001)]))
+        with pytest.raises(ServingError, match=r"served no more: another took over.*nothing was stored"):
+            target.measure(20.0, duration_s=0.2, warmup_s=0.1)
+        target = Target(tmp_path, target.data)
+    finally:
+        running.down()
+    with pytest.raises(ServingError, match="served no more: it was stopped"):
+        target.meters.require_served()
