@@ -110,6 +110,10 @@ def servable(project: Project) -> tuple[Plan, int]:
     return plan, workers
 
 
+def _counted(workers: int) -> str:
+    return f"{workers:,} worker{'' if workers == 1 else 's'}"
+
+
 def _require_models(name: str, missing: Sequence[str]) -> None:
     if missing:
         raise JellyBeanError(
@@ -136,7 +140,7 @@ def start(project: Project, *, detach: bool, port: int | None = None, http_port:
     scheme = "https" if face.get("tls") else "http"
     http = f" and {scheme}://127.0.0.1:{http_port}" if http_port else ""
     at = f" on {running.state.clients_address}" if port is not None else ""
-    serving = f"serving {plan.name}{at}{http} with {workers} workers"
+    serving = f"serving {plan.name}{at}{http} with {_counted(workers)}"
     if detach:
         out.print(serving, style="green")
         out.print(f"stop it with: jellybean down {project.directory}", style="bold")
@@ -164,7 +168,7 @@ def apply(directory: Directory, overrides: Overrides = None, allow_python: Allow
             project.directory, to_document(plan), progress=advance, allow_python=allowed_python(allow_python)
         )
     if changed:
-        out.print(f"serving the new plan of {plan.name} with {workers} workers", style="green")
+        out.print(f"serving the new plan of {plan.name} with {_counted(workers)}", style="green")
     else:
         out.print(f"{plan.name} is served by this plan already")
 

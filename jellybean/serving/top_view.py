@@ -34,7 +34,8 @@ def _requests(top: Top) -> Text:
     found.append(f"\nsince the start: {top.answered} answered, ")
     failed = top.failed - top.wrong
     found.append(f"{failed} failed", "red" if failed else "")
-    found.append(f" ({top.refused} refused, {top.expired} late), {top.wrong} wrong, {top.retries} retries, workers ")
+    found.append(f" ({top.refused} refused, {top.expired} late), {top.wrong} by clients' mistakes")
+    found.append(f", {top.retries} retries, workers ")
     return found.append(f"{top.left_out} left out", "yellow" if top.left_out else "")
 
 
