@@ -45,6 +45,7 @@ FINE = 0.2  # of the gap: what making workers whole may lose beside the best way
 NEAR, MORE_KINDS, FINE_KINDS = 0.3, 1, 2  # of the gap, and kinds, that making shared workers whole looks at
 ROOM = (0.0, 0.2, 1.0)  # workers of a kind left out per operator on it, for memory to need more than time does
 MOST_ROUNDED = 5  # selections whose workers are made whole before the search goes on
+HURRY = 0.4  # of the time: if no more is left and no plan in time is known, it is time to have one
 GRACE_S = 1.0  # for a plan of what was found when time ended
 MOST_PACED = 250  # relaxations solved under one deadline
 MOST_SOLVED = 3  # selections by themselves, before the rest at once
@@ -56,11 +57,12 @@ class Timely(Protocol):
 
     free: float
 
+    @property
+    def has_one(self) -> bool:
+        """Whether a plan was in time."""
+
     def keeps(self, network: Network, selection: Selection, found: Assignment) -> bool:
         """Whether the plan is in time."""
-
-    def keeps_perhaps(self, network: Network, selection: Selection, found: Assignment) -> None:
-        """A plan that is looked at in the end only, where there is no better one."""
 
     def begins(self) -> None:
         """Another selection."""
@@ -121,6 +123,8 @@ class FleetSearch:
         self.waiting: list[tuple[int, Box, Point]] = []  # selections met, with counts of few workers, and not yet tried
         self.tried: set[tuple[bytes, float]] = set()  # selections whose workers were made whole, and from which bound
         self.known: dict[bytes, float] = {}  # selections solved exactly -> bound
+        self.some: tuple[Box, Assignment] | None = None  # the first plan, while it is not known to be in time
+        self.given_s = self.clock.left() or math.inf
 
     def under(self, left_s: float, budget: float, clock: Clock) -> FleetSearch:
         """The same under another deadline and budget; what the relaxation has learnt of columns and rows stays."""
@@ -211,13 +215,36 @@ class FleetSearch:
             tree.start(self.relaxation.everything())
             tree.plunge(self.skeleton.few.pools)
             for _, box, point in self.waiting:
-                self._take(self._selection(box.allowed), self._rounded(box, point, tree.bound(), ANY), judged=False)
+                found = self._rounded(box, point, tree.bound(), ANY)
+                if self._take(self._selection(box.allowed), found, judged=self.timely is None) and found is not None:
+                    self.some = box, found
         self.relaxed = math.inf
 
     def _explore(self, tree: Tree, close: float) -> None:
         near = 1.0 - close * self.gap
-        tree.explore(lambda: min(self._enough(), near * self.relaxed, self._most()), self.clock)
+
+        def enough() -> float:
+            self._hurry()
+            return min(self._enough(), near * self.relaxed, self._most())
+
+        tree.explore(enough, self.clock)
         self._make_whole(tree)
+
+    def _hurry(self) -> None:
+        """When time runs out before a plan was in time: the first plan, with as much room as it takes."""
+        left_s = self.clock.left()
+        if self.timely is None or self.some is None or left_s is None or left_s > HURRY * self.given_s:
+            return
+        (box, found), self.some = self.some, None
+        if self.timely.has_one:
+            return
+        selection = self._selection(box.allowed)
+        self.timely.begins()
+        met = self.timely.keeps(self.network, selection, found)
+        while not met and self.timely.asks_for_more():
+            self.best = None
+            point = self._point(box)
+            met = point is None or self._take(selection, self._rounded(box, point, 0.0))
 
     def _walked(self, tree: Tree) -> float:
         """Until the gap is reached or time is up; a bound on all plans."""
@@ -396,9 +423,7 @@ class FleetSearch:
         """Whether it is the best so far."""
         if found is None or found.cost > min(self.budget, math.inf if self.best is None else self.best.cost):
             return False
-        if self.timely is not None and not judged:
-            self.timely.keeps_perhaps(self.network, selection, found)
-        elif self.timely is not None and not self.timely.keeps(self.network, selection, found):
+        if judged and self.timely is not None and not self.timely.keeps(self.network, selection, found):
             return False
         self.best, self.best_selection = found, selection
         return True

@@ -37,7 +37,6 @@ class RoomyLinks:
         self.free = self.first = first_free(problem, deadline_s)
         self.more, self.steps = 1.0, 0
         self.in_time: tuple[Network, Outcome[Assignment]] | None = None
-        self.perhaps: tuple[Network, Selection, Assignment] | None = None
         self.best: Plan | None = None
         self.search: FleetSearch | None = None
         self.fastest_s, self.bound, self.tried = math.inf, 0.0, 0
@@ -54,8 +53,6 @@ class RoomyLinks:
         self.search = FleetSearch(network, target, {}, self.gap, self.clock, budget_usd_per_h, timely=self)
         outcome = self.search.run()
         self.bound, self.tried = outcome.bound, outcome.tried
-        if self.in_time is None and self.perhaps is not None:
-            self.keeps(*self.perhaps)
         if self.in_time is not None:
             self.best = self.planned(*self.in_time)
         plan = self.planned(network, outcome) if outcome.found is not None and not self.is_near else None
@@ -88,9 +85,10 @@ class RoomyLinks:
         self.more = self.free * min(MOST, max(LEAST, slower**POWER))
         return False
 
-    def keeps_perhaps(self, network: Network, selection: Selection, found: Assignment) -> None:
+    @property
+    def has_one(self) -> bool:
         """As `fleet_search.Timely` has it."""
-        self.perhaps = network, selection, found
+        return self.in_time is not None
 
     def begins(self) -> None:
         """As `fleet_search.Timely` has it."""
