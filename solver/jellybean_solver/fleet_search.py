@@ -167,6 +167,7 @@ class FleetSearch:
             bound = max(bound, self._pass(share))
             if bound >= self._goal() or self._is_last() or self.clock.left() == 0.0:
                 break
+        self._see_to_first()
         return self._outcome(bound)
 
     def _is_last(self) -> bool:
@@ -231,13 +232,16 @@ class FleetSearch:
         self._make_whole(tree)
 
     def _hurry(self) -> None:
-        """When time runs out before a plan was in time: the first plan, with as much room as it takes."""
+        """Time runs out, perhaps before a plan was in time."""
         left_s = self.clock.left()
-        if self.timely is None or self.some is None or left_s is None or left_s > HURRY * self.given_s:
+        if left_s is not None and left_s <= HURRY * self.given_s:
+            self._see_to_first()
+
+    def _see_to_first(self) -> None:
+        """Where no plan was in time, the first one, with as much room as it takes."""
+        if self.timely is None or self.some is None or self.timely.has_one:
             return
         (box, found), self.some = self.some, None
-        if self.timely.has_one:
-            return
         selection = self._selection(box.allowed)
         self.timely.begins()
         met = self.timely.keeps(self.network, selection, found)
