@@ -45,7 +45,6 @@ FINE = 0.2  # of the gap: what making workers whole may lose beside the best way
 NEAR, MORE_KINDS, FINE_KINDS = 0.3, 1, 2  # of the gap, and kinds, that making shared workers whole looks at
 ROOM = (0.0, 0.2, 1.0)  # workers of a kind left out per operator on it, for memory to need more than time does
 MOST_ROUNDED = 5  # selections whose workers are made whole before the search goes on
-HURRY = 0.4  # of the time: if no more is left and no plan in time is known, it is time to have one
 GRACE_S = 1.0  # for a plan of what was found when time ended
 MOST_PACED = 250  # relaxations solved under one deadline
 MOST_SOLVED = 3  # selections by themselves, before the rest at once
@@ -124,7 +123,6 @@ class FleetSearch:
         self.tried: set[tuple[bytes, float]] = set()  # selections whose workers were made whole, and from which bound
         self.known: dict[bytes, float] = {}  # selections solved exactly -> bound
         self.some: tuple[Box, Assignment] | None = None  # the first plan, while it is not known to be in time
-        self.given_s = self.clock.left() or math.inf
 
     def under(self, left_s: float, budget: float, clock: Clock) -> FleetSearch:
         """The same under another deadline and budget; what the relaxation has learnt of columns and rows stays."""
@@ -223,19 +221,8 @@ class FleetSearch:
 
     def _explore(self, tree: Tree, close: float) -> None:
         near = 1.0 - close * self.gap
-
-        def enough() -> float:
-            self._hurry()
-            return min(self._enough(), near * self.relaxed, self._most())
-
-        tree.explore(enough, self.clock)
+        tree.explore(lambda: min(self._enough(), near * self.relaxed, self._most()), self.clock)
         self._make_whole(tree)
-
-    def _hurry(self) -> None:
-        """Time runs out, perhaps before a plan was in time."""
-        left_s = self.clock.left()
-        if left_s is not None and left_s <= HURRY * self.given_s:
-            self._see_to_first()
 
     def _see_to_first(self) -> None:
         """Where no plan was in time, the first one, with as much room as it takes."""
