@@ -64,7 +64,7 @@ class Timely(Protocol):
         """Whether the plan is in time."""
 
     def begins(self) -> None:
-        """Another selection."""
+        """What comes next is another selection."""
 
     def asks_for_more(self) -> bool:
         """Whether the last plan was not, and `free` has grown for it."""
@@ -341,17 +341,15 @@ class FleetSearch:
 
     def _try(self, box: Box, point: Point, bound: float) -> None:
         """Workers made whole at a point, with ever more room as long as that is what a plan is late for."""
-        selection, now = self._selection(box.allowed), point
-        if self.timely is not None:
-            self.timely.begins()
-        while True:
+        selection = self._selection(box.allowed)
+        now: Point | None = point
+        while now is not None and (now is point or now.bound < self._enough()):
             if self._take(selection, self._rounded(box, now, bound)):
                 self.best_point = now
-                return
-            again = self._point(box) if self.timely is not None and self.timely.asks_for_more() else None
-            if again is None or again.bound >= self._enough():
-                return
-            now = again
+                break
+            now = self._point(box) if self.timely is not None and self.timely.asks_for_more() else None
+        if self.timely is not None:
+            self.timely.begins()
 
     def _polish(self, tree: Tree) -> None:
         """Round the best point's workers with more care, where the plan is not good enough."""
