@@ -80,7 +80,8 @@ def in_time(
     paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in kept}
     settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
     verb = "is" if len(kept) == 1 else "are"
-    told = f"nearest: {', '.join(settings)} {verb} kept by a plan for {cost_of(search.fastest):.4g} USD/h, the nearest found"
+    dear = f"{cost_of(search.fastest):.4g} USD/h"
+    told = f"nearest: {', '.join(settings)} {verb} kept by a plan for {dear}, the nearest found"
     late = f"the cheapest plan ({cost_of(solution.plan):.4g} USD/h) is too slow: {judged.text}"
     return InTime(solution, (late, *(reasons or search.reasons), told), kept.get(""), search.fastest, judged)
 
