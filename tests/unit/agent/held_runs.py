@@ -30,15 +30,17 @@ async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:
     timer = Timer(loop)
     ones = np.ones((1, 2), np.float32)
 
-    async def run(executor: Executor, runs: int, size: int = 1, *, kill: bool = False) -> Any:
+    async def run(executor: Executor, runs: int, size: int = 1, *, kill: bool = False, late: bool = False) -> Any:
         answer: asyncio.Future[Sequence[RunResult] | AgentError] = loop.create_future()
         inputs = [(np.repeat(ones, size, axis=0),)] * runs
         assert host._process is not None
-        if kill:  # it gets the run, and no chance to answer
+        if kill or late:  # it gets the run, and no chance to answer, in time at least
             os.kill(host._process.pid, signal.SIGSTOP)
         executor.begin(inputs, answer.set_result, timer.call_at, size=size)
         if kill:
             os.kill(host._process.pid, signal.SIGKILL)
+        elif late:
+            loop.call_later(0.05, os.kill, host._process.pid, signal.SIGCONT)
         return await answer
 
     async def one_after_another(runs: int) -> tuple[list[float], list[float], list[float]]:
@@ -86,7 +88,7 @@ async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:
     found["goes_on_s"], found["goes_on_late_s"] = slow.due_s - due_s, following.late_s
     found["one_after_another_s"] = await one_after_another(4)
     quick = Executor(model, sha256, ("x",), device=EmulatedDevice({1: 1e-9}), open_session=host.open)
-    (late,) = await run(quick, 1)
+    (late,) = await run(quick, 1, late=True)
     found["late"] = late.late_s, late.busy_s
     found["crash"] = str(await run(slow, 1, kill=True))
     found["may_begin"] = slow.may_begin
