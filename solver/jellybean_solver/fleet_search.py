@@ -229,13 +229,15 @@ class FleetSearch:
         if self.timely is None or self.some is None or self.timely.has_one:
             return
         (box, found), self.some = self.some, None
-        selection = self._selection(box.allowed)
+        selection, before = self._selection(box.allowed), (self.best, self.best_selection)
         self.timely.begins()
         met = self.timely.keeps(self.network, selection, found)
         while not met and self.timely.asks_for_more():
             self.best = None
             point = self._point(box)
             met = point is None or self._take(selection, self._rounded(box, point, 0.0))
+        if not self.timely.has_one:  # the cheapest plan stays what others begin from, and bounds stay below it
+            self.best, self.best_selection = before
 
     def _walked(self, tree: Tree) -> float:
         """Until the gap is reached or time is up; a bound on all plans."""
