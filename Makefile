@@ -35,7 +35,7 @@ nightly: $(VENV)/.test  ## the long runs too
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' -n 2 --dist loadfile --timeout 3600
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m alone --timeout 3600
 
-bench: $(VENV)/.test  ## the benchmark tables of the README
+bench: $(VENV)/.test  ## run all benchmarks, write docs/benchmarks.md (hours)
 	$(BIN)/python -m benchmarks
 
 lint: $(VENV)/.test

@@ -1,1 +1,22 @@
-"""Measurements of speed and of prediction: `python -m benchmarks` runs all, `--smoke` a short version of each."""
+"""Measurements of speed, of cost and of how well predictions hold; their figures are in `docs/benchmarks.md`.
+
+    python -m benchmarks                  run all benchmarks (`make bench`; hours)
+    python -m benchmarks NAME ...         run these
+    python -m benchmarks --smoke NAME     a short run that shows that the benchmark works; writes nothing
+    python -m benchmarks --render         write `docs/benchmarks.md` again from the committed results
+
+A benchmark returns a `Result`: title, method, reference, tables and notes. The runner writes it, with date, hardware
+and command, to `benchmarks/results/NAME.json`, and renders `docs/benchmarks.md` from all files of that folder. Both
+are committed. Only the results of benchmarks that ran are replaced.
+
+To add a table:
+
+1. Write a function `NAME(smoke: bool) -> Result` with the decorator `@benchmark`, in a module of this package. The
+   texts of the `Result` are written again by each run, so a figure in them must be computed from the run.
+2. Import the module in `benchmarks/__main__.py`.
+3. Run `python -m benchmarks NAME` and commit `results/NAME.json` and `docs/benchmarks.md`.
+
+A table that no benchmark here makes (nightly tests, an experiment run once) is a JSON file of the same form, written by
+hand, whose `command` says how to repeat it; `python -m benchmarks --render` adds it to the page. A test fails when the
+page is not what the results render to.
+"""

@@ -1,8 +1,6 @@
-"""`python -m benchmarks [NAME ...] [--smoke]`."""
+"""`python -m benchmarks [NAME ...] [--smoke | --render]`."""
 
 from __future__ import annotations
-
-import argparse
 
 from benchmarks import (  # noqa: F401  (each registers itself)
     computing,
@@ -17,14 +15,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     training,
     vqa,
 )
-from benchmarks.registry import BENCHMARKS
+from benchmarks.harness.run import main
 
-parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-parser.add_argument("names", nargs="*", help=f"any of {', '.join(BENCHMARKS)}; all by default")
-parser.add_argument("--smoke", action="store_true", help="short runs that only show that it works")
-arguments = parser.parse_args()
-unknown = set(arguments.names) - set(BENCHMARKS)
-if unknown:
-    parser.error(f"no benchmark called {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
-for name in arguments.names or BENCHMARKS:
-    BENCHMARKS[name](arguments.smoke)
+if __name__ == "__main__":
+    main()

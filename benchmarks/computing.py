@@ -1,7 +1,7 @@
-"""Two processes of one thread each that compute: beside one process, torch.distributed.pipelining and torchgpipe.
+"""Training throughput of two single-threaded processes, beside one process and other pipeline libraries.
 
-The same layers, micro-batches, loss and optimizer everywhere, in turn. What else runs on the machine only makes a round
-longer, so the fastest one counts.
+All contenders have the same layers, micro-batches, loss and optimizer, and run in turn. Other load on the machine can
+only make a round longer, so the fastest round counts.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.registry import benchmark, print_table
+from benchmarks.harness.registry import benchmark
+from benchmarks.harness.result import Result, Table, Topic
 
 LAYERS, WIDTH, ROWS, MICROBATCHES, ROUNDS = 8, 512, 128, 8, 12  # layers of a stage, rows of a micro-batch
 OWN = ("gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-v", "pipedream", "pipedream-2bw", "wpipe")
 TORCH = ("gpipe", "1f1b")
-ALONE, LIMIT = "one process", "two processes, a model each: the limit"
+ALONE, LIMIT = "one process", "two processes with a model each (the limit)"
 Step = Callable[[], None]
 
 
 @benchmark
-def computing(smoke: bool) -> None:
-    """Samples per second of two processes of one thread, over one of them, and the CPU time that they take."""
+def computing(smoke: bool) -> Result:
+    """Samples per second of two single-threaded processes, relative to one, and their CPU time."""
     os.environ["OMP_NUM_THREADS"] = "1"
     from tests.integration.training.ranks import run_ranks
 
-    (found,) = run_ranks(2, [Computing(1 if smoke else ROUNDS)], seconds=600)
+    rounds = 1 if smoke else ROUNDS
+    (found,) = run_ranks(2, [Computing(rounds)], seconds=600)
     best_s = {name: min(max(pair)[0] for pair in zip(*(own[name] for own in found), strict=True)) for name in found[0]}
     used_s = {name: sum(min(used for _, used in own[name]) for own in found) for name in found[0]}
     rates = {name: (2 if name == LIMIT else 1) * MICROBATCHES * ROWS / seconds for name, seconds in best_s.items()}
@@ -41,15 +43,23 @@ def computing(smoke: bool) -> None:
         )
         for name, rate in rates.items()
     ]
-    title = f"Two processes of one thread, {2 * LAYERS} layers of {WIDTH} x {WIDTH}, {MICROBATCHES} micro-batches"
-    print_table(title, ("", "samples/s", "over one process", "of the limit", "CPU time over it"), rows)
+    columns = ("", "samples/s", "over one process", "of the machine's limit", "CPU time over one process")
+    return Result(
+        title="Training throughput of stages that compute",
+        topic=Topic.TRAINING,
+        method=f"Two processes of one thread train {2 * LAYERS} layers of {WIDTH} x {WIDTH} with {MICROBATCHES} "
+        "micro-batches "
+        f"of {ROWS} rows. Contenders run in turn; the fastest of {rounds} rounds counts.",
+        reference="one process of one thread, torch.distributed.pipelining, torchgpipe (where it is installed), and "
+        "two "
+        "processes with a whole model each, which is the most that the machine's two cores can do.",
+        tables=(Table.of(columns, rows),),
+    )
 
 
 @dataclass(frozen=True)
 class Computing:
-    """Seconds of each round by contender, of the clock and of the processor. What runs in one process does so on the
-    first rank while the other waits.
-    """
+    """Wall and CPU seconds of each round by contender. A contender with one process runs on rank 0; rank 1 waits."""
 
     rounds: int
 

@@ -1,4 +1,4 @@
-"""Rendering plans of fleets: time by number of objects, and how little an unchanged plan asks of a cluster."""
+"""Rendering plans as Kubernetes objects: time by number of objects, and time to detect that nothing changed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import dataclasses
 import time
 from pathlib import Path
 
-from benchmarks.registry import benchmark, print_table
+from benchmarks.harness.registry import benchmark
+from benchmarks.harness.result import Result, Table, Topic
 from jellybean.documents import load_project
 from jellybean.planning import plan_project
 from jellybean_k8s import Models, Settings, render
@@ -20,8 +21,8 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 @benchmark
-def kubernetes_render(smoke: bool) -> None:
-    """Seconds of CPU from a plan to objects, to YAML, and to the verdict that nothing has changed."""
+def kubernetes_render(smoke: bool) -> Result:
+    """CPU seconds to render objects, to write YAML, and to compare with an unchanged cluster."""
     plan = _digits()
     rows = []
     for sites in SITES[:2] if smoke else SITES:
@@ -38,10 +39,13 @@ def kubernetes_render(smoke: bool) -> None:
             raise RuntimeError(f"{len(found.to_apply)} objects would be applied again")
         figures = (rendered_s - began, written_s - rendered_s, compared_s - written_s)
         rows.append([f"{len(objects):,}", *(f"{figure:.2f}" for figure in figures), f"{len(text) / 1e6:.1f}"])
-    print_table(
-        "digits in ever more sites, as Kubernetes objects (CPU time)",
-        ["objects", "objects s", "YAML s", "nothing changed s", "YAML MB"],
-        rows,
+    return Result(
+        title="Rendering Kubernetes objects",
+        topic=Topic.KUBERNETES,
+        method=f"CPU time of one core for `examples/digits` in {SITES[0]} to {SITES[-1]:,} sites, one run each.",
+        reference="nothing; the last time is that of comparing with a cluster where all is deployed already, which "
+        "applies nothing.",
+        tables=(Table.of(["objects", "render s", "YAML s", "compare s", "YAML MB"], rows),),
     )
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.fleet import Size, fleet
-from benchmarks.registry import benchmark, print_table
+from benchmarks.harness.registry import benchmark
+from benchmarks.harness.result import Result, Table, Topic
 from jellybean.simulation import brains
 from jellybean_solver import Arrivals, Problem, Sharing, solve
 from jellybean_solver.latency import latency
@@ -19,33 +20,45 @@ from jellybean_solver.simulate import simulate
 REQUESTS = 10_000
 PLANS = 50
 FURTHER = (1000, 3000, 4000, 6000)  # first seeds
+SPREAD = ("lowest", "median", "highest")
+METHOD = f"Cheapest plans of generated fleets of all kinds, simulated with {REQUESTS:,} requests each."
+REFERENCE = "the simulator's p99. Above 1 the closed form, by which the planner searches, is conservative."
 
 
 @benchmark
-def latency_estimate(smoke: bool) -> None:
-    """Ratios of the closed form's p99 to the simulator's: above 1 it is on the safe side."""
-    found, took_s = _ratios(0, smoke)
-    _print(f"{REQUESTS:,} requests each; closed form {_ms(took_s)} a plan", found)
+def latency_estimate(smoke: bool) -> Result:
+    """Ratios of the closed form's p99 to the simulator's; above 1 the closed form is conservative."""
+    ratios, took_s = _ratios(0, smoke)
+    rows = [[kind, len(values), *_spread(values)] for kind, values in sorted(ratios.items())]
+    return Result(
+        title="p99 latency: closed form over simulated",
+        topic=Topic.PREDICTION,
+        method=f"{METHOD} {PLANS} fleets from seed 0.",
+        reference=REFERENCE,
+        tables=(Table.of(["plans", "number", *SPREAD], rows),),
+        notes=(f"The closed form takes {1e3 * statistics.median(took_s):.1f} ms a plan (median).",),
+    )
 
 
 @benchmark
-def latency_estimate_further(smoke: bool) -> None:
-    """The same in sets of other seeds."""
-    for first in FURTHER:
-        _print(f"seeds from {first:,}", _ratios(first, smoke)[0])
+def latency_estimate_further(smoke: bool) -> Result:
+    """The same ratios on fleets of other seeds."""
+    rows = [[f"{first:,}", *_spread(_ratios(first, smoke)[0]["all"])] for first in FURTHER]
+    return Result(
+        title="p99 latency: closed form over simulated, further seeds",
+        topic=Topic.PREDICTION,
+        method=f"{METHOD} {PLANS} fleets per row.",
+        reference=REFERENCE,
+        tables=(Table.of(["first seed", *SPREAD], rows),),
+    )
 
 
-def _print(title: str, found: Mapping[str, Sequence[float]]) -> None:
-    rows = [
-        [label, len(ratios), f"{min(ratios):.2f}", f"{statistics.median(ratios):.2f}", f"{max(ratios):.2f}"]
-        for label, ratios in sorted(found.items())
-    ]
-    header = ["plans", "number", "least", "median", "most"]
-    print_table(f"p99 latency in closed form / simulated ({title})", header, rows)
+def _spread(ratios: Sequence[float]) -> list[str]:
+    return [f"{figure:.2f}" for figure in (min(ratios), statistics.median(ratios), max(ratios))]
 
 
 def _ratios(first: int, smoke: bool) -> tuple[Mapping[str, Sequence[float]], Sequence[float]]:
-    """By kind of plan, and the seconds that the closed form took for each."""
+    """Ratios by kind of plan, and the seconds that each evaluation of the closed form took."""
     found: dict[str, list[float]] = {}
     took_s: list[float] = []
     for number, (label, plan) in enumerate(itertools.islice(_plans(first), 4 if smoke else PLANS)):
@@ -77,7 +90,3 @@ def _problem(seed: int, sharing: Sharing, arrivals: Arrivals) -> Problem:
     problem = fleet(seed, size)
     sources = tuple(replace(source, arrivals=arrivals) for source in problem.sources)
     return replace(problem, sources=sources, utilisation=(0.8, 0.5)[seed % 5 == 1])
-
-
-def _ms(seconds: list[float]) -> str:
-    return f"{1e3 * statistics.median(seconds):.1f} ms"

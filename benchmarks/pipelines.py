@@ -1,4 +1,4 @@
-"""Pipelines: how fast schedules are simulated and models cut, beside what PipeDream and GPipe published."""
+"""Pipelines: time to simulate schedules and to cut models, beside the figures that PipeDream and GPipe published."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.registry import benchmark, print_table
+from benchmarks.harness.registry import BenchmarkError, benchmark
+from benchmarks.harness.result import Result, Table, Topic
 from jellybean.pipeline.profile_file import read_profile
 from jellybean_solver.pipeline.device_limit import DeviceLimit
 from jellybean_solver.pipeline.layers import Layer, LayerGraph
@@ -37,21 +38,13 @@ BACKWARD = 3.0  # forwards: GPipe computes activations again
 
 
 @benchmark
-def pipelines(smoke: bool) -> None:
-    """A million actions; 64 devices and 1,000 layers; PipeDream's profiles; GPipe's table."""
-    _speed(smoke)
-    _pipedream()
-    for model in GPIPE:
-        _gpipe(model)
-
-
-def _speed(smoke: bool) -> None:
+def pipelines(smoke: bool) -> Result:
+    """CPU time of a million actions and of 1,000 layers on 64 devices."""
     devices, microbatches, layers = (16, 320, 100) if smoke else (64, 7_813, 1_000)
-    rows = []
     schedule, made_s = timed(lambda: make_schedule("1f1b", devices, microbatches))
     _, took_s = timed(lambda: simulate(schedule))
     actions = sum(map(len, schedule.actions))
-    rows.append([f"1f1b: {actions:,} actions made, then simulated", f"{made_s:.1f} + {took_s:.1f}", ""])
+    rows = [[f"1f1b: {actions:,} actions generated, then simulated", f"{made_s:.1f} + {took_s:.1f}", ""]]
     graph = chain(layers)
     inner, outer = Level(8, 1e10), Level(8, 1e9)
     limit = DeviceLimit(8e8 if not smoke else 8e9, "1f1b")
@@ -63,14 +56,21 @@ def _speed(smoke: bool) -> None:
     }
     for label, ask in asked.items():
         found, took_s = timed(ask)
-        rows.append([f"{layers:,} layers, {label}", f"{took_s:.1f}", f"{found.gap:.1%}"])
-    print_table("pipelines: CPU seconds", ["what", "s", "gap"], rows)
+        rows.append([f"{layers:,} layers cut for {label}", f"{took_s:.1f}", f"{found.gap:.1%}"])
+    return Result(
+        title="Time to simulate and to cut pipelines",
+        topic=Topic.PIPELINES,
+        method="Seconds of processor time, one run each.",
+        reference="for the gap, the lower bound on the slowest stage; gap 0 is a proof of optimality.",
+        tables=(Table.of(["what", "CPU s", "gap"], rows),),
+    )
 
 
-def _pipedream() -> None:
+@benchmark
+def pipedream_profiles(smoke: bool) -> Result:
+    """The slowest stage on PipeDream's own profiles, beside its own optimizer's."""
     if not PROFILES.exists():
-        print(f"\nPipeDream's profiles are not in {PROFILES}: left out.")
-        return
+        raise BenchmarkError(f"PipeDream's profiles are not in {PROFILES}")
     rows = []
     for model, levels, seconds in PIPEDREAM:
         graph = read_profile(PROFILES / f"{model}.txt")
@@ -79,19 +79,44 @@ def _pipedream() -> None:
         workers = " x ".join(str(count) for count, _ in levels)
         figures = (f"{seconds:.6f}", f"{found.objective_s:.6f}", stages, f"{found.gap:.0%}", f"{took_s:.2f}")
         rows.append([model, workers, *figures])
-    header = ["profile", "workers", "PipeDream's s", "s here", "replicas", "gap", "CPU s"]
-    print_table("slowest stage, beside PipeDream's own optimizer", header, rows)
+    return Result(
+        title="Slowest stage on PipeDream's profiles",
+        topic=Topic.PIPELINES,
+        method="Time of the slowest stage of the best partition; workers over 1e9 bytes/s, 4 x 4 over 4 and 2.5 GiB/s.",
+        reference="PipeDream's own optimizer (Narayanan et al. 2019) on the profiles it published. Gap 0 is a proof of "
+        "optimality.",
+        tables=(Table.of(["profile", "workers", "PipeDream's s", "s here", "replicas", "gap", "CPU s"], rows),),
+    )
 
 
-def _gpipe(model: str) -> None:
-    sent = fitted(model)
-    rows = []
-    for microbatches, published in GPIPE[model].items():
-        ours = simulated(microbatches, sent)
-        pairs = [f"{there:g} / {here:.2f}" for there, here in zip(published, ours, strict=True)]
-        rows.append([microbatches, *pairs])
-    title = f"GPipe's throughput of {model}, published / simulated (sending one cut: {sent:.1%} of the computation)"
-    print_table(title, ["micro-batches", *(f"{devices} TPUs" for devices in DEVICES)], rows)
+@benchmark
+def gpipe_throughput(smoke: bool) -> Result:
+    """GPipe's published throughput beside the simulator's."""
+    tables = []
+    for model, published in GPIPE.items():
+        sent = fitted(model)
+        rows = []
+        for microbatches, there in published.items():
+            pairs = zip(there, simulated(microbatches, sent), strict=True)
+            rows.append([microbatches, *(f"{figure:g} / {here:.2f}" for figure, here in pairs)])
+        columns = ["micro-batches", *(f"{devices} TPUs" for devices in DEVICES)]
+        caption = f"{model}, published / simulated; sending what crosses a cut takes {sent:.1%} of the computation"
+        tables.append(Table.of(columns, rows, caption))
+    free = ", ".join(f"{figure:.2f}" for figure in simulated(4, 0.0))
+    return Result(
+        title="GPipe's published throughput",
+        topic=Topic.PIPELINES,
+        method="Throughput over that on 2 TPUs with one micro-batch, simulated with equal stages and one parameter, "
+        "the "
+        f"time to send what crosses a cut, fitted to the row of {FITTED_TO} micro-batches.",
+        reference="the throughput that Huang et al. (2019) published.",
+        tables=tuple(tables),
+        notes=(
+            f"Equal stages without any communication give {free} at 4 micro-batches, so no simulator of equal stages "
+            "can reach the Transformer's row.",
+            "AmoebaNet's stages are far from equal.",
+        ),
+    )
 
 
 def simulated(microbatches: int, sent: float) -> list[float]:
@@ -132,7 +157,7 @@ def chain(size: int, seed: int = 1) -> LayerGraph:
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What comes of it, and seconds of CPU."""
+    """The return value of `work`, and the CPU seconds it took."""
     began = time.process_time()
     found = work()
     return found, time.process_time() - began

@@ -1,8 +1,8 @@
-"""What serving costs besides the model: one agent beside other servers, at concurrency 1, 8 and 32, 10 KB and 600 KB.
+"""Serving overhead besides the model: one agent beside other servers, at concurrency 1, 8 and 32, 10 KB and 600 KB.
 
-All servers are up (Ray Serve, which is busy when it is idle, has its turn after the others) and are asked in short
-slices, one after another, in an order that changes: what else the machine does meets all alike. The table has medians
-of the slices.
+All servers are up and are measured in short slices, one after another, in an alternating order, so that other load on
+the machine affects all alike. Ray Serve uses CPU while it is idle, so it is measured after the others. The tables have
+medians of the slices.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+from benchmarks.harness.registry import benchmark
+from benchmarks.harness.result import Result, Table, Topic
 from benchmarks.overhead.load import Connect, LoadError, Measured, SlowError, measure
 from benchmarks.overhead.models import Case, cases, raw_s
 from benchmarks.overhead.servers import SERVERS, NotHereError
-from benchmarks.registry import benchmark, print_table
 
 CLIENTS = (1, 8, 32)
 ROUNDS, SLICE_S, WARMUP_S = 10, 0.5, 0.1
@@ -25,7 +26,7 @@ Cell = tuple[str, str, int]  # server, input, clients
 
 
 @benchmark
-def serving_overhead(smoke: bool) -> None:
+def serving_overhead(smoke: bool) -> Result:
     """Overhead over raw onnxruntime at concurrency 1, and requests per second."""
     found: dict[Cell, list[Measured]] = defaultdict(list)
     missing: dict[str, str] = {}
@@ -35,9 +36,22 @@ def serving_overhead(smoke: bool) -> None:
         for case in inputs:
             for names in ([name for name in SERVERS if name != ALONE], [ALONE]):
                 _measure(names, case, smoke, found, missing)
-    for name, reason in missing.items():
-        print(f"\n{name} is left out: {reason}")
-    _print(found, raw)
+    raw_times = ", ".join(f"{label}: {1e6 * seconds:.0f} us" for label, seconds in raw.items())
+    return Result(
+        title="What a request costs besides its model",
+        topic=Topic.SERVING,
+        method="All servers run the same model and are measured by the same closed-loop load generator over plain "
+        "sockets, "
+        f"in turn: medians of {1 if smoke else ROUNDS} alternating slices of {SLICE_S:g} s. Overhead is p50 at "
+        "concurrency 1 "
+        f"less the time of onnxruntime inside a process ({raw_times}). Agents run their models in a process of their "
+        "own, as "
+        "always.",
+        reference="plain synchronous grpc, KServe's Python server, Ray Serve and mosec, installed from PyPI into "
+        "environments of their own.",
+        tables=(_throughput(found, raw), _latency(found, list(raw))),
+        notes=tuple(f"{name} is left out: {reason}" for name, reason in missing.items()),
+    )
 
 
 def _measure(
@@ -64,10 +78,9 @@ def _measure(
                         found[name, case.label, clients].append(seen)
 
 
-def _print(found: dict[Cell, list[Measured]], raw: dict[str, float]) -> None:
-    names = [name for name in SERVERS if any(cell[0] == name for cell in found)]
+def _throughput(found: dict[Cell, list[Measured]], raw: dict[str, float]) -> Table:
     rows = []
-    for name in names:
+    for name in _measured(found):
         row = [name]
         for label, raw_one_s in raw.items():
             seen = found.get((name, label, 1))
@@ -78,29 +91,31 @@ def _print(found: dict[Cell, list[Measured]], raw: dict[str, float]) -> None:
                 row.append(f"{statistics.median(one.rate_per_s for one in seen):,.0f}" if seen else "")
         rows.append(row)
     overheads = [f"overhead ms, {label}" for label in raw]
-    rates = [f"{label}: {clients}" for label in raw for clients in CLIENTS]
-    limits = ", ".join(f"{label} {1e6 * seconds:.0f} us" for label, seconds in raw.items())
-    print_table(
-        f"Overhead over onnxruntime in process ({limits}), p50 at concurrency 1; requests/s at concurrency 1, 8, 32",
-        ["server", *overheads, *rates],
-        rows,
-    )
-    _print_p99(found, names, list(raw))
+    rates = [
+        f"requests/s, {label}, {clients} client{'s' if clients > 1 else ''}" for label in raw for clients in CLIENTS
+    ]
+    return Table.of(["server", *overheads, *rates], rows)
 
 
-def _print_p99(found: dict[Cell, list[Measured]], names: list[str], labels: list[str]) -> None:
+def _latency(found: dict[Cell, list[Measured]], labels: list[str]) -> Table:
     rows = []
-    for name in names:
-        cells = [found.get((name, label, clients)) for label in labels for clients in CLIENTS]
-        rows.append(
-            [name]
-            + [
-                f"{1e3 * statistics.median(one.p50_s for one in seen):.2f} / "
-                f"{1e3 * statistics.median(one.p99_s for one in seen):.2f}"
-                if seen
-                else ""
-                for seen in cells
-            ]
-        )
+    for name in _measured(found):
+        row = [name]
+        for label in labels:
+            for clients in CLIENTS:
+                seen = found.get((name, label, clients))
+                row.append(_p50_and_p99_ms(seen) if seen else "")
+        rows.append(row)
     header = ["server", *(f"{label}: {clients}" for label in labels for clients in CLIENTS)]
-    print_table("The same: p50 / p99, ms", header, rows)
+    return Table.of(header, rows, "p50 / p99 latency in ms, by input and clients")
+
+
+def _p50_and_p99_ms(slices: list[Measured]) -> str:
+    p50_s, p99_s = (
+        statistics.median(figures) for figures in zip(*((one.p50_s, one.p99_s) for one in slices), strict=True)
+    )
+    return f"{1e3 * p50_s:.2f} / {1e3 * p99_s:.2f}"
+
+
+def _measured(found: dict[Cell, list[Measured]]) -> list[str]:
+    return [name for name in SERVERS if any(cell[0] == name for cell in found)]

@@ -1,4 +1,4 @@
-"""A pipeline of three stages on workers of their own: the rate that it reaches, over that of its slowest stage alone.
+"""The throughput of a pipeline of three stages on three workers, over that of its slowest stage alone.
 
 Stages that wait are emulated devices of 2 ms a run; stages that compute are matrix products, the slowest takes twice
 as long as the others together. A closed loop of clients keeps all of them busy; messages are small.
@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.harness.registry import benchmark
+from benchmarks.harness.result import Result, Table, Topic
 from benchmarks.overhead.load import Connect, Grpc, measure
-from benchmarks.registry import benchmark, print_table
 from jellybean.serving import launcher
 from jellybean.serving.chain import SOURCE, chain
 from jellybean_protos.inference.v2 import inference_pb2 as pb
@@ -30,24 +31,32 @@ CLIENTS, ROUNDS, SLICE_S, WARMUP_S = 24, 10, 2.0, 0.5
 
 
 @benchmark
-def stages(smoke: bool) -> None:
-    """Three stages beside the slowest of them alone, both up, asked in turn."""
+def stages(smoke: bool) -> Result:
+    """Three stages and the slowest of them alone, both running, measured in turn."""
     rows = []
+    rounds = 1 if smoke else ROUNDS
     for label, counts, wait_s in (
-        ("wait 2 ms each", (1, 1, 1), WAITS_S),
-        ("compute, the slowest twice the others together", (OTHERS, SLOWEST, OTHERS), None),
+        (f"wait 2 ms each (emulated devices; at most {1 / WAITS_S:.0f}/s)", (1, 1, 1), WAITS_S),
+        ("compute; the slowest takes twice the others' sum", (OTHERS, SLOWEST, OTHERS), None),
     ):
         whole, alone = [], []
         with _up((max(counts),), wait_s) as one_stage, _up(counts, wait_s) as three_stages:
-            for _ in range(1 if smoke else ROUNDS):
+            for _ in range(rounds):
                 for connect, rates in ((one_stage, alone), (three_stages, whole)):
                     rates.append(measure(connect, CLIENTS, 0.5 if smoke else SLICE_S, WARMUP_S).rate_per_s)
         ratio = statistics.median(one / other for one, other in zip(whole, alone, strict=True))
         figures = (statistics.median(alone), statistics.median(whole))
-        limit = f"{1 / wait_s:.0f}" if wait_s else ""
-        rows.append([label, limit, *(f"{figure:.0f}" for figure in figures), f"{100 * ratio:.1f} %"])
-    header = ["stages", "1 / wait", "slowest stage alone, requests/s", "three stages, requests/s", "of the slowest"]
-    print_table(f"A pipeline of three agents, {CLIENTS} clients (medians of {ROUNDS} alternating slices)", header, rows)
+        rows.append([label, *(f"{figure:.0f}/s" for figure in figures), f"{100 * ratio:.1f} %"])
+    return Result(
+        title="A pipeline of three agents",
+        topic=Topic.SERVING,
+        method=f"Both are up and are measured in turn by {CLIENTS} closed-loop clients, gateway included: medians of "
+        f"{rounds} alternating slices of {SLICE_S:g} s. The share is the median of each pair's ratio. Gateway, "
+        "agents, their "
+        "model processes and the clients share the cores.",
+        reference="the pipeline's slowest stage, served alone.",
+        tables=(Table.of(["stages", "slowest stage alone", "three stages", "share of the slowest"], rows),),
+    )
 
 
 @contextlib.contextmanager
