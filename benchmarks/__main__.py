@@ -16,6 +16,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     vqa,
 )
 from benchmarks.harness.run import main
+from benchmarks.middle import compare  # noqa: F401
 
 if __name__ == "__main__":
     main()

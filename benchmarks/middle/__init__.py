@@ -1,0 +1,1 @@
+"""The solver beside a plain joint MILP on problems of middle size."""
