@@ -188,11 +188,11 @@ def _own(name: str, rank: int) -> Step:
     import torch.distributed as dist
     from torch.nn.functional import mse_loss
 
-    from jellybean.training.interpreter import Interpreter, peers_of
-    from jellybean.training.stage import Stage
-    from jellybean.training.sums import make_groups
-    from jellybean.training.transport import Transport
-    from jellybean.training.updates import Updates
+    from jellybean.training.processes.transport import Transport
+    from jellybean.training.stages.gradient_sums import make_groups
+    from jellybean.training.stages.interpreter import Interpreter, peers_of
+    from jellybean.training.stages.stage import Stage
+    from jellybean.training.stages.updates import Updates
     from jellybean_solver.pipeline.schedules import make_schedule
 
     schedule = make_schedule(name, 2, MICROBATCHES)

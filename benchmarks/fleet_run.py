@@ -19,9 +19,9 @@ from functools import partial
 
 from benchmarks.fleet import Size, fleet
 from jellybean_solver import Plan, Problem, Sharing, solve
+from jellybean_solver.deadline.capacity_margin import Room, in_own_figures, with_headroom
 from jellybean_solver.errors import SolverError
-from jellybean_solver.headroom import Room, in_own_figures, with_headroom
-from jellybean_solver.latency import latency
+from jellybean_solver.latency.estimate import latency
 from tests.plan_check import complaints
 
 BATCHES = (1, 2, 4, 8)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jellybean.planning import Planned
+from jellybean.planning.project_plan import Planned
 from jellybean.report import Store
-from jellybean.serving.state import running_state
-from jellybean_solver.plan import Plan
-from jellybean_solver.plan_document import from_document, to_document
+from jellybean.serving.run_state import running_state
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan_document import from_document, to_document
 
 
 def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned | None = None) -> None:

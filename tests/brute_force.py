@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 
-from jellybean_solver.accuracy import EndToEnd, Independent, PerOperator
-from jellybean_solver.problem import Link, Pool, Problem, ServiceTime
+from jellybean_solver.model.accuracy import EndToEnd, Independent, PerOperator
+from jellybean_solver.model.problem import Link, Pool, Problem, ServiceTime
 from tests import brute_rates
 
 GIB = 1024.0**3

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from jellybean_solver.problem import Edge, Pool, Problem, Variant
+from jellybean_solver.model.problem import Edge, Pool, Problem, Variant
 from tests import brute_force, brute_rates
 
 GIB = 1024.0**3

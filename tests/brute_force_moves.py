@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import LinearConstraint, linear_sum_assignment, milp
 
-from jellybean_solver.plan import Plan
-from jellybean_solver.problem import Problem
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem
 from tests.brute_force import GIB, Counts, Program, Selection, accuracy, selections
 
 Model = tuple[str, str, str | None]  # operator, variant, SHA-256

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jellybean_solver.problem import Edge, Problem
+from jellybean_solver.model.problem import Edge, Problem
 
 
 def rates(problem: Problem, selection: Mapping[str, str]) -> dict[str, float]:

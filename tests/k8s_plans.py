@@ -7,9 +7,9 @@ import hashlib
 import random
 import re
 
-from jellybean_k8s.settings import Models, PoolSettings, Settings
-from jellybean_solver.plan import Plan, PlannedWorker, Route
-from jellybean_solver.problem import ModelRef
+from jellybean_k8s.manifests.settings import Models, PoolSettings, Settings
+from jellybean_solver.model.plan import Plan, PlannedWorker, Route
+from jellybean_solver.model.problem import ModelRef
 from tests.property.simulator.plans import random_plan
 
 SETTINGS = Settings("registry.example/agent:1", "registry.example/gateway:1", Models(url="https://models.example/x"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from jellybean_k8s.crd import API_VERSION, KIND
+from jellybean_k8s.resource.crd import API_VERSION, KIND
 
 
 def model(name: str) -> dict[str, str]:

@@ -23,15 +23,15 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from jellybean_k8s import DeployError, PoolSettings, render
-from jellybean_k8s.certificates import certificate_secrets
-from jellybean_k8s.cluster import PATHS, Cluster, ClusterError, connect
-from jellybean_k8s.compare import key_of
-from jellybean_k8s.crd import CRD_NAME, KIND
-from jellybean_k8s.deploy import Options, Outcome, deploy, undeploy
-from jellybean_k8s.served import Deployed
-from jellybean_k8s.settings import Settings
-from jellybean_k8s.status import Status, read_status
-from jellybean_solver.plan import Plan
+from jellybean_k8s.cluster.certificates import certificate_secrets
+from jellybean_k8s.cluster.cluster import PATHS, Cluster, ClusterError, connect
+from jellybean_k8s.cluster.compare import key_of
+from jellybean_k8s.cluster.deploy import Options, Outcome, deploy, undeploy
+from jellybean_k8s.cluster.status import Status, read_status
+from jellybean_k8s.manifests.served import Deployed
+from jellybean_k8s.manifests.settings import Settings
+from jellybean_k8s.resource.crd import CRD_NAME, KIND
+from jellybean_solver.model.plan import Plan
 from tests import k8s_plans, report_plans
 from tests.api_server import RunningServer
 from tests.k8s_plans import with_models

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from jellybean_solver.plan import Plan
-from jellybean_solver.problem import Problem
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem
 from tests import brute_rates
 
 LITTLE = 1e-6

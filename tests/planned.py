@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jellybean_solver.plan import PlannedOperator
-from jellybean_solver.problem import Edge, ModelRef, ServiceTime
+from jellybean_solver.model.plan import PlannedOperator
+from jellybean_solver.model.problem import Edge, ModelRef, ServiceTime
 
 
 def planned_operator(

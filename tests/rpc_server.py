@@ -14,11 +14,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from jellybean_agent.channels import Transport
-from jellybean_agent.identity import Policy
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame
 from jellybean_agent.rpc.hpack import encode
 from jellybean_agent.rpc.server import Server
+from jellybean_agent.security.identity import Policy
+from jellybean_agent.transport.channels import Transport
 
 SERVICE = "inference.GRPCInferenceService"  # one that the policy knows
 ECHO, SLOW, BIDI, BREAK = (f"/{SERVICE}/{name}" for name in ("Echo", "Slow", "Bidi", "Break"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from jellybean_agent.sites import SiteRoutes, Sites
-from jellybean_solver.plan import Plan
-from jellybean_solver.problem import Edge, Problem, Variant
+from jellybean_agent.brain.sites import SiteRoutes, Sites
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Edge, Problem, Variant
 from tests import brute_rates
 
 LITTLE = 1e-6

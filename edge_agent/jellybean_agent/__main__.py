@@ -12,14 +12,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jellybean_agent import logs
-from jellybean_agent.channels import RENEW_S
+from jellybean_agent.enrolment.join import another_plan, join, keep_renewed
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, in_words
-from jellybean_agent.hosts import RUN_LIMIT_S
-from jellybean_agent.join import another_plan, join, keep_renewed
-from jellybean_agent.nursery import Nursery
-from jellybean_agent.python_code import ALLOW_FLAG, OURS, allow
-from jellybean_agent.server import DRAIN_S, Options, serve
+from jellybean_agent.execution.model_process import RUN_LIMIT_S
+from jellybean_agent.execution.process_pool import Nursery
+from jellybean_agent.execution.python_code import ALLOW_FLAG, OURS, allow
+from jellybean_agent.process.server import DRAIN_S, Options, serve
+from jellybean_agent.telemetry import logs
+from jellybean_agent.transport.channels import RENEW_S
 
 _EXAMPLE = """example:
   jellybean-agent --plan run/plan.json --worker edge-1 --root digits --listen unix:/tmp/run/edge-1.sock \\

@@ -60,7 +60,7 @@ MODULES = {  # command or group -> the module here that adds it, in the order of
 def allowed_python(given: Sequence[str] | None) -> frozenset[str]:
     """The functions of `--allow-python`."""
     from jellybean_agent.errors import ModelError
-    from jellybean_agent.python_code import allow
+    from jellybean_agent.execution.python_code import allow
 
     try:
         return allow(given or ())
@@ -112,7 +112,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
 def hedge_text(given: str | None) -> str:
     """--hedge-after as the gateway reads it; empty for none. BadParameter when it is neither a share nor a time."""
-    from jellybean.documents.units import DURATION, UnitError, parse_fraction, parse_quantity
+    from jellybean.documents.schema.units import DURATION, UnitError, parse_fraction, parse_quantity
 
     if given is None:
         return ""

@@ -13,9 +13,9 @@ from jellybean.cli.app import Json, app, example, page, picture
 from jellybean.cli.console import out, print_json, say, warn
 from jellybean.errors import InfeasibleError
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.collectives import COLLECTIVES
-from jellybean_solver.pipeline.device_limit import LIMITED, DeviceLimit
-from jellybean_solver.pipeline.partition import (
+from jellybean_solver.pipeline.partitioning.collectives import COLLECTIVES
+from jellybean_solver.pipeline.partitioning.device_memory import LIMITED, DeviceLimit
+from jellybean_solver.pipeline.partitioning.partition import (
     ITERATIONS,
     OBJECTIVES,
     Level,
@@ -23,10 +23,10 @@ from jellybean_solver.pipeline.partition import (
     partition,
     partition_line,
 )
-from jellybean_solver.pipeline.schedule import Schedule
+from jellybean_solver.pipeline.schedule.schedule import Schedule
+from jellybean_solver.pipeline.schedule.simulator import Costs, Seconds, Timeline, at, simulate
+from jellybean_solver.pipeline.schedule.validate import faults
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
-from jellybean_solver.pipeline.simulate import Costs, Seconds, Timeline, at, simulate
-from jellybean_solver.pipeline.validate import faults
 
 pipeline = typer.Typer(
     name="pipeline",

@@ -17,7 +17,7 @@ import typer
 from jellybean.cli.app import Json, Overrides, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, say, warn
 from jellybean.cli.failures import error_json
-from jellybean.documents.units import SIZE, UnitError, parse_quantity
+from jellybean.documents.schema.units import SIZE, UnitError, parse_quantity
 from jellybean.errors import JellyBeanError
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def train(
         raise JellyBeanError(f"{' and '.join(missing)} not installed: pip install 'jellybean-serving[train]'")
     from jellybean.training.errors import ToldError
     from jellybean.training.export import refuse_export
-    from jellybean.training.launch import alone_in, end_with_launcher
-    from jellybean.training.ranks import launched
+    from jellybean.training.processes.launch import alone_in, end_with_launcher
+    from jellybean.training.processes.ranks import launched
     from jellybean.training.setup import load_material
     from jellybean.training.train import folder_of
 
@@ -100,7 +100,7 @@ def train(
 @contextmanager
 def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
     """A run that Ctrl-C or SIGTERM ends says from where it goes on; the exit status is the signal's, as in a shell."""
-    from jellybean.training.checkpoint import newest
+    from jellybean.training.checkpoints.checkpoint import newest
     from jellybean.training.errors import StoppedError
 
     def stop(number: int, _: object) -> None:
@@ -132,11 +132,11 @@ def _render(
     where: tuple[str, str, str, int, str],
     memory: str,
 ) -> None:
-    from jellybean.documents.files import sha256_of
+    from jellybean.documents.checks.files import sha256_of
     from jellybean.documents.training import TRAINING_FILE
-    from jellybean_k8s.settings import GPU_RESOURCES
-    from jellybean_k8s.training import TrainingJob, training_objects
-    from jellybean_k8s.yaml_text import documents
+    from jellybean_k8s.manifests.settings import GPU_RESOURCES
+    from jellybean_k8s.manifests.training import TrainingJob, training_objects
+    from jellybean_k8s.manifests.yaml_text import documents
 
     image, claim, folder, pods, gpu = where
     if not image or not claim:
@@ -174,7 +174,7 @@ def _host_memory_bytes(document: TrainingDocument, asked: str, *, on_gpu: bool) 
 
 def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *, json: bool) -> None:
     """The same command in as many processes as the document asks, started again when one dies."""
-    from jellybean.training.launch import run_processes
+    from jellybean.training.processes.launch import run_processes
 
     arguments = [
         *("-u", "-m", "jellybean", "train", str(directory)),
@@ -185,12 +185,12 @@ def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *
 
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
-    from jellybean.training.checkpoint import save_model
+    from jellybean.training.checkpoints.checkpoint import save_model
     from jellybean.training.export import hand_back
-    from jellybean.training.launch import alone_in
     from jellybean.training.logs import Logs, headline, line, more_idle
     from jellybean.training.measure import whole_model
-    from jellybean.training.ranks import joined
+    from jellybean.training.processes.launch import alone_in
+    from jellybean.training.processes.ranks import joined
     from jellybean.training.setup import set_up
     from jellybean.training.train import Epoch, folder_of, to_json
     from jellybean.training.train import train as run_epochs

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from jellybean.documents.build import build_problem
 from jellybean.documents.cuts import build_cuts
 from jellybean.documents.heldout import HeldOut, load_heldout
-from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
-from jellybean.documents.problem import build_problem
-from jellybean.documents.profiles import ProfilesDocument
 from jellybean.documents.project import Project, load_project, require_folder
+from jellybean.documents.schema.models import InfrastructureDocument, WorkflowDocument
+from jellybean.documents.schema.profiles import ProfilesDocument
+from jellybean.documents.schema.writer import json_schemas, write_profiles
 from jellybean.documents.shared import AnyProject, SharedProject, load_any
-from jellybean.documents.writer import json_schemas, write_profiles
 
 __all__ = [
     "AnyProject",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from jellybean.documents.build import model_ref, most_requests, placed, ratios_of, readers_of, variant_of
 from jellybean.documents.flow import flow_of
-from jellybean.documents.problem import model_ref, most_requests, placed, ratios_of, readers_of, variant_of
-from jellybean.documents.profiles import ANY_DOWNSTREAM, VariantProfile
 from jellybean.documents.project import Project
+from jellybean.documents.schema.profiles import ANY_DOWNSTREAM, VariantProfile
 from jellybean.documents.shared import AnyProject, SharedProject
-from jellybean_solver.cuts import Cut, Cuts, qualified
-from jellybean_solver.problem import Stage
+from jellybean_solver.model.problem import Stage
+from jellybean_solver.planning.cut_models import Cut, Cuts, qualified
 
 
 def build_cuts(project: AnyProject) -> Cuts:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from jellybean.documents.files import array_header, inside
+from jellybean.documents.checks.files import array_header, inside
 from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.project import Project
-from jellybean.documents.units import UnitError
+from jellybean.documents.schema.units import UnitError
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_agent.errors import in_words
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jellybean.documents.reader import DocPath, Mark, Tree, dotted, read_text
-from jellybean.documents.units import close, describe, shown
+from jellybean.documents.schema.reader import DocPath, Mark, Tree, dotted, read_text
+from jellybean.documents.schema.units import close, describe, shown
 from jellybean.errors import DocumentProblem
 
 SECTIONS = {

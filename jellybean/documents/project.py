@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from jellybean.documents.checks import check_infrastructure, check_reach, check_tiers, check_workflow
-from jellybean.documents.cut_checks import check_cuts
-from jellybean.documents.explain import Checked, check_tree
-from jellybean.documents.files import check_files
+from jellybean.documents.checks.cuts_checks import check_cuts
+from jellybean.documents.checks.files import check_files
+from jellybean.documents.checks.names import check_infrastructure, check_reach, check_tiers, check_workflow
+from jellybean.documents.checks.profile_checks import check_batches, check_profiles, check_types
 from jellybean.documents.layout import WORKFLOW_FILE, files_of, is_shared, shared_fleet, workflow_folders
-from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.overrides import apply_overrides, option_text
-from jellybean.documents.profile_checks import check_batches, check_profiles, check_types
-from jellybean.documents.profiles import ProfilesDocument
-from jellybean.documents.reader import read_file
-from jellybean.documents.units import nearest
+from jellybean.documents.schema.error_words import Checked, check_tree
+from jellybean.documents.schema.models import InfrastructureDocument, WorkflowDocument
+from jellybean.documents.schema.profiles import ProfilesDocument
+from jellybean.documents.schema.reader import read_file
+from jellybean.documents.schema.units import nearest
 from jellybean.errors import DocumentError, DocumentProblem
 
 _MOST_NAMED = 3

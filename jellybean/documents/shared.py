@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from jellybean.documents.checks import check_infrastructure
-from jellybean.documents.explain import Checked, check_tree
-from jellybean.documents.fields import NAME_PATTERN
+from jellybean.documents.checks.names import check_infrastructure
+from jellybean.documents.checks.profile_checks import check_types
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE, is_shared, workflow_folders
-from jellybean.documents.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.overrides import SECTIONS, apply_overrides_of
-from jellybean.documents.profile_checks import check_types
-from jellybean.documents.profiles import ProfilesDocument
 from jellybean.documents.project import Project, blamed, check_one, load_project, require_folder
-from jellybean.documents.reader import Tree, read_file
+from jellybean.documents.schema.error_words import Checked, check_tree
+from jellybean.documents.schema.fields import NAME_PATTERN
+from jellybean.documents.schema.models import InfrastructureDocument, WorkflowDocument
+from jellybean.documents.schema.profiles import ProfilesDocument
+from jellybean.documents.schema.reader import Tree, read_file
 from jellybean.errors import DocumentError, DocumentProblem
 
 _NAME = re.compile(NAME_PATTERN)

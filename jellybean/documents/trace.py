@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jellybean.documents.units import close, shown
+from jellybean.documents.schema.units import close, shown
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_agent.errors import in_words
-from jellybean_solver.plan import Plan
-from jellybean_solver.problem import Problem, Source
-from jellybean_solver.streams import request_streams
-from jellybean_solver.trace import RateTrace, rate_trace
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem, Source
+from jellybean_solver.model.streams import request_streams
+from jellybean_solver.simulation.trace import RateTrace, rate_trace
 
 HEADER = ("time_s", "source", "rate_per_s")
 MAX_BYTES = 64 * 2**20

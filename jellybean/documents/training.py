@@ -9,12 +9,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from jellybean.documents.explain import check_tree
-from jellybean.documents.fields import Bandwidth, Duration, Name, Size, Strict
+from jellybean.documents.checks.references import check_reference
 from jellybean.documents.overrides import apply_override
-from jellybean.documents.reader import Tree, read_file
-from jellybean.documents.references import check_reference
-from jellybean.documents.units import UnitError, close, shown
+from jellybean.documents.schema.error_words import check_tree
+from jellybean.documents.schema.fields import Bandwidth, Duration, Name, Size, Strict
+from jellybean.documents.schema.reader import Tree, read_file
+from jellybean.documents.schema.units import UnitError, close, shown
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_solver.pipeline.schedules import SCHEDULES
 

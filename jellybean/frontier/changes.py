@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jellybean.report import units
-from jellybean_solver.plan import Plan
+from jellybean_solver.model.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

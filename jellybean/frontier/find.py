@@ -11,15 +11,15 @@ from typing import Any
 
 from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import JellyBeanError
-from jellybean.planning import PLAN_FILE, load_plan
-from jellybean.simulation import check_latency
-from jellybean_solver.cuts import Cuts, as_planned, solve_cut
-from jellybean_solver.evaluate import evaluate
-from jellybean_solver.frontier import STEP, Corner, CostAccuracy, CostRate, Progress, cost_accuracy, cost_rate
-from jellybean_solver.plan import Plan
-from jellybean_solver.plan_document import to_document
-from jellybean_solver.problem import Problem, Slo
-from jellybean_solver.solve import Solution
+from jellybean.planning.project_plan import PLAN_FILE, load_plan
+from jellybean.planning.simulation import check_latency
+from jellybean_solver.frontier.curves import STEP, Corner, CostAccuracy, CostRate, Progress, cost_accuracy, cost_rate
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan_document import to_document
+from jellybean_solver.model.problem import Problem, Slo
+from jellybean_solver.planning.cut_models import Cuts, as_planned, solve_cut
+from jellybean_solver.planning.solver import Solution
 
 
 @dataclass(frozen=True, slots=True)

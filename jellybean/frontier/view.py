@@ -14,10 +14,10 @@ from rich.text import Text
 from jellybean.frontier.changes import Change, changes
 from jellybean.frontier.find import Frontier
 from jellybean.report import units
-from jellybean_solver.frontier import STEP, CostRate
-from jellybean_solver.plan import Plan
-from jellybean_solver.plan_document import encode, to_document
-from jellybean_solver.problem import Problem
+from jellybean_solver.frontier.curves import STEP, CostRate
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan_document import encode, to_document
+from jellybean_solver.model.problem import Problem
 
 MOST_CHANGES = 8  # lines of one point in the table; JSON has all
 

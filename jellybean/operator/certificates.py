@@ -14,15 +14,15 @@ from typing import Any
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from jellybean.serving.authority import LIFE_S, open_authority
-from jellybean_agent.certificates import CA, CHAIN, KEY
-from jellybean_agent.identity import Identity, Role
-from jellybean_agent.private_files import write_private
-from jellybean_k8s.certificates import certificate_secrets
-from jellybean_k8s.cluster import Cluster
-from jellybean_k8s.commands import tls_secret
+from jellybean.serving.enrolment.authority import LIFE_S, open_authority
+from jellybean_agent.security.certificates import CA, CHAIN, KEY
+from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent.system.private_files import write_private
+from jellybean_k8s.cluster.certificates import certificate_secrets
+from jellybean_k8s.cluster.cluster import Cluster
+from jellybean_k8s.manifests.commands import tls_secret
+from jellybean_k8s.manifests.served import Deployed
 from jellybean_k8s.names import APP, MANAGER
-from jellybean_k8s.served import Deployed
 
 Object = dict[str, Any]
 CLIENT = "client"

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jellybean.documents.units import PRICE_PER_H, SIZE, format_quantity
+from jellybean.documents.schema.units import PRICE_PER_H, SIZE, format_quantity
 from jellybean.errors import JellyBeanError
 from jellybean.operator.resource import DiscoverSpec
-from jellybean_k8s.discover import INSTANCE_LABELS, POOL_LABEL, PRICE_LABEL, Fleet, NodePool, discover
-from jellybean_k8s.settings import PoolSettings, Settings
+from jellybean_k8s.cluster.discover import INSTANCE_LABELS, POOL_LABEL, PRICE_LABEL, Fleet, NodePool, discover
+from jellybean_k8s.manifests.settings import PoolSettings, Settings
 
 Object = Mapping[str, Any]
 

@@ -22,21 +22,21 @@ from jellybean.operator.conditions import condition, plan_figures, with_conditio
 from jellybean.operator.fleet import Found, discovered, stated, with_pools
 from jellybean.operator.pace import Pace
 from jellybean.operator.resource import Laid, OperatorSpec, lay_out, operator_spec, stated_profiles
-from jellybean.planning import plan_project, require_plan
-from jellybean.replanning import replan_project
-from jellybean_k8s.cluster import Cluster, ClusterError, UnreachableError
-from jellybean_k8s.crd import API_VERSION, DEPLOYED, KIND, PLANNED, READY
-from jellybean_k8s.deploy import Options, StoppedError, deploy, undeploy
-from jellybean_k8s.lock import LockedError
-from jellybean_k8s.preflight import PreflightError
-from jellybean_k8s.records import plan_record, read_inventory, read_plan_record
-from jellybean_k8s.render import render
-from jellybean_k8s.served import Deployed, deployment_name, digest
-from jellybean_k8s.status import read_status
-from jellybean_k8s.wait import NotReadyError
-from jellybean_solver.plan import Plan
-from jellybean_solver.plan_document import to_document
-from jellybean_solver.replan import Verdict
+from jellybean.planning.project_plan import plan_project, require_plan
+from jellybean.planning.replan import replan_project
+from jellybean_k8s.cluster.cluster import Cluster, ClusterError, UnreachableError
+from jellybean_k8s.cluster.deploy import Options, StoppedError, deploy, undeploy
+from jellybean_k8s.cluster.lock import LockedError
+from jellybean_k8s.cluster.preflight import PreflightError
+from jellybean_k8s.cluster.records import plan_record, read_inventory, read_plan_record
+from jellybean_k8s.cluster.status import read_status
+from jellybean_k8s.cluster.wait import NotReadyError
+from jellybean_k8s.manifests.render import render
+from jellybean_k8s.manifests.served import Deployed, deployment_name, digest
+from jellybean_k8s.resource.crd import API_VERSION, DEPLOYED, KIND, PLANNED, READY
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan_document import to_document
+from jellybean_solver.replanning.replan import Verdict
 
 Object = dict[str, Any]
 LOOK_S = 10.0  # between looks at nodes, profiles and pods

@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.table import Table
 
-from jellybean_solver.pipeline.layers import LayerGraph
-from jellybean_solver.pipeline.memory import memory
-from jellybean_solver.pipeline.partition import ITERATIONS, Partition, Stage
-from jellybean_solver.pipeline.simulate import Timeline, bubble_fraction
+from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
+from jellybean_solver.pipeline.partitioning.partition import ITERATIONS, Partition, Stage
+from jellybean_solver.pipeline.schedule.memory import memory
+from jellybean_solver.pipeline.schedule.simulator import Timeline, bubble_fraction
 
 
 def to_json(timeline: Timeline) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from jellybean_solver.pipeline.actions import Action, Kind
-from jellybean_solver.pipeline.simulate import Timeline
+from jellybean_solver.pipeline.schedule.actions import Action, Kind
+from jellybean_solver.pipeline.schedule.simulator import Timeline
 
 MOST_CELLS = 240  # slots that are drawn; a longer timeline is cut with a mark
 CUT = " ..."

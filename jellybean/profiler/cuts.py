@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from jellybean.documents import Project
-from jellybean.documents.tensors import read_model
+from jellybean.documents.checks.tensors import read_model
 from jellybean.pipeline.onnx_graph import Feed, OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, node_seconds, offered
 from jellybean.pipeline.onnx_split import LegalCut, layered, split
@@ -25,9 +25,9 @@ from jellybean.profiler.flow import Inputs
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Step, Workload
 from jellybean_agent.errors import AgentError
-from jellybean_agent.executor import Executor
-from jellybean_solver.cuts import head_name
-from jellybean_solver.problem import Edge, EdgeKind
+from jellybean_agent.execution.executor import Executor
+from jellybean_solver.model.problem import Edge, EdgeKind
+from jellybean_solver.planning.cut_models import head_name
 
 FOLDER = Path("models") / "stages"
 LAYERS_S = 2.0  # measuring the layers of one model

@@ -13,7 +13,7 @@ from typing import Any
 
 import onnxruntime
 
-from jellybean.documents.profiles import (
+from jellybean.documents.schema.profiles import (
     AccuracyProfile,
     CutProfile,
     Figures,

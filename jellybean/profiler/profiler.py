@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from jellybean.documents import Project, write_profiles
-from jellybean.documents.profiles import ProfilesDocument
+from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.profiler import accuracy
 from jellybean.profiler.cache import Cache, key_of
 from jellybean.profiler.cuts import LAYERS_S, Parts, allowed, cut_models
@@ -17,8 +17,8 @@ from jellybean.profiler.memory import memory_bytes
 from jellybean.profiler.project import workload_of
 from jellybean.profiler.survey import Survey, ratio_warnings, survey
 from jellybean.profiler.workload import Model, Workload
-from jellybean.serving.hop import measure_hop_s
-from jellybean_solver.problem import EdgeKind
+from jellybean.serving.bench.hop import measure_hop_s
+from jellybean_solver.model.problem import EdgeKind
 
 Progress = Callable[[float, float, str], None]
 

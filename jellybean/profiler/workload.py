@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from jellybean_agent.brain import OperatorWiring
-from jellybean_agent.executor import Code
-from jellybean_agent.messages import GATEWAY
-from jellybean_agent.python_code import PythonStep
-from jellybean_solver.problem import Edge, EdgeKind
+from jellybean_agent.brain.brain import OperatorWiring
+from jellybean_agent.brain.messages import GATEWAY
+from jellybean_agent.execution.executor import Code
+from jellybean_agent.execution.python_code import PythonStep
+from jellybean_solver.model.problem import Edge, EdgeKind
 
 Array = npt.NDArray[Any]
 Selection = Mapping[str, str]

@@ -10,7 +10,7 @@ from typing import Any
 
 from jellybean.report import units
 from jellybean.report.store import Row
-from jellybean_solver.problem import Slo
+from jellybean_solver.model.problem import Slo
 
 ROUNDING = 1e-9
 

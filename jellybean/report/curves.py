@@ -8,9 +8,9 @@ from math import sqrt
 
 from jellybean.report import units
 from jellybean.report.graph import Key, Rows, ends
-from jellybean_solver.flows import Flow
-from jellybean_solver.plan import Plan
-from jellybean_solver.problem import Edge, EdgeKind
+from jellybean_solver.model.flows import Flow
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Edge, EdgeKind
 
 Point = tuple[float, float]
 LETTER = 11 * 0.56  # mean width of a label's character

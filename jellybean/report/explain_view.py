@@ -9,15 +9,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.documents.places import Place
-from jellybean.explain import Explained
+from jellybean.documents.schema.places import Place
+from jellybean.planning.explain import Explained
 from jellybean.report import units
 from jellybean.report.plan_view import answer
-from jellybean_solver.conflicts import Conflict, Relaxation
-from jellybean_solver.explanation import Limit
-from jellybean_solver.requirements import Kind, Requirement
-from jellybean_solver.resolving import EQUAL, Change
-from jellybean_solver.why_not import WhyNot
+from jellybean_solver.explain.conflicts import Conflict, Relaxation
+from jellybean_solver.explain.counterfactuals import EQUAL, Change
+from jellybean_solver.explain.explanation import Limit
+from jellybean_solver.explain.forced_choices import WhyNot
+from jellybean_solver.explain.relaxations import Kind, Requirement
 
 
 def explained_text(explained: Explained) -> RenderableType:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jellybean_solver.flows import Flow
-from jellybean_solver.plan import Plan
+from jellybean_solver.model.flows import Flow
+from jellybean_solver.model.plan import Plan
 
 Key = tuple[str, str | None]  # (operator, pool), or (source, None)
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.report import units
-from jellybean_solver.cuts import head_name, planned_cuts
-from jellybean_solver.plan import Placement, Plan
+from jellybean_solver.model.plan import Placement, Plan
+from jellybean_solver.planning.cut_models import head_name, planned_cuts
 
 MAX_RANGES = 3
 

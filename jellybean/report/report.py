@@ -26,9 +26,9 @@ from jellybean.report.comparison import (
 )
 from jellybean.report.store import Record, Row, Snapshot, Store
 from jellybean_solver.errors import JellyBeanError
-from jellybean_solver.plan import Cost, Plan, PlannedWorker
-from jellybean_solver.plan_document import from_document
-from jellybean_solver.streams import request_streams
+from jellybean_solver.model.plan import Cost, Plan, PlannedWorker
+from jellybean_solver.model.plan_document import from_document
+from jellybean_solver.model.streams import request_streams
 
 REPORT_VERSION = 3
 

@@ -107,7 +107,7 @@ class Store:
         """
         plan_hash = document.get("hash")
         if document.get("kind") != "Plan" or not isinstance(plan_hash, str):
-            raise StoreError("not a plan document: it has no hash; make one with jellybean_solver.plan_document")
+            raise StoreError("not a plan document: it has no hash; make one with jellybean_solver.model.plan_document")
         now = self.clock()
         with self._writing() as connection:
             connection.execute(

@@ -13,8 +13,8 @@ from jellybean.report import units
 from jellybean.report.curves import Curve, Frame, Pill, draw_lines, labelled
 from jellybean.report.graph import Key, Rows, Slot, arrange, ends
 from jellybean.report.report import Report, WorkerUse
-from jellybean_solver.flows import Flow
-from jellybean_solver.plan import Plan
+from jellybean_solver.model.flows import Flow
+from jellybean_solver.model.plan import Plan
 
 GLYPH = 0.56  # mean width of a character in ems, on the safe side
 CARD_HEIGHT, SOURCE_HEIGHT = 76.0, 36.0

@@ -16,33 +16,33 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 
-from jellybean.serving.fast import FastWorkflow
-from jellybean.serving.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
-from jellybean.serving.gateway_metrics import GatewayCollector
-from jellybean.serving.hedging import Hedge
-from jellybean.serving.replaced import Replaced
-from jellybean.serving.spool import Spool
-from jellybean.serving.workflow import Workflow
-from jellybean_agent import logs
-from jellybean_agent.channels import RENEW_S, AnyServer, Transport, make_transport
+from jellybean.serving.gateway.fast_infer import FastWorkflow
+from jellybean.serving.gateway.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
+from jellybean.serving.gateway.hedging import Hedge
+from jellybean.serving.gateway.metrics import GatewayCollector
+from jellybean.serving.gateway.replaced_plan import Replaced
+from jellybean.serving.gateway.workflow_model import Workflow
+from jellybean.serving.spool.spool import Spool
+from jellybean_agent.brain.messages import GATEWAY
+from jellybean_agent.brain.plan_view import PlanView, read_plan
 from jellybean_agent.errors import AgentError, PlanViewError
-from jellybean_agent.health_port import serve_health
-from jellybean_agent.identity import Policy, Role
-from jellybean_agent.inboxes import Inboxes, deliver_handler
 from jellybean_agent.inference.service import INFER, InferenceService
-from jellybean_agent.links import EmulatedLinks
-from jellybean_agent.memory import keep_freed
-from jellybean_agent.messages import GATEWAY
-from jellybean_agent.metrics import serve_metrics
-from jellybean_agent.plan_view import PlanView, read_plan
+from jellybean_agent.process.health_port import serve_health
+from jellybean_agent.process.metrics import serve_metrics
+from jellybean_agent.process.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
 from jellybean_agent.rpc.server import Server
-from jellybean_agent.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
-from jellybean_agent.streams import DELIVER
-from jellybean_agent.tracing import spans_of
+from jellybean_agent.security.identity import Policy, Role
+from jellybean_agent.system.malloc import keep_freed
+from jellybean_agent.telemetry import logs
+from jellybean_agent.telemetry.tracing import spans_of
+from jellybean_agent.transport.channels import RENEW_S, AnyServer, Transport, make_transport
+from jellybean_agent.transport.inboxes import Inboxes, deliver_handler
+from jellybean_agent.transport.streams import DELIVER
+from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 if TYPE_CHECKING:
-    from jellybean_agent.spans import Spans
+    from jellybean_agent.telemetry.spans import Spans
 
 LOG = logging.getLogger("jellybean.gateway")
 _SCRAPE_S = 5.0
@@ -129,7 +129,7 @@ def _gateway(given: argparse.Namespace, spans: Spans | None, view: PlanView, *mo
     options |= {"known": more[-1], "spool": _spool(given.spool, view), "emulate": not given.no_emulation}
     if spans is None:
         return Gateway(view, *more[:-1], **options)
-    from jellybean.serving.traced_gateway import TracedGateway  # OpenTelemetry only where traces are asked for
+    from jellybean.serving.gateway.traced_gateway import TracedGateway  # OpenTelemetry only where traces are asked for
 
     return TracedGateway(spans, view, *more[:-1], **options)
 
@@ -137,7 +137,7 @@ def _gateway(given: argparse.Namespace, spans: Spans | None, view: PlanView, *mo
 def _takes_traces(spans: Spans | None) -> list[grpc.aio.ServerInterceptor]:  # type: ignore[type-arg]
     if spans is None:
         return []
-    from jellybean_agent.spans import TakesTraces
+    from jellybean_agent.telemetry.spans import TakesTraces
 
     return [TakesTraces()]
 
@@ -161,7 +161,7 @@ async def _enrolment(
         return None
     if given.ca is None or given.tokens is None:
         raise PlanViewError("--enrol needs --ca and --tokens: the authority that signs, and the tokens that it takes")
-    from jellybean.serving.enrolment import Enrolment, add_enrolment, serve_enrolment
+    from jellybean.serving.enrolment.enrolment import Enrolment, add_enrolment, serve_enrolment
 
     life_s = given.certificate_hours * 3600.0
     files = (given.ca, given.tokens, given.plan, given.peers, given.root)
@@ -193,7 +193,7 @@ def _http(
     """The HTTP server, where one is asked for: what it needs is only installed with the extra `http`."""
     if at[1] == 0:
         return contextlib.nullcontext()
-    from jellybean.serving.inference_http import serve_http
+    from jellybean.serving.http.inference_http import serve_http
 
     return serve_http(inference, at, transport, policy, traced=traced)
 

@@ -14,9 +14,9 @@ import onnxruntime
 import torch
 from torch import nn
 
-from jellybean.documents.explain import check_tree
-from jellybean.documents.models import WorkflowDocument
-from jellybean.documents.reader import Tree, read_file
+from jellybean.documents.schema.error_words import check_tree
+from jellybean.documents.schema.models import WorkflowDocument
+from jellybean.documents.schema.reader import Tree, read_file
 from jellybean.documents.training import ExportSpec
 from jellybean.training.errors import TrainingError
 

@@ -13,16 +13,16 @@ from torch import nn
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
 from jellybean.training.choose import Choice, choose
-from jellybean.training.cut import CutModule, cut_module, trace
 from jellybean.training.data import Cutter, Data, Loss, load_data, load_loss, load_model
 from jellybean.training.errors import TrainingError
-from jellybean.training.interpreter import Interpreter, peers_of
-from jellybean.training.ranks import NEVER, Rank
-from jellybean.training.stage import Settings, Stage
-from jellybean.training.sums import make_groups
-from jellybean.training.transport import Transport
-from jellybean.training.updates import Updates, refuse_ties
-from jellybean_solver.pipeline.schedule import Schedule
+from jellybean.training.processes.ranks import NEVER, Rank
+from jellybean.training.processes.transport import Transport
+from jellybean.training.stages.cut import CutModule, cut_module, trace
+from jellybean.training.stages.gradient_sums import make_groups
+from jellybean.training.stages.interpreter import Interpreter, peers_of
+from jellybean.training.stages.stage import Settings, Stage
+from jellybean.training.stages.updates import Updates, refuse_ties
+from jellybean_solver.pipeline.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from jellybean.documents.training import LrSpec, TrainingDocument
-from jellybean.training.checkpoint import (
+from jellybean.training.checkpoints.checkpoint import (
     Loaded,
     clear_partial,
     finish,
@@ -22,14 +22,14 @@ from jellybean.training.checkpoint import (
     refuse_unwritable,
     write_part,
 )
+from jellybean.training.checkpoints.states import restore, states_of
 from jellybean.training.data import RowFeed
 from jellybean.training.errors import TrainingError
-from jellybean.training.interpreter import Record
 from jellybean.training.measure import accuracy_of, whole_model
-from jellybean.training.ranks import Rank
+from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import Run
-from jellybean.training.states import restore, states_of
-from jellybean_solver.pipeline.simulate import Timeline, bubble_fraction
+from jellybean.training.stages.interpreter import Record
+from jellybean_solver.pipeline.schedule.simulator import Timeline, bubble_fraction
 
 _RECENT = 5  # epochs
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from jellybean.documents import AnyProject, build_problem, load_any
 from jellybean.documents.trace import TraceFile, read_trace
 from jellybean.errors import DocumentError, SolverError
-from jellybean.planning import current_plan, plan_project
-from jellybean.simulation import brains, slow_latency_s
-from jellybean_solver.plan import Plan
-from jellybean_solver.problem import OF_WORKFLOW
-from jellybean_solver.replay import Replay, replay
+from jellybean.planning.project_plan import current_plan, plan_project
+from jellybean.planning.simulation import brains, slow_latency_s
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import OF_WORKFLOW
+from jellybean_solver.simulation.replay import Replay, replay
 
 HEADROOM = (1.0, 1.1, 1.25, 1.5)  # times the peak rates, tried in turn
 

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from jellybean.report import units
 from jellybean.whatif.check import Check, Hint
-from jellybean_solver.plan_document import to_document
-from jellybean_solver.replay import Break, ReplayInterval
+from jellybean_solver.model.plan_document import to_document
+from jellybean_solver.simulation.replay import Break, ReplayInterval
 
 MOST_ROWS = 24  # of the table; JSON has every interval
 

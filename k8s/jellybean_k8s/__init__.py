@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.render import render
-from jellybean_k8s.settings import Models, PoolSettings, Settings
+from jellybean_k8s.manifests.render import render
+from jellybean_k8s.manifests.settings import Models, PoolSettings, Settings
 
 __all__ = ["DeployError", "Models", "PoolSettings", "Settings", "render"]

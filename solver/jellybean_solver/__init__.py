@@ -3,15 +3,14 @@
 No files, no clock, no network: what needs them is passed in.
 """
 
-from jellybean_solver.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator, Row
-from jellybean_solver.baselines import Baseline, baselines
+from jellybean_solver.baseline.rules import Baseline, baselines
 from jellybean_solver.errors import JellyBeanError, OutOfTimeError, SolverError
-from jellybean_solver.evaluate import Evaluation, evaluate
-from jellybean_solver.frontier import Corner, CostAccuracy, CostRate, RatePoint, cost_accuracy, cost_rate
-from jellybean_solver.infeasible import Infeasibility
-from jellybean_solver.migration import MigrationPrices
-from jellybean_solver.plan import Certificate, Cost, Placement, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.problem import (
+from jellybean_solver.frontier.curves import Corner, CostAccuracy, CostRate, RatePoint, cost_accuracy, cost_rate
+from jellybean_solver.migration.migration_cost import MigrationPrices
+from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator, Row
+from jellybean_solver.model.evaluate import Evaluation, evaluate
+from jellybean_solver.model.plan import Certificate, Cost, Placement, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.problem import (
     Arrivals,
     Edge,
     EdgeKind,
@@ -26,9 +25,10 @@ from jellybean_solver.problem import (
     Source,
     Variant,
 )
-from jellybean_solver.replan import Replanned, Terms, Verdict, replan
-from jellybean_solver.routing import RouteDrawer
-from jellybean_solver.solve import Solution, solve
+from jellybean_solver.model.route_drawing import RouteDrawer
+from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.solver import Solution, solve
+from jellybean_solver.replanning.replan import Replanned, Terms, Verdict, replan
 
 __all__ = [
     "AccuracyModel",

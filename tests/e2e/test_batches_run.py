@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 
 from jellybean.serving.client import Client
-from jellybean.serving.state import running_state
+from jellybean.serving.run_state import running_state
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from tests.e2e.test_cli_plan import jellybean
 

@@ -6,9 +6,9 @@ import json
 import stat
 from pathlib import Path
 
-from jellybean_agent.certificates import CA, CHAIN, KEY, read_credentials
-from jellybean_agent.identity import parse_identity
-from jellybean_agent.join_token import parse_token
+from jellybean_agent.enrolment.join_token import parse_token
+from jellybean_agent.security.certificates import CA, CHAIN, KEY, read_credentials
+from jellybean_agent.security.identity import parse_identity
 from tests.e2e.test_cli_plan import jellybean
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_solver.plan_document import from_document
+from jellybean_solver.model.plan_document import from_document
 
 
 def jellybean(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:

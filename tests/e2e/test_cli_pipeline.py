@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_solver.pipeline.schedule import parse_actions
+from jellybean_solver.pipeline.schedule.schedule import parse_actions
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 from tests.e2e.test_cli_plan import jellybean
 

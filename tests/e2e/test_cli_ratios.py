@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jellybean.cli import run
-from jellybean.planning import load_plan
-from jellybean.simulation import simulate_plan
+from jellybean.planning.project_plan import load_plan
+from jellybean.planning.simulation import simulate_plan
 
 WORKFLOW = """\
 kind: Workflow

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from jellybean import in_time
 from jellybean.cli import run
-from jellybean.planning import load_plan
+from jellybean.planning import simulated_deadline as in_time
+from jellybean.planning.project_plan import load_plan
+from jellybean.planning.simulation import simulate_plan
 from jellybean.records import record_prediction
-from jellybean.simulation import simulate_plan
 
 COUNTING = """\
 kind: Workflow

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper, save_model
 from jellybean.cli import run
 from jellybean.profiler.cache import Cache, key_of
 from jellybean.serving.client import Client
-from jellybean.serving.state import running_state
+from jellybean.serving.run_state import running_state
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_protos.inference.v2 import inference_pb2_grpc
 

@@ -13,7 +13,7 @@ import pytest
 from jellybean.documents import load_project
 from jellybean.profiler import profile
 from jellybean.serving.client import Client
-from jellybean_agent.executor import Executor
+from jellybean_agent.execution.executor import Executor
 from tests.e2e.test_cli_plan import jellybean
 
 pytestmark = [pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(900)]

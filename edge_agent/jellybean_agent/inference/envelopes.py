@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from jellybean_agent.inference.tensors import dtype_of, outputs_of
-from jellybean_agent.message_wire import varint
-from jellybean_agent.tensors import DTYPES
+from jellybean_agent.tensors.tensors import DTYPES
+from jellybean_agent.transport.message_wire import varint
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jellybean_agent.driver import Driver
 from jellybean_agent.errors import AgentError
 from jellybean_agent.inference.envelopes import Known, limit_s
 from jellybean_agent.inference.fast import FastInfer
 from jellybean_agent.inference.operators import Operators
 from jellybean_agent.inference.service import told
 from jellybean_agent.rpc.calls import Call
-from jellybean_agent.tensors import Array, bytes_of, name_of
+from jellybean_agent.tensors.tensors import Array, bytes_of, name_of
+from jellybean_agent.worker.driver import Driver
 from jellybean_protos.agent.v1 import agent_pb2
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import grpc
 
 from jellybean_agent.errors import StatusError
-from jellybean_agent.ports import Port
+from jellybean_agent.tensors.ports import Port
 from jellybean_protos.agent.v1 import agent_pb2
 
 

@@ -11,13 +11,13 @@ from typing import Protocol
 
 import grpc
 
-from jellybean_agent.driver import Driver
+from jellybean_agent.brain.plan_view import OperatorView, PlanView, WorkerView
 from jellybean_agent.errors import InvalidInputError, StatusError
-from jellybean_agent.executor import Executor
+from jellybean_agent.execution.executor import Executor
 from jellybean_agent.inference.models import Model, ModelFigures
-from jellybean_agent.plan_view import OperatorView, PlanView, WorkerView
-from jellybean_agent.ports import Port
-from jellybean_agent.tensors import Array, check_names, decode, encode, mismatch
+from jellybean_agent.tensors.ports import Port
+from jellybean_agent.tensors.tensors import Array, check_names, decode, encode, mismatch
+from jellybean_agent.worker.driver import Driver
 from jellybean_protos.agent.v1 import agent_pb2
 
 MODEL_PLATFORM, PYTHON_PLATFORM = "onnxruntime_onnx", "python"

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
 from jellybean_agent.inference.models import Model, Served, find, ports
 from jellybean_agent.inference.tensors import NAMES, inputs_of, outputs_of
-from jellybean_agent.logs import about
+from jellybean_agent.telemetry.logs import about
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 LOG = logging.getLogger("jellybean.inference")

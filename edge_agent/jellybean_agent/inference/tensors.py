@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.tensors import DTYPES, MAX_TENSOR_BYTES, Array, checked_shape
+from jellybean_agent.tensors.tensors import DTYPES, MAX_TENSOR_BYTES, Array, checked_shape
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2
 

@@ -55,7 +55,7 @@ from jellybean_agent.rpc.frames import (
 from jellybean_agent.rpc.hpack import Decoder, HpackError
 from jellybean_agent.rpc.http2_in import Incoming
 from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, Stream
-from jellybean_agent.rpc.lane import GREETING, WITH_STREAMS, Lane, peer_uid
+from jellybean_agent.rpc.unix_socket import GREETING, WITH_STREAMS, Lane, peer_uid
 
 _CONNECTION_WINDOW = 2**30
 _READ_BYTES = 2**16

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jellybean.report import Store, build_report, render_html
-from jellybean_solver.plan import Plan
+from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")

@@ -13,8 +13,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from jellybean.documents import Project, build_problem, json_schemas, load_project
-from jellybean_solver.accuracy import EndToEnd
-from jellybean_solver.problem import Problem
+from jellybean_solver.model.accuracy import EndToEnd
+from jellybean_solver.model.problem import Problem
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jellybean.documents import build_problem, load_project
-from jellybean.documents.reader import MAX_BYTES, read_text
+from jellybean.documents.schema.reader import MAX_BYTES, read_text
 from jellybean.errors import DocumentError, DocumentProblem
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "vqa"

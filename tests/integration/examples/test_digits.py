@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from jellybean.documents import build_problem, load_project
-from jellybean_solver.problem import EdgeKind
+from jellybean_solver.model.problem import EdgeKind
 
 DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits"
 MODELS = sorted((DIGITS / "models").glob("*.onnx"))

@@ -18,8 +18,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from jellybean.serving.authority import Authority, open_authority
-from jellybean_agent.identity import Identity, Role
+from jellybean.serving.enrolment.authority import Authority, open_authority
+from jellybean_agent.security.identity import Identity, Role
 
 _PORTS = {"--listen": 7001, "--port": 8001, "--health-port": 7002, "--metrics-port": 9090}
 

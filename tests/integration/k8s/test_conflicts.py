@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from jellybean_k8s import DeployError, PoolSettings
-from jellybean_k8s.cluster import Cluster
-from jellybean_k8s.lock import HOLD_S, Lock, LockedError
-from jellybean_k8s.served import Deployed
-from jellybean_solver.plan import Plan
+from jellybean_k8s.cluster.cluster import Cluster
+from jellybean_k8s.cluster.lock import HOLD_S, Lock, LockedError
+from jellybean_k8s.manifests.served import Deployed
+from jellybean_solver.model.plan import Plan
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, with_pools
 
 

@@ -8,12 +8,12 @@ import uuid
 import pytest
 
 from jellybean_k8s import DeployError, PoolSettings, render
-from jellybean_k8s.commands import tls_secret
-from jellybean_k8s.deploy import Options, deploy, dry_run
-from jellybean_k8s.served import Deployed
-from jellybean_k8s.status import read_status
-from jellybean_k8s.wait import NotReadyError
-from jellybean_solver.problem import Deliver
+from jellybean_k8s.cluster.deploy import Options, deploy, dry_run
+from jellybean_k8s.cluster.status import read_status
+from jellybean_k8s.cluster.wait import NotReadyError
+from jellybean_k8s.manifests.commands import tls_secret
+from jellybean_k8s.manifests.served import Deployed
+from jellybean_solver.model.problem import Deliver
 from tests.k8s_plans import wide
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, SOON_S, Target, with_pools
 

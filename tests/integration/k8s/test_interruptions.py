@@ -10,10 +10,10 @@ import pytest
 from kubernetes import client
 
 from jellybean_k8s import DeployError
-from jellybean_k8s.cluster import Cluster, ClusterError, UnreachableError
-from jellybean_k8s.deploy import deploy
-from jellybean_k8s.records import read_inventory
-from jellybean_k8s.served import Deployed
+from jellybean_k8s.cluster.cluster import Cluster, ClusterError, UnreachableError
+from jellybean_k8s.cluster.deploy import deploy
+from jellybean_k8s.cluster.records import read_inventory
+from jellybean_k8s.manifests.served import Deployed
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
-from jellybean_k8s.crd import KIND
+from jellybean_k8s.resource.crd import KIND
 from tests.k8s_resource import resource
 from tests.k8s_target import Target, define
 

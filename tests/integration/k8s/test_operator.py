@@ -12,9 +12,9 @@ from jellybean.operator import certificates
 from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
 from jellybean_k8s import DeployError
-from jellybean_k8s.cluster import ClusterError
-from jellybean_k8s.crd import DEPLOYED, KIND, PLANNED, READY
-from jellybean_k8s.records import read_inventory
+from jellybean_k8s.cluster.cluster import ClusterError
+from jellybean_k8s.cluster.records import read_inventory
+from jellybean_k8s.resource.crd import DEPLOYED, KIND, PLANNED, READY
 from tests.k8s_resource import resource
 from tests.k8s_target import Target, define, node, only_mock
 

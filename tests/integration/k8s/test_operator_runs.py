@@ -18,8 +18,8 @@ import yaml
 
 from jellybean.errors import JellyBeanError
 from jellybean.operator.resource import resource_definition
-from jellybean_k8s.cluster import connect
-from jellybean_k8s.crd import KIND, READY
+from jellybean_k8s.cluster.cluster import connect
+from jellybean_k8s.resource.crd import KIND, READY
 from tests.k8s_resource import resource
 from tests.k8s_target import REAL, Target, define
 

@@ -16,7 +16,7 @@ from serving_models import chain
 
 from jellybean.serving.client import Client
 from jellybean_k8s import Models, Settings, render
-from jellybean_solver.plan_document import from_document
+from jellybean_solver.model.plan_document import from_document
 from tests.integration.k8s.pods_here import cluster_here
 
 pytestmark = pytest.mark.alone

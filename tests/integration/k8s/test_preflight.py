@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from jellybean_k8s import PoolSettings, render
-from jellybean_k8s.deploy import deploy
-from jellybean_k8s.preflight import PreflightError
-from jellybean_k8s.served import Deployed
+from jellybean_k8s.cluster.deploy import deploy
+from jellybean_k8s.cluster.preflight import PreflightError
+from jellybean_k8s.manifests.served import Deployed
 from tests.k8s_target import OTHER, PLAN, QUICK, Target, only_mock, with_pools
 
 

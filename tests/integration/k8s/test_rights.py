@@ -14,13 +14,13 @@ from kubernetes import client
 from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
 from jellybean_k8s import DeployError, PoolSettings, Settings, render
-from jellybean_k8s.certificates import certificate_secrets
-from jellybean_k8s.cluster import Cluster, ClusterError
-from jellybean_k8s.deploy import Options, deploy, dry_run, rollback, undeploy
-from jellybean_k8s.rights import deployer_role, operator_rules
-from jellybean_k8s.served import Deployed
-from jellybean_k8s.status import read_status
-from jellybean_solver.plan import Plan
+from jellybean_k8s.cluster.certificates import certificate_secrets
+from jellybean_k8s.cluster.cluster import Cluster, ClusterError
+from jellybean_k8s.cluster.deploy import Options, deploy, dry_run, rollback, undeploy
+from jellybean_k8s.cluster.status import read_status
+from jellybean_k8s.manifests.served import Deployed
+from jellybean_k8s.resource.rights import deployer_role, operator_rules
+from jellybean_solver.model.plan import Plan
 from tests.k8s_check import schema_complaints
 from tests.k8s_plans import wide
 from tests.k8s_resource import resource

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from jellybean_k8s import DeployError
-from jellybean_k8s.deploy import rollback, undeploy
-from jellybean_k8s.records import read_inventory
-from jellybean_k8s.served import Deployed
+from jellybean_k8s.cluster.deploy import rollback, undeploy
+from jellybean_k8s.cluster.records import read_inventory
+from jellybean_k8s.manifests.served import Deployed
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 

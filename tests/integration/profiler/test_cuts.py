@@ -13,18 +13,18 @@ from ruamel.yaml import YAML
 
 from jellybean.documents import build_cuts, build_problem, load_project
 from jellybean.errors import DocumentError
-from jellybean.planning import current_plan, plan_project, save_plan
+from jellybean.planning.project_plan import current_plan, plan_project, save_plan
+from jellybean.planning.replan import replan_project
 from jellybean.profiler import profile
-from jellybean.replanning import replan_project
 from jellybean.report.plan_view import cut_lines
-from jellybean.serving import launcher
 from jellybean.serving.client import Client
-from jellybean_agent.executor import Executor
-from jellybean_solver.cuts import as_planned, cut_problem, planned_cuts
-from jellybean_solver.evaluate import evaluate
-from jellybean_solver.plan_document import to_document
-from jellybean_solver.replan import Verdict
-from jellybean_solver.solve import solve
+from jellybean.serving.local import launcher
+from jellybean_agent.execution.executor import Executor
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.plan_document import to_document
+from jellybean_solver.planning.cut_models import as_planned, cut_problem, planned_cuts
+from jellybean_solver.planning.solver import solve
+from jellybean_solver.replanning.replan import Verdict
 from tests.unit.pipeline.onnx_models import conv_net, skip_net
 
 WORKFLOW = """\

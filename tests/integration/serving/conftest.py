@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from jellybean.serving import launcher
 from jellybean.serving.errors import NotRunningError
-from jellybean_solver.plan_document import Document
+from jellybean.serving.local import launcher
+from jellybean_solver.model.plan_document import Document
 
 sys.path.insert(0, str(Path(__file__).parent))  # for serving_models
 

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from jellybean.serving import gateway_main
-from jellybean.serving.gateway import Gateway
+from jellybean.serving.gateway.gateway import Gateway
 
 LEAK_BYTES = 512
 _kept: list[bytearray] = []

@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from serving_models import difference, positives, scale, total
 
 from jellybean_agent.errors import CrashError, ModelError, PermanentError
-from jellybean_agent.executor import Executor
-from jellybean_agent.hosts import Host
-from jellybean_agent.nursery import Nursery
+from jellybean_agent.execution.executor import Executor
+from jellybean_agent.execution.model_process import Host
+from jellybean_agent.execution.process_pool import Nursery
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LIMIT_S = 5.0

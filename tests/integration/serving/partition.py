@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
-from jellybean_solver.plan_document import Document
+from jellybean_solver.model.plan_document import Document
 
 Crosses = Callable[[str, str], bool]
 

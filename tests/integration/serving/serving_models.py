@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from jellybean_solver.plan import Certificate, Cost, Plan, PlannedWorker, Route
-from jellybean_solver.plan_document import Document, to_document
-from jellybean_solver.problem import (
+from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedWorker, Route
+from jellybean_solver.model.plan_document import Document, to_document
+from jellybean_solver.model.problem import (
     Arrivals,
     Deliver,
     Edge,

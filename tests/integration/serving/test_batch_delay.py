@@ -11,8 +11,8 @@ import pytest
 from serving_models import make_plan, scale
 
 from jellybean.serving.client import Client
-from jellybean.serving.state import read_state
-from jellybean.serving.top import parse
+from jellybean.serving.run_state import read_state
+from jellybean.serving.top.top import parse
 
 pytestmark = pytest.mark.alone
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from serving_models import chain
 
-from jellybean.serving import launcher, replacing
-from jellybean.serving.bench import Target
+from jellybean.serving.bench.bench import Target
+from jellybean.serving.bench.heldout import HeldOut
+from jellybean.serving.bench.hop import measure_hop_s
 from jellybean.serving.errors import ServingError
-from jellybean.serving.heldout import HeldOut
-from jellybean.serving.hop import measure_hop_s
-from jellybean_solver.problem import Arrivals, Link
+from jellybean.serving.local import launcher
+from jellybean.serving.local import replacement as replacing
+from jellybean_solver.model.problem import Arrivals, Link
 
 pytestmark = pytest.mark.alone
 

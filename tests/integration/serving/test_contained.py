@@ -21,8 +21,8 @@ from onnx import TensorProto, helper, numpy_helper
 from serving_models import make_plan, save, scale
 
 from jellybean_agent.errors import ModelError
-from jellybean_agent.executor import Executor, file_sha256
-from jellybean_agent.onnx_wire import look_into
+from jellybean_agent.execution.executor import Executor, file_sha256
+from jellybean_agent.execution.onnx_scan import look_into
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_protos.inference.v2 import inference_pb2_grpc

@@ -14,17 +14,18 @@ import grpc.aio
 import pytest
 from serving_models import chain
 
-from jellybean.serving.authority import open_authority
-from jellybean.serving.enrolment import MAX_DOWNLOADS, Enrolment, add_enrolment, make_token, serve_enrolment
-from jellybean.serving.gateway import Gateway
-from jellybean_agent import join, versions
-from jellybean_agent.certificates import CertificateFolder, read_credentials
-from jellybean_agent.channels import CHANNEL_OPTIONS, Transport
-from jellybean_agent.executor import file_sha256
-from jellybean_agent.identity import Identity, Policy, Role
-from jellybean_agent.join_token import Token
-from jellybean_agent.links import EmulatedLinks
-from jellybean_agent.plan_view import plan_view
+from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving.enrolment.enrolment import MAX_DOWNLOADS, Enrolment, add_enrolment, make_token, serve_enrolment
+from jellybean.serving.gateway.gateway import Gateway
+from jellybean_agent.brain.plan_view import plan_view
+from jellybean_agent.enrolment import join
+from jellybean_agent.enrolment.join_token import Token
+from jellybean_agent.execution.executor import file_sha256
+from jellybean_agent.security.certificates import CertificateFolder, read_credentials
+from jellybean_agent.security.identity import Identity, Policy, Role
+from jellybean_agent.system import versions
+from jellybean_agent.transport.channels import CHANNEL_OPTIONS, Transport
+from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 

@@ -15,7 +15,7 @@ from message_fuzz import Told, fuzz
 from serving_models import difference, make_plan, scale
 
 from jellybean.serving.client import Client
-from jellybean.serving.launcher import Running
+from jellybean.serving.local.launcher import Running
 
 pytestmark = pytest.mark.alone
 

@@ -23,12 +23,12 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from serving_models import chain, difference, fan_out, gather, make_plan, positives, scale, total
 from triton_remote import Remote, triton_process
 
-from jellybean.serving import launcher
 from jellybean.serving.client import Client
-from jellybean_agent.channels import CHANNEL_OPTIONS
+from jellybean.serving.local import launcher
+from jellybean_agent.transport.channels import CHANNEL_OPTIONS
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2 as pb
-from jellybean_solver.problem import Link
+from jellybean_solver.model.problem import Link
 
 pytestmark = pytest.mark.alone
 

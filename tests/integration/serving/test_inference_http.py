@@ -17,10 +17,10 @@ import pytest
 from serving_models import chain, fan_out, make_plan, positives, scale
 from triton_remote import triton_process
 
-from jellybean.serving import launcher
 from jellybean.serving.client import Client
 from jellybean.serving.errors import LaunchError
-from jellybean_solver.problem import Link
+from jellybean.serving.local import launcher
+from jellybean_solver.model.problem import Link
 
 pytest.importorskip("aiohttp", reason="HTTP is an extra: pip install 'jellybean-serving[http]'")
 pytestmark = pytest.mark.alone

@@ -16,14 +16,14 @@ import pytest
 from serving_models import chain, make_plan, scale
 from tls_run import WORKFLOW, TlsRun, free_port
 
-from jellybean.serving.enrolment import make_token, take_token
+from jellybean.serving.enrolment.enrolment import make_token, take_token
 from jellybean.serving.errors import RequestError
-from jellybean_agent.certificates import read_credentials
+from jellybean_agent.enrolment.join_token import parse_token
 from jellybean_agent.errors import PlanViewError, StatusError
-from jellybean_agent.executor import file_sha256
-from jellybean_agent.identity import Identity, Role
-from jellybean_agent.join_token import parse_token
-from jellybean_agent.versions import PROTOCOL, refusal, stated
+from jellybean_agent.execution.executor import file_sha256
+from jellybean_agent.security.certificates import read_credentials
+from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent.system.versions import PROTOCOL, refusal, stated
 
 pytestmark = pytest.mark.alone
 
@@ -59,7 +59,7 @@ class JoinRun(TlsRun):
 
     def spawn(self, name: str, module: str, own: list[str], protocol: int) -> subprocess.Popen[bytes]:
         code = (
-            f"import sys, jellybean_agent.versions as v; v.PROTOCOL = {protocol}\n"
+            f"import sys, jellybean_agent.system.versions as v; v.PROTOCOL = {protocol}\n"
             f"from {module} import main; sys.exit(main())"
         )
         with self.log(name).open("ab") as log:

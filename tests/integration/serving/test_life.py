@@ -18,11 +18,11 @@ import psutil
 import pytest
 from serving_models import chain, make_plan, scale
 
-from jellybean.serving import launcher
 from jellybean.serving.client import Client
 from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
-from jellybean.serving.state import read_state, state_path
-from jellybean_solver.problem import Link
+from jellybean.serving.local import launcher
+from jellybean.serving.run_state import read_state, state_path
+from jellybean_solver.model.problem import Link
 
 pytestmark = pytest.mark.alone
 

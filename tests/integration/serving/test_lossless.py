@@ -22,11 +22,12 @@ import pytest
 from serving_models import make_plan, scale
 from steady_load import SteadyLoad
 
-from jellybean.serving import launcher, replacing
 from jellybean.serving.client import Client
 from jellybean.serving.errors import LaunchError, NotRunningError, RequestError
-from jellybean.serving.state import read_state
-from jellybean_solver.plan_document import Document
+from jellybean.serving.local import launcher
+from jellybean.serving.local import replacement as replacing
+from jellybean.serving.run_state import read_state
+from jellybean_solver.model.plan_document import Document
 
 pytestmark = pytest.mark.alone
 

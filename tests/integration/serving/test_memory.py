@@ -18,9 +18,9 @@ import pytest
 from partition import Run, run_over_a_link
 from serving_models import make_plan, scale
 
+from jellybean.serving.bench.load import INFER
 from jellybean.serving.client import request_of
-from jellybean.serving.load import INFER
-from jellybean_agent.channels import Transport
+from jellybean_agent.transport.channels import Transport
 
 pytestmark = [pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(4 * 3600)]
 

@@ -26,14 +26,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from serving_models import chain
 from tls_run import WORKFLOW, TlsRun, free_port, tls_run
 
-from jellybean.serving.authority import open_authority
 from jellybean.serving.client import Client, request_of
+from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.errors import LaunchError, RequestError, ServingError
-from jellybean_agent.certificates import CA, CHAIN, KEY, CertificateFolder
-from jellybean_agent.channels import CHANNEL_OPTIONS, Transport
 from jellybean_agent.errors import PlanViewError
-from jellybean_agent.identity import SENDER_KEY, Identity, Policy, Role, allowed
 from jellybean_agent.inference.service import InferenceService
+from jellybean_agent.security.certificates import CA, CHAIN, KEY, CertificateFolder
+from jellybean_agent.security.identity import SENDER_KEY, Identity, Policy, Role, allowed
+from jellybean_agent.transport.channels import CHANNEL_OPTIONS, Transport
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2, inference_pb2_grpc
@@ -168,7 +168,7 @@ def test_the_matrix_over_http(run: TlsRun, tmp_path: Path, kind: str) -> None:
     ],
 )
 def test_http_without_tls_needs_a_word_and_stays_on_this_machine(host: str, transport: Transport, told: str) -> None:
-    from jellybean.serving.inference_http import serve_http
+    from jellybean.serving.http.inference_http import serve_http
 
     served: Any = None
 

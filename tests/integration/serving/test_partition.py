@@ -17,12 +17,12 @@ from partition import run_over_a_link
 from serving_models import make_plan, scale
 from steady_load import SteadyLoad
 
-from jellybean.serving import launcher
 from jellybean.serving.client import Client
 from jellybean.serving.errors import KeptError, RequestError
-from jellybean.serving.state import read_state
-from jellybean_solver.plan_document import Document
-from jellybean_solver.problem import Deliver
+from jellybean.serving.local import launcher
+from jellybean.serving.run_state import read_state
+from jellybean_solver.model.plan_document import Document
+from jellybean_solver.model.problem import Deliver
 
 pytestmark = pytest.mark.alone
 

@@ -17,8 +17,8 @@ from serving_models import make_plan, scale
 
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
-from jellybean.serving.replaced import Replaced
-from jellybean_solver.plan_document import Document
+from jellybean.serving.gateway.replaced_plan import Replaced
+from jellybean_solver.model.plan_document import Document
 
 pytestmark = pytest.mark.alone
 

@@ -17,13 +17,13 @@ from rich.console import Console
 from serving_models import difference, make_plan, scale
 
 from jellybean.cli import run
-from jellybean.serving import launcher
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
-from jellybean.serving.replacing import apply
-from jellybean.serving.top import Watcher, parse, top_of
-from jellybean.serving.top_view import render
-from jellybean_solver.problem import GIB, Link
+from jellybean.serving.local import launcher
+from jellybean.serving.local.replacement import apply
+from jellybean.serving.top.top import Watcher, parse, top_of
+from jellybean.serving.top.view import render
+from jellybean_solver.model.problem import GIB, Link
 
 pytestmark = pytest.mark.alone
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from serving_models import chain
 
-from jellybean.serving import launcher
-from jellybean.serving.bench import Target
+from jellybean.serving.bench.bench import Target
+from jellybean.serving.bench.heldout import HeldOut
 from jellybean.serving.client import Client
-from jellybean.serving.heldout import HeldOut
-from jellybean.serving.places import PlaceDrawer
-from jellybean_agent.plan_view import plan_view
-from jellybean_solver.problem import Arrivals, Link
+from jellybean.serving.gateway.route_choice import PlaceDrawer
+from jellybean.serving.local import launcher
+from jellybean_agent.brain.plan_view import plan_view
+from jellybean_solver.model.problem import Arrivals, Link
 
 INPUTS = np.arange(40, dtype=np.float32).reshape(10, 4)
 LINK = Link("edge", "cloud", 1e6, 1e6, 0.001)

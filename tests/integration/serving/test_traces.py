@@ -21,7 +21,7 @@ from serving_models import chain
 
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
-from jellybean_solver.problem import Link
+from jellybean_solver.model.problem import Link
 
 pytestmark = pytest.mark.alone
 
@@ -134,8 +134,8 @@ def test_one_request_is_one_tree_over_gateway_and_agents(tmp_path: Path, start, 
 
 def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:
     code = (
-        "import sys, jellybean.serving.gateway_main, jellybean.serving.inference_http, jellybean_agent.__main__\n"
-        "from jellybean_agent.tracing import spans_of\n"
+        "import sys, jellybean.serving.gateway_main, jellybean.serving.http.inference_http, jellybean_agent.__main__\n"
+        "from jellybean_agent.telemetry.tracing import spans_of\n"
         "assert spans_of('a', 'b', 'c', {}) is None\n"
         "off = {'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://x:1', 'OTEL_SDK_DISABLED': 'true'}\n"
         "assert spans_of('a', 'b', 'c', off) is None\n"

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from serving_models import chain, difference, fan_out, gather, make_plan, positives, scale, total
 
-from jellybean.serving import launcher
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
-from jellybean_agent.tensors import encode
+from jellybean.serving.local import launcher
+from jellybean_agent.tensors.tensors import encode
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
-from jellybean_solver.problem import Link
+from jellybean_solver.model.problem import Link
 
 pytestmark = pytest.mark.alone
 

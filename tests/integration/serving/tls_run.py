@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jellybean.serving.authority import Authority, open_authority
 from jellybean.serving.client import Client
+from jellybean.serving.enrolment.authority import Authority, open_authority
 from jellybean.serving.errors import RequestError
-from jellybean_agent.identity import Identity, Role
-from jellybean_solver.plan_document import Document
+from jellybean_agent.security.identity import Identity, Role
+from jellybean_solver.model.plan_document import Document
 
 WORKFLOW = "tiny"  # as serving_models calls its plans
 

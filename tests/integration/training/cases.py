@@ -13,15 +13,15 @@ import torch
 import torch.distributed as dist
 
 from jellybean.training.errors import TrainingError
-from jellybean.training.interpreter import Interpreter, Record, peers_of
-from jellybean.training.messages import Key
-from jellybean.training.ranks import Rank, silence_told
-from jellybean.training.stage import Settings, Stage
-from jellybean.training.sums import make_groups
+from jellybean.training.processes.messages import Key
+from jellybean.training.processes.ranks import Rank, silence_told
+from jellybean.training.processes.transport import Transport
+from jellybean.training.stages.gradient_sums import make_groups
+from jellybean.training.stages.interpreter import Interpreter, Record, peers_of
+from jellybean.training.stages.stage import Settings, Stage
+from jellybean.training.stages.updates import Updates, refuse_ties
 from jellybean.training.train import same_checkpoint
-from jellybean.training.transport import Transport
-from jellybean.training.updates import Updates, refuse_ties
-from jellybean_solver.pipeline.schedule import Schedule
+from jellybean_solver.pipeline.schedule.schedule import Schedule
 from jellybean_solver.pipeline.schedules import make_schedule
 from tests.integration.training.nets import Chain, batches, cut_evenly, loss
 

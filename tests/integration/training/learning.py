@@ -12,7 +12,7 @@ from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
 from jellybean.pipeline.functions import load_function
 from jellybean.training.data import Cutter
 from jellybean.training.measure import accuracy_of
-from jellybean.training.ranks import Rank
+from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import load_material, optimizers, set_up
 from jellybean.training.train import rate, train
 

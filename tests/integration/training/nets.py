@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from jellybean.training.cut import CutModule, cut_module, trace
+from jellybean.training.stages.cut import CutModule, cut_module, trace
 
 WIDTH, LAYERS = 6, 8
 

@@ -20,14 +20,14 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed import pipelining
 
-from jellybean.training.interpreter import Interpreter, peers_of
-from jellybean.training.stage import Stage
-from jellybean.training.sums import make_groups
-from jellybean.training.transport import Transport
-from jellybean.training.updates import Updates
-from jellybean_solver.pipeline.schedule import Schedule
+from jellybean.training.processes.transport import Transport
+from jellybean.training.stages.gradient_sums import make_groups
+from jellybean.training.stages.interpreter import Interpreter, peers_of
+from jellybean.training.stages.stage import Stage
+from jellybean.training.stages.updates import Updates
+from jellybean_solver.pipeline.schedule.schedule import Schedule
+from jellybean_solver.pipeline.schedule.simulator import Costs, Timeline, bubble_fraction, simulate
 from jellybean_solver.pipeline.schedules import make_schedule
-from jellybean_solver.pipeline.simulate import Costs, Timeline, bubble_fraction, simulate
 
 FORWARD_S, BACKWARD_S = 0.02, 0.04  # of a stage
 NO_FLUSH = ("pipedream", "pipedream-vertical", "pipedream-2bw", "wpipe")

@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.checkpoint import finish, rank_file, write_part  # noqa: E402
-from jellybean_solver.pipeline.actions import Kind  # noqa: E402
-from jellybean_solver.pipeline.memory import memory  # noqa: E402
-from jellybean_solver.pipeline.schedule import Schedule  # noqa: E402
+from jellybean.training.checkpoints.checkpoint import finish, rank_file, write_part  # noqa: E402
+from jellybean_solver.pipeline.schedule.actions import Kind  # noqa: E402
+from jellybean_solver.pipeline.schedule.memory import memory  # noqa: E402
+from jellybean_solver.pipeline.schedule.schedule import Schedule  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES  # noqa: E402
 from tests.integration.training.cases import GoOn, Pause, Train, merged  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402

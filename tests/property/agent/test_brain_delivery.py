@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_agent.brain import Brain, OperatorWiring
-from jellybean_agent.messages import ALONE, GATEWAY, Failed, Instruction, Item, Message, Path, Run, Send
-from jellybean_solver.answers import Answers
-from jellybean_solver.problem import Edge, EdgeKind
+from jellybean_agent.brain.brain import Brain, OperatorWiring
+from jellybean_agent.brain.messages import ALONE, GATEWAY, Failed, Instruction, Item, Message, Path, Run, Send
+from jellybean_solver.model.problem import Edge, EdgeKind
+from jellybean_solver.simulation.answers import Answers
 from tests.property.simulator.plans import random_edges
 
 Inputs = Mapping[str, list[Edge]]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from jellybean_k8s import DeployError, render
-from jellybean_k8s.yaml_text import documents
+from jellybean_k8s.manifests.yaml_text import documents
 from tests.k8s_check import complaints, new_shapes, schema_complaints
 from tests.k8s_plans import random_deployment
 

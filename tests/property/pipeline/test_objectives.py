@@ -12,12 +12,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline import iteration
-from jellybean_solver.pipeline.device_limit import DeviceLimit
-from jellybean_solver.pipeline.layers import LayerGraph
-from jellybean_solver.pipeline.partition import Level, partition, partition_line
+from jellybean_solver.pipeline.partitioning import iteration
+from jellybean_solver.pipeline.partitioning.device_memory import DeviceLimit
+from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
+from jellybean_solver.pipeline.partitioning.partition import Level, partition, partition_line
+from jellybean_solver.pipeline.schedule.simulator import Costs, simulate
 from jellybean_solver.pipeline.schedules import make_schedule
-from jellybean_solver.pipeline.simulate import Costs, simulate
 from tests.property.pipeline.test_partition import graphs
 
 Layers = tuple[int, ...]
@@ -97,7 +97,7 @@ def test_alpa_is_the_least_of_all(
             partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jellybean_solver.pipeline.partition.FEW", (few,))
+        patch.setattr("jellybean_solver.pipeline.partitioning.partition.FEW", (few,))
         found = partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
     assert found.objective_s == pytest.approx(expected)
     assert sum(stage.replicas for stage in found.stages) == math.prod(level.count for level in levels)

@@ -16,11 +16,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline import narrowing
-from jellybean_solver.pipeline import partition as partitions
-from jellybean_solver.pipeline.device_limit import DeviceLimit
-from jellybean_solver.pipeline.layers import Layer, LayerGraph
-from jellybean_solver.pipeline.partition import Level, Stage, partition
+from jellybean_solver.pipeline.partitioning import cut_narrowing as narrowing
+from jellybean_solver.pipeline.partitioning import partition as partitions
+from jellybean_solver.pipeline.partitioning.device_memory import DeviceLimit
+from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
+from jellybean_solver.pipeline.partitioning.partition import Level, Stage, partition
 
 TIMES = st.sampled_from([0.0, 1.0, 2.0, 3.5, 8.0])
 BACKWARDS = st.sampled_from([0.0, 0.5, 1.5, 2.5, 4.0, 8.5])

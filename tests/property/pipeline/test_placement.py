@@ -9,9 +9,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver.pipeline.layers import Layer, LayerGraph
-from jellybean_solver.pipeline.partition import Level, partition
-from jellybean_solver.pipeline.placement import place
+from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
+from jellybean_solver.pipeline.partitioning.partition import Level, partition
+from jellybean_solver.pipeline.partitioning.placement import place
 from tests.property.pipeline.test_partition import graphs
 
 

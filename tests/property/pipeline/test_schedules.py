@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.actions import Action, Kind
-from jellybean_solver.pipeline.schedule import Schedule, parse_actions
+from jellybean_solver.pipeline.schedule.actions import Action, Kind
+from jellybean_solver.pipeline.schedule.schedule import Schedule, parse_actions
+from jellybean_solver.pipeline.schedule.simulator import Costs, simulate
+from jellybean_solver.pipeline.schedule.validate import faults
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
-from jellybean_solver.pipeline.simulate import Costs, simulate
-from jellybean_solver.pipeline.validate import faults
 
 Key = tuple[Kind, int, int, int]  # kind, stage, micro-batch, pipe
 

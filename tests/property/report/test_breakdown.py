@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from jellybean.documents import build_problem, load_project
 from jellybean.report.breakdown import break_down, operator_loads
 from jellybean_solver import Problem
-from jellybean_solver.evaluate import evaluate
-from jellybean_solver.plan import Plan
-from jellybean_solver.solve import solve
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.planning.solver import solve
 from tests.strategies import problems
 
 VQA = Path(__file__).parents[3] / "examples" / "vqa"

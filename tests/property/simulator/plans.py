@@ -7,8 +7,8 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
-from jellybean_solver.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Sharing, Slo, Source, unbatched
+from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Sharing, Slo, Source, unbatched
 from tests.planned import planned_operator
 
 SOURCE = Source("image", "edge", 10.0, 1000.0)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean.simulation import capacity_scale, load_by_worker, simulate_plan, unloaded_latency_s
-from jellybean_solver.plan_document import from_document, to_document
+from jellybean.planning.simulation import capacity_scale, load_by_worker, simulate_plan, unloaded_latency_s
+from jellybean_solver.model.plan_document import from_document, to_document
 from tests.property.simulator.plans import random_plan
 
 randoms = st.randoms(use_true_random=False)

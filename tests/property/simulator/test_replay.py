@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean.simulation import brains, simulate_plan, slow_latency_s
-from jellybean_solver.problem import Arrivals
-from jellybean_solver.replay import replay
-from jellybean_solver.streams import arrival_times, request_streams
-from jellybean_solver.trace import rate_trace, traced_arrivals
+from jellybean.planning.simulation import brains, simulate_plan, slow_latency_s
+from jellybean_solver.model.problem import Arrivals
+from jellybean_solver.model.streams import arrival_times, request_streams
+from jellybean_solver.simulation.replay import replay
+from jellybean_solver.simulation.trace import rate_trace, traced_arrivals
 from tests.property.simulator.plans import random_plan
 
 randoms = st.randoms(use_true_random=False)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from jellybean_solver.arrange import arrange, level, loads_usd_per_h
+from jellybean_solver.migration.worker_matching import arrange, level, loads_usd_per_h
 
 NAMES = "abcd"
 BUSY = st.fixed_dictionaries({name: st.sampled_from((0.0, 0.2, 0.5, 1.0, 1.7, 3.0)) for name in NAMES})

@@ -23,8 +23,8 @@ from jellybean_solver import (
     evaluate,
     solve,
 )
-from jellybean_solver.infeasible import scaled
-from jellybean_solver.plan_document import from_document, to_document
+from jellybean_solver.model.plan_document import from_document, to_document
+from jellybean_solver.planning.infeasibility import scaled
 from tests import brute_force
 from tests.plan_check import complaints
 from tests.strategies import more_workers, problems, with_ratios

@@ -10,9 +10,9 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import Problem, evaluate, solve
-from jellybean_solver.infeasible import scaled
-from jellybean_solver.latency import latency
-from jellybean_solver.quickest import least_latency_s
+from jellybean_solver.deadline.latency_lower_bound import least_latency_s
+from jellybean_solver.latency.estimate import latency
+from jellybean_solver.planning.infeasibility import scaled
 from tests import brute_force_latency
 from tests.plan_check import complaints
 from tests.strategies import problems

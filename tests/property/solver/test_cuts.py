@@ -10,11 +10,20 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import EndToEnd, Problem, ServiceTime, Variant, evaluate
-from jellybean_solver.cuts import Cut, Cuts, as_planned, choices, cut_problem, head_name, qualified, solve_cut
-from jellybean_solver.plan_document import from_document, to_document
-from jellybean_solver.problem import ModelRef, Slo, Stage
-from jellybean_solver.solve import solve
-from jellybean_solver.together import together
+from jellybean_solver.model.multi_workflow import together
+from jellybean_solver.model.plan_document import from_document, to_document
+from jellybean_solver.model.problem import ModelRef, Slo, Stage
+from jellybean_solver.planning.cut_models import (
+    Cut,
+    Cuts,
+    as_planned,
+    choices,
+    cut_problem,
+    head_name,
+    qualified,
+    solve_cut,
+)
+from jellybean_solver.planning.solver import solve
 from tests import brute_force
 from tests.plan_check import complaints
 from tests.strategies import LOADS_S, MESSAGE_BYTES, problems

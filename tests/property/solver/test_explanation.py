@@ -12,12 +12,12 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import Problem, Sharing, Slo
-from jellybean_solver.conflicts import Conflict
-from jellybean_solver.explanation import Explanation, explain
-from jellybean_solver.infeasible import scaled
-from jellybean_solver.requirements import Kind, Requirement, eased, requirements, without
-from jellybean_solver.resolving import Change
-from jellybean_solver.why_not import Question
+from jellybean_solver.explain.conflicts import Conflict
+from jellybean_solver.explain.counterfactuals import Change
+from jellybean_solver.explain.explanation import Explanation, explain
+from jellybean_solver.explain.forced_choices import Question
+from jellybean_solver.explain.relaxations import Kind, Requirement, eased, requirements, without
+from jellybean_solver.planning.infeasibility import scaled
 from tests import brute_force
 from tests.brute_force import Selection
 from tests.strategies import problems

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, event, given, settings
 
 from jellybean_solver import Problem, Slo, evaluate
-from jellybean_solver.frontier import cost_accuracy, cost_rate
-from jellybean_solver.infeasible import scaled
+from jellybean_solver.frontier.curves import cost_accuracy, cost_rate
+from jellybean_solver.planning.infeasibility import scaled
 from tests import brute_force
 from tests.strategies import problems
 

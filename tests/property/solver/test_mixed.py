@@ -11,16 +11,16 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import Problem, Solution, evaluate, solve
-from jellybean_solver.demand import Network
-from jellybean_solver.infeasible import scaled
-from jellybean_solver.large import cheapest_large
-from jellybean_solver.latency import latency
-from jellybean_solver.migration import MigrationPrices
-from jellybean_solver.plan_document import from_document, to_document
-from jellybean_solver.ratios import plain, settled
-from jellybean_solver.replan import Terms, replan
-from jellybean_solver.selection import Clock
-from jellybean_solver.solve import finish
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.fleet.dispatch import cheapest_large
+from jellybean_solver.latency.estimate import latency
+from jellybean_solver.migration.migration_cost import MigrationPrices
+from jellybean_solver.model.plan_document import from_document, to_document
+from jellybean_solver.model.variant_ratios import plain, settled
+from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.solver import finish
+from jellybean_solver.replanning.replan import Terms, replan
+from jellybean_solver.small.beam_search import Clock
 from tests import brute_force, brute_force_latency, brute_rates, plan_check, site_check
 from tests.strategies import mixed_problems
 

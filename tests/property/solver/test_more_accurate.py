@@ -7,9 +7,9 @@ import os
 import pytest
 from hypothesis import assume, event, given, settings
 
-from jellybean.planning import more_accurate
+from jellybean.planning.project_plan import more_accurate
 from jellybean_solver import Problem, evaluate, solve
-from jellybean_solver.frontier import cost_accuracy
+from jellybean_solver.frontier.curves import cost_accuracy
 from tests.strategies import problems
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"

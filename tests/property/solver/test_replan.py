@@ -10,16 +10,18 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Plan, Problem, evaluate, moving, packing, solve
-from jellybean_solver.demand import Network
-from jellybean_solver.large import cheapest_large
-from jellybean_solver.migration import MigrationPrices, migration
-from jellybean_solver.moves import Running
-from jellybean_solver.problem import ModelRef
-from jellybean_solver.replan import Replanned, Terms, Verdict, replan
-from jellybean_solver.restate import restated
-from jellybean_solver.selection import Clock
-from jellybean_solver.solve import finish
+from jellybean_solver import Plan, Problem, evaluate, solve
+from jellybean_solver.demand import model_sets as packing
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.fleet.dispatch import cheapest_large
+from jellybean_solver.migration import migration_rows as moving
+from jellybean_solver.migration.migration_cost import MigrationPrices, migration
+from jellybean_solver.migration.running_plan import Running
+from jellybean_solver.model.problem import ModelRef
+from jellybean_solver.planning.solver import finish
+from jellybean_solver.replanning.replan import Replanned, Terms, Verdict, replan
+from jellybean_solver.replanning.rescore import restated
+from jellybean_solver.small.beam_search import Clock
 from tests.brute_force_moves import Prices, cheapest_move, cheapest_move_of_larger, moved
 from tests.plan_check import complaints
 from tests.strategies import problems

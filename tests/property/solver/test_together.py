@@ -12,16 +12,16 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import Edge, Operator, Problem, Slo, Variant, evaluate, solve
-from jellybean_solver.deadlines import deadline_s
-from jellybean_solver.demand import Network
-from jellybean_solver.infeasible import scaled
-from jellybean_solver.joint import propose
-from jellybean_solver.large import cheapest_large
-from jellybean_solver.latency import p99_by_workflow
-from jellybean_solver.plan_document import from_document, to_document
-from jellybean_solver.selection import Clock
-from jellybean_solver.solve import finish
-from jellybean_solver.together import alone, together
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.fleet.dispatch import cheapest_large
+from jellybean_solver.joint.joint_milp import propose
+from jellybean_solver.latency.estimate import p99_by_workflow
+from jellybean_solver.model.deadline_shares import deadline_s
+from jellybean_solver.model.multi_workflow import alone, together
+from jellybean_solver.model.plan_document import from_document, to_document
+from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.solver import finish
+from jellybean_solver.small.beam_search import Clock
 from tests import brute_force, brute_force_latency
 from tests.plan_check import complaints
 from tests.strategies import problems, with_ratios

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import AgentError
-from jellybean_agent.executor import Executor, RunResult
-from jellybean_agent.hosts import Host
-from jellybean_agent.nursery import Nursery
-from jellybean_agent.timers import Timer
+from jellybean_agent.execution.emulation import EmulatedDevice
+from jellybean_agent.execution.executor import Executor, RunResult
+from jellybean_agent.execution.model_process import Host
+from jellybean_agent.execution.process_pool import Nursery
+from jellybean_agent.system.timers import Timer
 
 
 async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 from jellybean_agent.errors import AgentError
-from jellybean_agent.executor import Executor
-from jellybean_agent.hosts import Host
-from jellybean_agent.nursery import Nursery
-from jellybean_agent.python_code import PythonStep, find_source
+from jellybean_agent.execution.executor import Executor
+from jellybean_agent.execution.model_process import Host
+from jellybean_agent.execution.process_pool import Nursery
+from jellybean_agent.execution.python_code import PythonStep, find_source
 
 if __name__ == "__main__":
     sha256 = find_source("own_steps").sha256

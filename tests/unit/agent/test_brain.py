@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from jellybean_agent import brain as brain_module
-from jellybean_agent.brain import Brain, OperatorWiring
-from jellybean_agent.messages import GATEWAY, Failed, Instruction, Item, Message, Path, Run, Send
+from jellybean_agent.brain import brain as brain_module
+from jellybean_agent.brain.brain import Brain, OperatorWiring
+from jellybean_agent.brain.messages import GATEWAY, Failed, Instruction, Item, Message, Path, Run, Send
 
 WIRING = {
     "find": OperatorWiring((("strip", "each"),), (("shape", "fan_out"), ("strokes", "fan_out"))),

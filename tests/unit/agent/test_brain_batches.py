@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jellybean_agent.brain import Brain, OperatorWiring
-from jellybean_agent.messages import GATEWAY, Failed, Instruction, Message, Run, Send
+from jellybean_agent.brain.brain import Brain, OperatorWiring
+from jellybean_agent.brain.messages import GATEWAY, Failed, Instruction, Message, Run, Send
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), ()),

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean_agent.brain import Brain, OperatorWiring
-from jellybean_agent.messages import Expired, Instruction, Message, Run, Send
+from jellybean_agent.brain.brain import Brain, OperatorWiring
+from jellybean_agent.brain.messages import Expired, Instruction, Message, Run, Send
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), (("join", "each"),)),

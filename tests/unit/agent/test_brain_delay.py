@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean_agent.brain import Brain, OperatorWiring
-from jellybean_agent.messages import Message, Run, Wait
+from jellybean_agent.brain.brain import Brain, OperatorWiring
+from jellybean_agent.brain.messages import Message, Run, Wait
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), ()),

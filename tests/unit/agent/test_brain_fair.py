@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from jellybean_agent.brain import FAIR_FROM, Brain, OperatorWiring
-from jellybean_agent.messages import Message, Run
+from jellybean_agent.brain.brain import FAIR_FROM, Brain, OperatorWiring
+from jellybean_agent.brain.messages import Message, Run
 
 WIRING = {name: OperatorWiring(((f"{name} in", "each"),), ()) for name in ("slow", "quick", "rare")}
 

@@ -18,20 +18,20 @@ import pytest
 from onnx import helper
 from prometheus_client import CollectorRegistry, generate_latest
 
-from jellybean_agent.asks import MAX_ASKED
-from jellybean_agent.channels import Transport
-from jellybean_agent.driver import Driver
+from jellybean_agent.brain.messages import GATEWAY
+from jellybean_agent.brain.plan_view import PlanView, plan_view
 from jellybean_agent.errors import StatusError
-from jellybean_agent.executor import Executor, RunResult
-from jellybean_agent.figures import Figures
-from jellybean_agent.inboxes import Inboxes, deliver_handler
-from jellybean_agent.links import EmulatedLinks
-from jellybean_agent.messages import GATEWAY
-from jellybean_agent.metrics import AgentCollector
-from jellybean_agent.peers import Peer
-from jellybean_agent.plan_view import PlanView, plan_view
-from jellybean_agent.stacking import Input
-from jellybean_agent.tensors import Array, decode, encode
+from jellybean_agent.execution.executor import Executor, RunResult
+from jellybean_agent.process.metrics import AgentCollector
+from jellybean_agent.tensors.stacking import Input
+from jellybean_agent.tensors.tensors import Array, decode, encode
+from jellybean_agent.transport.channels import Transport
+from jellybean_agent.transport.inboxes import Inboxes, deliver_handler
+from jellybean_agent.transport.peers import Peer
+from jellybean_agent.worker.counters import Figures
+from jellybean_agent.worker.direct_calls import MAX_ASKED
+from jellybean_agent.worker.driver import Driver
+from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.agent.v1 import agent_pb2
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integration/serving"))

@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from jellybean_agent.emulation import EmulatedDevice
 from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError
-from jellybean_agent.executor import Executor, file_sha256
-from jellybean_agent.onnx_wire import has_external_data
+from jellybean_agent.execution.emulation import EmulatedDevice
+from jellybean_agent.execution.executor import Executor, file_sha256
+from jellybean_agent.execution.onnx_scan import has_external_data
 
 
 def save(path: Path, nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, list], outputs: Sequence[str], **constants):

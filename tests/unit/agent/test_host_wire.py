@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from jellybean_agent import host_wire
-from jellybean_agent.host_wire import Memory, Talk
+from jellybean_agent.execution import process_wire as host_wire
+from jellybean_agent.execution.process_wire import Memory, Talk
 
 
 def test_a_question_that_is_looked_for_and_one_that_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean_agent.identity import Identity, Role, allowed, parse_identity
+from jellybean_agent.security.identity import Identity, Role, allowed, parse_identity
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.enrol.v1 import enrol_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2

@@ -10,9 +10,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from jellybean_agent.identity import SENDER_KEY
-from jellybean_agent.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, deliver_handler
-from jellybean_agent.streams import DELIVER
+from jellybean_agent.security.identity import SENDER_KEY
+from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, deliver_handler
+from jellybean_agent.transport.streams import DELIVER
 from jellybean_protos.agent.v1 import agent_pb2
 
 

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.inference.tensors import DATATYPES, NAMES, inputs_of, outputs_of
-from jellybean_agent.tensors import DTYPES, Array, decode, encode
+from jellybean_agent.tensors.tensors import DTYPES, Array, decode, encode
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 FIELDS = {

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from jellybean.serving.authority import Authority, open_authority
-from jellybean_agent import join, private_files
-from jellybean_agent.certificates import CA, CHAIN, FILES, KEY, CertificateFolder, read_credentials
-from jellybean_agent.identity import Identity, Role
+from jellybean.serving.enrolment.authority import Authority, open_authority
+from jellybean_agent.enrolment import join
+from jellybean_agent.security.certificates import CA, CHAIN, FILES, KEY, CertificateFolder, read_credentials
+from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent.system import private_files
 from jellybean_protos.enrol.v1 import enrol_pb2
 
 ME = Identity("tiny", Role.AGENT, "edge-1")

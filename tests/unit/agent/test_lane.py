@@ -14,9 +14,9 @@ import pytest
 
 from jellybean_agent.errors import StatusError
 from jellybean_agent.rpc import http2, lane
-from jellybean_agent.rpc.lane_client import LaneClient
 from jellybean_agent.rpc.server import Server
-from jellybean_agent.tensors import MAX_MESSAGE_BYTES
+from jellybean_agent.rpc.unix_socket_client import LaneClient
+from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 from tests.rpc_server import BIDI, ECHO, LARGE, SLOW, channel, served
 
 

@@ -11,15 +11,15 @@ from typing import Any
 import grpc
 import pytest
 
-from jellybean_agent import streams
-from jellybean_agent.channels import Transport
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.identity import SENDER_KEY, Policy
-from jellybean_agent.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, deliver_handler
-from jellybean_agent.peers import Peer
 from jellybean_agent.rpc import lane
 from jellybean_agent.rpc.server import Server
-from jellybean_agent.streams import DELIVER
+from jellybean_agent.security.identity import SENDER_KEY, Policy
+from jellybean_agent.transport import streams
+from jellybean_agent.transport.channels import Transport
+from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, deliver_handler
+from jellybean_agent.transport.peers import Peer
+from jellybean_agent.transport.streams import DELIVER
 from jellybean_protos.agent.v1 import agent_pb2
 
 PLAIN = Transport("w", insecure=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_agent.links import EmulatedLinks
-from jellybean_agent.plan_view import LinkView
+from jellybean_agent.brain.plan_view import LinkView
+from jellybean_agent.worker.emulated_links import EmulatedLinks
 
 LINKS = [LinkView("edge", "hub", 1000.0, 0.5), LinkView("edge", "cloud", None, 0.2)]
 
@@ -27,8 +27,8 @@ def test_a_pipe_is_first_in_first_out_then_latency(tmp_path: Path) -> None:
 def test_processes_share_the_pipe(tmp_path: Path) -> None:
     """200 reservations of a second each by four processes at one time: none overlaps another."""
     code = (
-        "import sys; from pathlib import Path; from jellybean_agent.links import EmulatedLinks\n"
-        "from jellybean_agent.plan_view import LinkView\n"
+        "import sys; from pathlib import Path; from jellybean_agent.worker.emulated_links import EmulatedLinks\n"
+        "from jellybean_agent.brain.plan_view import LinkView\n"
         "links = EmulatedLinks([LinkView('a', 'b', 1.0, 0.0)], Path(sys.argv[1]))\n"
         "print(*[links.reserve('a', 'b', 1, now=100.0) for _ in range(50)]); links.close()"
     )

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from jellybean_agent import logs
+from jellybean_agent.telemetry import logs
 
 
 @pytest.fixture(autouse=True)

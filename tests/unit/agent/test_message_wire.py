@@ -8,9 +8,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_agent.message_wire import apart, parts_of, varint, write_message
-from jellybean_agent.messages import Message
-from jellybean_agent.tensors import encode
+from jellybean_agent.brain.messages import Message
+from jellybean_agent.tensors.tensors import encode
+from jellybean_agent.transport.message_wire import apart, parts_of, varint, write_message
 from jellybean_protos.agent.v1 import agent_pb2
 
 

@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from jellybean_agent import streams
-from jellybean_agent.channels import Transport
-from jellybean_agent.peers import Lost, Peer
+from jellybean_agent.transport import streams
+from jellybean_agent.transport.channels import Transport
+from jellybean_agent.transport.peers import Lost, Peer
 from jellybean_protos.agent.v1 import agent_pb2
 
 PLAIN = Transport(insecure=True)

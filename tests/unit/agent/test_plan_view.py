@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_agent import plan_view as view_module
+from jellybean_agent.brain import plan_view as view_module
+from jellybean_agent.brain.plan_view import plan_view, read_plan
 from jellybean_agent.errors import PlanViewError
-from jellybean_agent.plan_view import plan_view, read_plan
-from jellybean_solver import plan_document
-from jellybean_solver.plan import PLAN_VERSION, Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.problem import Edge, EdgeKind, Link, ModelRef, ServiceTime, Sharing, Slo, Source
+from jellybean_solver.model import plan_document
+from jellybean_solver.model.plan import PLAN_VERSION, Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.problem import Edge, EdgeKind, Link, ModelRef, ServiceTime, Sharing, Slo, Source
 
 
 def make_document(batches: Mapping[str, int] | None = None, **changes: object) -> plan_document.Document:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from jellybean_agent.errors import ModelError, PermanentError
-from jellybean_agent.executor import Executor
-from jellybean_agent.ports import Port
-from jellybean_agent.python_code import OURS, PythonStep, Signature, allow, find_source, signature_of
+from jellybean_agent.execution.executor import Executor
+from jellybean_agent.execution.python_code import OURS, PythonStep, Signature, allow, find_source, signature_of
+from jellybean_agent.tensors.ports import Port
 
 HERE = Path(__file__).parent
 LOUD = "from pathlib import Path\nPath({!r}).touch()\n"
@@ -36,7 +36,7 @@ def test_only_what_is_allowed_may_run() -> None:
     with pytest.raises(ModelError, match=r"not allowed here, and was not imported: .* --allow-python own_steps:told$"):
         PythonStep("own_steps:told", "{}", allow(["own_steps:times"]))
     with pytest.raises(ModelError, match="not allowed"):
-        PythonStep("jellybean_agent.executor:open_local")
+        PythonStep("jellybean_agent.execution.executor:open_local")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from jellybean_agent.errors import PermanentError
-from jellybean_agent.stacking import split, stacked
+from jellybean_agent.tensors.stacking import split, stacked
 
 
 def ones(*shape: int, dtype: str = "float32") -> np.ndarray:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from jellybean_agent.executor import Executor
-from jellybean_agent.python_code import OURS, PythonStep, find_source
+from jellybean_agent.execution.executor import Executor
+from jellybean_agent.execution.python_code import OURS, PythonStep, find_source
 
 
 def run(name: str, array: np.ndarray, **arguments: Any) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.tensors import DTYPES, MAX_TENSOR_BYTES, decode, encode, mismatch
+from jellybean_agent.tensors.tensors import DTYPES, MAX_TENSOR_BYTES, decode, encode, mismatch
 from jellybean_protos.agent.v1 import agent_pb2
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.authority import Authority, open_authority
-from jellybean_agent.certificates import CHAIN, KEY, CertificateFolder
+from jellybean.serving.enrolment.authority import Authority, open_authority
 from jellybean_agent.errors import PlanViewError
-from jellybean_agent.identity import Identity, Role
-from jellybean_agent.tls_context import Handshake, Handshakes
+from jellybean_agent.security.certificates import CHAIN, KEY, CertificateFolder
+from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent.security.tls_context import Handshake, Handshakes
 
 ALICE = Identity("tiny", Role.CLIENT, "alice")
 

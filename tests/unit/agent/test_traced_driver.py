@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from jellybean_agent import spans as spans_module
-from jellybean_agent.links import EmulatedLinks
-from jellybean_agent.message_wire import parts_of
-from jellybean_agent.messages import GATEWAY
-from jellybean_agent.spans import Spans
-from jellybean_agent.tensors import decode, encode
-from jellybean_agent.traced_driver import TracedDriver
+from jellybean_agent.brain.messages import GATEWAY
+from jellybean_agent.telemetry import spans as spans_module
+from jellybean_agent.telemetry.spans import Spans
+from jellybean_agent.tensors.tensors import decode, encode
+from jellybean_agent.transport.message_wire import parts_of
+from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_agent.worker.traced_driver import TracedDriver
 from jellybean_protos.agent.v1 import agent_pb2
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integration/serving"))

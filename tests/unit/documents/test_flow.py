@@ -8,7 +8,7 @@ import pytest
 
 from jellybean.documents import WorkflowDocument
 from jellybean.documents.flow import Flow, flow_of
-from jellybean_solver.problem import EdgeKind
+from jellybean_solver.model.problem import EdgeKind
 
 
 def flow(rate: float = 10.0, **inputs: list[Any]) -> Flow:

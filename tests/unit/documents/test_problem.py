@@ -9,13 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jellybean.documents import ProfilesDocument, Project, build_problem, load_project, write_profiles
-from jellybean.documents.problem import service_time
-from jellybean.documents.profiles import AccuracyPoint, AccuracyProfile, Figures, MeasuredSelection, VariantProfile
-from jellybean.documents.writer import profiles_text
+from jellybean.documents.build import service_time
+from jellybean.documents.schema.profiles import (
+    AccuracyPoint,
+    AccuracyProfile,
+    Figures,
+    MeasuredSelection,
+    VariantProfile,
+)
+from jellybean.documents.schema.writer import profiles_text
 from jellybean.errors import DocumentError
-from jellybean_solver.accuracy import EndToEnd, Independent, PerOperator, Row
-from jellybean_solver.problem import Arrivals, Deliver, Edge, EdgeKind, Link, Pool, ServiceTime, Sharing, Slo, Source
-from jellybean_solver.ratios import settled
+from jellybean_solver.model.accuracy import EndToEnd, Independent, PerOperator, Row
+from jellybean_solver.model.problem import (
+    Arrivals,
+    Deliver,
+    Edge,
+    EdgeKind,
+    Link,
+    Pool,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+)
+from jellybean_solver.model.variant_ratios import settled
 
 
 def test_every_field_arrives_in_si(folder: Path) -> None:

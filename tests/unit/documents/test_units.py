@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean.documents import units
-from jellybean.documents.units import UnitError, format_quantity, parse_quantity
+from jellybean.documents.schema import units
+from jellybean.documents.schema.units import UnitError, format_quantity, parse_quantity
 
 
 @pytest.mark.parametrize(

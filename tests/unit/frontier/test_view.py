@@ -10,15 +10,15 @@ import typer
 from PIL import Image
 from rich.console import Console
 
-from jellybean.cli.frontier import parse_rates
+from jellybean.cli.planning.frontier import parse_rates
 from jellybean.errors import JellyBeanError
 from jellybean.frontier import Frontier, frontier_text, save_plans, save_plot, to_json
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Current
 from jellybean.frontier.plot import MOST_NUMBERED
 from jellybean_solver import EndToEnd, Problem, Slo
-from jellybean_solver.frontier import CostAccuracy, cost_accuracy, cost_rate
-from jellybean_solver.plan_document import from_document
+from jellybean_solver.frontier.curves import CostAccuracy, cost_accuracy, cost_rate
+from jellybean_solver.model.plan_document import from_document
 from tests.unit.solver.fleet import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 

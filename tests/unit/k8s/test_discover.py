@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from jellybean_k8s import DeployError
-from jellybean_k8s.discover import discover
-from jellybean_k8s.preflight import amount
+from jellybean_k8s.cluster.discover import discover
+from jellybean_k8s.cluster.preflight import amount
 
 
 def node(

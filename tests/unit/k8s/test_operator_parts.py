@@ -12,7 +12,7 @@ from jellybean.operator.conditions import condition, plan_figures, with_conditio
 from jellybean.operator.fleet import discovered, with_pools
 from jellybean.operator.pace import MOST_RETRY_S, RESYNC_S, Pace
 from jellybean.operator.resource import operator_spec
-from jellybean_k8s.settings import Models, PoolSettings, Settings
+from jellybean_k8s.manifests.settings import Models, PoolSettings, Settings
 from tests import report_plans
 from tests.k8s_resource import resource
 

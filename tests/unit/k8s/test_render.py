@@ -16,18 +16,18 @@ import pytest
 import yaml
 
 from jellybean.documents import load_project
-from jellybean.planning import plan_project
-from jellybean_agent.python_code import OURS
+from jellybean.planning.project_plan import plan_project
+from jellybean_agent.execution.python_code import OURS
 from jellybean_k8s import DeployError, Models, PoolSettings, Settings, render
-from jellybean_k8s.kustomize import kustomize_base
+from jellybean_k8s.manifests.kustomize import kustomize_base
+from jellybean_k8s.manifests.render import Object
+from jellybean_k8s.manifests.served import Deployed
+from jellybean_k8s.manifests.settings import OWN_STEPS
+from jellybean_k8s.manifests.yaml_text import documents, to_yaml
 from jellybean_k8s.names import dns_name, label_value
-from jellybean_k8s.render import Object
-from jellybean_k8s.served import Deployed
-from jellybean_k8s.settings import OWN_STEPS
-from jellybean_k8s.yaml_text import documents, to_yaml
-from jellybean_solver.plan import Plan
-from jellybean_solver.plan_document import from_document
-from jellybean_solver.problem import Deliver, ModelRef, PythonRef
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan_document import from_document
+from jellybean_solver.model.problem import Deliver, ModelRef, PythonRef
 from tests import report_plans
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_plans import SETTINGS, wide, with_models

@@ -15,15 +15,15 @@ import jsonschema
 import pytest
 import yaml
 
-from jellybean.cli.kubernetes_file import load_kubernetes
+from jellybean.cli.kubernetes.kubernetes_file import load_kubernetes
 from jellybean.documents import build_problem, load_project
 from jellybean.errors import DocumentError
 from jellybean.operator.fleet import discovered, with_pools
 from jellybean.operator.resource import lay_out, operator_spec, resource_definition, stated_profiles, to_resource
-from jellybean.planning import plan_project
+from jellybean.planning.project_plan import plan_project
 from jellybean_k8s import render
-from jellybean_k8s.yaml_text import to_yaml
-from jellybean_solver.problem import Problem
+from jellybean_k8s.manifests.yaml_text import to_yaml
+from jellybean_solver.model.problem import Problem
 from tests.api_objects import pruned
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_resource import resource

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.collectives import COLLECTIVES, collective
-from jellybean_solver.pipeline.layers import Layer, LayerGraph
-from jellybean_solver.pipeline.partition import Level, partition
+from jellybean_solver.pipeline.partitioning.collectives import COLLECTIVES, collective
+from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
+from jellybean_solver.pipeline.partitioning.partition import Level, partition
 
 M, B, A = 8e6, 1e9, 1e-3
 

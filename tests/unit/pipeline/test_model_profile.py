@@ -16,8 +16,8 @@ from jellybean.pipeline.onnx_graph import GraphError, OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, offered
 from jellybean.pipeline.onnx_split import layered
 from jellybean.pipeline.profile_file import read_profile
-from jellybean_solver.pipeline.layers import Layer, LayerGraph
-from jellybean_solver.pipeline.partition import Level, partition, partition_line
+from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
+from jellybean_solver.pipeline.partitioning.partition import Level, partition, partition_line
 from tests.unit.pipeline.onnx_models import conv_net, skip_net
 
 

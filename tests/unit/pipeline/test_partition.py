@@ -11,10 +11,10 @@ import pytest
 from jellybean.errors import DocumentError, JellyBeanError
 from jellybean.pipeline.profile_file import read_profile
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline import iteration
-from jellybean_solver.pipeline.device_limit import DeviceLimit
-from jellybean_solver.pipeline.layers import Layer, LayerGraph
-from jellybean_solver.pipeline.partition import Level, NothingFitsError, partition
+from jellybean_solver.pipeline.partitioning import iteration
+from jellybean_solver.pipeline.partitioning.device_memory import DeviceLimit
+from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
+from jellybean_solver.pipeline.partitioning.partition import Level, NothingFitsError, partition
 
 PROFILES = Path(__file__).parents[4] / "shared" / "data" / "pipedream_profiles"
 published = pytest.mark.skipif(not PROFILES.exists(), reason="the published profiles are not here")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from jellybean.pipeline.plot import save_timeline
 from jellybean.pipeline.text import drawn
+from jellybean_solver.pipeline.schedule.simulator import Costs, simulate
 from jellybean_solver.pipeline.schedules import make_schedule
-from jellybean_solver.pipeline.simulate import Costs, simulate
 
 SMALL = re.compile(r'<text style="font-size: ([0-9.]+)px[^>]*>(\d+)</text>')
 

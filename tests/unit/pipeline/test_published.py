@@ -9,8 +9,8 @@ from types import FrameType
 import pytest
 
 from benchmarks.pipelines import GPIPE, fitted, simulated, worst
-from jellybean_solver.pipeline.layers import Layer, LayerGraph
-from jellybean_solver.pipeline.partition import Level, partition
+from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
+from jellybean_solver.pipeline.partitioning.partition import Level, partition
 
 
 def test_gpipes_transformer_with_many_micro_batches() -> None:

@@ -7,12 +7,12 @@ from itertools import accumulate
 import pytest
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.actions import Kind
-from jellybean_solver.pipeline.memory import DeviceMemory, memory
-from jellybean_solver.pipeline.schedule import Schedule
+from jellybean_solver.pipeline.schedule.actions import Kind
+from jellybean_solver.pipeline.schedule.memory import DeviceMemory, memory
+from jellybean_solver.pipeline.schedule.schedule import Schedule
+from jellybean_solver.pipeline.schedule.simulator import Costs, bubble_fraction, simulate
+from jellybean_solver.pipeline.schedule.validate import faults
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
-from jellybean_solver.pipeline.simulate import Costs, bubble_fraction, simulate
-from jellybean_solver.pipeline.validate import faults
 
 GRID = [(devices, microbatches) for devices in (2, 3, 4, 6, 8) for microbatches in (1, 2, 4, 8, 12, 24, 48)]
 TIMES = [(1.0, 1.0), (1.0, 2.0), (0.02, 0.05)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.actions import Action, Kind, parse_action
-from jellybean_solver.pipeline.schedule import Schedule, Weights, parse_actions, straight
+from jellybean_solver.pipeline.schedule.actions import Action, Kind, parse_action
+from jellybean_solver.pipeline.schedule.schedule import Schedule, Weights, parse_actions, straight
+from jellybean_solver.pipeline.schedule.simulator import Costs, bubble_fraction, simulate
 from jellybean_solver.pipeline.schedules import make_schedule
-from jellybean_solver.pipeline.simulate import Costs, bubble_fraction, simulate
 
 
 def of_text(text: str, stages: int) -> Schedule:

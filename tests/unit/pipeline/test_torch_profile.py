@@ -12,7 +12,7 @@ from jellybean.errors import JellyBeanError  # noqa: E402
 from jellybean.pipeline.model_profile import profile_model  # noqa: E402
 from jellybean.pipeline.profile_file import read_profile  # noqa: E402
 from jellybean.pipeline.torch_profile import profile_module  # noqa: E402
-from jellybean_solver.pipeline.partition import Level, partition  # noqa: E402
+from jellybean_solver.pipeline.partitioning.partition import Level, partition  # noqa: E402
 
 nn = torch.nn
 

@@ -14,7 +14,7 @@ from jellybean.profiler.cache import Cache
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.latency import LatencyMeter, batched
 from jellybean.profiler.workload import Model, Step, Workload
-from jellybean_solver.problem import Edge
+from jellybean_solver.model.problem import Edge
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integration/serving"))
 from serving_models import save

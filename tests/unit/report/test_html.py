@@ -12,7 +12,7 @@ import pytest
 from jellybean.report import Store, build_report, render_html
 from jellybean.report.report import Report
 from jellybean.report.topology import NARROW, WIDE, Box, Drawing, Shape, draw
-from jellybean_solver.plan import Plan
+from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}&amp;"

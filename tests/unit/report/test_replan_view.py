@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean.replan_view import sentence
-from jellybean_solver.migration import Loads, Migration
-from jellybean_solver.plan import Cost
-from jellybean_solver.replan import Replanned, Terms, Verdict
+from jellybean.report.replan_view import sentence
+from jellybean_solver.migration.migration_cost import Loads, Migration
+from jellybean_solver.model.plan import Cost
+from jellybean_solver.replanning.replan import Replanned, Terms, Verdict
 from tests import report_plans
 
 LOADS = (Loads("box", "edge", "find", "v", None, 5, 2.0**30, 0.1, 0.03),)

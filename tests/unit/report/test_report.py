@@ -12,7 +12,7 @@ from jellybean.report.breakdown import break_down
 from jellybean.report.comparison import SloState, Verdict
 from jellybean.report.report import Level
 from jellybean_solver.errors import JellyBeanError
-from jellybean_solver.plan import Plan
+from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
 
 ALL = (plans.vqa, plans.digits, plans.one_worker, plans.large)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from jellybean.report import Store, build_report, plan_text, to_table, units
-from jellybean_solver.plan import Plan
+from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
 
 BASELINES = (

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean.serving.answers import SinkAnswer
-from jellybean_agent.messages import Path
-from jellybean_agent.tensors import decode, encode
+from jellybean.serving.gateway.answers import SinkAnswer
+from jellybean_agent.brain.messages import Path
+from jellybean_agent.tensors.tensors import decode, encode
 from jellybean_protos.agent.v1 import agent_pb2
 
 SPEC = agent_pb2.TensorSpec(dtype="float32", shape=[-1, 1])

@@ -10,19 +10,19 @@ from pathlib import Path
 import grpc
 import pytest
 
-from jellybean.serving import eventually as module
-from jellybean.serving.eventually import AT_ONCE, MOST_STUCK, Eventually, Key
-from jellybean.serving.fleet import Fleet
-from jellybean.serving.gateway import Gateway
+from jellybean.serving.gateway.fleet import Fleet
+from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.outcomes import Outcome
 from jellybean.serving.gateway_main import _spool
-from jellybean.serving.outcomes import Outcome
-from jellybean.serving.spool import Spool
-from jellybean_agent.channels import Transport
+from jellybean.serving.spool import delivery as module
+from jellybean.serving.spool.delivery import AT_ONCE, MOST_STUCK, Eventually, Key
+from jellybean.serving.spool.spool import Spool
+from jellybean_agent.brain.plan_view import PlanView, plan_view
 from jellybean_agent.errors import StatusError
-from jellybean_agent.links import EmulatedLinks
-from jellybean_agent.plan_view import PlanView, plan_view
+from jellybean_agent.transport.channels import Transport
+from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.agent.v1 import agent_pb2
-from jellybean_solver.problem import Deliver
+from jellybean_solver.model.problem import Deliver
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integration/serving"))
 from serving_models import make_plan

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from jellybean.serving.hedging import Hedge
-from jellybean.serving.retries import RetryBudget
+from jellybean.serving.gateway.hedging import Hedge
+from jellybean.serving.gateway.retry_budget import RetryBudget
 from jellybean_agent.errors import PlanViewError
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jellybean.serving.inference_json import read_request, write_response
+from jellybean.serving.http.inference_json import read_request, write_response
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.inference.tensors import NAMES, inputs_of, outputs_of
-from jellybean_agent.tensors import DTYPES, Array, encode
+from jellybean_agent.tensors.tensors import DTYPES, Array, encode
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 finite = st.sampled_from(sorted(DTYPES)).flatmap(

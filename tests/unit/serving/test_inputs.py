@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jellybean.serving.inputs import children
-from jellybean_agent.tensors import RawTensor, bytes_of, decode, encode
+from jellybean.serving.gateway.inputs import children
+from jellybean_agent.tensors.tensors import RawTensor, bytes_of, decode, encode
 
 
 @pytest.mark.parametrize("rows", [1, 3])

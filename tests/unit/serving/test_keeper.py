@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from jellybean.folders import state_folder
-from jellybean.serving import keeper
-from jellybean.serving.keeper import Keeper
-from jellybean.serving.state import ProcessState, RunState, read_state, state_path, write_state
+from jellybean.serving.local import keeper
+from jellybean.serving.local.keeper import Keeper
+from jellybean.serving.run_state import ProcessState, RunState, read_state, state_path, write_state
 
 
 def test_a_disk_that_is_full_ends_neither_the_keeper_nor_leaves_a_child(

@@ -8,10 +8,10 @@ import socket
 import numpy as np
 import pytest
 
-from jellybean.serving import load
+from jellybean.serving.bench import load
+from jellybean.serving.bench.load import due_times
 from jellybean.serving.errors import ServingError
-from jellybean.serving.load import due_times
-from jellybean_solver.problem import Arrivals
+from jellybean_solver.model.problem import Arrivals
 
 
 def test_periodic_requests_are_evenly_spaced() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jellybean.serving.retries import RetryBudget
+from jellybean.serving.gateway.retry_budget import RetryBudget
 
 
 def test_a_burst_of_all_in_hand_then_a_share_of_what_comes() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean.serving.spent import Spent
-from jellybean_agent.metrics import GIB
+from jellybean.serving.gateway.cost_so_far import Spent
+from jellybean_agent.process.metrics import GIB
 
 
 class Plan:

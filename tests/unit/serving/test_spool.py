@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from jellybean.serving.spool import Answer, Spool
+from jellybean.serving.spool.spool import Answer, Spool
 from jellybean_agent.errors import StatusError
 
 DONE = Answer(b"answer", 0, "")
@@ -147,7 +147,7 @@ def test_what_was_put_survives_a_kill(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from jellybean.serving.spool import Answer, Spool\n"
+        "from jellybean.serving.spool.spool import Answer, Spool\n"
         "async def main():\n"
         "    spool = Spool(Path(sys.argv[1]))\n"
         "    for number in range(1000):\n"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean.simulation import brains, highest_sustained_rate, load_by_worker, simulate_plan
-from jellybean_agent import brain
-from jellybean_solver.plan import Plan, Route
-from jellybean_solver.problem import Edge, ServiceTime, Source
-from jellybean_solver.simulate import simulate
+from jellybean.planning.simulation import brains, highest_sustained_rate, load_by_worker, simulate_plan
+from jellybean_agent.brain import brain
+from jellybean_solver.model.plan import Plan, Route
+from jellybean_solver.model.problem import Edge, ServiceTime, Source
+from jellybean_solver.simulation.simulator import simulate
 from tests.property.simulator.plans import operator, plan
 
 TIMES_S = {"look": {1: 0.10, 4: 0.16}, "hear": {1: 0.05, 2: 0.06}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jellybean_solver.distributions import child_count
+from jellybean_solver.model.distributions import child_count
 
 
 def test_measured_shares_are_drawn_as_they_are() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from jellybean.simulation import simulate_plan
-from jellybean_solver.latency import latency
-from jellybean_solver.plan import Certificate, Cost, Plan, PlannedWorker, Route
-from jellybean_solver.plan_document import from_document, to_document
-from jellybean_solver.problem import Arrivals, Edge, ServiceTime, Sharing, Slo, Source
+from jellybean.planning.simulation import simulate_plan
+from jellybean_solver.latency.estimate import latency
+from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedWorker, Route
+from jellybean_solver.model.plan_document import from_document, to_document
+from jellybean_solver.model.problem import Arrivals, Edge, ServiceTime, Sharing, Slo, Source
 from tests.planned import planned_operator
 
 RUN_S, HOP_S = 0.01, 0.001

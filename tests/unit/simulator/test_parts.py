@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from jellybean_solver.answers import Answers
-from jellybean_solver.distributions import child_count, service_sampler
 from jellybean_solver.errors import SolverError
-from jellybean_solver.problem import Arrivals, ServiceTime
-from jellybean_solver.routing import RouteDrawer
-from jellybean_solver.simulation_result import nearest_rank
-from jellybean_solver.streams import arrival_times
+from jellybean_solver.model.distributions import child_count, service_sampler
+from jellybean_solver.model.problem import Arrivals, ServiceTime
+from jellybean_solver.model.route_drawing import RouteDrawer
+from jellybean_solver.model.streams import arrival_times
+from jellybean_solver.simulation.answers import Answers
+from jellybean_solver.simulation.result import nearest_rank
 
 MEASURED = ServiceTime(0.1, 0.1, ((0.5, 0.08), (0.9, 0.12), (0.99, 0.3)))
 

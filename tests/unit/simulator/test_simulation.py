@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from jellybean import simulation
-from jellybean.simulation import (
+from jellybean.planning import simulation
+from jellybean.planning.simulation import (
     capacity_scale,
     check_latency,
     highest_sustained_rate,
@@ -18,8 +18,8 @@ from jellybean.simulation import (
     unloaded_latency_s,
 )
 from jellybean_solver.errors import SolverError
-from jellybean_solver.plan import Plan, Route
-from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Slo, Source
+from jellybean_solver.model.plan import Plan, Route
+from jellybean_solver.model.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Slo, Source
 from tests.property.simulator.plans import chain, exponential, operator, plan
 
 FIXED = ServiceTime(0.1, 0.1)
@@ -44,7 +44,7 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another() -> None:
 def test_a_result_does_not_depend_on_the_process() -> None:
     code = (
         "from tests.property.simulator.plans import chain, exponential\n"
-        "from jellybean.simulation import simulate_plan\n"
+        "from jellybean.planning.simulation import simulate_plan\n"
         "print(simulate_plan(chain([exponential(0.1)], 5.0), duration_s=50).latency_mean_s)"
     )
     found = {

@@ -7,16 +7,22 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fleet import Size, fleet
-from jellybean.simulation import brains, highest_sustained_rate, load_by_worker, simulate_plan, unloaded_latency_s
-from jellybean_agent.sites import SiteRoutes, Sites
+from jellybean.planning.simulation import (
+    brains,
+    highest_sustained_rate,
+    load_by_worker,
+    simulate_plan,
+    unloaded_latency_s,
+)
+from jellybean_agent.brain.sites import SiteRoutes, Sites
 from jellybean_solver import Arrivals, Plan, Sharing, Slo, solve
-from jellybean_solver.latency import latency
-from jellybean_solver.plan import Route
-from jellybean_solver.problem import Edge, Link, ServiceTime
-from jellybean_solver.replay import replay
-from jellybean_solver.simulate import simulate
-from jellybean_solver.sites import link_ends, site_of, tier_at, worker_at
-from jellybean_solver.trace import rate_trace
+from jellybean_solver.latency.estimate import latency
+from jellybean_solver.model.plan import Route
+from jellybean_solver.model.problem import Edge, Link, ServiceTime
+from jellybean_solver.model.sites import link_ends, site_of, tier_at, worker_at
+from jellybean_solver.simulation.replay import replay
+from jellybean_solver.simulation.simulator import simulate
+from jellybean_solver.simulation.trace import rate_trace
 from tests.property.simulator.plans import SOURCE, chain, exponential, operator, plan
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jellybean_solver.problem import Arrivals
-from jellybean_solver.sustained import TOLERANCE, grace_s, highest_sustained, is_sustained
+from jellybean_solver.model.problem import Arrivals
+from jellybean_solver.simulation.sustained import TOLERANCE, grace_s, highest_sustained, is_sustained
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import math
 
 import pytest
 
-from jellybean.simulation import load_by_worker, simulate_plan
-from jellybean_solver.plan import Plan, Route
-from jellybean_solver.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Source
-from jellybean_solver.simulation_result import SimulationResult
+from jellybean.planning.simulation import load_by_worker, simulate_plan
+from jellybean_solver.model.plan import Plan, Route
+from jellybean_solver.model.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Source
+from jellybean_solver.simulation.result import SimulationResult
 from tests.property.simulator.plans import chain, exponential, operator, plan
 
 FIXED = ServiceTime(0.1, 0.1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver.bags import tree_of_bags
+from jellybean_solver.demand.tree_decomposition import tree_of_bags
 
 
 def test_bags_of_a_polytree_are_its_edges() -> None:

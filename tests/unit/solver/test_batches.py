@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from jellybean.planning.simulation import load_by_worker
 from jellybean.report.breakdown import operator_loads
-from jellybean.simulation import load_by_worker
 from jellybean_solver import Edge, EdgeKind, Problem, ServiceTime, evaluate, solve
-from jellybean_solver.plan import Plan
-from jellybean_solver.plan_diff import plan_diff
-from jellybean_solver.plan_document import PlanDocumentError, from_document, to_document
-from jellybean_solver.problem import best_batch
+from jellybean_solver.diff.plan_diff import plan_diff
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan_document import PlanDocumentError, from_document, to_document
+from jellybean_solver.model.problem import best_batch
 from tests.plan_check import complaints
 from tests.unit.solver.fleet import box, operator, problem, variant
 

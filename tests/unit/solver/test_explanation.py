@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import EndToEnd, Link, Plan, Problem, Sharing, Slo, SolverError
-from jellybean_solver.conflicts import conflict
-from jellybean_solver.explanation import Explanation, explain
-from jellybean_solver.requirements import Kind, requirements
-from jellybean_solver.resolving import Answer, Change, Means, Resolver, Settled, compared
-from jellybean_solver.restrictions import without_pool
-from jellybean_solver.solve import Solution, solve
-from jellybean_solver.why_not import Question
+from jellybean_solver.explain.conflicts import conflict
+from jellybean_solver.explain.counterfactuals import Answer, Change, Means, Resolver, Settled, compared
+from jellybean_solver.explain.explanation import Explanation, explain
+from jellybean_solver.explain.forced_choices import Question
+from jellybean_solver.explain.relaxations import Kind, requirements
+from jellybean_solver.explain.restrictions import without_pool
+from jellybean_solver.planning.solver import Solution, solve
 from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
 
 # 10/s: small keeps 1 box (or 0.5 of a gpu) busy, large 2 boxes or 1 gpu.

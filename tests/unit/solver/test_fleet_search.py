@@ -14,13 +14,13 @@ import pytest
 
 from benchmarks.fleet import Size, fleet
 from jellybean_solver import Pool, Problem, Sharing
-from jellybean_solver.assignment import Assignment
-from jellybean_solver.covering import ways_near
-from jellybean_solver.demand import Network
-from jellybean_solver.fleet_search import FleetSearch
-from jellybean_solver.selection import Clock, Outcome
-from jellybean_solver.skeleton import Skeleton
-from jellybean_solver.solve import finish
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.rounding_patterns import ways_near
+from jellybean_solver.fleet.search import FleetSearch
+from jellybean_solver.planning.solver import finish
+from jellybean_solver.small.assignment import Assignment
+from jellybean_solver.small.beam_search import Clock, Outcome
 from tests.plan_check import complaints
 from tests.unit.solver.fleet import operator, problem, variant
 
@@ -28,7 +28,7 @@ MEDIUM = {sharing: Size(operators=10, variants=4, pools=60, workers=600, sharing
 SAME = """
 from benchmarks.fleet import Size, fleet
 from jellybean_solver import Sharing, solve
-from jellybean_solver.plan_document import to_document
+from jellybean_solver.model.plan_document import to_document
 size = Size(operators=10, variants=4, pools=60, workers=600, sharing=Sharing.{})
 print(to_document(solve(fleet(2, size), gap=0.03).plan)["hash"])
 """

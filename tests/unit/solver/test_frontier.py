@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import EndToEnd, Problem, Slo, Solution, SolverError, solve
-from jellybean_solver.frontier import cost_accuracy, cost_rate
-from jellybean_solver.plan import Plan
+from jellybean_solver.frontier.curves import cost_accuracy, cost_rate
+from jellybean_solver.model.plan import Plan
 from tests.unit.solver.fleet import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 

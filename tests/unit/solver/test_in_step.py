@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean.simulation import brains
+from jellybean.planning.simulation import brains
 from jellybean_solver import Arrivals, Edge, ServiceTime
-from jellybean_solver.latency import latency
-from jellybean_solver.plan import Plan, PlannedOperator, Route
-from jellybean_solver.simulate import simulate
-from jellybean_solver.stations import Stations
+from jellybean_solver.latency.estimate import latency
+from jellybean_solver.latency.stations import Stations
+from jellybean_solver.model.plan import Plan, PlannedOperator, Route
+from jellybean_solver.simulation.simulator import simulate
 from tests.property.simulator.plans import SOURCE, operator, plan
 
 RATE = 65.34

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean import in_time
-from jellybean.simulation import Judged
+from jellybean.planning import simulated_deadline as in_time
+from jellybean.planning.simulation import Judged
 from jellybean_solver import Link, Slo, solve
-from jellybean_solver.plan import Certificate, Cost, Plan
-from jellybean_solver.solve import Solution
+from jellybean_solver.model.plan import Certificate, Cost, Plan
+from jellybean_solver.planning.solver import Solution
 from tests.unit.solver.fleet import box, gpu, operator, problem, variant
 
 TARGET_S = 1.0

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.fleet import Size, fleet
 from jellybean_solver import Independent, PerOperator, Pool, Problem, Row, ServiceTime, Sharing, Slo, SolverError, solve
-from jellybean_solver.demand import Network
-from jellybean_solver.large import is_large
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.fleet.dispatch import is_large
 from tests.plan_check import complaints
 from tests.unit.solver.fleet import box, operator, problem, variant
 

@@ -9,13 +9,13 @@ from functools import partial
 import pytest
 
 from benchmarks.fleet import Size, fleet
-from jellybean.simulation import brains
+from jellybean.planning.simulation import brains
 from jellybean_solver import Arrivals, Link, Problem, Sharing, solve
-from jellybean_solver.evaluate import evaluate
-from jellybean_solver.latency import latency
-from jellybean_solver.plan import Plan
-from jellybean_solver.simulate import simulate
-from jellybean_solver.stations import Stations
+from jellybean_solver.latency.estimate import latency
+from jellybean_solver.latency.stations import Stations
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.simulation.simulator import simulate
 from tests.plan_check import complaints
 from tests.unit.solver.fleet import box, gpu, operator, problem, variant
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import Link, Plan, Problem, evaluate, packing, solve
-from jellybean_solver.packing import host_sets
+from jellybean_solver import Link, Plan, Problem, evaluate, solve
+from jellybean_solver.demand import model_sets as packing
+from jellybean_solver.demand.model_sets import host_sets
 from tests.unit.solver.fleet import box, gpu, operator, problem, variant
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver.plan import Cost, Plan, PlannedWorker, Route
-from jellybean_solver.plan_diff import plan_diff
-from jellybean_solver.plan_matching import hosted, match_workers
-from jellybean_solver.problem import Edge, Link, ModelRef, ServiceTime, Sharing, Source
+from jellybean_solver.diff.plan_diff import plan_diff
+from jellybean_solver.migration.plan_matching import hosted, match_workers
+from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, Route
+from jellybean_solver.model.problem import Edge, Link, ModelRef, ServiceTime, Sharing, Source
 from tests import report_plans
 from tests.planned import planned_operator
 

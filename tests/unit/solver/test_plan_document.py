@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from jellybean_solver.plan_document import PlanDocumentError, from_document, to_document
-from jellybean_solver.problem import Deliver
+from jellybean_solver.model.plan_document import PlanDocumentError, from_document, to_document
+from jellybean_solver.model.problem import Deliver
 from tests.report_plans import digits, vqa
 
 

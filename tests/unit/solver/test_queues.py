@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import gamma
 
-from jellybean_solver.batching import Fed, runs
-from jellybean_solver.problem import ServiceTime
-from jellybean_solver.queues import Piece, Station, Traffic, rest_log_mgf, service_variance, station
+from jellybean_solver.latency.batching import Fed, runs
+from jellybean_solver.latency.queues import Piece, Station, Traffic, rest_log_mgf, service_variance, station
+from jellybean_solver.model.problem import ServiceTime
 
 
 def waited_s(found: Station) -> float:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean.simulation import simulate_plan
+from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import (
     Arrivals,
     Edge,
@@ -25,16 +25,16 @@ from jellybean_solver import (
     evaluate,
     solve,
 )
-from jellybean_solver.demand import Network
+from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import SolverError
-from jellybean_solver.explanation import explain
-from jellybean_solver.frontier import cost_accuracy
-from jellybean_solver.large import cheapest_large
-from jellybean_solver.ratios import plain, settled
-from jellybean_solver.replan import Terms, replan
-from jellybean_solver.restate import restated
-from jellybean_solver.restrictions import only_variant
-from jellybean_solver.selection import Clock
+from jellybean_solver.explain.explanation import explain
+from jellybean_solver.explain.restrictions import only_variant
+from jellybean_solver.fleet.dispatch import cheapest_large
+from jellybean_solver.frontier.curves import cost_accuracy
+from jellybean_solver.model.variant_ratios import plain, settled
+from jellybean_solver.replanning.replan import Terms, replan
+from jellybean_solver.replanning.rescore import restated
+from jellybean_solver.small.beam_search import Clock
 
 ROWS = {"small": (0.0, 0.0, 1.0), "large": (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.25)}  # 2 and 4.75 in the mean
 RATIOS = {"small": 2.0, "large": 4.75}

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import Independent, Link, Plan, Pool, Problem, Sharing, Slo, solve
+from jellybean_solver.diff.plan_diff import plan_diff
 from jellybean_solver.errors import SolverError
-from jellybean_solver.migration import MigrationPrices, migration, worth
-from jellybean_solver.plan_diff import plan_diff
-from jellybean_solver.problem import ModelRef
-from jellybean_solver.replan import Replanned, Terms, Verdict, replan
+from jellybean_solver.migration.migration_cost import MigrationPrices, migration, worth
+from jellybean_solver.model.problem import ModelRef
+from jellybean_solver.replanning.replan import Replanned, Terms, Verdict, replan
 from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
 
 

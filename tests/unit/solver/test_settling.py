@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from jellybean import settling
-from jellybean.settling import Settling
-from jellybean.simulation import latency_breach
+from jellybean.planning import alternatives as settling
+from jellybean.planning.alternatives import Settling
+from jellybean.planning.simulation import latency_breach
 from jellybean_solver import Arrivals, Slo, solve
-from jellybean_solver.evaluate import evaluate
-from jellybean_solver.infeasible import scaled
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.planning.infeasibility import scaled
 from tests.unit.solver.fleet import box, operator, problem, variant
 
 

@@ -20,7 +20,7 @@ from jellybean_solver import (
     evaluate,
     solve,
 )
-from jellybean_solver.plan_document import to_document
+from jellybean_solver.model.plan_document import to_document
 from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
@@ -225,7 +225,7 @@ def test_a_plan_that_contradicts_the_problem_is_never_handed_on(monkeypatch: pyt
         return ["box-1 is overloaded"]
 
     case = problem(operator("a", ["camera"], variant("x", {"box": 0.01})), pools=[box()])
-    scorer = importlib.import_module("jellybean_solver.evaluate")  # the package's name is the function
+    scorer = importlib.import_module("jellybean_solver.model.evaluate")  # the package's name is the function
     monkeypatch.setattr(scorer, "accuracy_violations", broken)
     with pytest.raises(SolverError, match=r"contradicts the problem \(box-1 is overloaded\)"):
         solve(case)

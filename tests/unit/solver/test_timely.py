@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 from benchmarks.fleet import Size, fleet
-from jellybean_solver import Link, Pool, ServiceTime, Sharing, Variant, large, solve
-from jellybean_solver.demand import Network
-from jellybean_solver.fleet_search import FleetSearch
-from jellybean_solver.flows import link_uses
-from jellybean_solver.joint import propose
-from jellybean_solver.latency import latency
-from jellybean_solver.latency_rows import CLASSES, _levels
-from jellybean_solver.pace import Pace
-from jellybean_solver.selection import Clock
-from jellybean_solver.solve import finish
-from jellybean_solver.timely_links import RoomyLinks
+from jellybean_solver import Link, Pool, ServiceTime, Sharing, Variant, solve
+from jellybean_solver.deadline.link_headroom import RoomyLinks
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.fleet import dispatch as large
+from jellybean_solver.fleet.delay_linearisation import Pace
+from jellybean_solver.fleet.search import FleetSearch
+from jellybean_solver.joint.deadline_rows import CLASSES, _levels
+from jellybean_solver.joint.joint_milp import propose
+from jellybean_solver.latency.estimate import latency
+from jellybean_solver.model.flows import link_uses
+from jellybean_solver.planning.solver import finish
+from jellybean_solver.small.beam_search import Clock
 from tests.plan_check import complaints
 from tests.unit.solver.fleet import operator, problem, variant
 

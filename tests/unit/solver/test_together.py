@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean.simulation import simulate_plan
+from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import (
     Arrivals,
     Edge,
@@ -26,13 +26,13 @@ from jellybean_solver import (
     baselines,
     solve,
 )
-from jellybean_solver.deadlines import deadline_s, shares
-from jellybean_solver.explanation import explain
-from jellybean_solver.latency import latency
-from jellybean_solver.requirements import Kind, eased, requirements, without
-from jellybean_solver.routing import own_routes
-from jellybean_solver.streams import request_streams
-from jellybean_solver.together import Margins, alone, together
+from jellybean_solver.explain.explanation import explain
+from jellybean_solver.explain.relaxations import Kind, eased, requirements, without
+from jellybean_solver.latency.estimate import latency
+from jellybean_solver.model.deadline_shares import deadline_s, shares
+from jellybean_solver.model.multi_workflow import Margins, alone, together
+from jellybean_solver.model.route_drawing import own_routes
+from jellybean_solver.model.streams import request_streams
 
 POOLS = (Pool("box", "edge", 6, 0.1), Pool("gpu", "cloud", 3, 0.6))
 LINKS = (Link("edge", "cloud", 0.1, 5e6, 0.01),)

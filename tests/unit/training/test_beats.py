@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.beats import LOOKS, Beats  # noqa: E402
+from jellybean.training.processes.heartbeats import LOOKS, Beats  # noqa: E402
 
 
 @pytest.fixture

@@ -8,7 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.checkpoint import clear_partial, finish, load_newest, rank_file, write_part  # noqa: E402
+from jellybean.training.checkpoints.checkpoint import (  # noqa: E402
+    clear_partial,
+    finish,
+    load_newest,
+    rank_file,
+    write_part,
+)
 from jellybean.training.errors import TrainingError  # noqa: E402
 
 

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
 from jellybean.training.choose import choose, choose_by, cut_layers  # noqa: E402
-from jellybean.training.cut import cut_module, trace  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean_solver.pipeline.layers import Layer, LayerGraph  # noqa: E402
+from jellybean.training.stages.cut import cut_module, trace  # noqa: E402
+from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule  # noqa: E402
 
 nn = torch.nn

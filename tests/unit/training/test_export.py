@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.reader import read_file  # noqa: E402
+from jellybean.documents.schema.reader import read_file  # noqa: E402
 from jellybean.documents.training import ExportSpec  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.export import hand_back  # noqa: E402

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.split_backward import input_half, weight_half  # noqa: E402
-from jellybean.training.stage import Settings, Stage  # noqa: E402
+from jellybean.training.stages.split_backward import input_half, weight_half  # noqa: E402
+from jellybean.training.stages.stage import Settings, Stage  # noqa: E402
 
 nn = torch.nn
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.schedule import Schedule, at_least
+from jellybean_solver.pipeline.schedule.schedule import Schedule, at_least
 from jellybean_solver.pipeline.schedules.asynchronous import pipedream, pipedream_2bw, pipedream_vertical, wpipe
 from jellybean_solver.pipeline.schedules.chimera import chimera
 from jellybean_solver.pipeline.schedules.interleaved import interleaved

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.actions import Action, Kind
-from jellybean_solver.pipeline.schedule import Schedule, Weights, at_least, one_by_one, straight
+from jellybean_solver.pipeline.schedule.actions import Action, Kind
+from jellybean_solver.pipeline.schedule.schedule import Schedule, Weights, at_least, one_by_one, straight
 
 F, B = Kind.FORWARD, Kind.BACKWARD
 Version = Callable[[int, int], int]  # stage, micro-batch -> updates that the weights it uses have had

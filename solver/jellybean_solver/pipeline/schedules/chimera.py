@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.actions import Action, Kind
-from jellybean_solver.pipeline.listing import Placed, Rules, listed
-from jellybean_solver.pipeline.schedule import Schedule, flushed
+from jellybean_solver.pipeline.schedule.actions import Action, Kind
+from jellybean_solver.pipeline.schedule.schedule import Schedule, flushed
+from jellybean_solver.pipeline.schedule.slot_filling import Placed, Rules, listed
 
 F, B = Kind.FORWARD, Kind.BACKWARD
 

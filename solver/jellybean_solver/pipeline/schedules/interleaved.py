@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.actions import Action, Kind
-from jellybean_solver.pipeline.schedule import Schedule, flushed, one_by_one, straight
+from jellybean_solver.pipeline.schedule.actions import Action, Kind
+from jellybean_solver.pipeline.schedule.schedule import Schedule, flushed, one_by_one, straight
 
 
 def interleaved(devices: int, microbatches: int, chunks: int = 2) -> Schedule:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from jellybean_solver.pipeline.actions import Action, Kind
-from jellybean_solver.pipeline.listing import Rules, listed
-from jellybean_solver.pipeline.schedule import Schedule, flushed, straight
-from jellybean_solver.pipeline.simulate import Costs, simulate
+from jellybean_solver.pipeline.schedule.actions import Action, Kind
+from jellybean_solver.pipeline.schedule.schedule import Schedule, flushed, straight
+from jellybean_solver.pipeline.schedule.simulator import Costs, simulate
+from jellybean_solver.pipeline.schedule.slot_filling import Rules, listed
 
 FORWARD, INPUT, WEIGHT = Kind.FORWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
 

@@ -1,0 +1,302 @@
+"""One worker's view of a plan document: what it runs, with whom it talks, over which links.
+
+Reads plain JSON only, so a device needs no solver; kind, version and content hash are checked by the same rule as the
+solver writes them (sha256 of the canonical JSON of everything but kind, version and hash). Where the plan has alike
+sites, the view has every worker, link and route of every site, each site a tier of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from jellybean_agent.brain.brain import EdgeKind, OperatorWiring
+from jellybean_agent.brain.messages import GATEWAY
+from jellybean_agent.brain.sites import SiteRoutes, Sites
+from jellybean_agent.errors import PlanViewError, in_words
+
+PLAN_VERSION = 3
+MAX_PLAN_BYTES = 64 * 2**20
+_ENVELOPE = {"kind", "version", "hash"}
+_KINDS = ("each", "fan_out", "gather")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonView:
+    """A function that plays an operator, `module:name`, its arguments as JSON, the sha256 of the module's source."""
+
+    function: str
+    arguments: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorView:
+    """An operator with its variant chosen: a model file or a Python function, neither where it cannot be served.
+
+    `depth` counts the fan-outs open at its own level.
+    """
+
+    name: str
+    variant: str
+    wiring: OperatorWiring
+    depth: int
+    model_path: str | None
+    model_sha256: str | None
+    output_names: Mapping[str, str]  # downstream -> ONNX output; a downstream left out takes the first
+    python: PythonView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """One direction between two tiers. A bandwidth of None is unlimited."""
+
+    upstream_tier: str
+    downstream_tier: str
+    bandwidth_bytes_per_s: float | None
+    latency_s: float
+    price_usd_per_gib: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker of the plan, the operators that some route gives it, and how many requests they take at once.
+
+    `device_s`: operator -> requests in a run -> mean seconds, of a worker that is emulated here; None for others.
+    `loads`: operator -> the fraction of its time that it is planned to take. `delays`: operator -> how long a
+    request may wait for others to share its run.
+    """
+
+    name: str
+    tier: str
+    operators: tuple[str, ...]
+    batches: Mapping[str, int]  # operator -> most requests per run
+    device_s: Mapping[str, Mapping[int, float]] | None
+    loads: Mapping[str, float] = field(default_factory=dict)
+    price_usd_per_h: float = 0.0
+    delays: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """The parts of a plan that serving needs; indexes into `routes` are what messages carry.
+
+    `weights` are of the routes of one place, those of the next place follow; `tiers_at`: of sources, place by place.
+    """
+
+    name: str
+    hash: str
+    tiers_at: tuple[Mapping[str, str], ...]
+    source_outputs: Mapping[str, tuple[tuple[str, EdgeKind], ...]]  # source -> (operator, kind)
+    operators: Mapping[str, OperatorView]
+    workers: Mapping[str, WorkerView]
+    routes: Sequence[Mapping[str, str]]
+    weights: tuple[float, ...]
+    links: tuple[LinkView, ...]
+    periodic: bool = False  # whether requests come evenly spaced
+    eventually: bool = False  # whether requests are kept until they are answered
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        """Operators whose output is the answer."""
+        return tuple(name for name, operator in self.operators.items() if not operator.wiring.outputs)
+
+    @property
+    def serving(self) -> tuple[WorkerView, ...]:
+        """Workers that some route uses: one agent process each."""
+        return tuple(worker for worker in self.workers.values() if worker.operators)
+
+    def tier_of(self, upstream: str, route: int) -> str:
+        """The tier in which the output of a source or operator is born under a route."""
+        if upstream in self.source_outputs:
+            return self.tiers_at[route // len(self.weights)][upstream]
+        return self.workers[self.routes[route][upstream]].tier
+
+    def path_length(self, upstream: str, downstream: str) -> int:
+        """How many positions a message on this edge carries."""
+        operator = self.operators.get(upstream)
+        edges = operator.wiring.outputs if operator else self.source_outputs[upstream]
+        opens = any(name == downstream and kind == "fan_out" for name, kind in edges)
+        return (operator.depth if operator else 0) + opens
+
+
+def read_plan(path: Path) -> PlanView:
+    """The view of a plan file. PlanViewError when it cannot be read or is no intact plan."""
+    try:
+        if path.stat().st_size > MAX_PLAN_BYTES:
+            raise PlanViewError(f"{path}: above {MAX_PLAN_BYTES} bytes; a plan is smaller")
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise PlanViewError(f"{path}: {in_words(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise PlanViewError(f"{path}: not JSON: {error}") from error
+    return plan_view(document)
+
+
+def plan_view(document: Any) -> PlanView:
+    """The view of a plan document. PlanViewError unless kind, version and hash are right."""
+    if not isinstance(document, dict) or document.get("kind") != "Plan":
+        raise PlanViewError("not a plan: kind is not 'Plan'")
+    if document.get("version") not in (PLAN_VERSION - 1, PLAN_VERSION):
+        raise PlanViewError(
+            f"plan version {document.get('version')!r}; this agent reads {PLAN_VERSION} and {PLAN_VERSION - 1}: "
+            "plan again, with its JellyBean"
+        )
+    if content_hash(document) != document.get("hash"):
+        raise PlanViewError("the plan's content does not match its hash: it was changed; plan again")
+    try:
+        view = _parse(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PlanViewError(f"not a plan: {type(error).__name__} {error}") from error
+    _check_routes(view)
+    return _in_sites(view, document.get("sites", {}))
+
+
+def content_hash(document: Mapping[str, Any]) -> str:
+    """sha256 (hex) over the canonical JSON, as the solver's plan_document computes it."""
+    kept = {key: value for key, value in document.items() if key not in _ENVELOPE}
+    try:
+        canonical = json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise PlanViewError(f"not a plan: {error}") from error
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _parse(document: Mapping[str, Any]) -> PlanView:
+    sources = {item["name"]: item["tier"] for item in document["sources"]}
+    routes = tuple({str(op): str(worker) for op, worker in item["workers"].items()} for item in document["routes"])
+    operators = _operators(document["operators"], frozenset(sources))
+    batches = {item["name"]: item["batch"] for item in document["operators"]}
+    service = {item["name"]: item["service"] for item in document["operators"]}
+    delays = {item["name"]: float(item.get("batch_delay_s", 0.0)) for item in document["operators"]}
+    workers = {item["name"]: _worker(item, operators, batches, service, routes, delays) for item in document["workers"]}
+    outputs = {
+        source: tuple((op.name, kind) for op in operators.values() for up, kind in op.wiring.inputs if up == source)
+        for source in sources
+    }
+    links = tuple(
+        LinkView(
+            item["upstream_tier"],
+            item["downstream_tier"],
+            item["bandwidth_bytes_per_s"],
+            float(item["latency_s"]),
+            float(item.get("price_usd_per_gib", 0.0)),
+        )
+        for item in document["links"]
+    )
+    weights = tuple(float(item["weight"]) for item in document["routes"])
+    name, hash_ = document["name"], document["hash"]
+    periodic = all(item.get("arrivals") == "periodic" for item in document["sources"])
+    eventually = any(item.get("deliver") == "eventually" for item in document["sources"])
+    return PlanView(name, hash_, (sources,), outputs, operators, workers, routes, weights, links, periodic, eventually)
+
+
+def _in_sites(view: PlanView, counts: Mapping[str, int]) -> PlanView:
+    """The view with every site as a tier of its own."""
+    sites = Sites({str(tier): int(count) for tier, count in counts.items()})
+    if sites.most == 1:
+        return view
+    tier_of = {name: worker.tier for name, worker in view.workers.items()}
+    workers = {
+        name: replace(worker, name=name, tier=sites.tier_name(worker.tier, site))
+        for worker in view.workers.values()
+        for site in sites.of(worker.tier)
+        for name in [sites.worker_name(worker.tier, worker.name, site)]
+    }
+    links = {
+        ends: replace(link, upstream_tier=ends[0], downstream_tier=ends[1])
+        for link in view.links
+        for place in range(sites.most)
+        for ends in [(sites.name_at(link.upstream_tier, place), sites.name_at(link.downstream_tier, place))]
+    }
+    sources = view.tiers_at[0].items()
+    tiers_at = tuple({name: sites.name_at(tier, place) for name, tier in sources} for place in range(sites.most))
+    routes = SiteRoutes(view.routes, tier_of, sites)
+    return replace(view, tiers_at=tiers_at, workers=workers, routes=routes, links=tuple(links.values()))
+
+
+def _worker(
+    item: Mapping[str, Any],
+    operators: Mapping[str, OperatorView],
+    batches: Mapping[str, Mapping[str, int]],
+    service: Mapping[str, Mapping[str, Any]],
+    routes: tuple[Mapping[str, str], ...],
+    delays: Mapping[str, float],
+) -> WorkerView:
+    own = tuple(op for op in operators if any(route.get(op) == item["name"] for route in routes))
+    sizes = {op: int(batches[op][item["pool"]]) for op in own}
+    for op, size in sizes.items():
+        wiring = operators[op].wiring
+        alone = "gather" in (kind for _, kind in wiring.inputs) or "fan_out" in (kind for _, kind in wiring.outputs)
+        if size < 1 or (size > 1 and alone):
+            raise ValueError(f"batches of {size} of {op}" + (", which gathers or fans out" if alone else ""))
+    waits = {op: delays[op] for op in own if delays[op] and sizes[op] > 1}
+    if not all(0 <= wait_s < math.inf for wait_s in waits.values()):
+        raise ValueError(f"delays of {waits}")
+    emulated = float(item.get("speed", 1.0)) != 1.0
+    device = {op: _device_s(op, service[op][item["pool"]]) for op in own} if emulated else None
+    loads = {op: _load(float(item["rates_per_s"].get(op, 0.0)), service[op][item["pool"]], sizes[op]) for op in own}
+    return WorkerView(item["name"], item["tier"], own, sizes, device, loads, float(item["price_usd_per_h"]), waits)
+
+
+def _load(rate_per_s: float, times: Mapping[str, Mapping[str, float]], batch: int) -> float:
+    """The fraction of time that runs of so many requests take."""
+    size = batch if str(batch) in times else 1
+    return rate_per_s * float(times[str(size)]["mean_s"]) / size
+
+
+def _device_s(operator: str, times: Mapping[str, Mapping[str, float]]) -> dict[int, float]:
+    found = {int(size): float(time["mean_s"]) for size, time in times.items()}
+    if 1 not in found or not all(size >= 1 and 0 <= time_s < math.inf for size, time_s in found.items()):
+        raise ValueError(f"times of {operator}: {found}")
+    return found
+
+
+def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[str, OperatorView]:
+    """In the document's topological order, so that every depth follows from depths already known."""
+    outputs: dict[str, list[tuple[str, EdgeKind]]] = {item["name"]: [] for item in items}
+    names: dict[str, dict[str, str]] = {item["name"]: {} for item in items}
+    for item in items:
+        for edge in item["inputs"]:
+            upstream = edge["upstream"]
+            if edge["kind"] not in _KINDS or (upstream not in outputs and upstream not in sources):
+                raise ValueError(f"edge {upstream} -> {item['name']}")
+            if upstream in outputs:
+                outputs[upstream].append((item["name"], cast(EdgeKind, edge["kind"])))
+                if edge.get("output"):
+                    names[upstream][item["name"]] = edge["output"]
+    depths = dict.fromkeys(sources, 0)
+    found: dict[str, OperatorView] = {}
+    for item in items:
+        name, model = item["name"], item.get("model") or {}
+        inputs = tuple((edge["upstream"], cast(EdgeKind, edge["kind"])) for edge in item["inputs"])
+        levels = {depths[up] + {"each": 0, "fan_out": 1, "gather": -1}[kind] for up, kind in inputs}
+        if len(levels) != 1 or min(levels) < 0:
+            raise ValueError(f"the inputs of {name} are not at one level of fan-out")
+        depths[name] = levels.pop()
+        wiring = OperatorWiring(inputs, tuple(outputs[name]))
+        path, sha256, python = model.get("path"), model.get("sha256"), _python(model.get("python"))
+        found[name] = OperatorView(name, item["variant"], wiring, depths[name], path, sha256, names[name], python)
+    return found
+
+
+def _python(item: Mapping[str, Any] | None) -> PythonView | None:
+    if item is None:
+        return None
+    return PythonView(str(item["function"]), str(item["arguments"]), str(item["module_sha256"]))
+
+
+def _check_routes(view: PlanView) -> None:
+    if not view.routes:
+        raise PlanViewError("the plan has no route: nothing could be served")
+    for index, route in enumerate(view.routes):
+        if set(route) != set(view.operators):
+            raise PlanViewError(f"route {index} of the plan does not say where each operator runs")
+        unknown = sorted(set(route.values()) - set(view.workers) | {w for w in route.values() if w == GATEWAY})
+        if unknown:
+            raise PlanViewError(f"route {index} of the plan names unknown workers: {', '.join(unknown)}")

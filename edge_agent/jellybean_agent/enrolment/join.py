@@ -1,0 +1,298 @@
+"""A box joins a gateway: a certificate for its token, the plan, the models, then it serves and renews by itself.
+
+Everything is kept in one folder, so that a box that starts again needs no token, and downloads only what it lacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from jellybean_agent.brain.plan_view import PlanView, WorkerView, plan_view
+from jellybean_agent.enrolment.join_token import Token, parse_token
+from jellybean_agent.errors import AgentError, ModelError, PlanViewError, TransientError, in_words
+from jellybean_agent.execution.executor import MAX_MODEL_BYTES, file_sha256
+from jellybean_agent.security.certificates import CA, CHAIN, FILES, KEY, CertificateFolder, read_credentials
+from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent.system import versions
+from jellybean_agent.system.private_files import is_inside, write_private
+from jellybean_agent.transport.channels import CHANNEL_OPTIONS, Transport
+from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
+
+LOG = logging.getLogger("jellybean.agent")
+_CALL_S = 30.0
+_AGAIN_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # between tries; the last one for ever
+_RENEW_AT = 2 / 3  # of its life is left: the rest is for a gateway that is away
+_LOOK_S = 60.0
+_WAITING = "enrolling.key"  # until its certificate has come
+_CURRENT = "..data"  # link to the folder of the present key and certificate, as in a Kubernetes secret
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a box has once it has joined, all in its folder."""
+
+    folder: Path
+    view: PlanView
+    worker: WorkerView
+
+    @property
+    def tls(self) -> Path:
+        return self.folder / "tls"
+
+    @property
+    def models(self) -> Path:
+        return self.folder / "models"
+
+
+async def join(gateway: str, token: str | None, folder: Path) -> Joined:
+    """Enrol, unless that was done before, and bring everything that serving needs. AgentError says what is in the way.
+
+    `gateway`: where it enrols boxes, HOST:PORT; only needed with a token. What may pass is tried again until it does.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if token is not None and not _is_enrolled(folder):
+        await _enrol(gateway, parse_token(token), folder)
+    if not _is_enrolled(folder):
+        reason = "no certificate, or one that has expired: join with a new token (`jellybean token`)"
+        raise PlanViewError(f"{folder}: {reason}")
+    identity = read_credentials(folder / "tls").identity
+    async with _channel(folder) as channel:
+        stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
+        view = await _plan(stub, identity, folder)
+        worker = view.workers.get(identity.name)
+        if worker is None or not worker.operators:
+            raise PlanViewError(
+                f"the plan gives worker {identity.name!r} nothing to do: plan for it, then start it again"
+            )
+        for operator in worker.operators:
+            if view.operators[operator].python is not None:
+                continue  # installed here, or refused when it is loaded
+            path, sha256 = view.operators[operator].model_path, view.operators[operator].model_sha256
+            if not path or not sha256:
+                raise ModelError(f"{operator}: the plan names no model file")
+            await _download(stub, sha256, _inside(folder / "models", path))
+    return Joined(folder, view, worker)
+
+
+async def keep_renewed(folder: Path) -> None:
+    """Get a new certificate whenever a third of the present one's life is over; for ever."""
+    tls = folder / "tls"
+    born = time.time()
+    while True:
+        left_s = _AGAIN_S[-1]
+        try:
+            found = read_credentials(tls)
+            left_s = found.expires_unix_s - time.time()
+            if left_s < _RENEW_AT * max(1.0, found.expires_unix_s - born):
+                key, request = _key_and_request(found.identity)
+                async with _channel(folder) as channel:
+                    stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
+                    given = await _call(stub.Renew, enrol_pb2.RenewRequest(request=request))
+                write_credentials(tls, key, given)
+                born = time.time()
+                left_s = read_credentials(tls).expires_unix_s - born
+        except (AgentError, grpc.aio.AioRpcError, OSError) as error:
+            LOG.warning("the certificate could not be renewed, which is tried again: %s", error)
+        await asyncio.sleep(min(_LOOK_S, max(1.0, left_s / 10)))
+
+
+async def another_plan(found: Joined, every_s: float) -> None:
+    """Return when the gateway serves another plan that has something to do for this box."""
+    name, have = found.worker.name, found.view.hash
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            async with _channel(found.folder) as channel:
+                stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
+                given = await _call(stub.Plan, enrol_pb2.PlanRequest(have=have))
+            view = plan_view(json.loads(given.plan)) if given.plan else found.view
+        except (AgentError, grpc.aio.AioRpcError, OSError, ValueError, RecursionError) as error:
+            LOG.debug("the gateway was not asked for another plan: %s", in_words(error))
+            continue
+        if view.hash == have:
+            continue
+        if (worker := view.workers.get(name)) is not None and worker.operators:
+            LOG.info("the gateway serves plan %s: this box takes it", view.hash[:12])
+            return
+        LOG.warning("the gateway serves plan %s, which gives this box nothing to do: it waits", view.hash[:12])
+        have = view.hash
+
+
+def _is_enrolled(folder: Path) -> bool:
+    with contextlib.suppress(PlanViewError):
+        CertificateFolder(folder / "tls")
+        return (folder / "gateway").exists()
+    return False
+
+
+async def _enrol(gateway: str, token: Token, folder: Path) -> None:
+    waiting = folder / _WAITING  # the same key again after a stop: the token may be this key's already
+    key, request = _key_and_request(token.identity, waiting.read_bytes() if waiting.exists() else None)
+    write_private(waiting, key)
+    wanted = Identity(token.identity.workflow, Role.GATEWAY)
+    options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", wanted.tls_name)]
+    credentials = grpc.ssl_channel_credentials(token.ca)
+    async with grpc.aio.secure_channel(gateway, credentials, options=options) as channel:
+        stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
+        given = await _patiently(
+            f"enrolling at {gateway}",
+            lambda: _call(stub.Enrol, enrol_pb2.EnrolRequest(secret=token.secret, request=request)),
+        )
+    write_private(folder / "gateway", given.gateway.encode())
+    write_credentials(folder / "tls", key, given)
+    waiting.unlink()
+    LOG.info("%s has enrolled", token.identity)
+
+
+async def _plan(stub: Any, identity: Identity, folder: Path) -> PlanView:
+    """The gateway's plan, checked and kept. PlanViewError when it is of a version that this agent does not read."""
+    given = await _patiently("asking for the plan", lambda: _call(stub.Plan, enrol_pb2.PlanRequest()))
+    try:
+        document = json.loads(given.plan)
+    except (ValueError, RecursionError) as error:
+        raise PlanViewError(f"the gateway's plan is not JSON: {in_words(error)}") from error
+    view = plan_view(document)
+    if view.name != identity.workflow:
+        raise PlanViewError(f"the gateway's plan is of workflow {view.name}, this box belongs to {identity.workflow}")
+    write_private(folder / "plan.json", given.plan)
+    write_private(folder / "peers.json", given.peers)
+    return view
+
+
+async def _download(stub: Any, sha256: str, path: Path) -> None:
+    """A model by its content: not at all where it lies there already, else from where the download was cut off."""
+    if path.is_file() and file_sha256(path) == sha256:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{sha256[:16]}.part")
+    await _patiently(f"downloading {path.name}", lambda: _fetch(stub, sha256, part))
+    found = file_sha256(part)
+    if found != sha256:
+        part.unlink()
+        raise ModelError(
+            f"model {path.name} came with sha256 {found[:12]}..., the plan says {sha256[:12]}...: not kept"
+        )
+    part.replace(path)
+    LOG.info("downloaded %s, %d bytes", path.name, path.stat().st_size)
+
+
+async def _fetch(stub: Any, sha256: str, part: Path) -> None:
+    """What is missing of a model, appended to what is there."""
+    offset = part.stat().st_size if part.exists() else 0
+    call = stub.Model(enrol_pb2.ModelRequest(sha256=sha256, offset=offset), metadata=versions.metadata())
+    size = None
+    with part.open("ab") as file:
+        async for piece in call:
+            size = piece.size
+            if file.tell() + len(piece.data) > min(size, MAX_MODEL_BYTES):
+                raise ModelError(f"more than the {size} bytes that were announced came")
+            file.write(piece.data)
+        file.flush()
+        os.fsync(file.fileno())
+        if size is not None and file.tell() < size:
+            raise TransientError(f"the download ended after {file.tell()} of {size} bytes")
+
+
+async def _patiently(what: str, attempt: Callable[[], Any]) -> Any:
+    """Try until it works; AgentError when trying again cannot help."""
+    tries = 0
+    while True:
+        try:
+            return await attempt()
+        except grpc.aio.AioRpcError as error:
+            reason = error.details() or error.code().name
+            if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise PlanViewError(f"{what}: {reason} ({error.code().name})") from error
+        except TransientError as error:
+            reason = str(error)
+        LOG.warning("%s: %s; tried again in %g s", what, reason, _AGAIN_S[min(tries, len(_AGAIN_S) - 1)])
+        await asyncio.sleep(_AGAIN_S[min(tries, len(_AGAIN_S) - 1)])
+        tries += 1
+
+
+async def _call(method: Any, request: Any) -> Any:
+    return await method(request, timeout=_CALL_S, metadata=versions.metadata())
+
+
+def _channel(folder: Path) -> grpc.aio.Channel:
+    credentials = CertificateFolder(folder / "tls")
+    address = (folder / "gateway").read_text(encoding="utf-8")
+    return Transport(credentials.current().identity.workflow, credentials).channel(address)
+
+
+def _key_and_request(identity: Identity, key_pem: bytes | None = None) -> tuple[bytes, bytes]:
+    """A key (PEM), which stays here, a new one unless it is given, and a request to certify it (DER)."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    if key_pem is not None:
+        found = serialization.load_pem_private_key(key_pem, None)
+        if not isinstance(found, ec.EllipticCurvePrivateKey):
+            raise PlanViewError("the key kept for enrolling is of another kind: remove the state folder and join anew")
+        key = found
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(identity)[:64])])
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, *form), request.public_bytes(serialization.Encoding.DER)
+
+
+def write_credentials(folder: Path, key: bytes, given: enrol_pb2.Certificate) -> None:
+    """Key, certificate and CA in one step, as Kubernetes does it: a link to the folder with all three is exchanged.
+
+    Whatever stops it, the folder holds what it held before or all that is new.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    current = folder / _CURRENT
+    if not current.is_symlink() and all((folder / name).is_file() for name in FILES):  # as agents before kept them
+        _point(current, _generation(folder, {name: (folder / name).read_bytes() for name in FILES}))
+    new = _generation(folder, {CA: given.ca, KEY: key, CHAIN: given.chain})
+    for name in FILES:
+        if not (folder / name).is_symlink():
+            _point(folder / name, f"{_CURRENT}/{name}")
+    _point(current, new)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink() and path.name != new:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _generation(folder: Path, files: Mapping[str, bytes]) -> str:
+    """A new folder inside of one with these files; its name."""
+    made = folder / f"..{secrets.token_hex(8)}"
+    made.mkdir(mode=0o700)
+    try:
+        for name, data in files.items():
+            write_private(made / name, data)
+    except OSError:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return made.name
+
+
+def _point(link: Path, target: str) -> None:
+    part = link.with_name(link.name + ".part")
+    part.unlink(missing_ok=True)
+    part.symlink_to(target)
+    part.replace(link)
+
+
+def _inside(folder: Path, path: str) -> Path:
+    if not is_inside(path):
+        raise ModelError(f"model {path} is not inside the project's folder")
+    return folder / path

@@ -1,0 +1,254 @@
+"""Python functions that play an operator: which of them may run here, where their source is, what they take and give.
+
+Nothing here imports a module that a plan names. Its source is found as an import would find it, then read, hashed and
+parsed: what a function takes and gives stands as literals in its decorator (`steps.step`), so that it is known before,
+and where, the function is never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from jellybean_agent.errors import ModelError, in_words
+from jellybean_agent.tensors.ports import Port
+from jellybean_agent.tensors.tensors import DTYPES, MAX_RANK
+
+OURS = "jellybean_agent.steps"  # shipped with the agent: its steps are allowed everywhere
+ALLOW_FLAG = "--allow-python"
+_FUNCTION = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*:[A-Za-z]\w*", re.ASCII)
+_MAX_SOURCE_BYTES = 2**22
+_MOST = 2**31 - 1  # of one size
+_HOW = "write for example my_steps:crop"
+_FORM = '@step(inputs={"picture": ("uint8", (-1, 28, 28))}, outputs={...}), with nothing computed'
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A module's source as it is installed here; nothing of it has run."""
+
+    module: str
+    path: Path
+    text: bytes
+    is_package: bool
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a function takes and gives under its arguments."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+def split(function: str) -> tuple[str, str]:
+    """Module and name of `module:name`. ModelError for anything else, dotted and private names included."""
+    if not _FUNCTION.fullmatch(function) or len(function) > 200:
+        raise ModelError(
+            f"{function[:60]!r} names no function of a module: {_HOW}; no dots behind the colon, no '_' first"
+        )
+    module, _, name = function.partition(":")
+    return module, name
+
+
+def allow(functions: Iterable[str]) -> frozenset[str]:
+    """The functions that the owner of a machine lets run on it. ModelError for one that names none."""
+    found = frozenset(functions)
+    for function in found:
+        split(function)
+    return found
+
+
+def refusal(function: str, allowed: frozenset[str], how: str = "") -> str | None:
+    """Why a function may not run here; None where it may. `how`: to allow it, the agent's flag unless given."""
+    module, _ = split(function)
+    if module == OURS or function in allowed:
+        return None
+    say = how or f"give {ALLOW_FLAG} {function}"
+    return f"python {function} is not allowed here, and was not imported: if the machine's owner agrees, {say}"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStep:
+    """A function with its arguments (JSON) that may run here: ModelError where the allow-list has it not."""
+
+    function: str
+    arguments: str = "{}"
+    allowed: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """ModelError where it is not allowed."""
+        if (why := refusal(self.function, self.allowed)) is not None:
+            raise ModelError(why)
+
+    def __str__(self) -> str:
+        return self.function
+
+    @property
+    def key(self) -> str:
+        """Different for other arguments."""
+        return f"{self.function} {self.arguments}"
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """The arguments by name. ModelError unless it is a JSON object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"arguments that are no JSON: {in_words(error)}") from error
+    if not isinstance(found, dict):
+        raise ModelError("arguments that are no JSON object")
+    return found
+
+
+def find_source(module: str) -> Source:
+    """The source that an import of the module would run. ModelError where there is none; no package is imported."""
+    importlib.invalidate_caches()
+    spec: ModuleSpec | None = None
+    name, places = "", None
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        try:
+            spec = next((found for one in sys.meta_path if (found := one.find_spec(name, places)) is not None), None)
+        except KeyError as error:  # a folder in a folder, both without one: found only once the outer one is imported
+            raise ModelError(f"module {module}: the folder of {name} needs an __init__.py") from error
+        if spec is None:
+            break
+        places = spec.submodule_search_locations or []
+    if spec is None:
+        raise ModelError(f"there is no module {name} here: install it where this runs, or put it on PYTHONPATH")
+    path = Path(spec.origin or "")
+    if path.suffix != ".py" or not path.is_file():
+        raise ModelError(f"module {module} has no Python source here")
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_SOURCE_BYTES + 1)
+    except OSError as error:
+        raise ModelError(f"module {module}: {path}: {in_words(error)}") from error
+    if len(text) > _MAX_SOURCE_BYTES:
+        raise ModelError(f"module {module}: {path} has more than {_MAX_SOURCE_BYTES} bytes")
+    return Source(module, path, text, spec.submodule_search_locations is not None)
+
+
+def signature_of(source: Source, function: str, arguments: Mapping[str, Any]) -> Signature:
+    """What a function takes and gives, read from its source. ModelError where that does not say it."""
+    _, name = split(function)
+    definition = _definition(source, name)
+    declared = _declared(definition, function)
+    parameters = _parameters(definition, function)
+    unknown = sorted(set(arguments) - set(parameters.names))
+    if unknown and not parameters.takes_more:
+        known = ", ".join(parameters.names) or "none"
+        raise ModelError(f"{function} takes no argument {unknown[0]!r}; it takes: {known}")
+    missing = [one for one in parameters.required if one not in arguments]
+    if missing:
+        raise ModelError(f"{function} needs the argument {missing[0]!r}")
+    given = {**parameters.defaults, **arguments}
+    found = [
+        tuple(_port(function, port, what, given) for port, what in declared[side].items())
+        for side in ("inputs", "outputs")
+    ]
+    return Signature(*found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    """Of a function, besides its inputs; `defaults` that are literals."""
+
+    names: tuple[str, ...]
+    required: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    takes_more: bool
+
+
+def _definition(source: Source, name: str) -> ast.FunctionDef:
+    try:
+        tree = ast.parse(source.text, str(source.path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ModelError(f"module {source.module} is no Python: {in_words(error)}") from error
+    found = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name]
+    if not found:
+        others = [one.name for one in tree.body if isinstance(one, ast.FunctionDef) and _decorator(one) is not None]
+        steps = f"; its steps: {', '.join(others)}" if others else ""
+        raise ModelError(f"module {source.module} has no function {name}{steps}")
+    return found[-1]
+
+
+def _decorator(definition: ast.FunctionDef) -> ast.Call | None:
+    for one in definition.decorator_list:
+        if isinstance(one, ast.Call):
+            called = one.func.attr if isinstance(one.func, ast.Attribute) else getattr(one.func, "id", "")
+            if called == "step":
+                return one
+    return None
+
+
+def _declared(definition: ast.FunctionDef, function: str) -> dict[str, dict[str, Any]]:
+    call = _decorator(definition)
+    if call is None:
+        raise ModelError(f"{function} is no step: it needs {_FORM} above it, from {OURS}")
+    try:
+        found = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ModelError(f"{function}: its decorator must be literals: {_FORM}") from error
+    sides = [found.get("inputs"), found.get("outputs")]
+    if call.args or len(found) != 2 or not all(isinstance(side, dict) and side for side in sides):
+        raise ModelError(f"{function}: its decorator must name inputs and outputs: {_FORM}")
+    return found
+
+
+def _parameters(definition: ast.FunctionDef, function: str) -> _Parameters:
+    own = definition.args
+    if len([*own.posonlyargs, *own.args]) != 1 or own.vararg is not None:
+        raise ModelError(f"{function} must take its inputs, then arguments by name: def step(inputs, *, ...)")
+    defaults: dict[str, Any] = {}
+    for parameter, default in zip(own.kwonlyargs, own.kw_defaults, strict=True):
+        if default is not None:
+            try:
+                defaults[parameter.arg] = ast.literal_eval(default)
+            except (ValueError, TypeError, RecursionError):
+                continue  # told where a tensor's size or type is to be read from it
+    required = tuple(p.arg for p, d in zip(own.kwonlyargs, own.kw_defaults, strict=True) if d is None)
+    return _Parameters(tuple(p.arg for p in own.kwonlyargs), required, defaults, own.kwarg is not None)
+
+
+def _port(function: str, name: Any, what: Any, given: Mapping[str, Any]) -> Port:
+    """A declared tensor: (dtype, sizes), each a literal or the name of an argument that says it."""
+    if not isinstance(name, str) or not name or not isinstance(what, tuple | list) or len(what) != 2:
+        raise ModelError(f"{function}: its decorator must say name: (dtype, shape): {_FORM}")
+    dtype, shape = what
+    known = given.get(dtype, dtype) if isinstance(dtype, str) and dtype not in DTYPES else dtype
+    if not isinstance(known, str) or known not in DTYPES:
+        raise ModelError(
+            f"{function}: {name} has no known dtype ({str(known or dtype)[:40]}); known: {', '.join(DTYPES)}"
+        )
+    if not isinstance(shape, tuple | list) or not shape:
+        raise ModelError(f"{function}: {name} needs a shape whose first size is that of the batch: (-1, ...)")
+    sizes = [size for item in shape for size in _sizes(function, name, item, given)]
+    if len(sizes) > MAX_RANK:
+        raise ModelError(f"{function}: {name} has {len(sizes)} dimensions; {MAX_RANK} are the limit")
+    return Port(name, known, tuple(sizes))
+
+
+def _sizes(function: str, name: str, item: Any, given: Mapping[str, Any]) -> list[int]:
+    value = given.get(item) if isinstance(item, str) else item
+    listed: Sequence[Any] = value if isinstance(value, tuple | list) and isinstance(item, str) else [value]
+    if any(
+        isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or 0 < size <= _MOST) for size in listed
+    ):
+        said = f"argument {item!r}, {str(value)[:40]}," if isinstance(item, str) else str(item)[:40]
+        raise ModelError(f"{function}: {said} is no size of {name}: a number from 1, -1 for any, or a list of these")
+    return list(listed)

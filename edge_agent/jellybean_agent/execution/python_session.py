@@ -1,0 +1,127 @@
+"""Runs a Python function where a model would run: what it answers is checked as strictly as a model declares it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, in_words
+from jellybean_agent.execution.python_code import PythonStep, Source, arguments_of, find_source, signature_of, split
+from jellybean_agent.tensors.ports import Port
+from jellybean_agent.tensors.tensors import Array, mismatch, name_of
+
+_SET_THREADS = tuple(  # of OpenBLAS, under the names that numpy's and scipy's wheels and distributions give it
+    f"{first}openblas_set_num_threads{last}" for first in ("", "scipy_") for last in ("", "64_", "_64")
+)
+_loaded: dict[tuple[str, str], ModuleType] = {}  # by module and sha256: operators of one process share it
+
+
+class PythonSession:
+    """A function in this process, from the source whose sha256 the plan has: the bytes hashed are the bytes run."""
+
+    def __init__(self, step: PythonStep, sha256: str) -> None:
+        module, name = split(step.function)
+        source = find_source(module)
+        if source.sha256 != sha256:
+            raise ModelError(
+                f"python {step}: {source.path} has sha256 {source.sha256[:12]}..., the plan says {sha256[:12]}...: "
+                "another version is installed here; install the planned one, or plan again"
+            )
+        self._step, self._arguments = step, arguments_of(step.arguments)
+        signature = signature_of(source, step.function, self._arguments)
+        self.inputs, self.outputs = signature.inputs, signature.outputs
+        function = getattr(_load(source), name, None)
+        if not callable(function):
+            raise ModelError(f"python {step}: the module holds no such function once it is loaded")
+        self._function: Callable[..., Any] = function
+        _one_thread()
+
+    def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
+        """All outputs. PermanentError when it raises or answers other than declared, InvalidInputError as it does."""
+        try:
+            found = self._function({name: _read_only(array) for name, array in feed.items()}, **self._arguments)
+        except MemoryError:
+            raise
+        except InvalidInputError as error:
+            raise InvalidInputError(f"python {self._step}: {in_words(error)[:300]}") from error
+        except (Exception, SystemExit) as error:  # whatever it raises is that request's failure
+            raise PermanentError(f"python {self._step}: {_told(error)}") from error
+        return self._checked(found, feed)
+
+    def _checked(self, found: Any, feed: Mapping[str, Array]) -> list[Array]:
+        names = [port.name for port in self.outputs]
+        if not isinstance(found, Mapping) or set(found) != set(names):
+            got = ", ".join(map(str, found))[:200] if isinstance(found, Mapping) else type(found).__name__
+            raise PermanentError(
+                f"python {self._step}: it declares outputs {', '.join(names)}, and gave {got or 'none'}"
+            )
+        return [self._output(port, found[port.name], feed) for port in self.outputs]
+
+    def _output(self, port: Port, array: Any, feed: Mapping[str, Array]) -> Array:
+        if not isinstance(array, np.ndarray):
+            raise PermanentError(f"python {self._step}: output {port.name} is a {type(array).__name__}, not an array")
+        why = mismatch(name_of(array), array.shape, port.dtype, port.shape)
+        if why is not None:
+            raise PermanentError(f"python {self._step}: output {port.name}: {why}")
+        # Outputs are laid where the inputs lie: what is a view of these would be written over.
+        return array.copy() if any(np.may_share_memory(array, one) for one in feed.values()) else array
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _load(source: Source) -> ModuleType:
+    """The module of these bytes. ModelError when it cannot be loaded."""
+    key = (source.module, source.sha256)
+    if key in _loaded:
+        return _loaded[key]
+    spec = importlib.util.spec_from_file_location(
+        source.module, source.path, submodule_search_locations=[str(source.path.parent)] if source.is_package else None
+    )
+    if spec is None:
+        raise ModelError(f"module {source.module}: {source.path} cannot be loaded")
+    before = sys.modules.get(source.module)
+    try:
+        if parent := source.module.rpartition(".")[0]:
+            importlib.import_module(parent)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[source.module] = module
+        exec(compile(source.text, str(source.path), "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
+        if before is None:
+            sys.modules.pop(source.module, None)
+        else:
+            sys.modules[source.module] = before
+        raise ModelError(f"module {source.module} cannot be loaded: {_told(error)}") from error
+    _loaded[key] = module
+    return module
+
+
+def _one_thread() -> None:
+    """numpy's matrix products take one thread, as models do: others of the machine are other workers'."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    for path in {line.split(maxsplit=5)[5] for line in lines if "openblas" in line}:
+        with contextlib.suppress(OSError):
+            library = ctypes.CDLL(path)
+            for name in _SET_THREADS:
+                if hasattr(library, name):
+                    getattr(library, name)(1)
+
+
+def _told(error: BaseException) -> str:
+    """Its type and the first line of what it says."""
+    if isinstance(error, SystemExit):
+        return f"SystemExit: it asked the process to end ({str(error)[:100]})"
+    return f"{type(error).__name__}: {in_words(error)[:300]}"

@@ -1,0 +1,127 @@
+"""Prometheus metrics of an agent, on the loopback unless told otherwise.
+
+They are read from the driver's figures at scrape time: serving pays nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from jellybean_agent.brain.plan_view import PlanView, WorkerView
+from jellybean_agent.worker.driver import Driver
+
+_LABELS = ("operator", "variant", "worker")
+_BYTES_LABELS = (*_LABELS, "tier", "to_tier")
+GIB = 2**30
+
+
+class AgentCollector(Collector):
+    """Requests, runs, failures, busy seconds, queue, bytes and cost by operator, variant and worker."""
+
+    def __init__(self, view: PlanView, worker: WorkerView, driver: Callable[[], Driver | None]) -> None:
+        self._view, self._worker, self._driver = view, worker, driver
+        self._began_s = time.monotonic()
+
+    def collect(self) -> Iterator[Metric]:
+        driver = self._driver()
+        if driver is not None:
+            yield from self._of_runs(driver)
+            yield from self._of_bytes(driver)
+        yield from self._of_the_plan()
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return text_of(self)
+
+    def _labels(self, operator: str) -> tuple[str, str, str]:
+        return operator, self._view.operators[operator].variant, self._worker.name
+
+    def _of_runs(self, driver: Driver) -> Iterator[Metric]:
+        requests = CounterMetricFamily("jellybean_requests", "Requests completed.", labels=_LABELS)
+        runs = CounterMetricFamily("jellybean_runs", "Runs by requests in one.", labels=(*_LABELS, "batch"))
+        failures = CounterMetricFamily("jellybean_failures", "Requests that failed.", labels=_LABELS)
+        broken = CounterMetricFamily("jellybean_failed_batches", "Batches that ran again one by one.", labels=_LABELS)
+        asked = CounterMetricFamily("jellybean_asked", "Requests for one operator alone.", labels=(*_LABELS, "outcome"))
+        busy = CounterMetricFamily("jellybean_busy_seconds", "Time spent on runs.", labels=_LABELS)
+        late = CounterMetricFamily("jellybean_late_seconds", "Longer than the emulated device takes.", labels=_LABELS)
+        expired = CounterMetricFamily("jellybean_expired", "Dropped as too late.", labels=("operator", "worker"))
+        queue = GaugeMetricFamily("jellybean_queue", "Requests that wait.", labels=_LABELS)
+        waiting, figures = driver.queued_by_operator(), driver.figures
+        for name in self._worker.operators:
+            labels = self._labels(name)
+            requests.add_metric(labels, figures.completed[name])
+            for size, count in sorted(figures.runs[name].items()):
+                runs.add_metric((*labels, str(size)), count)
+            failures.add_metric(labels, figures.failed[name])
+            broken.add_metric(labels, figures.broken[name])
+            asked.add_metric((*labels, "completed"), figures.asked[name])
+            asked.add_metric((*labels, "failed"), figures.asked_failed[name])
+            busy.add_metric(labels, figures.busy_s[name])
+            if self._worker.device_s is not None:
+                late.add_metric(labels, figures.late_s[name])
+            queue.add_metric(labels, waiting[name])
+        for name, count in figures.expired.items():
+            expired.add_metric((name, self._worker.name), count)
+        yield from (requests, runs, failures, broken, asked, busy, late, expired, queue)
+
+    def _of_bytes(self, driver: Driver) -> Iterator[Metric]:
+        crossed = [
+            ((*self._labels(name), self._worker.tier, to), n) for (name, to), n in driver.figures.crossed.items()
+        ]
+        yield from of_bytes("jellybean", _BYTES_LABELS, crossed, self._view)
+
+    def _of_the_plan(self) -> Iterator[Metric]:
+        """What the worker costs is split as its time is planned to be: so each part only grows."""
+        planned = GaugeMetricFamily("jellybean_planned_load", "Fraction of the time, by the plan.", labels=_LABELS)
+        cost = CounterMetricFamily("jellybean_cost_usd", "Price of the time since its start.", labels=_LABELS)
+        price = GaugeMetricFamily("jellybean_price_usd_per_h", "What it costs.", labels=_LABELS)
+        hours = (time.monotonic() - self._began_s) / 3600
+        loads = self._worker.loads
+        total = sum(loads.values())
+        for name in self._worker.operators:
+            share = loads[name] / total if total else 1 / len(self._worker.operators)
+            planned.add_metric(self._labels(name), loads[name])
+            price.add_metric(self._labels(name), share * self._worker.price_usd_per_h)
+            cost.add_metric(self._labels(name), share * self._worker.price_usd_per_h * hours)
+        yield from (planned, price, cost)
+
+
+def of_bytes(
+    prefix: str, labels: Sequence[str], crossed: Sequence[tuple[Sequence[str], float]], view: PlanView
+) -> Iterator[Metric]:
+    """Bytes that left for another tier, and what they cost. The last two labels are the tiers."""
+    prices = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in view.links}
+    sent = CounterMetricFamily(f"{prefix}_link_bytes", "Bytes of tensors sent to other tiers.", labels=labels)
+    cost = CounterMetricFamily(f"{prefix}_network_cost_usd", "What they cost.", labels=labels)
+    for values, count in sorted(crossed):
+        sent.add_metric(values, count)
+        cost.add_metric(values, count / GIB * prices.get((values[-2], values[-1]), 0.0))
+    yield from (sent, cost)
+
+
+def text_of(collector: Collector) -> bytes:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return generate_latest(registry)
+
+
+def serve_metrics(at: tuple[str, int], collector: Collector) -> Callable[[], None] | None:
+    """Serve /metrics `at` host and port; a function that stops it. None, and nothing served, for port 0."""
+    host, port = at
+    if port == 0:
+        return None
+    registry = CollectorRegistry()
+    registry.register(collector)
+    server, thread = start_http_server(port, addr=host, registry=registry)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop

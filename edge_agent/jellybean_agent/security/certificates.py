@@ -1,0 +1,98 @@
+"""The certificate of a process: a folder with ca.crt, tls.crt and tls.key, as Kubernetes mounts a secret.
+
+The folder is read again whenever a handshake needs it and its files have changed, so a certificate is renewed by
+replacing files. Files that do not fit each other, as while they are being replaced, leave the last good ones in use.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from jellybean_agent.errors import PlanViewError, in_words
+from jellybean_agent.security.identity import Identity, parse_identity
+
+LOG = logging.getLogger("jellybean.tls")
+FILES = CA, CHAIN, KEY = "ca.crt", "tls.crt", "tls.key"
+_MAX_FILE_BYTES = 2**20
+_READABLE_BY_OTHERS = 0o077
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Whom to believe (PEM), what is shown to others, and what it says."""
+
+    ca: bytes
+    chain: bytes
+    key: bytes
+    identity: Identity
+    expires_unix_s: float
+
+
+class CertificateFolder:
+    """The credentials in a folder, kept up with its files. PlanViewError when it holds none at first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen = self._stamp()
+        self._current = read_credentials(path)
+        if self._current.expires_unix_s < time.time():
+            raise PlanViewError(f"{path / CHAIN}: the certificate has expired; renew it (`jellybean certs`)")
+
+    def current(self) -> Credentials:
+        """The newest credentials that can be used."""
+        stamp = self._stamp()
+        if stamp != self._seen:
+            try:
+                self._current = read_credentials(self.path)
+                self._seen = stamp
+                LOG.info("certificate of %s renewed", self._current.identity)
+            except PlanViewError as error:  # perhaps half replaced: looked at again next time
+                LOG.warning("the certificate before it stays in use: %s", error)
+        return self._current
+
+    def _stamp(self) -> tuple[tuple[int, int], ...]:
+        try:
+            found = [(self.path / name).stat() for name in FILES]
+        except OSError:
+            return ()
+        return tuple((stat.st_mtime_ns, stat.st_ino) for stat in found)
+
+
+def read_credentials(folder: Path) -> Credentials:
+    """What a folder holds. PlanViewError unless key and certificate fit and state one identity."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError as error:
+        raise PlanViewError("TLS needs cryptography: pip install 'jellybean-serving[agent]'") from error
+    ca, chain, key = (_read(folder / name) for name in FILES)
+    if (folder / KEY).stat().st_mode & _READABLE_BY_OTHERS and not (folder / KEY).is_symlink():
+        raise PlanViewError(f"{folder / KEY}: others may read the key; chmod 600 it")
+    try:
+        certificate = x509.load_pem_x509_certificates(chain)[0]
+        x509.load_pem_x509_certificates(ca)
+        fits = load_pem_private_key(key, None).public_key() == certificate.public_key()
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    except (ValueError, TypeError, IndexError, x509.ExtensionNotFound) as error:
+        raise PlanViewError(f"{folder}: not a certificate, its CA and its key: {in_words(error)}") from error
+    if not fits:
+        raise PlanViewError(f"{folder}: {KEY} is not the key of {CHAIN}")
+    found = [identity for identity in map(parse_identity, uris) if identity is not None]
+    if len(found) != 1:
+        raise PlanViewError(f"{folder / CHAIN}: states no identity of JellyBean; make one with `jellybean certs`")
+    return Credentials(ca, chain, key, found[0], certificate.not_valid_after_utc.timestamp())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise PlanViewError(f"{path}: {in_words(error)}") from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise PlanViewError(f"{path}: above {_MAX_FILE_BYTES} bytes: that is no certificate")
+    return data

@@ -1,0 +1,161 @@
+"""Who somebody is, and who may call what.
+
+An identity is a URI in a certificate's subject alternative names: jellybean://WORKFLOW/agent/NAME, and so for gateway,
+client and admin. A certificate has a DNS name derived from the URI too, because TLS checks a server by such a name: who
+dials worker cloud-1 gets cloud-1 or nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote, unquote
+
+import grpc
+
+from jellybean_agent.errors import StatusError
+from jellybean_agent.system.versions import PROTOCOL_KEY, refusal, stated
+
+SCHEME = "jellybean://"
+SENDER_KEY = "jellybean-sender"
+_SAN, _SECURITY = "x509_subject_alternative_name", "transport_security_type"
+
+
+class Role(StrEnum):
+    """What somebody is to a workflow. An admin is a client that may also ask agents and drain."""
+
+    AGENT = "agent"
+    GATEWAY = "gateway"
+    CLIENT = "client"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One agent, gateway, client or admin of a workflow. A gateway's name is empty, as in messages."""
+
+    workflow: str
+    role: Role
+    name: str = ""
+
+    @property
+    def uri(self) -> str:
+        parts = [self.workflow, self.role.value, *([self.name] if self.name else [])]
+        return SCHEME + "/".join(quote(part, safe="") for part in parts)
+
+    @property
+    def tls_name(self) -> str:
+        """The DNS name in its certificate, whatever characters the names of workflow and worker hold."""
+        return f"{hashlib.sha256(self.uri.encode()).hexdigest()[:32]}.jellybean.internal"
+
+    def __str__(self) -> str:
+        return f"{self.role.value} {self.name}".strip()
+
+
+def parse_identity(uri: str) -> Identity | None:
+    """The identity that a URI states; None when it states none."""
+    parts = [unquote(part) for part in uri.removeprefix(SCHEME).split("/")] if uri.startswith(SCHEME) else []
+    if len(parts) not in (2, 3) or parts[1] not in list(Role) or not all(parts):
+        return None
+    found = Identity(parts[0], Role(parts[1]), parts[2] if len(parts) == 3 else "")
+    return found if (found.role is Role.GATEWAY) == (found.name == "") else None
+
+
+_ANYONE = frozenset(Role)
+_AGENTS = frozenset({Role.AGENT})
+_CLIENTS = frozenset({Role.CLIENT, Role.ADMIN})
+_AGENT, _GATEWAY = "/jellybean.agent.v1.Agent/", "/jellybean.gateway.v1.Gateway/"
+RULES: Mapping[str, frozenset[Role]] = {
+    f"{_AGENT}Deliver": frozenset({Role.AGENT, Role.GATEWAY}),
+    f"{_AGENT}Describe": frozenset({Role.GATEWAY, Role.ADMIN}),
+    f"{_AGENT}Metrics": frozenset({Role.GATEWAY, Role.ADMIN}),
+    f"{_AGENT}Drain": frozenset({Role.GATEWAY, Role.ADMIN}),
+    f"{_GATEWAY}Infer": _CLIENTS,
+    f"{_GATEWAY}Status": _CLIENTS,
+    f"{_GATEWAY}Metrics": frozenset({Role.ADMIN}),
+    f"{_GATEWAY}Drain": frozenset({Role.ADMIN}),
+    f"{_GATEWAY}Replace": frozenset({Role.ADMIN}),
+    "/inference.GRPCInferenceService/": _CLIENTS,  # all of a service
+    **dict.fromkeys((f"/jellybean.enrol.v1.Enrolment/{name}" for name in ("Renew", "Plan", "Model")), _AGENTS),
+    "/grpc.health.v1.Health/": _ANYONE,
+    "/grpc.reflection.v1alpha.ServerReflection/": _ANYONE,
+    "/grpc.reflection.v1.ServerReflection/": _ANYONE,
+}
+
+
+def allowed(method: str) -> frozenset[Role]:
+    """Who may call a method (/package.Service/Method); nobody, where no rule says so."""
+    return RULES.get(method) or RULES.get(method[: method.rfind("/") + 1], frozenset())
+
+
+def shown(names: Iterable[str]) -> Mapping[str, Iterable[bytes]]:
+    """The `auth_context` of a caller over TLS who has shown a certificate with these names, where grpc gives none."""
+    return {_SECURITY: (b"ssl",), _SAN: [name.encode() for name in names]}
+
+
+def identities(auth_context: Mapping[str, Iterable[bytes]]) -> list[Identity]:
+    """The identities in a verified certificate."""
+    found = (parse_identity(name.decode("utf-8", "replace")) for name in auth_context.get(_SAN, ()))
+    return [identity for identity in found if identity is not None]
+
+
+def caller(context: Any) -> str:
+    """The URI of who calls; empty without TLS, where it may be anybody on this machine."""
+    found = identities(context.auth_context())
+    return found[0].uri if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Whom a server lets in. `plain`: who a caller without TLS counts as; None: whoever owns this process.
+
+    Callers on a Unix socket always own it: the folder of the socket lets nobody else in.
+    """
+
+    workflow: str
+    workers: Container[str]
+    plain: Role | None = None
+
+    def check(self, method: str, context: Any) -> None:
+        """StatusError when the caller may not call the method, or is of a version too far away."""
+        told = dict(context.invocation_metadata() or ())
+        if PROTOCOL_KEY in told or method.startswith(_AGENT):
+            reason = refusal(f"the caller of {method}", stated(told.get(PROTOCOL_KEY)))
+            if reason:
+                raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+        auth = context.auth_context()
+        if "ssl" not in [kind.decode() for kind in auth.get(_SECURITY, ())]:
+            if self.plain is not None and not context.peer().startswith("unix:"):
+                self._check_role(method, Identity(self.workflow, self.plain, "on this machine"))
+            return
+        found = identities(auth)
+        if len(found) != 1:
+            names = ", ".join(map(str, found)) or "none"
+            reason = f"a certificate states one identity {SCHEME}WORKFLOW/ROLE/NAME; this one's: {names}"
+            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, reason)
+        self._check(method, found[0], context)
+
+    def _check(self, method: str, caller: Identity, context: Any) -> None:
+        if caller.workflow != self.workflow:
+            raise _denied(f"{caller} is of workflow {caller.workflow}, this is {self.workflow}")
+        self._check_role(method, caller)
+        if caller.role is Role.AGENT and caller.name not in self.workers:
+            raise _denied(f"{caller} is no worker of the plan")
+        if caller.role in (Role.AGENT, Role.GATEWAY):
+            said = next((value for key, value in context.invocation_metadata() or () if key == SENDER_KEY), caller.name)
+            if said != caller.name:
+                raise _denied(f"{caller} says that it is {str(said)[:60]!r}")
+
+    def _check_role(self, method: str, caller: Identity) -> None:
+        roles = allowed(method)
+        if caller.role not in roles:
+            of = " or ".join(sorted(roles)) or "nobody"
+            hint = "; on the gateway's machine: `jellybean down`" if method.endswith("/Drain") else ""
+            raise _denied(f"{caller} may not call {method}, which is for {of}{hint}")
+
+
+def _denied(reason: str) -> StatusError:
+    return StatusError(grpc.StatusCode.PERMISSION_DENIED, reason)

@@ -1,0 +1,96 @@
+"""Mutual TLS for servers that take Python's `ssl`, which grpc's do not: an HTTP server's."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import ssl
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from jellybean_agent.errors import PlanViewError
+from jellybean_agent.security.certificates import CertificateFolder, Credentials
+
+LOG = logging.getLogger("jellybean.tls")
+
+
+class Handshake(ssl.SSLObject):
+    """One connection's TLS. `began_s`: of the monotonic clock."""
+
+    began_s = 0.0
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:  # asyncio ends the connection without a word, to the client too
+            LOG.info("refused at the handshake: %s", _why(error))
+            raise
+
+
+class Handshakes(ssl.SSLContext):
+    """Takes this process's certificate, and whom to believe, from the files as they are at each handshake.
+
+    A client without a certificate gets no further. PlanViewError when the first cannot be used.
+    """
+
+    _folder: CertificateFolder
+    _given: Credentials
+    _newest: ssl.SSLContext
+
+    @classmethod
+    def of(cls, folder: CertificateFolder) -> Handshakes:
+        found = cls(ssl.PROTOCOL_TLS_SERVER)
+        found._folder, found._given = folder, folder.current()
+        try:
+            found._newest = _context(found._given)
+        except (ssl.SSLError, ValueError) as error:
+            raise PlanViewError(f"{folder.path}: TLS cannot use this certificate: {_why(error)}") from error
+        return found
+
+    def wrap_bio(self, *arguments: Any, **more: Any) -> ssl.SSLObject:
+        """Called for each connection: it is the newest context's, which is not this one."""
+        current = self._folder.current()
+        if current is not self._given:
+            self._given = current
+            try:
+                self._newest = _context(current)
+            except (ssl.SSLError, ValueError) as error:
+                LOG.warning("the certificate before it stays in use: %s", _why(error))
+        found = self._newest.wrap_bio(*arguments, **more)
+        if isinstance(found, Handshake):
+            found.began_s = time.monotonic()
+        return found
+
+
+def _context(found: Credentials) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # nobody comes back without showing a certificate again
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.sslobject_class = Handshake
+    context.load_verify_locations(cadata=found.ca.decode("ascii", "replace"))
+    with _in_memory(found.chain + b"\n" + found.key) as path:
+        context.load_cert_chain(path)
+    return context
+
+
+def _why(error: ssl.SSLError | ValueError) -> str:
+    """OpenSSL's own words: its numbers are no errno."""
+    told = getattr(error, "verify_message", None) or getattr(error, "reason", None)
+    return str(told or error).lower().replace("_", " ")
+
+
+@contextlib.contextmanager
+def _in_memory(data: bytes) -> Iterator[str]:
+    """A path of bytes: OpenSSL reads files only, and those on disk may be another pair by now."""
+    descriptor = os.memfd_create("certificate")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(data)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

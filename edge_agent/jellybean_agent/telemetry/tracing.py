@@ -1,0 +1,32 @@
+"""Whether requests are traced, by the standard variables of OpenTelemetry. What traces is imported only then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jellybean_agent.telemetry.spans import Spans
+
+LOG = logging.getLogger("jellybean.tracing")
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+def is_traced(environment: Mapping[str, str]) -> bool:
+    """An endpoint is given, and nothing switches traces off."""
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    return environment.get("OTEL_TRACES_EXPORTER", "otlp") == "otlp" and any(map(environment.get, _ENDPOINTS))
+
+
+def spans_of(service: str, instance: str, workflow: str, environment: Mapping[str, str]) -> Spans | None:
+    """What makes this process' spans; None when nothing is traced, or cannot be, which the log says."""
+    if not is_traced(environment):
+        return None
+    try:
+        from jellybean_agent.telemetry.spans import Spans
+    except ModuleNotFoundError as error:
+        LOG.warning("nothing is traced: %s; pip install 'jellybean-serving[otel]', or unset %s", error, _ENDPOINTS[1])
+        return None
+    return Spans(service, instance, workflow, environment)

@@ -1,0 +1,39 @@
+"""Several requests in one run of a model: inputs one after another along the leading dimension, outputs cut apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jellybean_agent.errors import PermanentError
+from jellybean_agent.tensors.tensors import Array
+
+Input = Array | tuple[Array, ...]  # a tuple of the children's tensors for a gather
+Inputs = Sequence[Input]  # by input edge
+
+
+def stacked(requests: Sequence[Inputs]) -> tuple[Array, ...] | None:
+    """One tensor per edge, the requests' rows in their order; None when they do not fit together.
+
+    Each request must have one row, and all the same dtype and size: a model might treat padding as data.
+    """
+    found: list[Array] = []
+    for values in zip(*requests, strict=True):
+        arrays = [value for value in values if not isinstance(value, tuple)]
+        kinds = {(array.dtype, array.shape) for array in arrays}
+        if len(arrays) < len(values) or len(kinds) != 1 or arrays[0].shape[:1] != (1,):
+            return None
+        found.append(np.concatenate(arrays))
+    return tuple(found)
+
+
+def split(outputs: Mapping[str, Array], requests: int) -> list[dict[str, Array]]:
+    """What each of the requests gets. PermanentError when an output has not one row for each."""
+    for name, array in outputs.items():
+        if array.shape[:1] != (requests,):
+            raise PermanentError(
+                f"the output for {name or 'the answer'} has shape {list(array.shape)}, not one row for each of the "
+                f"{requests} requests in the run: take batch sizes above 1 out of the model's profile and plan again"
+            )
+    return [{name: array[row : row + 1] for name, array in outputs.items()} for row in range(requests)]

@@ -1,0 +1,249 @@
+"""The one place where channels and servers are made, and so the one place that decides how they are protected.
+
+A Unix socket is protected by the folder that it lies in, TCP by mutual TLS. TCP without TLS is served on the loopback
+only, and only when that is asked for by name (`--insecure`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from jellybean_agent.brain.messages import GATEWAY
+from jellybean_agent.errors import PlanViewError, StatusError
+from jellybean_agent.rpc.server import Server
+from jellybean_agent.security.certificates import CertificateFolder
+from jellybean_agent.security.identity import Identity, Policy, Role, identities
+from jellybean_agent.security.tls_context import Handshakes
+from jellybean_agent.telemetry.logs import about
+from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
+
+LOG = logging.getLogger("jellybean.channels")
+RENEW_S = 300.0  # a connection lives as long, so that a certificate that was replaced, or taken away, counts after it
+CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # how long one attempt may take; after a refusal the next is made sooner
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+MAX_CALLS = 4096  # under way in one server; the next is told RESOURCE_EXHAUSTED
+_MAX_STREAMS = 2 * MAX_CALLS  # of one connection: what is above is cut without a word
+SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.so_reuseport", 0),  # two servers must never share a port in silence
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.http2.max_frame_size", 2**20),
+    ("grpc.max_concurrent_streams", _MAX_STREAMS),
+    ("grpc.max_metadata_size", 16 * 2**10),
+    ("grpc.absolute_max_metadata_size", 32 * 2**10),
+)
+AnyServer = grpc.aio.Server | Server
+_GRACE_S = 120.0  # for calls under way on a connection that has reached its age
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_MAX_SOCKET_PATH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How this process of a workflow talks. `insecure`: TCP without TLS on the loopback."""
+
+    workflow: str = ""
+    certificate: CertificateFolder | None = None
+    insecure: bool = False
+    renew_s: float = RENEW_S
+
+    def check(self, address: str) -> str:
+        """The address, if it may be served and dialled. PlanViewError otherwise."""
+        kind, _, rest = address.partition(":")
+        if kind == "unix":
+            if len(rest) >= _MAX_SOCKET_PATH:
+                raise PlanViewError(f"{address}: a socket path must be shorter than {_MAX_SOCKET_PATH} characters")
+            return address
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise PlanViewError(f"{address}: not an address; write unix:/path or HOST:PORT")
+        if self.certificate is not None:
+            return address
+        if not self.insecure:
+            reason = "TCP needs a certificate (--tls FOLDER, made by `jellybean certs`); unix:/path needs none"
+            raise PlanViewError(f"{address}: {reason}")
+        if host not in _LOOPBACK:
+            raise PlanViewError(f"{address}: --insecure serves and dials only 127.0.0.1, and that is not it")
+        return address
+
+    def channel(self, address: str, worker: str = GATEWAY) -> grpc.aio.Channel:
+        """A channel to a worker, or to the gateway; one that shows another certificate is not talked to."""
+        options, credentials = _dialling(self, self.check(address), worker)
+        if credentials is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.secure_channel(address, credentials, options=options)
+
+    def blocking_channel(self, address: str, worker: str = GATEWAY) -> grpc.Channel:
+        """The same for callers without an event loop."""
+        options, credentials = _dialling(self, self.check(address), worker)
+        if credentials is None:
+            return grpc.insecure_channel(address, options=options)
+        return grpc.secure_channel(address, credentials, options=options)
+
+    @property
+    def stream_age_s(self) -> float | None:
+        """After how long a stream is moved to a new connection; None: never, where no certificate can change."""
+        return None if self.certificate is None else self.renew_s
+
+    def http_context(self) -> ssl.SSLContext | None:
+        """Mutual TLS for an HTTP server, by the files as they are at each handshake; None: there is no certificate."""
+        return None if self.certificate is None else Handshakes.of(self.certificate)
+
+    def server(self, policy: Policy, *more: Any) -> AnyServer:
+        """A server that asks the policy before every call. `more`: further interceptors, as traces need.
+
+        It is our own, or grpc's where there is TLS or something to intercept.
+        """
+
+        def check(method: str, context: Any) -> None:
+            check_caller(policy, method, context)
+
+        if self.certificate is None and not more:
+            limits = {"most_calls": MAX_CALLS, "most_streams": _MAX_STREAMS, "most_message_bytes": MAX_MESSAGE_BYTES}
+            return Server(lambda handler, method: _guarded(handler, method, policy), check, **limits)
+        options = list(SERVER_OPTIONS)
+        if self.certificate is not None:  # twice the age: who renews by itself is never cut off
+            options += [("grpc.max_connection_age_ms", int(2e3 * self.renew_s))]
+            options += [("grpc.max_connection_age_grace_ms", int(1e3 * min(_GRACE_S, 2 * self.renew_s)))]
+        return grpc.aio.server(interceptors=[_Guard(policy), *more], options=options, maximum_concurrent_rpcs=MAX_CALLS)
+
+    def bind(self, server: AnyServer, address: str) -> int:
+        """Listen on an address; the port. PlanViewError when it is taken or not allowed."""
+        self.check(address)
+        if address.startswith("unix:"):
+            _check_private(Path(address.removeprefix("unix:")))
+        try:
+            if self.certificate is None or isinstance(server, Server) or address.startswith("unix:"):
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, server_credentials(self.certificate))
+        except RuntimeError as error:
+            raise PlanViewError(f"cannot listen on {address}: it is in use or may not be used") from error
+
+
+def make_transport(
+    workflow: str, me: tuple[Role, str], tls: Path | None, *, insecure: bool, renew_s: float = RENEW_S
+) -> Transport:
+    """The transport of the process `me`: role and name. PlanViewError when the certificate is another's."""
+    if tls is not None and insecure:
+        raise PlanViewError("--tls and --insecure exclude each other: give one of them")
+    if tls is None:
+        return Transport(workflow, None, insecure)
+    folder, wanted = CertificateFolder(tls), Identity(workflow, *me)
+    found = folder.current().identity
+    if found != wanted:
+        raise PlanViewError(f"{tls}: the certificate is of {found.uri}, this is {wanted.uri}")
+    return Transport(workflow, folder, renew_s=renew_s)
+
+
+def _dialling(
+    transport: Transport, address: str, worker: str
+) -> tuple[list[tuple[str, Any]], grpc.ChannelCredentials | None]:
+    options = list(CHANNEL_OPTIONS)
+    if transport.certificate is None or address.startswith("unix:"):
+        return options, None
+    found = transport.certificate.current()
+    peer = Identity(found.identity.workflow, Role.AGENT if worker != GATEWAY else Role.GATEWAY, worker)
+    options.append(("grpc.ssl_target_name_override", peer.tls_name))
+    return options, grpc.ssl_channel_credentials(found.ca, found.key, found.chain)
+
+
+def caller(context: Any) -> Identity | None:
+    """Who calls, by certificate; None without one."""
+    found = identities(context.auth_context())
+    return found[0] if len(found) == 1 else None
+
+
+def server_credentials(folder: CertificateFolder, *, clients: bool = True) -> grpc.ServerCredentials:
+    """Takes this process's certificate from the files as they are at each handshake, and asks `clients` for theirs."""
+    given = folder.current()
+
+    def configuration() -> Any:
+        nonlocal given
+        found = folder.current()
+        if found is given:
+            return None  # as before
+        given = found
+        return _configured(found)
+
+    def _configured(found: Any) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(found.key, found.chain)], found.ca)
+
+    return grpc.dynamic_ssl_server_credentials(_configured(given), configuration, require_client_authentication=clients)
+
+
+def _check_private(socket: Path) -> None:
+    """PlanViewError unless some folder above the socket lets nobody else in."""
+    for folder in socket.absolute().parents:
+        try:
+            stat = folder.stat()
+        except OSError:
+            continue
+        if stat.st_uid == os.geteuid() and not stat.st_mode & 0o077:
+            return
+    raise PlanViewError(f"unix:{socket}: other users could reach it; put it into a private folder (chmod 700)")
+
+
+class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Asks the policy before a call reaches its handler."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        handler = await continuation(details)
+        return None if handler is None else _guarded(handler, details.method, self._policy)
+
+
+def check_caller(policy: Policy, method: str, context: Any) -> None:
+    """StatusError when the policy refuses, which the log says too."""
+    try:
+        policy.check(method, context)
+    except StatusError as error:
+        LOG.warning("refused: %s", error, extra=about(method=method, status=error.status.name))
+        error.is_logged = True
+        raise
+
+
+def _guarded(handler: Any, method: str, policy: Policy) -> Any:
+    """The handler behind the policy. A unary request is parsed here: bytes which are none get a status of ours."""
+    kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
+    behaviour, parse = getattr(handler, kind), None if handler.request_streaming else handler.request_deserializer
+
+    async def checked(request: Any, context: Any) -> Any:
+        try:
+            if not getattr(context, "was_allowed", False):  # a server of ours has asked before
+                check_caller(policy, method, context)
+            return request if parse is None else parse(request)
+        except StatusError as error:
+            await context.abort(error.status, str(error))  # which raises
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no request of {method}")
+
+    async def call(request: Any, context: Any) -> Any:
+        return await behaviour(await checked(request, context), context)
+
+    async def generate(request: Any, context: Any) -> Any:
+        async for response in behaviour(await checked(request, context), context):
+            yield response
+
+    make = getattr(grpc, f"{kind}_rpc_method_handler")
+    found = generate if inspect.isasyncgenfunction(behaviour) else call
+    return make(found, None if parse else handler.request_deserializer, handler.response_serializer)

@@ -1,0 +1,128 @@
+"""The brain's messages as the wire has them: read and checked against the plan, written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from jellybean_agent.brain.messages import MAX_CHILDREN, Message, Path
+from jellybean_agent.brain.plan_view import PlanView
+from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.tensors.tensors import RawTensor, bytes_of, decode, kind_of
+from jellybean_protos.agent.v1 import agent_pb2
+
+Data = bytes | memoryview
+_TENSOR = agent_pb2.Message.DESCRIPTOR.fields_by_name["tensor"].number << 3 | 2
+_DATA = agent_pb2.Tensor.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
+_LARGE_BYTES = 2**16  # of a message: below it, reading it whole costs less
+MAX_LEFT_S = 3600.0  # nobody waits longer for an answer, whatever a message says
+
+
+def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, data: Data = b"") -> Message:
+    """A message from the wire, checked against the plan. InvalidInputError when it does not fit.
+
+    `data`: its tensor's bytes, where they are not in it.
+    """
+    operator = view.operators.get(wire.downstream)
+    if wire.downstream not in operators or operator is None or wire.route >= len(view.routes):
+        raise InvalidInputError(f"no operator {wire.downstream[:60]!r} on route {wire.route} here")
+    if wire.upstream not in (upstream for upstream, _ in operator.wiring.inputs):
+        raise InvalidInputError(f"{wire.downstream} has no input from {wire.upstream[:60]!r}")
+    path = read_path(wire, view.path_length(wire.upstream, wire.downstream))
+    payload = None if any(count == 0 for _, count in path) else decode(_tensor(wire, data))
+    until_s = time.monotonic() + (min(wire.left_s, MAX_LEFT_S) if wire.left_s > 0 else MAX_LEFT_S)  # NaN is not
+    return Message(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload, until_s)
+
+
+def _tensor(wire: agent_pb2.Message, data: Data) -> agent_pb2.Tensor | RawTensor:
+    return RawTensor(wire.tensor.dtype, tuple(wire.tensor.shape), data) if data else wire.tensor
+
+
+def read_path(wire: agent_pb2.Message, length: int) -> Path:
+    """A message's path of `length` positions. InvalidInputError unless each is child i < n, or 0 of 0."""
+    path = tuple((position.index, position.count) for position in wire.path)
+    if len(path) != length:
+        raise InvalidInputError(f"{len(path)} open fan-outs in the path; the plan has {length}")
+    for index, count in path:
+        if count > MAX_CHILDREN or index >= max(count, 1):
+            raise InvalidInputError(f"child {index} of {count} in the path")
+    return path
+
+
+def write_message(plan: str, message: Message) -> tuple[agent_pb2.Message, Data]:
+    """A message for the wire, and its tensor's bytes, which are not in it.
+
+    InvalidInputError when the tensor is too large or of a dtype unknown to the wire.
+    """
+    array = message.payload
+    wire = agent_pb2.Message(
+        request_id=message.request,
+        route=message.route,
+        upstream=message.upstream,
+        downstream=message.downstream,
+        path=[agent_pb2.Position(index=index, count=count) for index, count in message.path],
+        tensor=None if array is None else kind_of(array),
+        plan=plan,
+    )
+    return wire, b"" if array is None else bytes_of(array)
+
+
+def parts_of(message: agent_pb2.Message, data: Data) -> list[Data]:
+    """A message's bytes. `data`: of its tensor, if they are not in it; they leave as they lie.
+
+    Protobuf puts the parts of a field that comes twice together: the tensor's kind, then its bytes.
+    """
+    head = message.SerializeToString()
+    if not data:
+        return [head]
+    size = varint(len(data))
+    inner = varint(1 + len(size) + len(data))
+    return [b"".join((head, bytes((_TENSOR,)), inner, bytes((_DATA,)), size)), data]
+
+
+def apart(data: bytes) -> tuple[agent_pb2.Message, Data]:
+    """What `parts_of` wrote: a large tensor's bytes are left where they lie. DecodeError when it is no message."""
+    if len(data) >= _LARGE_BYTES:
+        view = memoryview(data)
+        tail, begins = _tail(view)
+        if begins:
+            return agent_pb2.Message.FromString(bytes(view[:tail])), view[begins:].toreadonly()
+    return agent_pb2.Message.FromString(data), b""
+
+
+def _tail(view: memoryview) -> tuple[int, int]:
+    """Where a message's last field begins, and its bytes, if it is a tensor's bytes alone; else 0."""
+    at, size = 0, len(view)
+    while at < size:
+        began, tag = at, view[at]
+        length, at = _varint_at(view, at + 1) if tag & 7 in (0, 2) else (0, at + 1)
+        if tag > 0x7F:  # a field that this protocol does not have
+            return 0, 0
+        at += {0: 0, 1: 8, 2: length, 5: 4}.get(tag & 7, size)
+        if at == size and tag == _TENSOR:
+            inner = size - length
+            if length and view[inner] == _DATA:
+                length, begins = _varint_at(view, inner + 1)
+                return (began, begins) if begins + length == size else (0, 0)
+    return 0, 0
+
+
+def _varint_at(view: memoryview, at: int) -> tuple[int, int]:
+    """A number, and where it ends; where it is cut off, none and behind the end."""
+    number = shift = 0
+    for end in range(at, min(at + 10, len(view))):
+        number |= (view[end] & 0x7F) << shift
+        shift += 7
+        if view[end] < 0x80:
+            return number, end + 1
+    return 0, len(view) + 1
+
+
+def varint(number: int) -> bytes:
+    """A number as protobuf writes lengths."""
+    octets = bytearray()
+    while number > 0x7F:
+        octets.append(number & 0x7F | 0x80)
+        number >>= 7
+    octets.append(number)
+    return bytes(octets)

@@ -1,0 +1,56 @@
+"""operator: the custom resource of Kubernetes and what serves it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+from jellybean.cli.app import app, example
+from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, Namespace, connect_to
+from jellybean.errors import JellyBeanError
+
+operator = typer.Typer(
+    name="operator", help="Plan and deploy Workflow resources of a Kubernetes cluster.", no_args_is_help=True
+)
+app.add_typer(operator)
+
+
+@operator.command(epilog=example("jellybean operator run -n digits", "jellybean operator run --all-namespaces"))
+def run(
+    context: Context = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    watch: Annotated[
+        list[str] | None,
+        typer.Option("--watch", help="Namespace to serve; --namespace unless given. May be repeated."),
+    ] = None,
+    everywhere: Annotated[bool, typer.Option("--all-namespaces", help="Serve all namespaces.")] = False,
+    health_port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Answer probes (/healthz) on this port, of all addresses.")
+    ] = None,
+) -> None:
+    """Serve Workflow resources: plan, deploy, re-plan, undeploy. Several may run; one leads."""
+    if everywhere and watch:
+        raise typer.BadParameter("--watch names namespaces, --all-namespaces takes all")
+    try:
+        import kopf  # noqa: F401
+    except ImportError as error:
+        raise JellyBeanError("the operator needs kopf: pip install 'jellybean-serving[operator]'") from error
+    cluster = connect_to(kubeconfig, context, namespace)
+    from jellybean.operator.run import run_operator
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for name in ("kopf", "urllib3", "aiohttp"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    run_operator(cluster, () if everywhere else tuple(watch or [cluster.namespace]), health_port=health_port)
+
+
+@operator.command(epilog=example("jellybean operator crd | kubectl apply --server-side -f -"))
+def crd() -> None:
+    """Print the CustomResourceDefinition of Workflow."""
+    from jellybean.operator.resource import resource_definition
+    from jellybean_k8s.manifests.yaml_text import to_yaml
+
+    print(to_yaml(resource_definition()), end="")

@@ -1,0 +1,62 @@
+"""explain: why the plan is what it is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from jellybean.cli.app import Directory, Json, Overrides, app, example
+from jellybean.cli.console import EXIT_INFEASIBLE, out, print_json, progress, warn
+from jellybean.cli.failures import failure
+from jellybean.documents import load_any
+from jellybean.errors import InfeasibleError
+from jellybean.planning.explain import explain_project
+
+
+@app.command(
+    epilog=example(
+        "jellybean explain my-vqa",
+        "jellybean explain my-vqa --why-not image_features=resnet50 --why-not cloud --why-not answer@edge",
+        "jellybean explain my-vqa --set slo.accuracy=58.9",
+        "jellybean explain my-vqa --json --time-limit 60",
+    )
+)
+def explain(
+    directory: Directory,
+    overrides: Overrides = None,
+    questions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--why-not",
+            metavar="QUESTION",
+            help="Why not OPERATOR=VARIANT, a TIER or POOL, or OPERATOR@TIER (or @POOL)? May be repeated.",
+        ),
+    ] = None,
+    json: Json = False,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds for everything; what is not answered by then is said.")
+    ] = None,
+) -> None:
+    """Why the plan is what it is: what binds, what else was possible, what one more unit is worth.
+
+    Every figure is the optimum of a changed problem. When no plan meets the targets: which requirements conflict, and
+    how far each alone would have to give way. Writes nothing.
+    """
+    from jellybean.report.explain_view import explained_text
+
+    project = load_any(directory, overrides or ())
+    with progress("explain") as advance:
+        explained = explain_project(
+            project, overrides or (), questions or (), time_limit_s=time_limit, progress=advance
+        )
+    found = explained.explanation
+    if json:
+        failed = failure(InfeasibleError((found.conflict.reason,))) if found.conflict is not None else {}
+        print_json({**explained.to_dict(), **failed})
+    else:
+        out.print(explained_text(explained))
+        if questions and found.conflict is not None:
+            warn("--why-not was not looked at: there is no plan to compare with")
+    if found.conflict is not None:
+        raise typer.Exit(EXIT_INFEASIBLE)

@@ -1,0 +1,185 @@
+"""profile, plan, simulate: commands that predict."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from jellybean.cli.app import AllowPython, Directory, Json, Overrides, Seed, allowed_python, app, example
+from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
+from jellybean.cli.current import plan_of, what_next
+from jellybean.cli.failures import text_of
+from jellybean.cli.planning.check import run_check
+from jellybean.cli.planning.plan_json import plan_json
+from jellybean.cli.planning.plan_latency import latency_lines
+from jellybean.cli.planning.replan import HORIZON, horizon_hours, run_replan
+from jellybean.documents import SharedProject, load_any
+from jellybean.errors import InfeasibleError, OutOfTimeError
+from jellybean.planning.prediction import predict
+from jellybean.planning.project_plan import kept_plan, plan_project, save_plan, unproven
+from jellybean.records import record_plan, record_prediction
+from jellybean.report import plan_text
+from jellybean_solver.fleet.dispatch import GAP
+from jellybean_solver.model.plan import Plan
+
+
+@app.command(epilog=example("jellybean profile my-digits", "jellybean profile my-digits --fresh --seconds 1"))
+def profile(
+    directory: Directory,
+    overrides: Overrides = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Measuring time per point.")] = 1.0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure all again instead of resuming.")] = False,
+    allow_python: AllowPython = None,
+) -> None:
+    """Measure latency, memory, message sizes and accuracy of every variant here; writes profiles.yaml."""
+    from jellybean.profiler import profile as measure
+
+    allow = allowed_python(allow_python)
+    project = load_any(directory, overrides or (), profiles=False)
+    parts = project.workflows if isinstance(project, SharedProject) else {"profile": project}
+    for name, part in parts.items():
+        with progress(name) as advance:
+            measured = measure(part, progress=advance, seconds_per_point=seconds, resume=not fresh, allow_python=allow)
+        for note in measured.notes:
+            warn(note)
+        out.print(f"wrote {part.directory / 'profiles.yaml'}")
+    out.print(f"next: jellybean plan {directory}", style="bold")
+
+
+@app.command(
+    epilog=example(
+        "jellybean plan my-digits",
+        "jellybean plan my-vqa --set slo.accuracy=57 --json",
+        "jellybean plan my-digits --check my-digits/traces/day.csv --plot day.svg",
+        "jellybean plan my-digits --from running --horizon 7d --set sources.strip.rate=12/s",
+    )
+)
+def plan(
+    directory: Directory,
+    overrides: Overrides = None,
+    json: Json = False,
+    time_limit: Annotated[float | None, typer.Option(min=0.01, help="Seconds; the best plan so far is kept.")] = None,
+    gap: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help=f"Of thousands of workers: stop when proven this close to the optimum ({GAP:g})."
+        ),
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TRACE",
+            help="Replay a rate trace (CSV: time_s,source,rate_per_s) over the current plan instead; exit status 6 "
+            "when a target would break.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --check: picture of the replay (.svg, .png, .pdf).")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="With --check: seed of everything random.")] = 0,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="PLAN",
+            help="Go on from this plan (a plan file, a project, or the word running) where that saves enough after "
+            "migration; else keep it.",
+        ),
+    ] = None,
+    horizon: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"With --from: time over which plans are weighed ({HORIZON}).")
+    ] = None,
+) -> None:
+    """Choose variants and place operators at the lowest cost; writes plan.json. With --check: replay a rate trace."""
+    if check is not None:
+        given = {"--time-limit": time_limit, "--gap": gap, "--from": start, "--horizon": horizon}
+        for option in (name for name, value in given.items() if value is not None):
+            raise typer.BadParameter(f"{option} does not go with --check, which replays the current plan")
+        run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot)
+        return
+    if plot is not None:
+        raise typer.BadParameter("--plot needs --check TRACE")
+    if horizon is not None and start is None:
+        raise typer.BadParameter("--horizon needs --from PLAN")
+    enough = GAP if gap is None else gap
+    try:
+        if start is None:
+            _plan(directory, overrides, gap=enough, time_limit_s=time_limit, json=json)
+        else:
+            hours = horizon_hours(horizon or HORIZON)
+            run_replan(directory, start, overrides, horizon_h=hours, gap=enough, time_limit_s=time_limit, json=json)
+    except OutOfTimeError as error:
+        raise OutOfTimeError("\n".join(filter(None, (str(error), kept_plan(directory, outdated=False))))) from error
+
+
+def _plan(directory: Path, overrides: list[str] | None, *, gap: float, time_limit_s: float | None, json: bool) -> None:
+    project = load_any(directory, overrides or ())
+    with progress("plan") as advance:
+        planned = plan_project(project, gap=gap, time_limit_s=time_limit_s, progress=advance)
+    if planned.plan is not None:
+        record_plan(directory, save_plan(project, planned), planned)
+    if json:
+        print_json(plan_json(planned, kept_plan(directory, outdated=True)))
+    elif planned.plan is not None:
+        out.print(plan_text(planned.plan, planned.solve_s, planned.comparison, latency_lines(planned)))
+        say(f"wrote {directory / 'plan.json'}; next: {what_next(directory, planned.plan, overrides)}")
+    if planned.plan is None:
+        infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
+        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style="red", soft_wrap=True)
+        raise typer.Exit(EXIT_INFEASIBLE)
+
+
+@app.command(epilog=example("jellybean simulate my-digits", "jellybean simulate my-vqa --rate-scale 1.1 --json"))
+def simulate(
+    directory: Directory,
+    overrides: Overrides = None,
+    json: Json = False,
+    seed: Seed = 0,
+    rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
+    duration: Annotated[
+        float | None, typer.Option(min=1, max=86_400, help="Virtual seconds; long enough by default.")
+    ] = None,
+) -> None:
+    """Predict latency, throughput and the highest sustained rate of the plan in virtual time."""
+    project = load_any(directory, overrides or ())
+    current = plan_of(project)
+    if (warning := unproven(current)) is not None:
+        warn(warning)
+    with progress("simulate") as advance:
+        record = predict(current, seed=seed, rate_scale=rate_scale, duration_s=duration, progress=advance)
+    if math.isclose(rate_scale, 1.0):
+        record_prediction(directory, current, record)
+    if json:
+        print_json(record)
+    else:
+        out.print(_simulation_table(current, record))
+
+
+def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
+    table = Table("figure", "predicted", title=f"{plan.name}: simulated", title_justify="left")
+    for label, key, unit, factor in (
+        ("throughput", "throughput_per_s", "/s", 1.0),
+        ("highest sustained rate", "highest_rate_per_s", "/s", 1.0),
+        ("latency p50", "latency_p50_s", "ms", 1e3),
+        ("latency p90", "latency_p90_s", "ms", 1e3),
+        ("latency p99", "latency_p99_s", "ms", 1e3),
+    ):
+        if record.get(key) is not None and not (plan.workflows and key == "highest_rate_per_s"):
+            table.add_row(label, f"{record[key] * factor:.1f} {unit}")
+    if plan.workflows and record.get("highest_rate_per_s"):
+        first = plan.sources[0]
+        times = record["highest_rate_per_s"] / (first.rate_per_s * plan.sites.get(first.tier, 1))
+        table.add_row("highest sustained rates", f"{times:.2f} times those planned")
+    for name, figures in record.get("workflows", {}).items():
+        table.add_row(f"throughput {name}", f"{figures['throughput_per_s']:.1f} /s")
+        for share in ("p50", "p99"):
+            table.add_row(f"latency {share} {name}", f"{figures[f'latency_{share}_s'] * 1e3:.1f} ms")
+    for worker, busy in record.get("utilisation", {}).items():
+        tier = plan.worker_by_name[worker].tier
+        each = f" in each {tier}" if tier in plan.sites else ""
+        table.add_row(f"busy {worker}{each}", f"{busy:.0%}")
+    return table

@@ -1,0 +1,72 @@
+"""`plan --from PLAN`: keep the running plan, or go on to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
+from jellybean.cli.current import what_next
+from jellybean.cli.failures import text_of
+from jellybean.cli.planning.plan_json import plan_json
+from jellybean.documents import load_any
+from jellybean.documents.schema.units import DURATION, UnitError, parse_quantity
+from jellybean.errors import InfeasibleError
+from jellybean.planning.project_plan import PLAN_FILE, kept_plan
+from jellybean.records import record_plan
+from jellybean_solver.replanning.replan import Verdict
+
+HORIZON = "24h"
+
+
+def run_replan(
+    directory: Path,
+    named: str,
+    overrides: list[str] | None,
+    *,
+    horizon_h: float,
+    gap: float,
+    time_limit_s: float | None,
+    json: bool,
+) -> None:
+    """Decide, print, write; typer.Exit with status 3 when the running plan is no answer and no other plan is."""
+    from jellybean.planning.replan import replan_project, save_change
+    from jellybean.report.replan_view import change_json, change_text
+
+    project = load_any(directory, overrides or ())
+    with progress("plan") as advance:
+        change = replan_project(
+            project, named, horizon_h=horizon_h, gap=gap, time_limit_s=time_limit_s, progress=advance
+        )
+    document, planned = save_change(project, change), change.planned
+    if document is not None:
+        record_plan(directory, document, planned if change.decision.verdict is Verdict.REPLACE else None)
+    if json:
+        kept = kept_plan(directory, outdated=True) if document is None else ""
+        stated = {} if document is None else {"hash": document["hash"]}
+        print_json({**plan_json(planned, kept), **stated, "replan": change_json(change)})
+    elif document is not None:
+        out.print(change_text(change))
+    for note in change.notes:
+        warn(note)
+    if document is None:
+        infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
+        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style="red", soft_wrap=True)
+        raise typer.Exit(EXIT_INFEASIBLE)
+    if change.decision.verdict is Verdict.KEEP:
+        say(f"wrote {directory / PLAN_FILE} again, unchanged")
+        return
+    if planned.plan is not None:
+        say(f"wrote {directory / PLAN_FILE}; next: {what_next(directory, planned.plan, overrides)}")
+
+
+def horizon_hours(text: str) -> float:
+    """What --horizon says, in hours; BadParameter when it is no time above 0."""
+    try:
+        hours = parse_quantity(DURATION, text) / 3600.0
+    except UnitError as error:
+        raise typer.BadParameter(f"--horizon: {error.message}; write for example 24h or 7d") from error
+    if hours <= 0:
+        raise typer.BadParameter(f"--horizon {text}: write a time above 0, for example 24h")
+    return hours

@@ -1,0 +1,182 @@
+"""bench, report, demo: commands that measure and show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, page
+from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, say, warn
+from jellybean.cli.current import plan_of
+from jellybean.cli.documents import Example, check, copy_example
+from jellybean.documents import Project, load_project
+from jellybean.planning.prediction import predict
+from jellybean.records import predicted_rate_per_s, record_measurement, record_prediction
+from jellybean.report import Store, build_report, render_html, to_table
+from jellybean.serving.bench import bench as bench_module
+from jellybean.serving.bench.bench import BenchResult
+from jellybean_solver.simulation.sustained import WINDOW_S
+
+
+@app.command(
+    epilog=example(
+        "jellybean bench my-digits", "jellybean bench my-digits --saturate", "jellybean bench my-digits --json"
+    )
+)
+def bench(
+    directory: Directory,
+    overrides: Overrides = None,
+    json: Json = False,
+    seed: Seed = 0,
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            *("--duration", "--seconds"),
+            min=1,
+            max=86_400,
+            help="Seconds of load; 30, or 15 per window with --saturate.",
+        ),
+    ] = None,
+    rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
+    saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
+) -> None:
+    """Offer the workflow's own rates on held-out inputs to the running plan.
+
+    Exit status 4 when it does not keep up, 5 when it keeps up but misses a target.
+    """
+    if saturate and rate_scale != 1.0:
+        raise typer.BadParameter("--saturate finds the rate itself; leave out --rate-scale")
+    result = measure(
+        directory, overrides or (), seed=seed, duration_s=duration, rate_scale=rate_scale, saturate=saturate
+    )
+    if json:
+        print_json(result.to_dict())
+    else:
+        out.print(_bench_table(result))
+        errors.print(result.verdict, style="green" if result.sustained else "bold red")
+        for breach in result.breaches:
+            warn(breach)
+        if rate_scale != 1.0:
+            say(f"at {rate_scale:g} times the declared rate: `jellybean report` shows measurements at that rate only")
+    if not result.sustained:
+        raise typer.Exit(EXIT_OVERLOAD)
+    if result.breaches:
+        raise typer.Exit(EXIT_MISSED)
+
+
+@app.command(
+    epilog=example(
+        "jellybean report my-digits",
+        "jellybean report my-digits --html report.html",
+        "jellybean report my-digits --json",
+    )
+)
+def report(
+    directory: Directory,
+    overrides: Overrides = None,
+    json: Json = False,
+    html: Annotated[Path | None, typer.Option(help="Where to write the page; DIR/report.html by default.")] = None,
+) -> None:
+    """Show the newest plan, predicted beside measured, and write a self-contained HTML page."""
+    check(directory, overrides)
+    if html is not None:
+        page("--html", html)
+    found = build_report(Store.of(directory))
+    if json:
+        print_json(found.to_json())
+        if html is None:
+            return
+    else:
+        out.print(to_table(found))
+    path = html or directory / "report.html"
+    path.write_text(render_html(found), encoding="utf-8")
+    if not json:
+        out.print(f"report: {path.resolve()}", soft_wrap=True)
+
+
+@app.command(epilog=example("jellybean demo my-digits"))
+def demo(
+    directory: Directory,
+    overrides: Overrides = None,
+    duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of load at the declared rate.")] = 30.0,
+) -> None:
+    """The whole main job on the digits example: profile, plan, serve, measure, report."""
+    from jellybean.cli.planning.plan import plan, profile
+    from jellybean.cli.serving.serve import down, start
+
+    if not (directory / "workflow.yaml").exists():
+        copy_example(Example.DIGITS, directory)
+        out.print(f"{directory}: copied from the example digits")
+    profile(directory, overrides)
+    plan(directory, overrides)
+    project = load_project(directory, overrides or ())
+    _predict(project)
+    start(project, detach=True)
+    try:
+        measure(directory, overrides or (), duration_s=duration)
+        measure(directory, overrides or (), saturate=True)
+    finally:
+        down(directory)
+    report(directory)
+
+
+def measure(
+    directory: Path,
+    overrides: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    duration_s: float | None = None,
+    rate_scale: float = 1.0,
+    saturate: bool = False,
+) -> BenchResult:
+    """Bench the running plan and keep the measurement in the report store."""
+    project = load_project(directory, overrides)
+    with progress("saturate" if saturate else "bench") as advance:
+        if saturate:
+            guess = predicted_rate_per_s(directory)
+            window_s = duration_s or WINDOW_S
+            result = bench_module.saturate(
+                project, start_rate_per_s=guess, seed=seed, window_s=window_s, progress=advance
+            )
+        else:
+            seconds = duration_s or bench_module.DURATION_S
+            result = bench_module.bench(project, duration_s=seconds, rate_scale=rate_scale, seed=seed, progress=advance)
+    record_measurement(directory, result.to_dict())
+    if (note := bench_module.lateness(result.late)) is not None:
+        warn(note)
+    return result
+
+
+def _predict(project: Project) -> None:
+    plan = plan_of(project)
+    with progress("simulate") as advance:
+        record_prediction(project.directory, plan, predict(plan, progress=advance))
+
+
+def _bench_table(result: BenchResult) -> Table:
+    table = Table("figure", "measured", title=f"{result.workflow}: measured", title_justify="left")
+    table.add_row("offered", f"{result.offered} at {result.rate_per_s:.4g}/s in {result.duration_s:g} s")
+    table.add_row("completed", f"{result.completed} ({result.failed} failed)")
+    table.add_row("throughput", f"{result.throughput_per_s:.2f}/s")
+    if result.highest_rate_per_s is not None:
+        table.add_row("highest sustained rate", f"{result.highest_rate_per_s:.2f}/s")
+    for label, value in (
+        ("latency p50", result.latency_p50_s),
+        ("latency p90", result.latency_p90_s),
+        ("latency p99", result.latency_p99_s),
+    ):
+        if value is not None:
+            table.add_row(label, f"{value * 1e3:.1f} ms")
+    if result.accuracy is not None:
+        margin = result.accuracy_margin
+        sample = f" (a sample: give or take {margin:.1f})" if margin is not None else ""
+        table.add_row("accuracy", f"{result.accuracy:.2f} %{sample}")
+    if result.cost_usd_per_h is not None:
+        table.add_row("cost", f"{result.cost_usd_per_h:.4f} USD/h")
+    for worker, busy in result.utilisation.items():
+        table.add_row(f"busy {worker}", f"{busy:.0%}")
+    return table

@@ -1,0 +1,244 @@
+"""up, infer, down: commands about a running plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from PIL import Image, UnidentifiedImageError
+
+from jellybean.cli.app import (
+    AllowPython,
+    Directory,
+    HedgeAfter,
+    Json,
+    LogFormat,
+    Overrides,
+    allowed_python,
+    app,
+    example,
+    hedge_text,
+)
+from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say, warn
+from jellybean.cli.current import plan_of, without_model
+from jellybean.cli.documents import check
+from jellybean.documents import Project, load_project
+from jellybean.documents.layout import is_shared, workflow_folders
+from jellybean.errors import JellyBeanError
+from jellybean.planning.project_plan import unproven
+from jellybean.tensor_files import Array, read_npy, read_npz
+from jellybean_agent.errors import in_words
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan_document import to_document
+from jellybean_solver.model.streams import request_streams
+
+MAX_INPUT_BYTES = 64 * 2**20
+MOST_WORKERS = 100  # processes on one machine
+
+
+@app.command(epilog=example("jellybean up my-digits", "jellybean up my-digits --detach && jellybean down my-digits"))
+def up(
+    directory: Directory,
+    overrides: Overrides = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when ready; stop it with `jellybean down`.")] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Loopback port of the gateway for other clients; 0: a free one."),
+    ] = None,
+    http_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Loopback port for HTTP (the inference protocol); 0 for none.")
+    ] = 0,
+    tls: Annotated[
+        Path | None, typer.Option(help="For ports: the gateway's certificate, DIR/.jellybean/certs/gateway.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="For ports: no TLS, so that any user of this machine may ask.")
+    ] = False,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Loopback port for the gateway's Prometheus metrics; 0 for none.")
+    ] = 0,
+    log_format: LogFormat = None,
+    hedge_after: HedgeAfter = None,
+    allow_python: AllowPython = None,
+) -> None:
+    """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
+    if is_shared(directory):
+        one = next(iter(workflow_folders(directory).values()))
+        raise JellyBeanError(
+            f"{directory}: a plan of several workflows can be made and simulated, but is not served yet; "
+            f"to serve one of them by a plan of its own: jellybean up {one}"
+        )
+    if log_format is not None:
+        os.environ["JELLYBEAN_LOG"] = log_format  # of every process of the run, those started again too
+    project = load_project(directory, overrides or ())
+    face: dict[str, Any] = {
+        "port": port,
+        "http_port": http_port,
+        "tls": tls,
+        "insecure": insecure,
+        "metrics_port": metrics_port,
+        "hedge_after": hedge_text(hedge_after),
+        "allow_python": allowed_python(allow_python),
+    }
+    start(project, detach=detach, **face)
+
+
+def servable(project: Project) -> tuple[Plan, int]:
+    """The project's plan, if it can be served here, and its number of workers. JellyBeanError otherwise."""
+    name, operators = project.workflow.name, project.workflow.operators
+    _require_models(name, [o for o, spec in operators.items() if not any(v.is_served for v in spec.variants.values())])
+    plan = plan_of(project)
+    if len(request_streams(plan)) > 1:
+        raise JellyBeanError(
+            f"{plan.name}: its sources have several rates, so they make requests of their own; "
+            "to serve them, put each part into a workflow of its own"
+        )
+    _require_models(plan.name, without_model(plan))
+    workers = sum(plan.sites.get(worker.tier, 1) for worker in plan.workers)
+    if workers > MOST_WORKERS:
+        fewer = "".join(f"; serve two sites here: --set sites.{tier}=2" for tier in list(plan.sites)[:1])
+        raise JellyBeanError(
+            f"{plan.name} has {workers:,} workers, each a process here; "
+            f"at most {MOST_WORKERS} are served on one machine{fewer}"
+        )
+    if (warning := unproven(plan)) is not None:
+        warn(warning)
+    return plan, workers
+
+
+def _counted(workers: int) -> str:
+    return f"{workers:,} worker{'' if workers == 1 else 's'}"
+
+
+def _require_models(name: str, missing: Sequence[str]) -> None:
+    if missing:
+        raise JellyBeanError(
+            f"{name} can be planned and simulated, not served: no model file for {', '.join(missing)}; "
+            "give variants `model:` and `sha256:`, or `python:`, in workflow.yaml"
+        )
+
+
+def start(project: Project, *, detach: bool, port: int | None = None, http_port: int = 0, **face: Any) -> None:
+    """Start the plan's processes; stays in front unless detached. `face`: more of what `launcher.up` takes."""
+    from jellybean.serving.local import launcher
+
+    plan, workers = servable(project)
+    with progress("up") as advance:
+        running = launcher.up(
+            project.directory,
+            to_document(plan),
+            port=port,
+            http_port=http_port,
+            detach=detach,
+            progress=advance,
+            **face,
+        )
+    scheme = "https" if face.get("tls") else "http"
+    http = f" and {scheme}://127.0.0.1:{http_port}" if http_port else ""
+    at = f" on {running.state.clients_address}" if port is not None else ""
+    serving = f"serving {plan.name}{at}{http} with {_counted(workers)}"
+    if detach:
+        out.print(serving, style="green")
+        out.print(f"stop it with: jellybean down {project.directory}", style="bold")
+        return
+    try:
+        out.print(serving, style="green")
+        say("Ctrl-C drains and stops")
+        died = running.wait(lambda text: errors.print(text, style="bold red"))
+    except KeyboardInterrupt:  # before `wait` began to watch for it
+        running.down()
+        return
+    if died:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+@app.command(epilog=example("jellybean apply my-digits", "jellybean apply my-digits --set slo.accuracy=80"))
+def apply(directory: Directory, overrides: Overrides = None, allow_python: AllowPython = None) -> None:
+    """Have what is up serve the current plan: new workers beside the old ones, a switch, no request lost."""
+    from jellybean.serving.local import replacement as replacing
+
+    project = load_project(directory, overrides or ())
+    plan, workers = servable(project)
+    with progress("apply") as advance:
+        changed = replacing.apply(
+            project.directory, to_document(plan), progress=advance, allow_python=allowed_python(allow_python)
+        )
+    if changed:
+        out.print(f"serving the new plan of {plan.name} with {_counted(workers)}", style="green")
+    else:
+        out.print(f"{plan.name} is served by this plan already")
+
+
+@app.command(epilog=example("jellybean down my-digits"))
+def down(
+    directory: Directory,
+    overrides: Overrides = None,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for requests in hand.")] = 30.0,
+) -> None:
+    """Drain and stop what `up --detach` started."""
+    from jellybean.serving.local import launcher
+
+    check(directory, overrides)
+    left = launcher.down(directory, timeout_s=timeout)
+    out.print("stopped" if not left else f"stopped; {left} requests were still in hand after {timeout:g} s")
+    if left:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+@app.command(epilog=example("jellybean infer my-digits --input strip=my-digits/samples/strip.png"))
+def infer(
+    directory: Directory,
+    inputs: Annotated[
+        list[str], typer.Option("--input", metavar="SOURCE=FILE", help="A picture, .npy, or file.npz#array[index].")
+    ],
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Send one request and print the answer."""
+    from jellybean.serving.client import Client
+
+    check(directory, overrides)
+    parsed = [_parse_input(text) for text in inputs]
+    tensors = dict(parsed)
+    if len(tensors) < len(parsed):
+        raise typer.BadParameter("--input names one source twice")
+    with Client.of(directory) as client:
+        answer = client.infer(tensors)
+    if json:
+        print_json({name: value.tolist() for name, value in answer.items()})
+        return
+    for name, value in answer.items():
+        out.print(f"{name}: {_readable(value)}")
+
+
+def _parse_input(text: str) -> tuple[str, Array]:
+    source, separator, file = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"--input {text!r}: write SOURCE=FILE, e.g. --input image=x.png")
+    return source, load_tensor(file)
+
+
+def load_tensor(reference: str) -> Array:
+    """A request's tensor from a picture (uint8, [1, H, W] grey or [1, H, W, 3]), .npy, or file.npz#array[index]."""
+    name, _, array = reference.partition("#")
+    path = Path(name)
+    try:
+        if path.stat().st_size > MAX_INPUT_BYTES:
+            raise JellyBeanError(f"{path}: larger than {MAX_INPUT_BYTES} bytes")
+        if path.suffix == ".npy":
+            return read_npy(path)
+        if path.suffix == ".npz":
+            return read_npz(path, array)
+        with Image.open(path) as image:
+            grey = image.mode in {"1", "L", "LA", "I;16"}
+            return np.asarray(image.convert("L" if grey else "RGB"))[np.newaxis]
+    except (UnidentifiedImageError, Image.DecompressionBombError, ValueError, OSError) as error:
+        raise JellyBeanError(f"{path}: cannot be read as an input: {in_words(error)}") from error
+
+
+def _readable(value: Array) -> str:
+    return str(value.item()) if value.size == 1 else np.array2string(value, threshold=50)

@@ -1,0 +1,65 @@
+"""top, dashboard: what is up, live."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from typing import Annotated
+
+import typer
+from rich.live import Live
+from rich.text import Text
+
+from jellybean.cli.app import Directory, Json, app, example
+from jellybean.cli.console import out, print_json
+from jellybean.dashboard import dashboard as grafana
+from jellybean.errors import JellyBeanError
+
+_FIRST_S = 1.0  # between the two looks that --once compares
+
+
+@app.command(
+    epilog=example("jellybean top my-digits", "jellybean top my-digits --once", "jellybean top my-digits --json")
+)
+def top(
+    directory: Directory,
+    once: Annotated[bool, typer.Option("--once", help="One picture, of one second from now, and no more.")] = False,
+    window: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds that rates are over.")] = 10.0,
+    interval: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between looks.")] = 1.0,
+    json: Json = False,
+) -> None:
+    """Watch what is up: rates, latency, queues, workers planned and measured, cost. Ctrl-C ends it."""
+    from jellybean.serving.top.top import Look, Watcher, top_of
+    from jellybean.serving.top.view import render
+
+    watcher = Watcher(directory)
+    looks: deque[Look] = deque([watcher.look()])
+    if once or json or not out.is_terminal:
+        time.sleep(min(window, _FIRST_S))
+        found = top_of(looks[0], watcher.look())
+        if json:
+            print_json(dataclasses.asdict(found))
+        else:
+            out.print(render(found))
+        return
+    try:
+        with Live(Text("looking"), console=out, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(interval)
+                try:
+                    looks.append(watcher.look())
+                except JellyBeanError as error:  # it starts again, or was taken down
+                    live.update(Text(str(error), "red"), refresh=True)
+                    continue
+                while len(looks) > 2 and looks[-1].at_s - looks[1].at_s >= window:
+                    looks.popleft()
+                live.update(render(top_of(looks[0], looks[-1])), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+@app.command(epilog=example("jellybean dashboard > jellybean.json"))
+def dashboard() -> None:
+    """Print a Grafana dashboard of the metrics that `up --metrics-port` serves, to be imported there."""
+    print_json(grafana())

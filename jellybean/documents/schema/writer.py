@@ -1,0 +1,128 @@
+"""Documents to files: profiles in human units, and the JSON Schemas that editors complete from."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from jellybean.documents.schema.models import InfrastructureDocument, WorkflowDocument
+from jellybean.documents.schema.profiles import ProfilesDocument
+from jellybean.documents.training import TrainingDocument
+
+# More than any measurement has, and enough that reading back changes nothing beyond one part in two million.
+DIGITS = 7
+
+_HEADER = """\
+Written by `jellybean profile`; may be edited by hand. All times are for one batch on one worker.
+latency: worker type -> batch size -> figures. message: bytes that one output takes on the wire.
+"""
+
+
+def profiles_text(document: ProfilesDocument, *, digits: int = DIGITS, header: str = _HEADER) -> str:
+    """The document as YAML in human units; figures of one batch size stand in one line."""
+    dumped = document.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, context={"digits": digits}
+    )
+    root = CommentedMap({"kind": "Profiles", **dumped})
+    for variants in root["operators"].values():
+        for profile in variants.values():
+            for measured in _measured(profile):
+                measured["latency"] = {name: _latency(batches) for name, batches in measured["latency"].items()}
+            if "children" in profile:
+                profile["children"] = _row(profile["children"])
+    accuracy = root.get("accuracy", {})
+    if "end_to_end" in accuracy:
+        accuracy["end_to_end"] = [
+            _flow({**row, "selection": _flow(row["selection"])}) for row in accuracy["end_to_end"]
+        ]
+    for variants in accuracy.get("per_operator", {}).values():
+        for name, points in variants.items():
+            variants[name] = points[0]["output"] if _single(points) else [_flow(point) for point in points]
+    root.yaml_set_start_comment(header)
+    yaml = YAML()
+    yaml.width = 1000
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    stream = io.StringIO()
+    yaml.dump(root, stream)
+    return stream.getvalue()
+
+
+def write_profiles(path: Path, document: ProfilesDocument) -> None:
+    """Write profiles.yaml whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(profiles_text(document), encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _measured(profile: dict[str, Any]) -> list[dict[str, Any]]:
+    """A variant, and the stages of its cuts."""
+    return [profile, *(cut[side] for cut in profile.get("cuts", ()) for side in ("head", "tail"))]
+
+
+def _latency(batches: dict[str, Any]) -> Any:
+    rows: dict[int, Any] = {}
+    for size, figures in batches.items():
+        rows[int(size)] = figures["mean"] if set(figures) == {"mean"} else _flow(figures)
+    return rows[1] if set(rows) == {1} else rows
+
+
+def _single(points: list[dict[str, Any]]) -> bool:
+    return len(points) == 1 and not points[0].get("inputs")
+
+
+def _row(values: list[Any]) -> CommentedSeq:
+    """A list in one line."""
+    row = CommentedSeq(values)
+    row.fa.set_flow_style()
+    return row
+
+
+def _flow(value: dict[str, Any]) -> CommentedMap:
+    """A map in one line."""
+    row = CommentedMap(value)
+    row.fa.set_flow_style()
+    return row
+
+
+def json_schemas() -> dict[str, dict[str, Any]]:
+    """JSON Schema (2020-12) by kind of document."""
+    models: dict[str, type[BaseModel]] = {
+        "Workflow": WorkflowDocument,
+        "Infrastructure": InfrastructureDocument,
+        "Profiles": ProfilesDocument,
+        "Training": TrainingDocument,
+    }
+    return {kind: _schema(kind, model) for kind, model in models.items()}
+
+
+def _schema(kind: str, model: type[BaseModel]) -> dict[str, Any]:
+    schema = _tidy(model.model_json_schema(by_alias=True))
+    schema["required"] = list(dict.fromkeys(["kind", *schema.get("required", [])]))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": f"JellyBean {kind}"}
+
+
+def _tidy(node: Any) -> Any:
+    """Without titles that repeat the keys, without null (an empty value is refused), and with names checked."""
+    if isinstance(node, list):
+        return [_tidy(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    node = {key: _tidy(value) for key, value in node.items() if not (key == "title" and isinstance(value, str))}
+    options = [option for option in node.get("anyOf", []) if option != {"type": "null"}]
+    if len(options) < len(node.get("anyOf", [])):
+        node.pop("anyOf")
+        if node.get("default", "") is None:
+            node.pop("default")
+        node = {**options[0], **node} if len(options) == 1 else {"anyOf": options, **node}
+    if "patternProperties" in node:
+        node.setdefault("additionalProperties", False)
+    return node

@@ -1,0 +1,59 @@
+"""Plans of operators in a row, each on a worker of its own: what measurements of serving itself are made with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.problem import Arrivals, Edge, ModelRef, ServiceTime, Sharing, Slo, Source
+
+SOURCE = "in"
+_NOTHING_S = 1e-5
+
+
+def chain(
+    name: str,
+    models: Sequence[Path],
+    *,
+    rate_per_s: float,
+    device_s: float | None = None,
+    message_bytes: float = 1024.0,
+) -> Plan:
+    """A row of operators `stage_0`, ... that run these model files; a project's folder holds them.
+
+    `device_s`: each worker is an emulated device that takes so long for one run.
+    """
+    service = {"here": {1: ServiceTime(device_s or _NOTHING_S, device_s or _NOTHING_S)}}
+    names = [f"stage_{index}" for index in range(len(models))]
+    operators = tuple(
+        PlannedOperator(stage, (Edge(before, stage),), "given", {"here": 1}, rate_per_s, service, sent, {}, _ref(model))
+        for model, before, stage, sent in zip(
+            models, [SOURCE, *names], names, [*({later: message_bytes} for later in names[1:]), {}], strict=False
+        )
+    )
+    speed = 1.0 if device_s is None else 0.5  # any other than 1 is emulated
+    workers = tuple(
+        PlannedWorker(f"here-{index}", "here", "here", 0.0, Sharing.SHARED, {stage: rate_per_s}, 0.0, speed=speed)
+        for index, stage in enumerate(names, 1)
+    )
+    return Plan(
+        name=name,
+        tiers=("here",),
+        sources=(Source(SOURCE, "here", rate_per_s, message_bytes, Arrivals.PERIODIC),),
+        operators=operators,
+        workers=workers,
+        routes=(Route(1.0, {stage: worker.name for stage, worker in zip(names, workers, strict=True)}),),
+        links=(),
+        slo=Slo(),
+        utilisation=0.8,
+        hop_s=0.001,
+        cost=Cost(0.0, 0.0),
+        accuracy=None,
+        certificate=Certificate(0.0, 0.0, 0.0, "optimal"),
+    )
+
+
+def _ref(model: Path) -> ModelRef:
+    return ModelRef(model.name, hashlib.sha256(model.read_bytes()).hexdigest())

@@ -1,0 +1,63 @@
+"""Held-out requests of a project: what a bench sends, and the answers that would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jellybean.serving.errors import ServingError
+from jellybean.tensor_files import read_npz
+from jellybean_agent.tensors.tensors import Array
+from jellybean_solver.model.problem import Arrivals
+
+if TYPE_CHECKING:
+    from jellybean.documents import Project
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One array per source (row i belongs to request i), labels of the rows if known, and how requests arrive."""
+
+    inputs: Mapping[str, Array]
+    rate_per_s: float
+    arrivals: Arrivals = Arrivals.POISSON
+    labels: Array | None = None
+    metric: str = "exact_match"
+
+    @property
+    def rows(self) -> int:
+        """Requests that can be made."""
+        return min(len(array) for array in self.inputs.values())
+
+    def request(self, row: int) -> dict[str, Array]:
+        """One request's tensors, each with a leading dimension of 1."""
+        return {source: array[row : row + 1] for source, array in self.inputs.items()}
+
+
+def held_out(project: Project) -> HeldOut:
+    """The project's held-out requests. JellyBeanError when a source names none or a file does not hold them."""
+    workflow = project.workflow
+    inputs: dict[str, Array] = {}
+    for name, source in workflow.sources.items():
+        if source.inputs is None:
+            raise ServingError(
+                f"source {name} names no held-out inputs, so there is nothing to send; "
+                f"add `inputs: data/heldout.npz#{name}` to it in workflow.yaml"
+            )
+        inputs[name] = read_array(project.directory, source.inputs)
+    labels = None if workflow.labels is None else read_array(project.directory, workflow.labels)
+    first = next(iter(workflow.sources.values()))
+    arrivals = Arrivals(first.arrivals)
+    rate_per_s = first.rate_per_s * project.infrastructure.sites.get(first.tier, 1)
+    found = HeldOut(inputs, rate_per_s, arrivals, labels, workflow.metric or "exact_match")
+    if found.rows == 0 or (labels is not None and len(labels) < found.rows):
+        raise ServingError("the held-out data is empty, or has fewer labels than inputs")
+    return found
+
+
+def read_array(directory: Path, reference: str) -> Array:
+    """The array `file.npz#name` of a project. JellyBeanError when it is not there."""
+    file, _, name = str(reference).partition("#")
+    return read_npz(directory / file, name)

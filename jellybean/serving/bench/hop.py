@@ -1,0 +1,61 @@
+"""Measures what one message between two processes costs, with real processes and a model that does nothing.
+
+A chain of operators on workers of their own is brought up and left unloaded: the median latency, less the time the
+models were busy, spread over the messages, is the hop. Client and gateway are part of it, as in every measured request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from jellybean.serving.bench.bench import Target
+from jellybean.serving.bench.chain import SOURCE, chain
+from jellybean.serving.bench.heldout import HeldOut
+from jellybean.serving.bench.load import OK, due_times
+from jellybean.serving.local import launcher
+from jellybean_solver.model.plan_document import to_document
+from jellybean_solver.model.problem import Arrivals
+
+STAGES = 2
+_RATE_PER_S = 25.0  # far below what the chain can do: nothing queues
+_WARMUP_S = 1.0
+
+
+def measure_hop_s(*, stages: int = STAGES, duration_s: float = 4.0, message_floats: int = 256) -> float:
+    """Seconds per message between two processes of this machine, links aside. Takes about `duration_s` + 3 s."""
+    with tempfile.TemporaryDirectory(prefix="jellybean-hop-") as name:
+        directory = Path(name)
+        plan = chain("hop", [_nothing(directory)] * stages, rate_per_s=_RATE_PER_S)
+        running = launcher.up(directory, to_document(plan))
+        try:
+            data = HeldOut({SOURCE: np.ones((1, message_floats), np.float32)}, _RATE_PER_S, Arrivals.PERIODIC)
+            return asyncio.run(_hop_s(Target(directory, data), stages, duration_s))
+        finally:
+            running.down()
+
+
+async def _hop_s(target: Target, stages: int, duration_s: float) -> float:
+    """Messages of a request: gateway to the first stage, between stages, and the answer."""
+    due = due_times(_RATE_PER_S, _WARMUP_S + duration_s, Arrivals.PERIODIC, 0)
+    before = await target.meters.busy()
+    samples = await target.offer(due, [0] * len(due), settle_s=5.0, end_s=0.0)
+    after = await target.meters.busy()
+    busy_s = sum(after[worker].busy_s - before[worker].busy_s for worker in after) / len(samples)
+    latencies = [sample.latency_s for sample in samples if sample.status == OK and sample.due_s >= _WARMUP_S]
+    return max(0.0, statistics.median(latencies) - busy_s) / (stages + 1)
+
+
+def _nothing(directory: Path) -> Path:
+    """A model that hands its input on."""
+    ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, ["n", "size"]) for port in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "nothing", ports[:1], ports[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path = directory / "nothing.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path

@@ -1,0 +1,124 @@
+"""Open-loop load: requests leave when they are due, whether or not earlier ones were answered.
+
+Latency counts from the due time, so a server (or a generator) that stalls cannot hide the wait. Requests are serialised
+before the clock starts and answers are read after it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+import numpy as np
+
+from jellybean.serving.errors import ServingError
+from jellybean_agent.transport.channels import Transport
+from jellybean_solver.model.problem import Arrivals
+
+INFER = "/jellybean.gateway.v1.Gateway/Infer"
+OK, UNANSWERED = "OK", "UNANSWERED"
+_TICK_S = 0.25
+_CONNECT_S = 10.0
+
+Tick = Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One request: due and finished in seconds since the load began; `answer` is a serialised InferResponse."""
+
+    row: int
+    due_s: float
+    finished_s: float
+    status: str
+    reason: str = ""
+    answer: bytes = b""
+
+    @property
+    def latency_s(self) -> float:
+        """For a request without an answer: as long as it was waited for."""
+        return self.finished_s - self.due_s
+
+
+def due_times(rate_per_s: float, duration_s: float, arrivals: Arrivals, seed: int) -> list[float]:
+    """When requests are due in [0, duration): evenly spaced, or a Poisson process.
+
+    A Poisson process with a given number of arrivals is as many uniform times, sorted. The number is fixed to rate x
+    duration, so that the rate offered is the rate asked for and a short run is not off by its luck.
+    """
+    count = int(np.ceil(rate_per_s * duration_s - 1e-9))
+    if arrivals is Arrivals.PERIODIC:
+        return [index / rate_per_s for index in range(count)]
+    times: list[float] = np.sort(np.random.default_rng(seed).uniform(0.0, duration_s, count)).tolist()
+    return times
+
+
+async def offer(
+    address: str,
+    requests: Sequence[bytes],
+    rows: Sequence[int],
+    due_s: Sequence[float],
+    *,
+    settle_s: float,
+    end_s: float = 0.0,
+    tick: Tick | None = None,
+) -> list[Sample]:
+    """Send request `rows[i]` at `due_s[i]`; what has no answer `settle_s` after the last is cancelled.
+
+    Lasts at least `end_s`. `tick(elapsed_s)` is awaited about every quarter second, and once more after `end_s`.
+    """
+    samples: list[Sample] = []
+    async with Transport(insecure=True).channel(address) as channel:
+        infer: Any = channel.unary_unary(INFER, request_serializer=None, response_deserializer=None)
+        await _connected(channel, address)
+        began = time.monotonic()
+
+        async def one(row: int, due: float) -> None:
+            status, reason, answer = OK, "", b""
+            try:
+                answer = await infer(requests[row])
+            except grpc.aio.AioRpcError as error:
+                status, reason = error.code().name, error.details() or ""
+            except asyncio.CancelledError:
+                status, reason = UNANSWERED, "no answer by the end of the measurement"
+            samples.append(Sample(row, due, time.monotonic() - began, status, reason, answer))
+
+        waiting: set[asyncio.Task[None]] = set()
+        ticker = asyncio.create_task(_ticks(tick, began)) if tick else None
+        for row, due in zip(rows, due_s, strict=True):
+            rest_s = began + due - time.monotonic()
+            if rest_s > 0:
+                await asyncio.sleep(rest_s)
+            task = asyncio.create_task(one(row, due))
+            waiting.add(task)
+            task.add_done_callback(waiting.discard)
+        if waiting:
+            until = began + (due_s[-1] if due_s else 0.0) + settle_s
+            await asyncio.wait(waiting, timeout=max(0.0, until - time.monotonic()))
+        await asyncio.sleep(max(0.0, began + end_s - time.monotonic()))
+        for task in tuple(waiting):
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        if ticker is not None:
+            ticker.cancel()
+            await asyncio.gather(ticker, return_exceptions=True)
+        if tick is not None:
+            await tick(time.monotonic() - began)
+    return sorted(samples, key=lambda sample: sample.due_s)
+
+
+async def _connected(channel: grpc.aio.Channel, address: str) -> None:
+    try:
+        await asyncio.wait_for(channel.channel_ready(), _CONNECT_S)
+    except TimeoutError as error:
+        raise ServingError(f"the gateway at {address} does not answer; is it up? jellybean up DIR") from error
+
+
+async def _ticks(tick: Tick, began: float) -> None:
+    while True:
+        await tick(time.monotonic() - began)
+        await asyncio.sleep(_TICK_S)

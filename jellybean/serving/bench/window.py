@@ -1,0 +1,135 @@
+"""What workers and links did while a window of load was counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import grpc.aio
+
+from jellybean.serving.errors import ServingError
+from jellybean.serving.run_state import GATEWAY_NAME, RunState, read_state
+from jellybean_agent.brain.plan_view import PlanView
+from jellybean_agent.transport.channels import Transport
+from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import GIB
+from jellybean_solver.model.sites import link_ends
+
+Progress = Callable[[float, float, str], None]
+_DESCRIBE_S = 2.0
+
+
+class Busy(NamedTuple):
+    """Seconds that a worker was busy, and by how many of them runs were longer than on the device it emulates."""
+
+    busy_s: float
+    late_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Meters:
+    """Readings of a run that only ever grow."""
+
+    directory: Path
+    state: RunState
+    view: PlanView
+
+    def require_served(self) -> None:
+        """ServingError where the run serves another plan by now, or none: figures of both would be told as of one."""
+        now = read_state(self.directory)
+        if now is not None and now.plan_folder == self.state.plan_folder and self.state.links_path.exists():
+            return
+        gone = now is None or now.folder != self.state.folder or now.plan_folder == self.state.plan_folder
+        raise ServingError(
+            f"{self.state.workflow}: the plan that is measured ({self.view.hash[:12]}) is served no more: "
+            + ("it was stopped" if gone else "another took over (jellybean apply)")
+            + "; nothing was stored: measure again, while nothing changes"
+        )
+
+    async def busy(self) -> dict[str, Busy]:
+        """What each worker did since it started; a worker that is gone is left out."""
+        found: dict[str, Busy] = {}
+        for process in self.state.processes:
+            if process.name == GATEWAY_NAME:
+                continue
+            async with Transport().channel(process.address, process.name) as channel:
+                stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
+                try:
+                    status = await stub.Describe(agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S)
+                except grpc.aio.AioRpcError:
+                    continue
+            found[process.name] = Busy(sum(status.busy_s.values()), sum(status.late_s.values()))
+        return found
+
+    def bytes_sent(self) -> dict[tuple[str, str], float]:
+        """Bytes that were sent over each link since the run began, by (upstream tier, downstream tier)."""
+        with EmulatedLinks(self.view.links, self.state.links_path) as links:
+            return links.bytes_sent()
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at_s: float
+    busy: dict[str, Busy]
+    bytes_sent: dict[tuple[str, str], float]
+
+
+class Window:
+    """Reads the meters when the counted window begins and when it ends, and tells progress."""
+
+    def __init__(self, meters: Meters, begin_s: float, end_s: float, progress: Progress) -> None:
+        self._meters, self._begin_s, self._end_s, self._progress = meters, begin_s, end_s, progress
+        self._looks: list[_Look] = []
+
+    async def tick(self, elapsed_s: float) -> None:
+        """Called every now and then, and once after the end."""
+        label = "warm-up" if elapsed_s < self._begin_s else "offering load"
+        self._progress(min(elapsed_s, self._end_s), self._end_s, label if elapsed_s < self._end_s else "settling")
+        if len(self._looks) < 2 and elapsed_s >= (self._begin_s, self._end_s)[len(self._looks)]:
+            self._meters.require_served()
+            at_s = time.monotonic()
+            self._looks.append(_Look(at_s, await self._meters.busy(), self._meters.bytes_sent()))
+
+    def utilisation(self) -> dict[str, float]:
+        """Busy fraction of each worker of the plan over the window, the mean of its sites."""
+        if len(self._looks) < 2:
+            return {}
+        seconds = self._looks[1].at_s - self._looks[0].at_s
+        found: dict[str, list[float]] = {}
+        for name, (busy_s, _) in self._spent().items():
+            planned = name.rpartition("/")[2]  # `store-1/box-2` is box-2 of the plan
+            found.setdefault(planned, []).append(busy_s / seconds)
+        return {name: fmean(shares) for name, shares in found.items()}
+
+    def late(self) -> dict[str, float]:
+        """Share of each worker's busy time that the device it emulates would not have taken, where there is some."""
+        return {name: late_s / busy_s for name, (busy_s, late_s) in self._spent().items() if late_s > 0 and busy_s > 0}
+
+    def _spent(self) -> dict[str, Busy]:
+        """What each worker that lived did in the window."""
+        if len(self._looks) < 2:
+            return {}
+        began, ended = (look.busy for look in self._looks)
+        return {
+            name: Busy(ended[name].busy_s - before.busy_s, ended[name].late_s - before.late_s)
+            for name, before in began.items()
+            if name in ended and ended[name].busy_s >= before.busy_s  # one that was started again began anew
+        }
+
+    def cost_usd_per_h(self, plan: Plan) -> float | None:
+        """The workers' prices, and the price of the bytes that really crossed the links in the window."""
+        if len(self._looks) < 2:
+            return None
+        begin, end = self._looks
+        cost = sum(worker.price_usd_per_h * plan.sites.get(worker.tier, 1) for worker in plan.workers)
+        for link in plan.links:
+            for tiers in link_ends(plan, link):
+                sent = (end.bytes_sent[tiers] - begin.bytes_sent[tiers]) / (end.at_s - begin.at_s)
+                cost += sent * 3600 / GIB * link.price_usd_per_gib
+        return cost

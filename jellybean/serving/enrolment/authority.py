@@ -1,0 +1,206 @@
+"""A certificate authority for development: a key and a certificate in a folder, and what it signs for a workflow.
+
+Keys are P-256, files of keys are for their owner alone, lives are short: there is no revocation, a certificate that is
+not renewed ends. Where a team has an authority of its own, it signs the same names (docs/security.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from jellybean.serving.errors import ServingError
+from jellybean_agent.errors import in_words
+from jellybean_agent.security.certificates import CA, CHAIN, KEY
+from jellybean_agent.security.identity import Identity
+from jellybean_agent.system.private_files import write_private
+
+LIFE_S = 7 * 86400.0
+_NEXT = "next.key"  # of an authority that is believed already and does not sign yet
+_CA_LIFE_S = 365 * 86400.0
+_SKEW_S = 300.0  # clocks of others may be behind
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Signs certificates. `bundle` (PEM): whom to believe, the newest authority first; one of them signs."""
+
+    key: Any
+    certificate: Any
+    bundle: bytes
+
+    def sign(self, identity: Identity, public_key: Any, *, hosts: Iterable[str] = (), life_s: float = LIFE_S) -> bytes:
+        """A certificate (PEM) for one identity; `hosts`: names and IPs by which clients of others may know it."""
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri), x509.DNSName(identity.tls_name)]
+        names += [_general_name(host) for host in hosts]
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        found = (
+            _builder(_name(str(identity)), self.certificate.subject, public_key, life_s)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+        pem: bytes = found.public_bytes(serialization.Encoding.PEM)
+        return pem
+
+    def equip(self, folder: Path, identity: Identity, *, hosts: Iterable[str] = (), life_s: float = LIFE_S) -> None:
+        """A folder for one process, with a new key and its certificate; whoever uses the folder goes on with them."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self.sign(identity, key.public_key(), hosts=hosts, life_s=life_s)
+        for name, data in ((CA, self.bundle), (KEY, _private_pem(key)), (CHAIN, certificate)):
+            write_private(folder / name, data)
+
+
+def open_authority(folder: Path, *, renew: bool = False) -> Authority:
+    """The authority in a folder, made where there is none. ServingError when it is damaged or over.
+
+    `renew`: from now on a new one is believed too, while the old one goes on signing: only when everybody believes the
+    new one may it sign, which it does from the next time on that this is called without `renew`. The old one is
+    believed until it expires.
+    """
+    if not (folder / KEY).exists():
+        return _make(folder, signs=True)
+    if renew:
+        found = _read(folder)
+        if _is_over(found):
+            return _make(folder, signs=True)
+        return read_authority(folder) if _is_believed(folder, _NEXT) else _make(folder, signs=False)
+    if _is_believed(folder, _NEXT):
+        (folder / _NEXT).replace(folder / KEY)
+    return read_authority(folder)
+
+
+def read_authority(folder: Path) -> Authority:
+    """The authority that signs now; none is made, and one that waits to sign goes on waiting. ServingError likewise."""
+    if not (folder / KEY).exists():
+        raise ServingError(f"{folder}: no authority is there; `jellybean certs` makes one")
+    found = _read(folder)
+    if _is_over(found):
+        raise ServingError(f"{folder}: the authority has expired; give `jellybean certs` --new-ca")
+    return found
+
+
+def _is_believed(folder: Path, name: str) -> bool:
+    """Whether a key is there, and the certificate of it among those believed: what a stop in `_make` left is not."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        key = serialization.load_pem_private_key((folder / name).read_bytes(), None).public_key()
+        believed = x509.load_pem_x509_certificates((folder / CA).read_bytes())
+        return any(found.public_key() == key for found in believed)
+    return False
+
+
+def _is_over(authority: Authority) -> bool:
+    return bool(authority.certificate.not_valid_after_utc <= _now())
+
+
+def _read(folder: Path) -> Authority:
+    try:
+        bundle = (folder / CA).read_bytes()
+        key = serialization.load_pem_private_key((folder / KEY).read_bytes(), None)
+        believed = x509.load_pem_x509_certificates(bundle)
+        certificate = next((found for found in believed if found.public_key() == key.public_key()), None)
+    except OSError as error:
+        raise ServingError(f"{folder}: {in_words(error, name=True)}") from error
+    except (ValueError, TypeError) as error:
+        raise ServingError(
+            f"{folder}: no certificate authority: {in_words(error)}; remove it, it is made anew"
+        ) from error
+    if certificate is None:
+        raise ServingError(f"{folder}: {KEY} is not the key of {CA}; remove the folder, it is made anew")
+    return Authority(key, certificate, bundle)
+
+
+def _make(folder: Path, *, signs: bool) -> Authority:
+    """A new authority that is believed, and signs at once or waits. Of its steps the last alone makes it sign."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    before: Sequence[x509.Certificate] = ()
+    if (folder / CA).exists():
+        before = x509.load_pem_x509_certificates((folder / CA).read_bytes())
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(f"JellyBean development CA {_now():%Y-%m-%d %H:%M:%S}")
+    certificate = (
+        _builder(name, name, key.public_key(), _CA_LIFE_S)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    kept = [certificate, *(old for old in before if old.not_valid_after_utc > _now())]
+    bundle = b"".join(item.public_bytes(serialization.Encoding.PEM) for item in kept)
+    write_private(folder / _NEXT, _private_pem(key))
+    write_private(folder / CA, bundle)
+    if signs:
+        (folder / _NEXT).replace(folder / KEY)
+    return _read(folder)
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, public_key: Any, life_s: float) -> x509.CertificateBuilder:
+    now = _now()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(seconds=_SKEW_S))
+        .not_valid_after(now + datetime.timedelta(seconds=life_s))
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    others = dict.fromkeys(
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
+    )
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        **others,
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError as error:
+        raise ServingError(f"host {host!r}: neither an IP address nor a DNS name") from error
+
+
+def _private_pem(key: Any) -> bytes:
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem: bytes = key.private_bytes(serialization.Encoding.PEM, *form)
+    return pem
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

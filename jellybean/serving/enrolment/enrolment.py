@@ -1,0 +1,263 @@
+"""Enrolment at the gateway: tokens that work for one key, certificates for who has one, plan and models for its agents.
+
+Tokens lie in a folder, one file each, named by the sha256 of the secret: whoever makes one (`jellybean token`) needs no
+word with the gateway, and nobody who reads the folder learns a secret. Taking a token writes the sha256 of the key that
+takes it beside its file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from jellybean.serving.enrolment.authority import LIFE_S, Authority, read_authority
+from jellybean.serving.errors import ServingError
+from jellybean_agent.brain.messages import GATEWAY
+from jellybean_agent.brain.plan_view import PlanView
+from jellybean_agent.enrolment.join_token import SECRET_BYTES, Token
+from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, in_words, status_of
+from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent.system.private_files import is_inside, write_private
+from jellybean_agent.transport.channels import AnyServer, Transport, caller, server_credentials
+from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
+from jellybean_protos.gateway.v1 import gateway_pb2
+
+LOG = logging.getLogger("jellybean.gateway")
+TOKEN_S = 900.0
+_REFUSED = "the token is unknown, was used, or its time is over: make another"
+_PART_BYTES = 2**20
+_MAX_REQUEST_BYTES = 16 * 2**10
+MAX_DOWNLOADS = 16  # at once
+_ENROL_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", 2 * _MAX_REQUEST_BYTES),
+    ("grpc.max_concurrent_streams", 16),
+    ("grpc.max_connection_age_ms", 60_000),
+    ("grpc.max_connection_age_grace_ms", 10_000),
+)
+
+
+def make_token(folder: Path, authority: Authority, identity: Identity, *, life_s: float = TOKEN_S) -> Token:
+    """A token for one worker, good for one key and for so long."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _remove_what_is_over(folder)
+    secret = secrets.token_bytes(SECRET_BYTES)
+    path = folder / hashlib.sha256(secret).hexdigest()
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump({"identity": identity.uri, "until": time.time() + life_s}, file)
+    return Token(secret, identity, authority.bundle)
+
+
+def identity_of(folder: Path, secret: bytes) -> str:
+    """The identity (a URI) that a secret stands for. StatusError when it stands for none, or its time is over."""
+    try:
+        found = json.loads((folder / hashlib.sha256(secret).hexdigest()).read_text(encoding="utf-8"))
+        if time.time() <= float(found["until"]):
+            return str(found["identity"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StatusError(grpc.StatusCode.PERMISSION_DENIED, _REFUSED) from error
+    raise StatusError(grpc.StatusCode.PERMISSION_DENIED, _REFUSED)
+
+
+def take_token(folder: Path, secret: bytes, key: bytes) -> str:
+    """The identity that a secret stands for, which is from now on this key's (its bytes) alone.
+
+    The same key may take it again until its time is over: the answer to the first time may have been lost. StatusError
+    for any other key.
+    """
+    identity = identity_of(folder, secret)
+    taken = folder / f"{hashlib.sha256(secret).hexdigest()}.key"
+    mine = hashlib.sha256(key).hexdigest().encode()
+    part = taken.with_name(f"{taken.name}.{secrets.token_hex(8)}")
+    try:
+        write_private(part, mine)
+        with contextlib.suppress(FileExistsError):
+            os.link(part, taken)  # of two who come at once one is first
+        first = taken.read_bytes()
+    except OSError as error:
+        raise StatusError(grpc.StatusCode.UNAVAILABLE, f"the token cannot be taken: {in_words(error)}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    if first != mine:
+        raise StatusError(grpc.StatusCode.PERMISSION_DENIED, _REFUSED)
+    return identity
+
+
+def _remove_what_is_over(folder: Path) -> None:
+    """Tokens whose time is over, and which key took them."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if not path.suffix and time.time() > float(json.loads(path.read_text(encoding="utf-8"))["until"]):
+                path.unlink()
+                path.with_name(f"{path.name}.key").unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """The Enrolment service of a gateway. `root`: where model paths start.
+
+    `serving`: the plan that is served now, and how it took over from that of the file `plan`; None: it did not.
+    """
+
+    serving: Callable[[], tuple[PlanView, gateway_pb2.ReplaceRequest | None]]
+    authority_folder: Path
+    tokens: Path
+    plan: Path
+    peers: Path
+    root: Path
+    addresses: dict[str, str]
+    life_s: float = LIFE_S
+    downloads: set[object] = field(default_factory=set)  # under way
+
+    @property
+    def view(self) -> PlanView:
+        """The plan that is served now."""
+        return self.serving()[0]
+
+    async def Enrol(self, request: enrol_pb2.EnrolRequest, context: Any) -> enrol_pb2.Certificate:
+        """Public: the secret is all that a caller has."""
+        try:
+            key = _public_key(request.request)
+            uri = identity_of(self.tokens, request.secret)
+            identity = next((found for found in map(self._agent, self.view.workers) if found.uri == uri), None)
+            if identity is None:
+                reason = f"the token is for {uri}, which is no worker of the plan"
+                raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+            authority = self._authority()  # what is wrong here leaves the token as it is
+            take_token(self.tokens, request.secret, _bytes_of(key))
+            LOG.info("%s enrols from %s", identity, context.peer())
+            return self._certificate(authority, identity, key)
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
+            raise  # abort has raised already
+
+    async def Renew(self, request: enrol_pb2.RenewRequest, context: Any) -> enrol_pb2.Certificate:
+        try:
+            return self._certificate(self._authority(), _agent_of(context), _public_key(request.request))
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
+            raise  # abort has raised already
+
+    async def Plan(self, request: enrol_pb2.PlanRequest, _context: Any) -> enrol_pb2.PlanResponse:
+        if request.have == self.view.hash:
+            return enrol_pb2.PlanResponse()
+        if (replaced := self.serving()[1]) is not None:
+            peers = json.dumps(dict(replaced.peers)).encode()
+            return enrol_pb2.PlanResponse(plan=replaced.plan, peers=peers)
+        return enrol_pb2.PlanResponse(plan=self.plan.read_bytes(), peers=self.peers.read_bytes())
+
+    async def Model(self, request: enrol_pb2.ModelRequest, context: Any) -> AsyncIterator[enrol_pb2.ModelPart]:
+        me = object()
+        try:
+            if len(self.downloads) >= MAX_DOWNLOADS:
+                reason = f"{MAX_DOWNLOADS} downloads are under way, the most at once: ask again later"
+                raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)  # which boxes do
+            path = self._model(_agent_of(context), request.sha256)
+            size = path.stat().st_size
+            if request.offset > size:
+                raise InvalidInputError(f"offset {request.offset}: the model has {size} bytes")
+        except (AgentError, OSError) as error:
+            status = status_of(error) if isinstance(error, AgentError) else grpc.StatusCode.NOT_FOUND
+            await context.abort(status, str(error))
+            return
+        self.downloads.add(me)
+        try:
+            with path.open("rb") as file:
+                file.seek(request.offset)
+                while data := await asyncio.to_thread(file.read, _PART_BYTES):
+                    yield enrol_pb2.ModelPart(data=data, size=size)
+        finally:
+            self.downloads.discard(me)
+
+    def _agent(self, worker: str) -> Identity:
+        return Identity(self.view.name, Role.AGENT, worker)
+
+    def _model(self, identity: Identity, sha256: str) -> Path:
+        """The file of a model that the plan gives this worker; nothing else leaves this machine."""
+        view = self.view
+        worker = view.workers.get(identity.name)
+        for operator in (view.operators[name] for name in (worker.operators if worker else ())):
+            if operator.model_sha256 == sha256 and operator.model_path and is_inside(operator.model_path):
+                return self.root / operator.model_path
+        reason = f"the plan gives {identity} no model of sha256 {sha256[:12]}"
+        raise StatusError(grpc.StatusCode.NOT_FOUND, reason)
+
+    def _authority(self) -> Authority:
+        try:
+            return read_authority(self.authority_folder)
+        except ServingError as error:
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
+
+    def _certificate(self, authority: Authority, identity: Identity, key: Any) -> enrol_pb2.Certificate:
+        chain = authority.sign(identity, key, life_s=self.life_s)
+        return enrol_pb2.Certificate(chain=chain, ca=authority.bundle, gateway=self.addresses[GATEWAY])
+
+
+async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: str) -> grpc.aio.Server:
+    """The port where Enrol, and only Enrol, is answered to who has no certificate yet; this end shows one."""
+    if transport.certificate is None:
+        reason = "enrolment needs the gateway's certificate: --tls FOLDER"
+        raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+    server = grpc.aio.server(options=_ENROL_OPTIONS, maximum_concurrent_rpcs=32)
+    enrol = grpc.unary_unary_rpc_method_handler(
+        enrolment.Enrol, enrol_pb2.EnrolRequest.FromString, enrol_pb2.Certificate.SerializeToString
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("jellybean.enrol.v1.Enrolment", {"Enrol": enrol}),)
+    )
+    try:
+        server.add_secure_port(address, server_credentials(transport.certificate, clients=False))
+    except RuntimeError as error:
+        raise StatusError(grpc.StatusCode.UNAVAILABLE, f"cannot listen on {address}: it is in use") from error
+    await server.start()
+    return server
+
+
+def add_enrolment(server: AnyServer, enrolment: Enrolment) -> None:
+    """What agents with a certificate may ask, on the gateway's own server."""
+    enrol_pb2_grpc.add_EnrolmentServicer_to_server(enrolment, server)  # type: ignore[no-untyped-call]
+
+
+def _agent_of(context: Any) -> Identity:
+    found = caller(context)
+    if found is None:
+        raise StatusError(grpc.StatusCode.UNAUTHENTICATED, "this is for agents with a certificate")
+    return found
+
+
+def _bytes_of(key: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    found: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return found
+
+
+def _public_key(request: bytes) -> Any:
+    """The key of a certificate signing request, whose sender has proven to hold it."""
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    if len(request) > _MAX_REQUEST_BYTES:
+        raise InvalidInputError(f"a certificate request of {len(request)} bytes")
+    try:
+        found = x509.load_der_x509_csr(request)
+        key = found.public_key()
+        if not found.is_signature_valid or not isinstance(key, ec.EllipticCurvePublicKey):
+            raise InvalidInputError("the certificate request is not signed with an elliptic-curve key")
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InvalidInputError("the bytes are no certificate request") from error
+    return key

@@ -1,0 +1,259 @@
+"""The Open Inference Protocol over HTTP on the gateway: the same service as over gRPC, other bytes.
+
+Off unless asked for (`jellybean up --http-port`). With certificates it is HTTPS, mutual, and each call is asked about
+as over gRPC. Without, it is served on the loopback, and only requests that name this machine as their host: a web page
+cannot reach the gateway by a name of its own that leads here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import grpc
+from aiohttp import web
+
+from jellybean.serving.http.inference_json import plain, read_request, write_response
+from jellybean_agent.errors import AgentError, InvalidInputError, PlanViewError, in_words, status_of
+from jellybean_agent.inference.service import SERVICE, InferenceService, log_refusal
+from jellybean_agent.security.identity import Policy, shown
+from jellybean_agent.security.tls_context import Handshake
+from jellybean_agent.telemetry.logs import about
+from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
+from jellybean_agent.transport.channels import Transport, check_caller
+from jellybean_protos.inference.v2 import inference_pb2 as pb
+
+LOG = logging.getLogger("jellybean.gateway")
+JSON_LENGTH = "Inference-Header-Content-Length"
+_HOSTS = ("127.0.0.1", "localhost")
+_IDLE_S = 75.0  # that a connection is kept
+_STATUS = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@contextlib.asynccontextmanager
+async def serve_http(
+    service: InferenceService, at: tuple[str, int], transport: Transport, policy: Policy, *, traced: bool = False
+) -> AsyncIterator[None]:
+    """Serve at a host and port meanwhile. PlanViewError when the port is taken, or may not be served without TLS."""
+    host, port = at
+    transport.check(f"{host}:{port}")
+    context = transport.http_context()
+    app = application(service, _Guard(policy, is_tls=context is not None))
+    app.middlewares.insert(0, web.middleware(_only_this_machine if context is None else _ageing(transport.renew_s)))
+    if traced:
+        app.middlewares.append(web.middleware(_take_trace))
+    idle_s = _IDLE_S if context is None else min(_IDLE_S, transport.renew_s)
+    runner = web.AppRunner(
+        app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0, keepalive_timeout=idle_s
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host.strip("[]"), port, reuse_address=True, ssl_context=context)
+        try:
+            await site.start()
+        except OSError as error:
+            url = f"{'http' if context is None else 'https'}://{host}:{port}"
+            raise PlanViewError(f"cannot listen on {url}: {in_words(error)}") from error
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def application(service: InferenceService, guard: _Guard) -> web.Application:
+    """The routes of the protocol."""
+    face = _Face(service)
+    app = web.Application(middlewares=[web.middleware(_answer_errors)], client_max_size=MAX_MESSAGE_BYTES)
+
+    def add(kind: str, path: str, method: str, handler: Handler) -> None:
+        route = app.router.add_get if kind == "GET" else app.router.add_post
+        route(path, partial(guard.checked, f"/{SERVICE}/{method}", handler))
+
+    add("GET", "/v2", "ServerMetadata", face.server)
+    add("GET", "/v2/health/live", "ServerLive", face.live)
+    add("GET", "/v2/health/ready", "ServerReady", face.ready)
+    add("GET", "/v2/models/stats", "ModelStatistics", face.statistics)
+    for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        add("GET", path, "ModelMetadata", face.metadata)
+        add("GET", f"{path}/ready", "ModelReady", face.model_ready)
+        add("GET", f"{path}/config", "ModelConfig", face.config)
+        add("GET", f"{path}/stats", "ModelStatistics", face.statistics)
+        add("POST", f"{path}/infer", "ModelInfer", face.infer)
+    add("POST", "/v2/repository/index", "RepositoryIndex", face.index)
+    for what in ("Load", "Unload"):
+        path = f"/v2/repository/models/{{model}}/{what.lower()}"
+        add("POST", path, f"RepositoryModel{what}", face.keep_models)
+    return app
+
+
+class _Guard:
+    """Asks the policy before a handler is called."""
+
+    def __init__(self, policy: Policy, *, is_tls: bool) -> None:
+        self._policy, self._is_tls = policy, is_tls
+
+    async def checked(self, method: str, handler: Handler, request: web.Request) -> web.StreamResponse:
+        check_caller(self._policy, method, _Caller(request, is_tls=self._is_tls))
+        return await handler(request)
+
+
+class _Caller:
+    """Who sends a request, as `Policy` looks at callers over gRPC."""
+
+    def __init__(self, request: web.Request, *, is_tls: bool) -> None:
+        self._request, self._is_tls = request, is_tls
+
+    def invocation_metadata(self) -> None:
+        """None: what processes of ours say of themselves, no client over HTTP does."""
+
+    def peer(self) -> str:
+        return f"ipv4:{self._request.remote}"
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        if not self._is_tls:
+            return {}
+        transport = self._request.transport
+        certificate = (transport.get_extra_info("peercert") if transport is not None else None) or {}
+        return shown(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
+
+
+def _ageing(age_s: float) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    """Ends connections of that age with an answer, so that a certificate which was replaced or taken away counts."""
+
+    async def end_old(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        tls = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
+        if isinstance(tls, Handshake) and time.monotonic() - tls.began_s > age_s:
+            response.force_close()
+        return response
+
+    return end_old
+
+
+async def _only_this_machine(request: web.Request, handler: Handler) -> web.StreamResponse:
+    host = request.host.rpartition(":")[0] or request.host
+    if host not in _HOSTS:
+        reason = f"host {host[:60]!r} is not this machine: ask {' or '.join(_HOSTS)}"
+        LOG.info("refused: %s", reason, extra=about(status=403))
+        return _error(403, reason)
+    return await handler(request)
+
+
+async def _take_trace(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Remember what the client says of its span."""
+    from jellybean_agent.telemetry.spans import CARRIER, HEADERS
+
+    CARRIER.set({key: request.headers[key] for key in HEADERS if key in request.headers})
+    return await handler(request)
+
+
+async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every refusal is JSON with a reason."""
+    try:
+        return await handler(request)
+    except AgentError as error:
+        log_refusal(error)
+        return _error(_STATUS.get(status_of(error), 500), str(error))
+    except UnicodeEncodeError:
+        refusal = 400, "text in the request is no Unicode: half a character"
+    except web.HTTPRequestEntityTooLarge:
+        refusal = 413, f"the body is above the limit of {MAX_MESSAGE_BYTES} bytes"
+    except web.HTTPException as error:
+        refusal = error.status, f"{request.method} {request.path[:200]}: {error.reason}; see /v2"
+    except Exception:  # the server's boundary: this call fails, the gateway goes on
+        LOG.exception("an HTTP request failed unexpectedly")
+        refusal = 500, "failed unexpectedly: the gateway's log says why"
+    LOG.info("refused: %s", refusal[1], extra=about(status=refusal[0]))
+    return _error(*refusal)
+
+
+def _error(status: int, reason: str) -> web.Response:
+    return web.json_response({"error": reason[:2000]}, status=status)
+
+
+class _Face:
+    """One handler for each kind of path."""
+
+    def __init__(self, service: InferenceService) -> None:
+        self._service = service
+
+    async def live(self, _request: web.Request) -> web.Response:
+        return web.json_response(plain(await self._service.server_live(pb.ServerLiveRequest())))
+
+    async def ready(self, _request: web.Request) -> web.Response:
+        found = plain(await self._service.server_ready(pb.ServerReadyRequest()))
+        return web.json_response(found, status=200 if found["ready"] else 400)  # 4xx: as the protocol has it
+
+    async def server(self, _request: web.Request) -> web.Response:
+        return web.json_response(plain(await self._service.server_metadata(pb.ServerMetadataRequest())))
+
+    async def model_ready(self, request: web.Request) -> web.Response:
+        found = plain(await self._service.model_ready(pb.ModelReadyRequest(**_named(request))))
+        return web.json_response({"name": request.match_info["model"], **found}, status=200 if found["ready"] else 400)
+
+    async def metadata(self, request: web.Request) -> web.Response:
+        return web.json_response(plain(await self._service.model_metadata(pb.ModelMetadataRequest(**_named(request)))))
+
+    async def config(self, request: web.Request) -> web.Response:
+        found = plain(await self._service.model_config(pb.ModelConfigRequest(**_named(request))))
+        return web.json_response(found["config"])
+
+    async def statistics(self, request: web.Request) -> web.Response:
+        return web.json_response(
+            plain(await self._service.model_statistics(pb.ModelStatisticsRequest(**_named(request))))
+        )
+
+    async def index(self, request: web.Request) -> web.Response:
+        ready = (await _object(request)).get("ready", False) is True
+        found = await self._service.repository_index(pb.RepositoryIndexRequest(ready=ready))
+        return web.json_response(plain(found)["models"])
+
+    async def keep_models(self, request: web.Request) -> web.Response:
+        name = request.match_info["model"]
+        return web.json_response(plain(await self._service.keep_models(pb.RepositoryModelLoadRequest(model_name=name))))
+
+    async def infer(self, request: web.Request) -> web.Response:
+        asked, binary = read_request(await request.read(), _json_bytes(request))
+        asked.model_name, asked.model_version = request.match_info["model"], request.match_info.get("version", "")
+        body, json_bytes = write_response(await self._service.model_infer(asked), binary)
+        if json_bytes is None:
+            return web.Response(body=body, content_type="application/json")
+        headers = {JSON_LENGTH: str(json_bytes)}
+        return web.Response(body=body, headers=headers, content_type="application/octet-stream")
+
+
+def _named(request: web.Request) -> dict[str, Any]:
+    return {"name": request.match_info.get("model", ""), "version": request.match_info.get("version", "")}
+
+
+def _json_bytes(request: web.Request) -> int | None:
+    given = request.headers.get(JSON_LENGTH)
+    if given is not None and not (given.isascii() and given.isdecimal() and len(given) < 20):
+        raise InvalidInputError(f"{JSON_LENGTH} is {given[:40]!r}: a number of bytes is meant")
+    return None if given is None else int(given)
+
+
+async def _object(request: web.Request) -> dict[str, Any]:
+    """The body as a JSON object; none is an empty one."""
+    try:
+        found = json.loads(await request.read() or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"not JSON: {str(error)[:200]}") from error
+    if not isinstance(found, dict):
+        raise InvalidInputError("a JSON object is meant")
+    return found

@@ -1,0 +1,181 @@
+"""Requests and responses of the Open Inference Protocol as HTTP bodies: JSON, with tensors in it or as bytes after it.
+
+Both ways lead to the messages that gRPC carries, so that what is refused is the same. The JSON is checked field by
+field: whoever sends a wrong one learns where.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import Message
+
+from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.inference.tensors import DATATYPES, dtype_of, laid_out
+from jellybean_agent.tensors.tensors import DTYPES, MAX_RANK, checked_shape
+from jellybean_protos.inference.v2 import inference_pb2 as pb
+
+MAX_JSON_BYTES = 16 * 2**20  # larger tensors go behind it, as bytes
+_INT64 = 2**63
+_MEANT: dict[type[Any], str] = {str: "text", list: "a list", dict: "an object"}
+_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}  # kind of a dtype -> kinds of JSON values that it takes
+
+
+def read_request(body: bytes, json_bytes: int | None) -> tuple[pb.ModelInferRequest, frozenset[str] | bool]:
+    """The request of a body, and the outputs wanted as bytes: their names, or all (True) or none (False) of them.
+
+    `json_bytes`: how much of the body is JSON (the header Inference-Header-Content-Length); None: all of it.
+    InvalidInputError says what is wrong where.
+    """
+    if json_bytes is None:
+        json_bytes = len(body)
+    if not 0 <= json_bytes <= len(body):
+        raise InvalidInputError(f"Inference-Header-Content-Length is {json_bytes}, but the body has {len(body)} bytes")
+    document = _document(body[:json_bytes])
+    request = pb.ModelInferRequest(id=_take(document, "id", str, ""))
+    parameters = _take(document, "parameters", dict, {})
+    all_binary = parameters.pop("binary_data_output", False) is True
+    _parameters(request.parameters, parameters, "parameters")
+    rest = memoryview(body)[json_bytes:]
+    for index, item in enumerate(_objects(document, "inputs")):
+        rest = rest[_read_input(request, item, f"inputs[{index}]", rest) :]
+    if len(rest):
+        raise InvalidInputError(f"{len(rest)} bytes of the body are of no input: give each its binary_data_size")
+    binary = set()
+    for index, item in enumerate(_objects(document, "outputs")):
+        output = request.outputs.add(name=_take(item, "name", str, where=f"outputs[{index}].name"))
+        parameters = _take(item, "parameters", dict, {}, where=f"outputs[{index}].parameters")
+        if parameters.pop("binary_data", all_binary) is True:
+            binary.add(output.name)
+        _parameters(output.parameters, parameters, f"outputs[{index}].parameters")
+    return request, frozenset(binary) if request.outputs else all_binary
+
+
+def write_response(response: pb.ModelInferResponse, binary: frozenset[str] | bool) -> tuple[bytes, int | None]:
+    """The body of a response, and how much of it is JSON; None when all of it is.
+
+    InvalidInputError when an output has values that JSON has no way to write.
+    """
+    outputs, behind = [], []
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        found: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
+        if binary is True or (binary is not False and output.name in binary):
+            found["parameters"] = {"binary_data_size": len(raw)}
+            behind.append(raw)
+        else:
+            found["data"] = np.frombuffer(raw, DTYPES[DATATYPES[output.datatype]]).tolist()
+        outputs.append(found)
+    head = {"model_name": response.model_name, "model_version": response.model_version, "outputs": outputs}
+    try:
+        text = json.dumps(({"id": response.id} if response.id else {}) | head, allow_nan=False).encode()
+    except ValueError as error:
+        reason = "an output holds NaN or infinity, which JSON cannot write: ask for it with binary_data"
+        raise InvalidInputError(reason) from error
+    return b"".join([text, *behind]), len(text) if behind else None
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """A message as JSON values; whole numbers stay numbers, enums go by name."""
+    found: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        repeated = field.is_repeated
+        if field.message_type is not None:
+            value = [plain(item) for item in value] if repeated else plain(value)
+        elif field.enum_type is not None:
+            value = field.enum_type.values_by_number[value].name
+        elif repeated:
+            value = list(value)
+        found[field.name] = value
+    return found
+
+
+def _document(text: bytes) -> dict[str, Any]:
+    if len(text) > MAX_JSON_BYTES:
+        raise InvalidInputError(
+            f"{len(text)} bytes of JSON are above the limit of {MAX_JSON_BYTES}: send tensors as bytes behind it "
+            "(binary_data_size, Inference-Header-Content-Length)"
+        )
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"not JSON: {str(error)[:200]}") from error
+    if not isinstance(document, dict):
+        raise InvalidInputError('not a request: {"inputs": [...]} is meant')
+    return document
+
+
+def _read_input(request: pb.ModelInferRequest, item: dict[str, Any], where: str, rest: memoryview) -> int:
+    """Add one input to the request; how many bytes behind the JSON are its own."""
+    name = _take(item, "name", str, where=f"{where}.name")
+    datatype = _take(item, "datatype", str, where=f"{where}.datatype")
+    sizes = _take(item, "shape", list, where=f"{where}.shape")
+    if not all(type(size) is int and abs(size) < _INT64 for size in sizes):
+        raise InvalidInputError(f"{where}.shape: whole numbers are meant")
+    shape = checked_shape(sizes[: MAX_RANK + 1])
+    added = request.inputs.add(name=name, datatype=datatype, shape=shape)
+    parameters = _take(item, "parameters", dict, {}, where=f"{where}.parameters")
+    size = parameters.pop("binary_data_size", None)
+    _parameters(added.parameters, parameters, f"{where}.parameters")
+    if size is None:
+        request.raw_input_contents.append(_data(item, datatype, shape, where))
+        return 0
+    if "data" in item:
+        raise InvalidInputError(f"{where} has data and binary_data_size: send one of them")
+    if type(size) is not int or not 0 <= size <= len(rest):
+        raise InvalidInputError(f"{where}: binary_data_size is {str(size)[:40]}, but {len(rest)} bytes are left")
+    request.raw_input_contents.append(bytes(rest[:size]))
+    return size
+
+
+def _data(item: dict[str, Any], datatype: str, shape: tuple[int, ...], where: str) -> bytes:
+    """The bytes of a tensor that is written in JSON, flat or nested as its shape is."""
+    values = _take(item, "data", list, where=f"{where}.data")
+    dtype = dtype_of(datatype)
+    if datatype == "FP16":
+        raise InvalidInputError(f"{where}: FP16 cannot be written in JSON: send bytes behind it (binary_data_size)")
+    try:
+        array = np.array(values)
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise InvalidInputError(f"{where}.data: its lists are not of one length") from error
+    if array.size and array.dtype.kind not in _KINDS[DTYPES[dtype].kind]:
+        raise InvalidInputError(f"{where}.data: not all of it is {datatype}")
+    if array.shape not in {shape, (math.prod(shape),)}:
+        raise InvalidInputError(f"{where}.data has shape {list(array.shape)}, neither flat nor {list(shape)}")
+    flat = array.ravel() if array.size else np.zeros(0, DTYPES[dtype])
+    return laid_out(dtype, shape, flat).data
+
+
+def _take(item: Mapping[str, Any], key: str, kind: type[Any], default: Any = None, where: str | None = None) -> Any:
+    """A field of a type. InvalidInputError when it is of another, or absent without a default."""
+    value = item.get(key, default)
+    if not isinstance(value, kind):
+        raise InvalidInputError(f"{where or key}: {_MEANT[kind]} is meant" + ("" if key in item else ", it is absent"))
+    return dict(value) if kind is dict else value
+
+
+def _objects(document: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
+    items: list[Any] = _take(document, key, list, [] if key == "outputs" else None)
+    wrong = next((index for index, item in enumerate(items) if not isinstance(item, dict)), None)
+    if wrong is not None:
+        raise InvalidInputError(f"{key}[{wrong}]: an object is meant")
+    return items
+
+
+def _parameters(found: Any, given: Mapping[str, Any], where: str) -> None:
+    """Parameters as the protocol's messages have them."""
+    for key, value in given.items():
+        if isinstance(value, bool):
+            found[key].bool_param = value
+        elif isinstance(value, int) and abs(value) < _INT64:
+            found[key].int64_param = value
+        elif isinstance(value, float):
+            found[key].double_param = value
+        elif isinstance(value, str):
+            found[key].string_param = value
+        else:
+            raise InvalidInputError(f"{where}.{key[:60]}: text, a number, true or false is meant")

@@ -1,0 +1,241 @@
+"""What a run does right now, from the metrics that its gateway and workers tell anyway: `jellybean top`."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from jellybean.serving.client import Client
+from jellybean.serving.run_state import GATEWAY_NAME, running_state
+from jellybean_agent.brain.plan_view import PlanView, WorkerView, read_plan
+
+_ASK_S = 5.0
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All figures of a run at one moment. `at_s`: CLOCK_MONOTONIC."""
+
+    at_s: float
+    samples: Mapping[str, Mapping[Labels, float]]  # name -> labels -> value
+    workflow: str = ""
+    plan: str = ""
+    state: str = ""
+    workers: Mapping[str, str] = field(default_factory=dict)  # worker -> state
+    plans: Mapping[str, WorkerView] = field(default_factory=dict)  # worker -> what the plan says of it
+
+    def of(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
+        for labels, value in self.samples.get(name, {}).items():
+            yield dict(labels), value
+
+    def total(self, name: str) -> float:
+        return sum(self.samples.get(name, {}).values())
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """One worker: the fraction of its time that is planned, that it was busy (None: nobody answers), what waits."""
+
+    worker: str
+    tier: str
+    state: str
+    planned: float
+    busy: float | None
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One operator over all its workers. `batch`: requests per run; None while there are none."""
+
+    operator: str
+    variant: str
+    workers: int
+    rate_per_s: float
+    failed_per_s: float
+    batch: float | None
+    busy: float
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """Tensors that crossed from one tier to another."""
+
+    tier: str
+    to_tier: str
+    bytes_per_s: float
+    bytes: float
+    usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """What a run did in the last `window_s` seconds, and what it has done. Latencies are None without an answer."""
+
+    workflow: str
+    plan: str
+    state: str
+    window_s: float
+    answered_per_s: float
+    failed_per_s: float
+    latency_p50_s: float | None
+    latency_p99_s: float | None
+    in_hand: int
+    waiting: int
+    answered: int
+    failed: int
+    refused: int
+    expired: int
+    wrong: int  # of the failed: the clients' own mistakes
+    retries: int
+    left_out: int
+    usd_per_h: float
+    network_usd_per_h: float
+    so_far_usd: float
+    workers: tuple[WorkerRow, ...]
+    operators: tuple[OperatorRow, ...]
+    links: tuple[LinkRow, ...]
+
+
+class Watcher:
+    """Looks at what is up for a project, whatever plan it serves by now."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory.resolve()
+        self._view: PlanView | None = None
+
+    def look(self) -> Look:
+        """NotRunningError when nothing is up, RequestError when the gateway does not answer."""
+        state = running_state(self._directory)
+        gateway = next(process for process in state.processes if process.name == GATEWAY_NAME)
+        with Client(gateway.address, timeout_s=_ASK_S) as client:
+            status = client.status()
+            samples = parse(client.metrics())
+        if self._view is None or self._view.hash != state.plan:
+            self._view = read_plan(state.plan_path)
+        workers, plans = dict(status.workers), self._view.workers
+        return Look(time.monotonic(), samples, status.workflow, status.plan, status.state, workers, plans)
+
+
+def parse(text: str) -> dict[str, dict[Labels, float]]:
+    """Samples of Prometheus' text format, by name and labels."""
+    found: dict[str, dict[Labels, float]] = defaultdict(dict)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name][tuple(sorted(sample.labels.items()))] = sample.value
+    return dict(found)
+
+
+def top_of(before: Look, now: Look) -> Top:
+    """What happened between two looks, and how it stands at the second."""
+    span_s = max(now.at_s - before.at_s, 1e-9)
+    gone = _Grown(before, now)
+    gateway = {name: int(now.total(f"jellybean_gateway_{name}")) for name in ("in_hand", "waiting")}
+    counts = ("answered", "failed", "refused", "expired", "wrong", "retries", "left_out")
+    totals = {name: int(now.total(f"jellybean_gateway_{name}_total")) for name in counts}
+    network = "jellybean_network_cost_usd_total", "jellybean_gateway_network_cost_usd_total"
+    network_usd_per_h = sum(gone.total(name) for name in network) / span_s * 3600
+    buckets = sorted(
+        (float(labels["le"]), grown) for labels, grown in gone.of("jellybean_gateway_latency_seconds_bucket")
+    )
+    return Top(
+        workflow=now.workflow,
+        plan=now.plan,
+        state=now.state,
+        window_s=span_s,
+        answered_per_s=gone.total("jellybean_gateway_answered_total") / span_s,
+        failed_per_s=gone.total("jellybean_gateway_failed_total") / span_s,
+        latency_p50_s=quantile(buckets, 0.5),
+        latency_p99_s=quantile(buckets, 0.99),
+        **gateway,
+        **totals,
+        usd_per_h=now.total("jellybean_price_usd_per_h") + network_usd_per_h,
+        network_usd_per_h=network_usd_per_h,
+        so_far_usd=now.total("jellybean_gateway_cost_usd_total"),
+        workers=tuple(_workers(now, gone, span_s)),
+        operators=tuple(_operators(now, gone, span_s)),
+        links=tuple(_links(now, gone, span_s)),
+    )
+
+
+class _Grown:
+    """By how much counters grew between two looks; one that was started again grew by what it shows."""
+
+    def __init__(self, before: Look, now: Look) -> None:
+        self._before, self._now = before, now
+
+    def of(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
+        before = self._before.samples.get(name, {})
+        for labels, value in self._now.samples.get(name, {}).items():
+            was = before.get(labels, 0.0)
+            yield dict(labels), value - was if value >= was else value
+
+    def total(self, name: str) -> float:
+        return sum(grown for _, grown in self.of(name))
+
+
+def quantile(buckets: Iterable[tuple[float, float]], share: float) -> float | None:
+    """Of a cumulative histogram, by rising bound, straight inside a bucket; None of an empty one."""
+    found = list(buckets)
+    wanted = share * found[-1][1] if found else 0.0
+    if wanted <= 0:
+        return None
+    low, below = 0.0, 0.0
+    for bound, count in found:
+        if count >= wanted:
+            return low if bound == float("inf") else low + (bound - low) * (wanted - below) / (count - below)
+        low, below = bound, count
+    return low
+
+
+def _by(label: str, items: Iterable[tuple[dict[str, str], float]]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for labels, value in items:
+        found[labels[label]] += value
+    return found
+
+
+def _workers(now: Look, gone: _Grown, span_s: float) -> Iterator[WorkerRow]:
+    busy, queues = _by("worker", gone.of("jellybean_busy_seconds_total")), _by("worker", now.of("jellybean_queue"))
+    for name, state in sorted(now.workers.items()):
+        plan = now.plans.get(name)  # None while another plan takes over
+        planned = sum(plan.loads.values()) if plan else 0.0
+        share = busy[name] / span_s if name in queues else None
+        yield WorkerRow(name, plan.tier if plan else "", state, planned, share, int(queues.get(name, 0)))
+
+
+def _operators(now: Look, gone: _Grown, span_s: float) -> Iterator[OperatorRow]:
+    """In the order in which workers tell them."""
+    variants: dict[str, str] = {}
+    workers: dict[str, set[str]] = defaultdict(set)
+    for labels, _ in now.of("jellybean_requests_total"):
+        variants[labels["operator"]] = labels["variant"]
+        workers[labels["operator"]].add(labels["worker"])
+    done, failed = (_by("operator", gone.of(f"jellybean_{name}_total")) for name in ("requests", "failures"))
+    runs, busy = (_by("operator", gone.of(f"jellybean_{name}_total")) for name in ("runs", "busy_seconds"))
+    queues = _by("operator", now.of("jellybean_queue"))
+    for name, variant in sorted(variants.items()):
+        batch = done[name] / runs[name] if runs.get(name) else None
+        share = busy[name] / span_s / len(workers[name])
+        rates = done[name] / span_s, failed[name] / span_s
+        yield OperatorRow(name, variant, len(workers[name]), *rates, batch, share, int(queues.get(name, 0)))
+
+
+def _links(now: Look, gone: _Grown, span_s: float) -> Iterator[LinkRow]:
+    found: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for prefix in ("jellybean", "jellybean_gateway"):
+        for labels, grown in gone.of(f"{prefix}_link_bytes_total"):
+            found[labels["tier"], labels["to_tier"]][0] += grown / span_s
+        for labels, value in now.of(f"{prefix}_link_bytes_total"):
+            found[labels["tier"], labels["to_tier"]][1] += value
+        for labels, grown in gone.of(f"{prefix}_network_cost_usd_total"):
+            found[labels["tier"], labels["to_tier"]][2] += grown / span_s * 3600
+    for (tier, to_tier), figures in sorted(found.items()):
+        yield LinkRow(tier, to_tier, *figures)

@@ -1,0 +1,65 @@
+"""A rank's weights, buffers and optimizer states by the model's own names, for checkpoints; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from jellybean.training.errors import TrainingError
+from jellybean.training.stages.stage import Stage
+from jellybean.training.stages.updates import Updates
+
+WEIGHT, BUFFER, STATE = "weight/", "buffer/", "state/"
+Held = Mapping[tuple[int, int], Stage]
+
+
+def states_of(held: Held, updates: Updates) -> dict[str, torch.Tensor]:
+    """Everything that training goes on from. Of copies in several pipes, the first pipe's stand for all."""
+    found: dict[str, torch.Tensor] = {}
+    for copy, stage in held.items():
+        if copy[1]:
+            continue
+        names = {id(value): name for name, value in stage.versions.parameters.items()}
+        found |= {WEIGHT + name: value for name, value in stage.versions.parameters.items()}
+        found |= {BUFFER + name: value for name, value in stage.module.named_buffers()}
+        optimizer = updates.optimizers.get(copy)
+        for parameter, state in optimizer.state.items() if optimizer is not None else ():
+            for key, value in state.items():
+                tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+                found[f"{STATE}{names[id(parameter)]}/{key}"] = tensor
+    return {name: value.detach().clone() for name, value in found.items()}  # shared weights are written once each
+
+
+def restore(tensors: Mapping[str, torch.Tensor], held: Held, updates: Updates) -> None:
+    """The reverse, for whatever stages this rank holds now. TrainingError when the checkpoint is of another model."""
+    states: dict[str, dict[str, Any]] = {}
+    for name, value in tensors.items():
+        if name.startswith(STATE):
+            parameter, _, key = name.removeprefix(STATE).rpartition("/")
+            states.setdefault(parameter, {})[key] = value
+    for copy, stage in held.items():
+        for name, parameter in stage.versions.parameters.items():
+            _fill(parameter.data, tensors, WEIGHT + name)
+        for name, buffer in stage.module.named_buffers():
+            _fill(buffer, tensors, BUFFER + name)
+        optimizer = updates.optimizers.get(copy)
+        if optimizer is None:
+            continue
+        own = {id(value): name for name, value in stage.versions.parameters.items()}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = states.get(own[id(parameter)], {})
+                optimizer.state[parameter] = {
+                    key: value.clone() if key == "step" else value.clone().to(parameter.device)
+                    for key, value in state.items()
+                }
+
+
+def _fill(place: torch.Tensor, tensors: Mapping[str, torch.Tensor], name: str) -> None:
+    value = tensors.get(name)
+    if value is None or value.shape != place.shape:
+        told = "is missing" if value is None else f"has the shape {list(value.shape)} in place of {list(place.shape)}"
+        raise TrainingError(f"the checkpoint is of another model: {name} {told}; --fresh begins anew")
+    place.copy_(value)

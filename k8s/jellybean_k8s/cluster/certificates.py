@@ -1,0 +1,47 @@
+"""Certificates as `jellybean certs` makes them, as the Secrets that pods mount."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.commands import tls_secret
+from jellybean_k8s.manifests.pods import labels
+from jellybean_k8s.manifests.served import Deployed
+
+Object = dict[str, Any]
+
+
+def certificate_secrets(deployed: Deployed, folder: Path) -> tuple[Object, ...]:
+    """One Secret for the gateway and one for each pool and site. DeployError when a worker has no certificate."""
+    data: dict[str, dict[str, str]] = {}
+    gateway = folder / "gateway"
+    data[tls_secret(deployed, None)] = {name: _read(gateway / name) for name in ("tls.crt", "tls.key", "ca.crt")}
+    for group in deployed.groups:
+        own = data.setdefault(tls_secret(deployed, group), {"ca.crt": _read(gateway / "ca.crt")})
+        for number, worker in enumerate(group.workers, group.first or 0):
+            for part in ("crt", "key"):
+                own[f"{number}.{part}"] = _read(folder / "agent" / worker / f"tls.{part}")
+    return tuple(_secret(deployed, name, dict(sorted(found.items()))) for name, found in data.items())
+
+
+def _secret(deployed: Deployed, name: str, data: dict[str, str]) -> Object:
+    own = {key: value for key, value in labels(deployed, "certificates").items() if not key.endswith("/plan")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "labels": own},
+        "type": "Opaque",
+        "data": data,
+    }
+
+
+def _read(path: Path) -> str:
+    try:
+        return base64.b64encode(path.read_bytes()).decode()
+    except OSError as error:
+        raise DeployError(
+            f"{path}: {error.strerror}: make certificates for this plan with `jellybean certs`"
+        ) from error

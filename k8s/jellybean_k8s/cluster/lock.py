@@ -1,0 +1,144 @@
+"""One deployment of a workflow at a time: a Lease in its namespace, renewed while work goes on."""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from jellybean_k8s.cluster.cluster import Cluster, ClusterError
+from jellybean_k8s.errors import DeployError
+from jellybean_k8s.names import APP, MANAGER
+
+HOLD_S = 30  # without a renewal it is free
+_RENEW_S = 10.0
+_POLL_S = 1.0
+_CONFLICT = 409
+
+
+class LockedError(DeployError):
+    """Somebody else is at it."""
+
+
+class Lock:
+    """Held inside its context. `renew` now and then; a holder that vanished is followed after `HOLD_S`.
+
+    `wait_s`: how long to wait for another to finish. `lease`: its name; by the deployment's unless given.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        app: str,
+        *,
+        wait_s: float = HOLD_S + 5.0,
+        lease: str | None = None,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._cluster, self._app, self._wait_s, self._now, self._say = cluster, app, wait_s, now, say
+        self.name = lease or f"{app}-deploy"
+        self.holder = f"{_user()}@{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._lease: dict[str, Any] = {}
+        self._renewed_s = 0.0
+
+    def __enter__(self) -> Self:
+        """Take it. LockedError when another goes on holding it."""
+        until, told = self._cluster.clock() + self._wait_s, False
+        while not self._take():
+            holder = self._lease["spec"].get("holderIdentity")
+            if self._cluster.clock() > until:
+                raise LockedError(
+                    f"{holder} deploys {self._app} in {self._cluster.namespace} right now: wait for it and run it again"
+                )
+            if not told:
+                self._say(f"waiting for {holder}, who deploys {self._app} right now")
+                told = True
+            self._cluster.sleep(_POLL_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give it back, if it is still ours and the API server is there to be told."""
+        with suppress(DeployError):
+            found = self._cluster.get("Lease", self.name)
+            if found is not None and found["spec"].get("holderIdentity") == self.holder:
+                self._cluster.replace(self._filled(found, holder=None))
+
+    def renew(self) -> None:
+        """Say that work goes on; cheap when that was said just now. LockedError when another has taken it."""
+        if self._cluster.clock() - self._renewed_s < _RENEW_S:
+            return
+        found = self._cluster.get("Lease", self.name)
+        holder = found["spec"].get("holderIdentity") if found is not None else None
+        if found is None or holder != self.holder or not self._write(found):
+            raise LockedError(f"{holder or 'somebody'} took over the deployment of {self._app}: this one stops here")
+
+    def _take(self) -> bool:
+        found = self._cluster.get("Lease", self.name)
+        if found is None:
+            try:
+                self._lease = self._cluster.create(self._filled(self._new(), holder=self.holder))
+            except ClusterError as error:
+                if error.status != _CONFLICT:
+                    raise
+                return self._take()
+            self._renewed_s = self._cluster.clock()
+            return True
+        self._lease = found
+        holder = found["spec"].get("holderIdentity")
+        if holder and holder != self.holder and not self._is_over(found):
+            return False
+        return self._write(found)
+
+    def _write(self, found: dict[str, Any]) -> bool:
+        try:
+            self._lease = self._cluster.replace(self._filled(found, holder=self.holder))
+        except ClusterError as error:
+            if error.status != _CONFLICT:
+                raise
+            return False
+        self._renewed_s = self._cluster.clock()
+        return True
+
+    def _is_over(self, lease: dict[str, Any]) -> bool:
+        renewed = lease["spec"].get("renewTime")
+        if not renewed:
+            return True
+        age = self._now() - datetime.datetime.fromisoformat(renewed)
+        return age.total_seconds() > float(lease["spec"].get("leaseDurationSeconds") or HOLD_S)
+
+    def _new(self) -> dict[str, Any]:
+        own = {f"{APP}/managed-by": MANAGER, f"{APP}/instance": self._app, f"{APP}/name": "jellybean"}
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self.name, "labels": own},
+            "spec": {},
+        }
+
+    def _filled(self, lease: dict[str, Any], *, holder: str | None) -> dict[str, Any]:
+        when = self._now().isoformat(timespec="microseconds").replace("+00:00", "Z")
+        spec = {**lease["spec"], "leaseDurationSeconds": HOLD_S, "renewTime": when}
+        if holder is None:
+            spec = {key: value for key, value in spec.items() if key != "holderIdentity"}
+        else:
+            if lease["spec"].get("holderIdentity") != holder:
+                spec["acquireTime"] = when
+                spec["leaseTransitions"] = int(lease["spec"].get("leaseTransitions") or 0) + 1
+            spec["holderIdentity"] = holder
+        return {**lease, "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "somebody"

@@ -1,0 +1,178 @@
+"""What is checked before anything is applied: budget, nodes, GPUs, certificates. Pure, but for `check`, which asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jellybean_k8s.cluster.cluster import Cluster, ClusterError
+from jellybean_k8s.cluster.reasons import summary
+from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.commands import tls_secret
+from jellybean_k8s.manifests.served import Deployed
+from jellybean_solver.model.plan import Plan
+
+Object = Mapping[str, Any]
+_FORBIDDEN = 403
+_UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_TOLERANCE = 1e-9
+
+
+class PreflightError(DeployError):
+    """Why the cluster cannot take the plan; nothing was applied."""
+
+
+def check(
+    cluster: Cluster, deployed: Deployed, objects: Sequence[Object], *, leaving: frozenset[str] = frozenset()
+) -> list[str]:
+    """PreflightError with everything that would not work; else what could not be looked at, in words.
+
+    `leaving`: sets whose pods go before the new ones come.
+    """
+    problems, notes = over_budget(deployed.plan), []
+    problems += missing_secrets(cluster, deployed, objects)
+    try:
+        nodes = cluster.list("Node")
+    except ClusterError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        nodes = None
+        notes.append("nodes were not checked: this user may not list them")
+    if nodes is not None:
+        try:
+            pods = cluster.list("Pod", everywhere=True)
+        except ClusterError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            pods = []
+            notes.append("GPUs in use were not counted: this user may not list pods of all namespaces")
+        problems += missing_nodes(deployed, objects, nodes, pods, leaving)
+    if problems:
+        raise PreflightError(f"nothing was applied:{summary(problems)}")
+    return notes
+
+
+def over_budget(plan: Plan) -> list[str]:
+    """What the plan costs above its own budget."""
+    budget, cost = plan.slo.budget_usd_per_h, plan.cost.total_usd_per_h
+    if budget is None or cost <= budget * (1 + _TOLERANCE):
+        return []
+    return [f"the plan costs {cost:.4f} USD/h, the budget is {budget:.4f} USD/h: plan again"]
+
+
+def missing_secrets(cluster: Cluster, deployed: Deployed, objects: Sequence[Object]) -> list[str]:
+    """Certificates that pods would wait for."""
+    brought = {item["metadata"]["name"] for item in objects if item["kind"] == "Secret"}
+    wanted: dict[str, set[str]] = {tls_secret(deployed, None): {"tls.crt", "tls.key", "ca.crt"}}
+    for group in deployed.groups:
+        first = group.first or 0
+        numbers = range(first, first + group.count)
+        keys = {f"{number}.{part}" for number in numbers for part in ("crt", "key")} | {"ca.crt"}
+        wanted.setdefault(tls_secret(deployed, group), set()).update(keys)
+    found = []
+    hint = "make certificates with `jellybean certs` and deploy again"
+    there = {item["metadata"]["name"]: item for item in _secrets(cluster, set(wanted) - brought)}
+    for name in sorted(set(wanted) - brought):
+        if name not in there:
+            found.append(f"there is no Secret {name}: {hint}")
+        elif lacking := sorted(wanted[name] - set(there[name].get("data") or {})):
+            found.append(f"Secret {name} lacks {', '.join(lacking[:4])}: {hint}")
+    return found
+
+
+def _secrets(cluster: Cluster, names: set[str]) -> Iterable[Object]:
+    return [found for name in sorted(names) if (found := cluster.get("Secret", name)) is not None]
+
+
+def missing_nodes(
+    deployed: Deployed,
+    objects: Sequence[Object],
+    nodes: Sequence[Object],
+    pods: Sequence[Object],
+    leaving: frozenset[str] = frozenset(),
+) -> list[str]:
+    """Tiers and sites without nodes, pools with more workers than nodes or GPUs."""
+    found: list[str] = []
+    asked: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
+    ready = [node for node in nodes if not node["spec"].get("unschedulable")]
+    used = _gpus_in_use(pods, leaving)
+    running = {pod["metadata"]["name"] for pod in pods}
+    for item in objects:
+        if item["kind"] not in ("StatefulSet", "Deployment"):
+            continue
+        spec = item["spec"]["template"]["spec"]
+        labels = _labels(spec)
+        fit = [node for node in ready if labels.items() <= (node["metadata"].get("labels") or {}).items()]
+        count = item["spec"].get("replicas", 1)
+        text = ", ".join(f"{key}={value}" for key, value in labels.items())
+        name = item["metadata"]["name"]
+        if not fit:
+            found.append(
+                f"{name}: no node that takes pods has {text}: kubectl label node NODE {text.replace(', ', ' ')}"
+            )
+            continue
+        if "podAntiAffinity" in spec["affinity"] and len(fit) < count:
+            found.append(f"{name}: {count} workers want a node each, {len(fit)} nodes have {text}")
+        for resource, each in _gpus(spec).items():
+            first = item["spec"].get("ordinals", {}).get("start", 0)
+            new = sum(f"{name}-{number}" not in running for number in range(first, first + count))
+            key = (resource, tuple(sorted(labels.items())))
+            asked[key] = asked.get(key, 0) + each * new
+    return found + [
+        text
+        for (resource, labels), many in asked.items()
+        if (text := _short(resource, dict(labels), many, ready, used))
+    ]
+
+
+def _short(
+    resource: str, labels: Mapping[str, str], many: int, nodes: Sequence[Object], used: Mapping[tuple[str, str], int]
+) -> str:
+    """What GPUs of a kind are missing on the nodes with these labels; empty when there are enough."""
+    fit = [node for node in nodes if labels.items() <= (node["metadata"].get("labels") or {}).items()]
+    there = sum(int(amount((node.get("status", {}).get("allocatable") or {}).get(resource, "0"))) for node in fit)
+    busy = sum(used.get((node["metadata"]["name"], resource), 0) for node in fit)
+    if many <= there - busy:
+        return ""
+    text = ", ".join(f"{key}={value}" for key, value in labels.items())
+    return (
+        f"{many} {resource} are asked for on nodes with {text}; {there} are allocatable there, {busy} in use. "
+        "If the running plan has them: --in-place lets it go first"
+    )
+
+
+def _labels(pod: Object) -> dict[str, str]:
+    required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return {term["key"]: term["values"][0] for term in required["nodeSelectorTerms"][0]["matchExpressions"]}
+
+
+def _gpus(pod: Object) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for container in pod["containers"]:
+        for resource, count in (container.get("resources", {}).get("limits") or {}).items():
+            if "/" in resource:
+                found[resource] = found.get(resource, 0) + math.ceil(amount(count))
+    return found
+
+
+def _gpus_in_use(pods: Sequence[Object], leaving: frozenset[str]) -> dict[tuple[str, str], int]:
+    """(node, resource) -> how many pods there hold, those of leaving sets left out."""
+    found: dict[tuple[str, str], int] = {}
+    for pod in pods:
+        node = pod.get("spec", {}).get("nodeName")
+        own = (pod["metadata"].get("labels") or {}).get("jellybean.dev/set")
+        if node is None or own in leaving or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+            continue
+        for resource, count in _gpus(pod["spec"]).items():
+            found[node, resource] = found.get((node, resource), 0) + count
+    return found
+
+
+def amount(quantity: object) -> float:
+    """A quantity of Kubernetes as a number: 250m, 2Gi, 3."""
+    text = str(quantity)
+    for unit in sorted(_UNITS, key=len, reverse=True):
+        if text.endswith(unit):
+            return float(text[: -len(unit)]) * _UNITS[unit]
+    return float(text)

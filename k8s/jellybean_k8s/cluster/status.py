@@ -1,0 +1,70 @@
+"""What is deployed and how it is, read from the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jellybean_k8s.cluster.cluster import Cluster
+from jellybean_k8s.cluster.compare import by_key
+from jellybean_k8s.cluster.reasons import pod_reasons
+from jellybean_k8s.cluster.records import Revision, read_inventory
+from jellybean_k8s.cluster.wait import WORKLOADS, selector_of, unready
+from jellybean_k8s.errors import DeployError
+from jellybean_k8s.names import OWN
+
+
+@dataclass(frozen=True, slots=True)
+class SetStatus:
+    """A StatefulSet or Deployment: pods wanted and available; `lacks` in words, empty when it is as it should be."""
+
+    kind: str
+    name: str
+    plan: str
+    wanted: int
+    available: int
+    lacks: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A deployment in its cluster. `serving`: the short hash of the plan that clients are led to."""
+
+    app: str
+    namespace: str
+    serving: str | None
+    revisions: tuple[Revision, ...]
+    sets: tuple[SetStatus, ...]
+    missing: tuple[str, ...]  # objects of the inventory that are not there
+    reasons: tuple[str, ...]  # why pods are not ready
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the newest revision serves, whole."""
+        newest = self.revisions[-1]
+        return newest.state == "deployed" and not self.missing and not any(found.lacks for found in self.sets)
+
+
+def read_status(cluster: Cluster, app: str) -> Status:
+    """DeployError when nothing is deployed."""
+    inventory = read_inventory(cluster, app)
+    if not inventory.revisions:
+        raise DeployError(f"nothing of {app} is deployed in {cluster.namespace}")
+    live: dict[tuple[str, str], dict[str, Any]] = {}
+    for kind in sorted({kind for kind, _ in inventory.objects} - {"Secret"}):
+        live |= by_key(cluster.list(kind, selector_of(app)), kind)
+    sets = tuple(_set(item) for key, item in sorted(live.items()) if key[0] in WORKLOADS)
+    missing = tuple(f"{kind}/{name}" for kind, name in sorted(inventory.objects - live.keys()) if kind != "Secret")
+    reasons: list[str] = []
+    if any(found.lacks for found in sets):
+        reasons = pod_reasons(cluster.list("Pod", selector_of(app)), cluster.list("Event"))
+    front = live.get(("Service", app))
+    serving = front["spec"]["selector"].get(f"{OWN}/plan") if front is not None else None
+    return Status(app, cluster.namespace, serving, inventory.revisions, sets, missing, tuple(reasons))
+
+
+def _set(item: dict[str, Any]) -> SetStatus:
+    wanted = item["spec"].get("replicas", 1)
+    available = (item.get("status") or {}).get("availableReplicas", 0)
+    plan = item["metadata"]["labels"].get(f"{OWN}/plan", "")
+    return SetStatus(item["kind"], item["metadata"]["name"], plan, wanted, available, unready(item))

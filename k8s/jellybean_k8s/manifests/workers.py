@@ -1,0 +1,126 @@
+"""Which pods a plan asks for: its workers, grouped so that each group can be one StatefulSet.
+
+A route names concrete workers and the branches of a request meet at one of them, so a pod must be one worker of the
+plan and keep its address (docs/adr/0008). Workers are `pool-1`, `pool-2`, ...; those of one pool and site that are
+numbered without a hole make a group, whose pods carry the workers' own numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
+from jellybean_solver.model.problem import ModelRef
+from jellybean_solver.model.sites import tier_at
+
+_NUMBERED = re.compile(r"(.*-)(0|[1-9][0-9]*)")
+_MOST_NUMBER = 99_999  # a longer one does not fit into a pod's name
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Workers `prefix``first`, ... one by one. `first` None: the one worker called `prefix`.
+
+    `site`: its name, None where the tier has one site. `needs_bytes`: the most memory that the models of one take.
+    """
+
+    pool: str
+    tier: str
+    site: str | None
+    prefix: str
+    first: int | None
+    count: int
+    operators: tuple[str, ...]  # that some worker of the group runs
+    models: tuple[ModelRef, ...]
+    needs_bytes: float
+    memory_bytes: float | None  # what a worker has
+    load: float  # mean busy fraction
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Names of its workers in the plan, by number."""
+        if self.first is None:
+            return (self.prefix,)
+        return tuple(f"{self.prefix}{number}" for number in range(self.first, self.first + self.count))
+
+
+def groups(plan: Plan) -> tuple[Group, ...]:
+    """All workers that some route uses, in the plan's order of pools, site by site."""
+    used = {worker for route in plan.routes for worker in route.workers.values()}
+    serving = [worker for worker in plan.workers if worker.name in used]
+    found: list[Group] = []
+    for pool in dict.fromkeys(worker.pool for worker in serving):
+        workers = [worker for worker in serving if worker.pool == pool]
+        tier = workers[0].tier
+        sites = plan.sites.get(tier, 1)
+        for first, run in _runs(workers):
+            group = _group(plan, pool, first, run)
+            if sites == 1:
+                found.append(group)
+            else:
+                found += [_in_site(group, tier_at(plan.sites, tier, site)) for site in range(sites)]
+    return tuple(found)
+
+
+def _runs(workers: list[PlannedWorker]) -> Iterator[tuple[int | None, list[PlannedWorker]]]:
+    """Workers numbered without a hole, with the first's number; those without a number one by one."""
+    numbered: dict[tuple[str, int], PlannedWorker] = {}
+    for worker in workers:
+        match = _NUMBERED.fullmatch(worker.name)
+        if match is None or int(match[2]) > _MOST_NUMBER:
+            yield None, [worker]
+        else:
+            numbered[match[1], int(match[2])] = worker
+    run: list[PlannedWorker] = []
+    for prefix, number in sorted(numbered):
+        run.append(numbered[prefix, number])
+        if (prefix, number + 1) not in numbered:
+            yield number + 1 - len(run), run
+            run = []
+
+
+def _group(plan: Plan, pool: str, first: int | None, run: list[PlannedWorker]) -> Group:
+    runs: dict[str, set[str]] = {worker.name: set() for worker in run}
+    for route in plan.routes:
+        for operator, worker in route.workers.items():
+            if worker in runs:
+                runs[worker].add(operator)
+    operators = [operator for operator in plan.operators if any(operator.name in of for of in runs.values())]
+    needs = [sum(o.memory_bytes.get(pool, 0.0) for o in operators if o.name in of) for of in runs.values()]
+    name = run[0].name
+    return Group(
+        pool=pool,
+        tier=run[0].tier,
+        site=None,
+        prefix=name if first is None else name[: -len(str(first))],
+        first=first,
+        count=len(run),
+        operators=tuple(operator.name for operator in operators),
+        models=tuple(dict.fromkeys(model for model in map(_model, operators) if model is not None)),
+        needs_bytes=max(needs),
+        memory_bytes=run[0].memory_bytes,
+        load=sum(worker.load for worker in run) / len(run),
+    )
+
+
+def _model(operator: PlannedOperator) -> ModelRef | None:
+    """Its model file; a function comes with the agent's image."""
+    return operator.model if operator.model is not None and operator.model.python is None else None
+
+
+def _in_site(group: Group, site: str) -> Group:
+    return Group(
+        group.pool,
+        group.tier,
+        site,
+        f"{site}/{group.prefix}",  # the name that sites.worker_at gives
+        group.first,
+        group.count,
+        group.operators,
+        group.models,
+        group.needs_bytes,
+        group.memory_bytes,
+        group.load,
+    )

@@ -1,0 +1,165 @@
+"""The rule of the JellyBean prototype (VLDB 2023), as a baseline: greedy, operator by operator, tier by tier.
+
+Operators in topological order; tiers are opened one by one from the highest tier of the inputs upward. Among the free
+workers of the open tiers the cheapest that sustains the whole rate alone is taken, else workers by price per
+throughput until the rate is met, at each step preferring one that finishes it. A worker serves one operator, at its
+full rate but for the last, which takes the rest; requests are spread in proportion, operators apart from each other.
+The best partial assignments are kept.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jellybean_solver.demand.demand import Demand, Network
+from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing
+from jellybean_solver.small.assignment import Assignment, Group
+from jellybean_solver.small.beam_search import ACCURACY_SLACK, Selection
+
+KEPT = 16  # partial assignments per operator
+SELECTIONS = 256  # as many are tried, those with the cheapest variants when there are more
+MET = 1e-9  # a worker may be busier than it can be by this share: rounding
+
+
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """Operators placed so far. `cost` in USD per hour: whole workers and traffic."""
+
+    cost: float
+    tiers: Mapping[str, Mapping[str, float]]  # operator -> tier -> fraction of its requests
+    taken: Mapping[tuple[str, str], int]  # (operator, pool) -> workers
+    shares: Mapping[tuple[str, str], float]  # (operator, pool) -> fraction of the operator's requests
+
+
+def greedy(problem: Problem) -> tuple[Network, Selection, Assignment] | None:
+    """The cheapest greedy assignment over selections that reach the accuracy; None when the rule finds none.
+
+    The network is the problem's with every pool exclusive, which is what the rule assumes.
+    """
+    pools = tuple(replace(pool, sharing=Sharing.EXCLUSIVE) for pool in problem.pools)
+    network = Network(replace(problem, pools=pools))
+    best: tuple[_Partial, Selection] | None = None
+    for selection in _selections(network):
+        found = _place(network, network.demand(selection))
+        if found is not None and (best is None or found.cost < best[0].cost):
+            best = found, selection
+    if best is None:
+        return None
+    return network, best[1], _assignment(network, best[0])
+
+
+def price_per_request(network: Network, operator: Operator, variant: str) -> tuple[float, float]:
+    """The least price per throughput on any pool, then the least time: what makes a variant cheap."""
+    chosen = operator.variant(variant)
+    usable: list[Pool] = [pool for pool in network.pools if 1 in chosen.service.get(pool.name, ())]
+    loads = [network.request_s(operator.name, chosen, pool.name) for pool in usable]
+    return min(p.price_usd_per_h * load for p, load in zip(usable, loads, strict=True)), min(loads)
+
+
+def _selections(network: Network) -> list[dict[str, str]]:
+    """Selections that reach the accuracy: all, or where they are many those with the cheapest variants."""
+    problem, target = network.problem, network.problem.accuracy_target
+    grown: list[tuple[float, dict[str, str]]] = [(0.0, {})]
+    for operator in reversed(problem.operators):
+        rate = problem.rate_per_s[operator.name]
+        price = {v: rate * price_per_request(network, operator, v)[0] for v in network.runnable[operator.name]}
+        children = [(cost + price[v], {**chosen, operator.name: v}) for cost, chosen in grown for v in price]
+        within = [child for child in children if target is None or _reaches(problem, child[1], target)]
+        grown = heapq.nsmallest(SELECTIONS, within, key=lambda child: child[0])
+    return [chosen for _, chosen in grown]
+
+
+def _reaches(problem: Problem, partial: Selection, target: float) -> bool:
+    complete = len(partial) == len(problem.operators)
+    accuracy = problem.accuracy.value(partial) if complete else problem.accuracy.upper_bound(partial)
+    return accuracy is not None and accuracy >= target - ACCURACY_SLACK
+
+
+def _place(network: Network, demand: Demand) -> _Partial | None:
+    beam = [_Partial(0.0, {}, {}, {})]
+    for operator in network.problem.operators:
+        grown = [child for partial in beam for child in _children(network, demand, partial, operator.name)]
+        beam = heapq.nsmallest(KEPT, grown, key=lambda partial: partial.cost)
+    return beam[0] if beam else None
+
+
+def _children(network: Network, demand: Demand, partial: _Partial, name: str) -> Iterator[_Partial]:
+    """The operator on the tiers open to it, for each number of open tiers that meets its rate."""
+    tiers = _reachable(network, demand, partial, name)
+    used: dict[str, int] = {}
+    for (_, pool), count in partial.taken.items():
+        used[pool] = used.get(pool, 0) + count
+    for number, last in enumerate(tiers, 1):
+        free = [
+            (pool, pool.count - used.get(pool.name, 0))
+            for pool in network.pools
+            if pool.tier in tiers[:number] and pool.name in demand.workers[name]
+        ]
+        found = _workers(free, demand.workers[name], network.usd_per_h)
+        if found is None or (number > 1 and all(network.tier_of[pool] != last for pool in found)):
+            continue
+        taken = {(name, pool): count for pool, (count, _) in found.items()}
+        shares = {(name, pool): share for pool, (_, share) in found.items()}
+        within: dict[str, float] = {}
+        for pool, (_, share) in found.items():
+            within[network.tier_of[pool]] = within.get(network.tier_of[pool], 0.0) + share
+        price = sum(network.usd_per_h[pool] * count for pool, (count, _) in found.items())
+        cost = partial.cost + price + _traffic(network, demand, partial, name, within)
+        yield _Partial(cost, {**partial.tiers, name: within}, {**partial.taken, **taken}, {**partial.shares, **shares})
+
+
+def _reachable(network: Network, demand: Demand, partial: _Partial, name: str) -> list[str]:
+    """Tiers that all inputs reach from wherever they are, lowest first."""
+    inputs = [(key, up) for key in network.inner if key[1] == name for up in partial.tiers[key[0]]]
+    return [
+        tier
+        for tier in network.problem.tiers
+        if tier in demand.entry[name] and all((up, tier) in demand.traffic[key] for key, up in inputs)
+    ]
+
+
+def _traffic(network: Network, demand: Demand, partial: _Partial, name: str, within: Mapping[str, float]) -> float:
+    """USD per hour of the operator's inputs."""
+    total = sum(demand.entry[name][tier] * share for tier, share in within.items())
+    for key, prices in demand.traffic.items():
+        if key[1] == name:
+            ends = itertools.product(partial.tiers[key[0]].items(), within.items())
+            total += sum(prices[up, down] * sent * got for (up, sent), (down, got) in ends)
+    return total
+
+
+def _workers(
+    free: Sequence[tuple[Pool, int]], busy: Mapping[str, float], usd_per_h: Mapping[str, float]
+) -> dict[str, tuple[int, float]] | None:
+    """Per pool the workers taken and the fraction of requests they serve; None when all cannot sustain the rate."""
+    taken: dict[str, tuple[int, float]] = {}
+    rest = 1.0
+    while rest > 0:
+        left = [pool for pool, count in free if count > taken.get(pool.name, (0, 0.0))[0]]
+        if not left:
+            return None
+        finishing = [pool for pool in left if rest * busy[pool.name] <= 1 + MET]
+        if finishing:
+            chosen, share = min(finishing, key=lambda pool: usd_per_h[pool.name]), rest
+        else:
+            chosen = min(left, key=lambda pool: usd_per_h[pool.name] * busy[pool.name])
+            share = 1.0 / busy[chosen.name]
+        count, before = taken.get(chosen.name, (0, 0.0))
+        taken[chosen.name] = count + 1, before + share
+        rest = 0.0 if finishing else rest - share
+    return taken
+
+
+def _assignment(network: Network, partial: _Partial) -> Assignment:
+    """In the form of the exact solver's, so that one decomposition and one scorer serve both."""
+    bags = []
+    for bag in network.bags:
+        domains = [partial.tiers[name].items() for name in bag.operators]
+        parts = [tuple(zip(*ends, strict=True)) for ends in itertools.product(*domains)]
+        bags.append({tiers: math.prod(shares) for tiers, shares in parts})
+    groups = (Group(pool, {name: partial.shares[name, pool]}, count) for (name, pool), count in partial.taken.items())
+    return Assignment(partial.cost, -math.inf, tuple(bags), tuple(groups))

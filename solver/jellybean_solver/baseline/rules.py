@@ -1,0 +1,221 @@
+"""What people do without a planner, each at its best: the figures to hold a plan against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from jellybean_solver.baseline.greedy import greedy, price_per_request
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.errors import SolverError
+from jellybean_solver.fleet.dispatch import GAP
+from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, evaluate
+from jellybean_solver.model.multi_workflow import alone
+from jellybean_solver.model.plan import Certificate, Cost, Plan
+from jellybean_solver.model.problem import Link, Problem
+from jellybean_solver.planning.solver import cheapest, finish
+from jellybean_solver.small.beam_search import BeamSearch, Clock
+from jellybean_solver.small.objectives import Fleet, MostAccurate
+from jellybean_solver.small.routes import build_plan
+
+OUT_OF_TIME = "time ended before a plan was found"
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A plan made by a simple rule.
+
+    `status`: optimal, gap or time_limit (of its restriction; the last also without a plan), found (by a rule that
+    proves nothing), accuracy_missed, limit_broken, violated (it contradicts the problem) or infeasible. `note` names
+    what is missed, broken or violated, and what time left open.
+    """
+
+    name: str
+    status: str
+    cost: Cost | None
+    accuracy: float | None
+    selection: Mapping[str, str] | None
+    note: str
+    plans: tuple[Plan, ...] = ()  # what the rule gives: one, or one for each workflow by itself
+
+    @property
+    def cost_usd_per_h(self) -> float | None:
+        """Total; None when infeasible or not found in time."""
+        return None if self.cost is None else self.cost.total_usd_per_h
+
+
+@dataclass(frozen=True, slots=True)
+class _Effort:
+    """What each baseline may take."""
+
+    gap: float
+    time_limit_s: float | None
+    now: Callable[[], float] | None
+
+    def clock(self) -> Clock:
+        if self.time_limit_s is None or self.now is None:
+            return Clock()
+        return Clock(self.now, self.now() + self.time_limit_s)
+
+
+def baselines(
+    problem: Problem,
+    *,
+    gap: float = GAP,
+    time_limit_s: float | None = None,
+    clock: Callable[[], float] | None = None,
+) -> tuple[Baseline, ...]:
+    """All near the data, all in the cloud, cheapest and most accurate variants, each the optimum of its kind; greedy.
+
+    Of several workflows first of all: one after the other, each on what is left, no worker for two of them.
+
+    `gap`, `time_limit_s` (of each) and `clock` as for `solve`; a limit needs a clock, or SolverError. The greedy rule
+    searches nothing and takes no limit.
+    """
+    if time_limit_s is not None and clock is None:
+        raise SolverError("a time limit needs a clock: baselines(problem, time_limit_s=5, clock=time.monotonic)")
+    effort = _Effort(gap, time_limit_s, clock)
+    low, high = problem.tiers[0], problem.tiers[-1]
+    found = [_one_by_one(problem, "planning one workflow after the other", effort)] if problem.workflows else []
+    found.append(_in_tier(problem, low, f"all in {low}", effort))
+    if high != low:
+        found.append(_in_tier(problem, high, f"all in {high}", effort))
+    fleet = Fleet(Network(problem))
+    found.append(_with_variants(fleet, _cheapest_variants(fleet.network), "cheapest variants", effort))
+    found.append(_most_accurate(fleet, "most accurate variants", effort))
+    found.append(_greedy(problem, "greedy tier by tier"))
+    return tuple(found)
+
+
+def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
+    """Each workflow at its cheapest on the workers and bandwidth that those before it leave."""
+    total, selection, status = Cost(0.0, 0.0), dict[str, str](), "optimal"
+    left, plans = problem, list[Plan]()
+    for workflow in problem.workflows:
+        one = replace(alone(problem, workflow), pools=left.pools, links=left.links)
+        network = Network(one)
+        outcome = cheapest(Fleet(network), one.accuracy_target, gap=effort.gap, clock=effort.clock())
+        if outcome.found is None:
+            note = f"infeasible: what is left does not suffice for {workflow.name}" if outcome.finished else OUT_OF_TIME
+            return Baseline(name, "infeasible" if outcome.finished else outcome.stopped, None, None, None, note)
+        plan, evaluation = finish(network, outcome)
+        cost = evaluation.cost
+        total = Cost(total.compute_usd_per_h + cost.compute_usd_per_h, total.network_usd_per_h + cost.network_usd_per_h)
+        selection |= plan.selection
+        plans.append(plan)
+        status = plan.certificate.termination if plan.certificate.termination != "optimal" else status
+        left = _without(left, plan, evaluation)
+    budget = problem.slo.budget_usd_per_h
+    if budget is not None and total.total_usd_per_h > budget:
+        note = f"budget: {total.total_usd_per_h:.4f} USD/h is more than the {budget:.4f} USD/h allowed"
+        return Baseline(name, "limit_broken", total, None, selection, note, tuple(plans))
+    return Baseline(name, status, total, None, selection, "", tuple(plans))
+
+
+def _without(problem: Problem, plan: Plan, evaluation: Evaluation) -> Problem:
+    """The fleet less what a plan uses of it."""
+    carried: dict[tuple[str, str], float] = {}
+    for crossing in evaluation.crossings:
+        tiers = crossing.upstream_tier, crossing.downstream_tier
+        carried[tiers] = carried.get(tiers, 0.0) + crossing.bytes_per_s / problem.sites.get(tiers[0], 1)
+    used: dict[str, int] = {}
+    for worker in plan.workers:
+        used[worker.pool] = used.get(worker.pool, 0) + 1
+
+    def narrower(link: Link) -> Link:
+        limit = link.bandwidth_bytes_per_s
+        if limit is None:
+            return link
+        rest = limit - carried.get((link.upstream_tier, link.downstream_tier), 0.0)
+        return replace(link, bandwidth_bytes_per_s=max(rest, 1e-9 * limit))  # what is full carries next to nothing
+
+    pools = tuple(replace(pool, count=pool.count - used.get(pool.name, 0)) for pool in problem.pools)
+    return replace(problem, pools=pools, links=tuple(narrower(link) for link in problem.links))
+
+
+def _in_tier(problem: Problem, tier: str, name: str, effort: _Effort) -> Baseline:
+    pools = tuple(pool for pool in problem.pools if pool.tier == tier)
+    fleet = Fleet(Network(replace(problem, pools=pools)))
+    return _solved(fleet, name, problem.accuracy_target, None, f"infeasible with the workers of {tier} alone", effort)
+
+
+def _with_variants(fleet: Fleet, selection: Mapping[str, str] | None, name: str, effort: _Effort) -> Baseline:
+    if selection is None:
+        return Baseline(name, "infeasible", None, None, None, "there is no such selection")
+    return _solved(fleet, name, None, selection, "infeasible: the fleet is too small for it", effort)
+
+
+def _most_accurate(fleet: Fleet, name: str, effort: _Effort) -> Baseline:
+    """The search for the selection, workflow by workflow, then for its cheapest plan, each within the limit."""
+    if not all(fleet.network.runnable.values()):
+        return _with_variants(fleet, None, name, effort)
+    problem = fleet.network.problem
+    chosen: dict[str, str] = {}
+    for part in [alone(problem, workflow) for workflow in problem.workflows] or [problem]:
+        own = Fleet(Network(part))
+        search: BeamSearch[object] = BeamSearch(own.network, MostAccurate(own, fits=False), clock=effort.clock())
+        outcome = search.run()
+        if not outcome.finished:
+            late = "time ended before the most accurate variants were known"
+            return Baseline(name, "time_limit", None, None, None, late)
+        if outcome.selection is None:
+            return _with_variants(fleet, None, name, effort)
+        chosen |= outcome.selection
+    return _with_variants(fleet, chosen, name, effort)
+
+
+def _solved(
+    fleet: Fleet,
+    name: str,
+    target: float | None,
+    fixed: Mapping[str, str] | None,
+    infeasible: str,
+    effort: _Effort,
+) -> Baseline:
+    outcome = cheapest(fleet, target, fixed=fixed, gap=effort.gap, clock=effort.clock())
+    if outcome.found is None:
+        accuracy = None if fixed is None else fleet.network.problem.accuracy.value(fixed)
+        if outcome.finished:
+            return Baseline(name, "infeasible", None, accuracy, fixed, infeasible)
+        late = outcome.stopped == "time_limit"
+        note = OUT_OF_TIME if late else "no plan was found, nor proven that there is none"
+        return Baseline(name, outcome.stopped, None, accuracy, fixed, note)
+    plan, evaluation = finish(fleet.network, outcome)
+    return _scored(fleet.network.problem, name, plan.certificate.termination, plan, evaluation)
+
+
+def _greedy(problem: Problem, name: str) -> Baseline:
+    found = greedy(problem)
+    if found is None:
+        return Baseline(name, "infeasible", None, None, None, "the rule finds no assignment")
+    network, selection, assignment = found
+    unproven = Certificate(assignment.cost, 0.0, 1.0, "gap")
+    plan = build_plan(network, selection, assignment, unproven)
+    return _scored(network.problem, name, "found", plan, evaluate(network.problem, plan))
+
+
+def _scored(problem: Problem, name: str, status: str, plan: Plan, evaluation: Evaluation) -> Baseline:
+    missed = tuple(accuracy_violations(problem, plan.selection))
+    open_ = plan.certificate.gap
+    late = (f"time ended: up to {open_:.1%} less is not ruled out",) if status == "time_limit" else ()
+    note = "; ".join((*evaluation.complaints, *late))
+    if set(evaluation.violations) - set(missed):
+        status = "violated"
+    elif missed:
+        status = "accuracy_missed"
+    elif evaluation.breaches:
+        status = "limit_broken"
+    return Baseline(name, status, evaluation.cost, evaluation.accuracy, plan.selection, note, (plan,))
+
+
+def _cheapest_variants(network: Network) -> dict[str, str] | None:
+    """Per operator the least price per throughput on any pool; then the least time."""
+    if not all(network.runnable.values()):
+        return None
+    return {
+        operator.name: min(
+            network.runnable[operator.name],
+            key=lambda variant, o=operator: price_per_request(network, o, variant),  # type: ignore[misc]
+        )
+        for operator in network.problem.operators
+    }

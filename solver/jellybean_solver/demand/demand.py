@@ -1,0 +1,259 @@
+"""What a selection, whole or partial, asks of the fleet: the figures that bounds and assignments share.
+
+Notation. For operator o, pool p, tier t: `workers[o][p]` is the number of p's workers that all of o's requests would
+keep busy up to the cap on utilisation (rate x request_s / utilisation / sites of p's tier: a worker stands for one in
+every site); `traffic[e][(t, u)]` the USD per hour if all of edge e's messages went from t to u, left out where data
+cannot flow or, by the workflow's own word, may not be. A partial selection takes the least over the open operators'
+variants, figure by figure, and the least of their ratios, so that whatever is computed from it bounds every completion.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from jellybean_solver.demand.model_sets import fits
+from jellybean_solver.demand.tree_decomposition import Bag, tree_of_bags
+from jellybean_solver.model.flows import traffic_usd_per_h
+from jellybean_solver.model.problem import Edge, Problem, Variant, request_s
+from jellybean_solver.model.variant_ratios import settled
+
+# Of a worker. Smaller loads count as this: HiGHS' presolve loses coefficients that are not far above its tolerance, and
+# then calls a dearer answer optimal (seen: 8e-8 at a tolerance of 1e-9).
+LEAST_BUSY = 1e-6
+
+Tiers = tuple[str, str]
+EdgeKey = tuple[str, str]  # upstream, downstream
+Crossings = Mapping[EdgeKey, frozenset[Tiers]]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """See the module's notation. `entry[o][t]`: USD per hour of o's inputs from sources if o sits in tier t.
+
+    `sent[e]`: bytes per second on edge e. `memory[o][p]`: bytes of o's model on a worker of p.
+    """
+
+    workers: Mapping[str, Mapping[str, float]]
+    entry: Mapping[str, Mapping[str, float]]
+    traffic: Mapping[EdgeKey, Mapping[Tiers, float]]
+    sent: Mapping[EdgeKey, float]
+    memory: Mapping[str, Mapping[str, float]]
+
+
+def restricted(demand: Demand, pairs: Collection[tuple[str, str]]) -> Demand:
+    """The demand with only these (operator, pool) pairs to choose from."""
+
+    def kept(table: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+        return {
+            name: {pool: figure for pool, figure in figures.items() if (name, pool) in pairs}
+            for name, figures in table.items()
+        }
+
+    return replace(demand, workers=kept(demand.workers), memory=kept(demand.memory))
+
+
+class Network:
+    """A problem made ready: everything that does not depend on the selection, computed once."""
+
+    def __init__(
+        self, problem: Problem, crossings: Crossings | None = None, apart: frozenset[frozenset[str]] = frozenset()
+    ) -> None:
+        """`crossings`: the pairs of tiers that an edge's data may go between, if not all that the problem allows.
+
+        `apart`: pairs of operators that share no worker.
+        """
+        self.problem, self.apart = problem, apart
+        self.crossings = crossings or {}
+        self.names = tuple(operator.name for operator in problem.operators)
+        self.pools = tuple(pool for pool in problem.pools if pool.count > 0)
+        self.tier_of = {pool.name: pool.tier for pool in self.pools}
+        self.usd_per_h = {pool.name: problem.unit_usd_per_h(pool) for pool in self.pools}  # of a worker in each site
+        inner: dict[EdgeKey, tuple[Edge, ...]] = {}
+        for edge in problem.edges:
+            if edge.upstream in problem.operator_by_name:
+                key = (edge.upstream, edge.downstream)
+                inner[key] = (*inner.get(key, ()), edge)
+        self.inner: Mapping[EdgeKey, tuple[Edge, ...]] = inner
+        self._leasts: dict[tuple[str, int], Mapping[str, float]] = {}
+        self._settled: dict[tuple[str | None, ...], Network] = {}
+        self.bandwidth: Mapping[Tiers, float] = {
+            (link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s
+            * problem.sites.get(link.upstream_tier, 1)
+            for link in problem.links
+            if link.bandwidth_bytes_per_s is not None
+        }
+
+    @cached_property
+    def bags(self) -> tuple[Bag, ...]:
+        """The workflow's tree of bags."""
+        return tree_of_bags(self.names, tuple(self.inner))
+
+    @cached_property
+    def homes(self) -> tuple[tuple[tuple[str, ...], tuple[EdgeKey, ...]], ...]:
+        """Per bag the operators and edges that are counted there: each in the first bag that holds it."""
+        seen: set[object] = set()
+        found = []
+        for bag in self.bags:
+            names = tuple(name for name in bag.operators if name not in seen)
+            edges = tuple(e for e in self.inner if e not in seen and e[0] in bag.operators and e[1] in bag.operators)
+            seen.update(names, edges)
+            found.append((names, edges))
+        return tuple(found)
+
+    @cached_property
+    def runnable(self) -> Mapping[str, tuple[str, ...]]:
+        """Operator -> variants that some pool can run, in the operator's order."""
+        return {
+            operator.name: tuple(v.name for v in operator.variants if self._workers[operator.name, v.name])
+            for operator in self.problem.operators
+        }
+
+    def settled(self, partial: Mapping[str, str]) -> Network:
+        """The network at the ratios of the variants chosen: itself where they do not depend on them."""
+        key = tuple(partial.get(name) for name in self.problem.varying)
+        if not any(key):
+            return self
+        if key not in self._settled:
+            self._settled[key] = Network(settled(self.problem, partial), self.crossings, self.apart)
+        return self._settled[key]
+
+    def demand(self, partial: Mapping[str, str]) -> Demand:
+        """The figures of a selection; open operators at their least."""
+        return self.settled(partial)._demand(partial)
+
+    def _demand(self, partial: Mapping[str, str]) -> Demand:
+        workers: dict[str, Mapping[str, float]] = {}
+        memory: dict[str, Mapping[str, float]] = {}
+        for name in self.names:
+            own = (name, partial[name]) if name in partial else None
+            workers[name] = self._workers[own] if own else self._least(name, self._workers)
+            memory[name] = self._memory[own] if own else self._least(name, self._memory)
+        traffic: dict[EdgeKey, Mapping[Tiers, float]] = {}
+        sent: dict[EdgeKey, float] = {}
+        for key in self.inner:
+            upstream = key[0]
+            table, sizes = self._traffic[key], self._sent[key]
+            known = upstream in partial
+            traffic[key] = table[partial[upstream]] if known else self._least_traffic[key]
+            sent[key] = (
+                sizes[partial[upstream]] if known else min((sizes[v] for v in self.runnable[upstream]), default=0.0)
+            )
+        return Demand(workers, self._entry, traffic, sent, memory)
+
+    def entry_bytes_per_s(self, name: str, tier: str) -> Mapping[Tiers, float]:
+        """What an operator's inputs from sources put on each link if it sits in `tier`."""
+        found: dict[Tiers, float] = {}
+        for edge in self.problem.operator_by_name[name].inputs:
+            source = self.problem.source_by_name.get(edge.upstream)
+            if source is not None and source.tier != tier:
+                sent = self.problem.edge_rate_per_s(edge) * source.message_bytes
+                found[source.tier, tier] = found.get((source.tier, tier), 0.0) + sent
+        return found
+
+    @cached_property
+    def _workers(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
+        rates, utilisation = self.problem.rate_per_s, self.problem.utilisation
+        sites = {pool: self.problem.sites.get(tier, 1) for pool, tier in self.tier_of.items()}
+
+        def busy(name: str, variant: Variant, pool: str) -> float:
+            load = rates[name] * self.request_s(name, variant, pool) / utilisation / sites[pool]
+            return max(LEAST_BUSY, load) if load else 0.0
+
+        return {
+            (operator.name, variant.name): {
+                pool: busy(operator.name, variant, pool) for pool in self._memory[operator.name, variant.name]
+            }
+            for operator in self.problem.operators
+            for variant in operator.variants
+        }
+
+    @cached_property
+    def _memory(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
+        """Only the pools that may and can run the variant, each model fitting into a worker of its own."""
+        return {
+            (operator.name, variant.name): {
+                pool.name: variant.memory_bytes.get(pool.name, 0.0)
+                for pool in self.pools
+                if 1 in variant.service.get(pool.name, ())
+                and (operator.tiers is None or pool.tier in operator.tiers)
+                and fits(variant.memory_bytes.get(pool.name, 0.0), pool.memory_bytes)
+            }
+            for operator in self.problem.operators
+            for variant in operator.variants
+        }
+
+    def request_s(self, operator: str, variant: Variant, pool: str) -> float:
+        """Seconds that one request keeps a worker of a pool busy."""
+        times = self.problem.times(operator, variant, pool)
+        return request_s(times, max(times))
+
+    def _least(self, name: str, tables: Mapping[tuple[str, str], Mapping[str, float]]) -> Mapping[str, float]:
+        """The least figure per pool over an operator's variants."""
+        key = (name, id(tables))
+        if key not in self._leasts:
+            found: dict[str, float] = {}
+            for variant in self.runnable[name]:
+                for pool, figure in tables[name, variant].items():
+                    found[pool] = min(figure, found.get(pool, figure))
+            self._leasts[key] = found
+        return self._leasts[key]
+
+    @cached_property
+    def _entry(self) -> Mapping[str, Mapping[str, float]]:
+        entry: dict[str, Mapping[str, float]] = {}
+        for operator in self.problem.operators:
+            edges = [edge for edge in operator.inputs if edge.upstream in self.problem.source_by_name]
+            sources = [self.problem.source_by_name[edge.upstream] for edge in edges]
+            tables = [self._prices((edge,), s.message_bytes) for edge, s in zip(edges, sources, strict=True)]
+            entry[operator.name] = {
+                tier: sum(table[source.tier, tier] for table, source in zip(tables, sources, strict=True))
+                for tier in self.problem.tiers
+                if all((source.tier, tier) in table for table, source in zip(tables, sources, strict=True))
+            }
+        return entry
+
+    @cached_property
+    def _sent(self) -> Mapping[EdgeKey, Mapping[str, float]]:
+        """Bytes per second on an edge, by its upstream's variant; parallel edges together."""
+        return {
+            key: {
+                variant.name: sum(self.problem.edge_rate_per_s(edge) for edge in edges) * variant.message_bytes[key[1]]
+                for variant in self.problem.operator_by_name[key[0]].variants
+            }
+            for key, edges in self.inner.items()
+        }
+
+    @cached_property
+    def _traffic(self) -> Mapping[EdgeKey, Mapping[str, Mapping[Tiers, float]]]:
+        return {
+            key: {
+                variant.name: self._prices(edges, variant.message_bytes[key[1]])
+                for variant in self.problem.operator_by_name[key[0]].variants
+            }
+            for key, edges in self.inner.items()
+        }
+
+    @cached_property
+    def _least_traffic(self) -> Mapping[EdgeKey, Mapping[Tiers, float]]:
+        least: dict[EdgeKey, Mapping[Tiers, float]] = {}
+        for key, tables in self._traffic.items():
+            kept = [tables[variant] for variant in self.runnable[key[0]]]
+            least[key] = {tiers: min(table[tiers] for table in kept) for tiers in (kept[0] if kept else ())}
+        return least
+
+    def _prices(self, edges: Sequence[Edge], message_bytes: float) -> dict[Tiers, float]:
+        """USD per hour of all messages of parallel edges, per pair of tiers between which their data flows."""
+        bytes_per_s = sum(self.problem.edge_rate_per_s(edge) for edge in edges) * message_bytes
+        found: dict[Tiers, float] = {}
+        allowed = self.crossings.get((edges[0].upstream, edges[0].downstream))
+        for up, down in itertools.product(self.problem.tiers, repeat=2):
+            if allowed is not None and (up, down) not in allowed:
+                continue
+            if all(self.problem.may_cross(edge, up, down) for edge in edges):
+                link = self.problem.link_by_tiers.get((up, down)) if up != down else None
+                price = link.price_usd_per_gib if link is not None else 0.0
+                found[up, down] = traffic_usd_per_h(bytes_per_s, price)
+        return found

@@ -1,0 +1,103 @@
+"""What two plans state differently besides what runs where: targets, sources, links, service times, memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan_document import encode
+
+SAME = 1e-9  # relative difference of figures that is only rounding
+
+
+@dataclass(frozen=True, slots=True)
+class FigureChange:
+    """A figure by its path, such as `slo.latency_p99_s` or `operators.find.service.box.1.load_s`.
+
+    Values are as in the plan document; None also where one of the plans does not state it.
+    """
+
+    figure: str
+    before: Any
+    after: Any
+
+
+def figure_changes(before: Plan, after: Plan) -> Iterator[FigureChange]:
+    """In the order of their paths.
+
+    An operator's figures are compared in pools that both plans use it in, for one variant and batch size; a worker's in
+    pools that both use.
+    """
+    one, two = _stated(before), _stated(after)
+    shared_one, shared_two = _measured(before), _measured(after)
+    both = shared_one.keys() & shared_two.keys()
+    one |= _flat({key: shared_one[key] for key in both})
+    two |= _flat({key: shared_two[key] for key in both})
+    for path in sorted(one.keys() | two.keys()):
+        was, now = one.get(path), two.get(path)
+        if not _same(was, now):
+            yield FigureChange(".".join(path), was, now)
+
+
+def _stated(plan: Plan) -> dict[tuple[str, ...], Any]:
+    return _flat(
+        {
+            ("slo",): encode(plan.slo),
+            ("utilisation",): plan.utilisation,
+            ("hop_s",): plan.hop_s,
+            ("sites",): dict(plan.sites),
+            **{("sources", source.name): _rest(encode(source), "name") for source in plan.sources},
+            **{
+                ("links", link.upstream_tier, link.downstream_tier): _rest(
+                    encode(link), "upstream_tier", "downstream_tier"
+                )
+                for link in plan.links
+            },
+        }
+    )
+
+
+def _measured(plan: Plan) -> dict[tuple[str, ...], Any]:
+    """Figures by path and choice: only plans of the same choice share them. `_flat` drops the choice from the path."""
+    found: dict[tuple[str, ...], Any] = {}
+    for item in plan.operators:
+        name, choice = ("operators", item.name), f"={item.variant}"
+        found[*name, choice] = {"children": list(item.children), "batch_delay_s": item.batch_delay_s}
+        for downstream, size in item.message_bytes.items():
+            found[*name, "message_bytes", downstream, choice] = size
+        for edge in item.inputs:
+            found[*name, "inputs", edge.upstream, choice] = _rest(encode(edge), "upstream", "downstream")
+        for pool, times in item.service.items():
+            found[*name, "service", pool, f"{choice} x {item.batch[pool]}"] = encode(times)
+        for pool, size in item.memory_bytes.items():
+            found[*name, "memory_bytes", pool, f"{choice} x {item.batch[pool]}"] = size
+    for worker in plan.workers:
+        figures = {key: encode(getattr(worker, key)) for key in ("price_usd_per_h", "sharing", "memory_bytes", "speed")}
+        found["workers", worker.pool, f"={worker.tier}"] = figures
+    return found
+
+
+def _rest(value: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if key not in names}
+
+
+def _flat(values: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
+    """One entry per figure; a list is one figure."""
+    found: dict[tuple[str, ...], Any] = {}
+    for path, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat({(*path, str(key)): item for key, item in value.items()})
+        else:
+            found[tuple(part for part in path if not part.startswith("="))] = value
+    return found
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, float | int) and isinstance(two, float | int):
+        return math.isclose(one, two, rel_tol=SAME, abs_tol=1e-12)
+    if isinstance(one, Sequence) and isinstance(two, Sequence) and not isinstance(one, str):
+        return len(one) == len(two) and all(map(_same, one, two))
+    return bool(one == two)

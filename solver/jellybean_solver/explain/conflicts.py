@@ -1,0 +1,353 @@
+"""Which requirements contradict each other, and how far each would have to give way.
+
+The set is irreducible: without any one of its members there is a plan. It is found by recursive halving (QuickXplain,
+Junker, AAAI 2004) with a whole kind tried at once, so that a hundred pools that do not matter cost one solve; then a
+smaller one is sought (`smallest.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from jellybean_solver.explain.counterfactuals import EQUAL, Answer, Ask, Resolver
+from jellybean_solver.explain.minimum_conflict import smallest
+from jellybean_solver.explain.relaxations import LEAST_RATE, Kind, Requirement, eased, requirements, without
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.flows import link_uses
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem
+
+Eased = tuple[float | None, Answer]  # a value in the requirement's unit, None: it must go; and what it gives
+
+CLOSE = 1e-4  # relative: how near a relaxation is to the least one
+STEP = 1e-6  # percent points: two accuracies further apart than this differ
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """The least change of one requirement alone that is known to give a plan.
+
+    `helps`: whether there is one; None when that is not known. `value` is in the requirement's unit,
+    None where it goes altogether. `cost_usd_per_h` and `accuracy` are of the plan that it gives. `exact`: it is the
+    least change; else a smaller one may do, as time ended, as the plan that it gives is not proven cheapest, or as only
+    the cheapest plans were held against a limit.
+    """
+
+    requirement: Requirement
+    helps: bool | None
+    value: float | None = None
+    cost_usd_per_h: float | None = None
+    accuracy: float | None = None
+    exact: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "requirement": self.requirement.to_dict(),
+            "helps": self.helps,
+            "value": self.value,
+            "cost_usd_per_h": self.cost_usd_per_h,
+            "accuracy": self.accuracy,
+            "exact": self.exact,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An irreducible set of requirements that no plan meets together; empty when structure alone forbids a plan.
+
+    `smallest`: no set of fewer conflicts; else that is not known. `proven`: every solve behind it was conclusive; an
+    empty set that is not proven says only that time ended before one was found. `remaining`: when no member helps
+    alone, what still conflicts without the first of them. `reason`: the solver's own sentence on the whole problem.
+    """
+
+    relaxations: tuple[Relaxation, ...]
+    reason: str
+    proven: bool
+    smallest: bool = False
+    remaining: tuple[Requirement, ...] = ()
+
+    @property
+    def members(self) -> tuple[Requirement, ...]:
+        """The requirements of the set."""
+        return tuple(relaxation.requirement for relaxation in self.relaxations)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "requirements": [relaxation.to_dict() for relaxation in self.relaxations],
+            "reason": self.reason,
+            "proven": self.proven,
+            "smallest": self.smallest,
+            "remaining": [requirement.to_dict() for requirement in self.remaining],
+        }
+
+
+def conflict(problem: Problem, answer: Answer, resolver: Resolver, ask: Ask | None = None) -> Conflict:
+    """The conflict of a problem whose `answer` is that it has no plan.
+
+    `ask` answers for the problem and all that ask less than it, where that takes more than to solve them as they are.
+    """
+    ask = ask or partial(resolver.ask, explained=False)
+    every = requirements(problem, resolver.means.exclusive)
+    easing = partial(_Easing, problem, answer, resolver, ask)
+    if answer.status == "refused":
+        return _of_refused(problem, answer, every, resolver, easing)
+    search = _Search(problem, every, resolver, ask)
+    members, fewest = search.smallest(search.irreducible(every))
+    relaxations = tuple(easing(member).least() for member in members)
+    remaining: tuple[Requirement, ...] = ()
+    if members and all(relaxation.helps is False for relaxation in relaxations):
+        remaining = search.irreducible([requirement for requirement in every if requirement != members[0]])
+    return Conflict(relaxations, answer.reason, search.proven, fewest, remaining)
+
+
+def _of_refused(
+    problem: Problem,
+    answer: Answer,
+    every: Sequence[Requirement],
+    resolver: Resolver,
+    easing: Callable[[Requirement], _Easing],
+) -> Conflict:
+    """The limits that the cheapest plan breaks: what conflicts with them is not known, nor whether less would do."""
+    if answer.plan is None:
+        return Conflict((), answer.reason, False)
+    broken = [requirement for requirement in every if _breaks(problem, answer.plan, requirement, resolver)]
+    found = tuple(replace(easing(requirement).least(), exact=False) for requirement in broken)
+    return Conflict(found, answer.reason, False)
+
+
+def _breaks(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> bool:
+    if requirement.kind not in (Kind.BUDGET, Kind.LATENCY_P99, Kind.BANDWIDTH, Kind.MEMORY):
+        return False
+    used, limit = used_of(problem, plan, requirement, resolver), requirement.value
+    return used is not None and limit is not None and used > limit * (1 + EQUAL)
+
+
+class _Search:
+    def __init__(self, problem: Problem, every: Sequence[Requirement], resolver: Resolver, ask: Ask) -> None:
+        self.problem, self.every, self.resolver, self.ask = problem, every, resolver, ask
+        self.proven = True
+
+    def irreducible(self, suspects: Sequence[Requirement]) -> tuple[Requirement, ...]:
+        """Members of `suspects` that conflict, all others of the problem taken away; whole kinds are tried first.
+
+        None when structure alone forbids a plan, or when that is not known.
+        """
+        kept = list(suspects)
+        kinds = [list(group) for _, group in groupby(suspects, key=lambda requirement: requirement.kind)]
+        self.resolver.expect(len(kinds))
+        if not self._conflicting([]):
+            for group in reversed(kinds):  # the least cared about go first
+                others = [requirement for requirement in kept if requirement not in group]
+                needed = self._needed(others, group)
+                kept = [requirement for requirement in kept if requirement not in group or requirement in needed]
+        else:
+            kept = []
+        return tuple(kept)
+
+    def _needed(self, kept: list[Requirement], group: list[Requirement]) -> list[Requirement]:
+        """The least of `group` that conflicts together with `kept`; all of them conflict."""
+        if self._conflicting(kept):
+            return []
+        if len(group) == 1:
+            return group
+        middle = len(group) // 2
+        left, right = group[:middle], group[middle:]
+        self.resolver.expect(2)
+        right = self._needed(kept + left, right)
+        left = self._needed(kept + right, left)
+        return left + right
+
+    def smallest(self, known: tuple[Requirement, ...]) -> tuple[tuple[Requirement, ...], bool]:
+        """A smallest conflict, and whether it is known to be one, given some conflict."""
+        if not self.proven:
+            return known, False
+        return smallest(self.every, known, self._known_to_conflict)
+
+    def _conflicting(self, kept: Sequence[Requirement]) -> bool:
+        answer = self._answer(kept)
+        self.proven = self.proven and answer.proven
+        return not answer.holds
+
+    def _known_to_conflict(self, kept: Sequence[Requirement]) -> bool | None:
+        answer = self._answer(kept)
+        return not answer.holds if answer.proven else None
+
+    def _answer(self, kept: Sequence[Requirement]) -> Answer:
+        dropped = [requirement for requirement in self.every if requirement not in kept]
+        label = "what conflicts" if not kept else f"what conflicts: {len(kept)} requirements"
+        return self.ask(without(self.problem, *dropped), label)
+
+
+class _Easing:
+    """The search for the least change of one requirement."""
+
+    def __init__(
+        self, problem: Problem, answer: Answer, resolver: Resolver, ask: Ask, requirement: Requirement
+    ) -> None:
+        self.problem, self.resolver, self.ask, self.requirement = problem, resolver, ask, requirement
+        self.hints, self.nearest = answer.infeasibility, answer.plan
+        self.known = requirement.kind is not Kind.LATENCY_P99  # a dearer plan may take less time
+
+    def least(self) -> Relaxation:
+        """What it takes of this requirement alone."""
+        dropped = self._ask(without(self.problem, self.requirement))
+        if not dropped.holds or dropped.plan is None:
+            return Relaxation(self.requirement, False if dropped.proven else None)
+        if self.requirement.value is None:
+            return self._relaxation(None, dropped)
+        value, answer = _EASINGS[self.requirement.kind](self, dropped, dropped.plan)
+        return self._relaxation(value, answer)
+
+    def accuracy(self, dropped: Answer, plan: Plan) -> Eased:
+        """The highest accuracy below the target: every plan found on the way raises it."""
+        best, high = dropped, self.requirement.value or 0.0
+        hint = self.hints.nearest_accuracy if self.hints is not None else None
+        if hint is not None and hint < high:
+            best = self._better(best, hint)
+        if self._reached(best) is None:  # not in the profile; any accuracy that is will do
+            best = self._better(best, 0.0)
+        while (low := self._reached(best)) is not None and high - low > STEP:
+            best = self._better(best, low + STEP)
+            if self._reached(best) == low:
+                break
+            middle = ((self._reached(best) or low) + high) / 2
+            halfway = self._better(best, middle)
+            best, high = halfway, middle if halfway is best else high
+        return self._reached(best), best
+
+    def _reached(self, answer: Answer) -> float | None:
+        """The accuracy of an answer's plan, of the workflow in question."""
+        return None if answer.plan is None else accuracy_of(answer.plan, self.requirement)
+
+    def _better(self, best: Answer, target: float) -> Answer:
+        """The plan that reaches a target, or `best` when there is none."""
+        found = self._eased(target)
+        return found if found.holds else best
+
+    def rate(self, dropped: Answer, plan: Plan) -> Eased:
+        """The largest factor on all rates."""
+        good, answer, bad = LEAST_RATE, dropped, 1.0
+        hint = self.hints.nearest_rate_scale if self.hints is not None else None
+        if hint is not None and hint < 1.0 and (found := self._eased(hint)).holds:
+            good, answer = hint, found
+            if not self._eased(beyond := hint * (1 + CLOSE / 2)).holds:
+                bad = beyond
+        return self._bisect(good, bad, answer)
+
+    def budget(self, dropped: Answer, plan: Plan) -> Eased:
+        """The cheapest plan's cost, as far as it is proven that none is cheaper."""
+        self.known = self.known and dropped.status == "optimal"
+        return plan.cost.total_usd_per_h, dropped
+
+    def smaller(self, dropped: Answer, plan: Plan) -> Eased:
+        """The least limit above the one given: not more than the plan without the limit uses."""
+        value = self.requirement.value or 0.0
+        used = used_of(self.problem, plan, self.requirement, self.resolver)
+        ceiling = 1.0 if self.requirement.kind is Kind.UTILISATION else math.inf
+        if used is None:
+            self.known = False
+            return None, dropped
+        start = min(ceiling, used * (1 + EQUAL))
+        first = self._eased(start) if start < ceiling else dropped
+        if not first.holds or start <= value:
+            self.known = False
+            return None, dropped
+        return self._bisect(start, value, first)
+
+    def latency(self, dropped: Answer, plan: Plan) -> Eased:
+        """What the plan that came nearest to the target takes, else the cheapest without the target."""
+        answer = dropped if self.nearest is None else replace(dropped, plan=self.nearest)
+        workflow = "".join(self.requirement.subjects)
+        plan = self.nearest or plan
+        predicted = (self.resolver.p99_s(plan, workflow, thorough=thorough) for thorough in (True, False))
+        return max((p99_s for p99_s in predicted if p99_s is not None), default=None), answer
+
+    def count(self, dropped: Answer, plan: Plan) -> Eased:
+        """The fewest workers more."""
+        bad = int(self.requirement.value or 0)
+        good = sum(worker.pool in self.requirement.subjects for worker in plan.workers)
+        answer = self._eased(good)
+        if not answer.holds:
+            self.known = False
+            return None, dropped
+        while good - bad > 1:
+            middle = (good + bad) // 2
+            found = self._eased(middle)
+            good, bad, answer = (middle, bad, found) if found.holds else (good, middle, answer)
+        return float(good), answer
+
+    def _bisect(self, good: float, bad: float, answer: Answer) -> tuple[float, Answer]:
+        """Between a value that gives a plan and one that gives none, to within `CLOSE` of either."""
+        while abs(good - bad) > CLOSE * min(good, bad):
+            middle = math.sqrt(good * bad) if min(good, bad) > 0 else (good + bad) / 2
+            found = self._eased(middle)
+            good, bad, answer = (middle, bad, found) if found.holds else (good, middle, answer)
+        return good, answer
+
+    def _eased(self, value: float) -> Answer:
+        return self._ask(eased(self.problem, self.requirement, value))
+
+    def _ask(self, problem: Problem) -> Answer:
+        answer = self.ask(problem, f"how far to ease {self.requirement.words}")
+        self.known = self.known and answer.proven
+        return answer
+
+    def _relaxation(self, value: float | None, answer: Answer) -> Relaxation:
+        plan = answer.plan
+        if plan is None:
+            return Relaxation(self.requirement, None)
+        accuracy = accuracy_of(plan, self.requirement)
+        return Relaxation(self.requirement, True, value, plan.cost.total_usd_per_h, accuracy, self.known)
+
+
+_EASINGS: dict[Kind, Callable[[_Easing, Answer, Plan], Eased]] = {
+    Kind.ACCURACY: _Easing.accuracy,
+    Kind.RATE: _Easing.rate,
+    Kind.BUDGET: _Easing.budget,
+    Kind.LATENCY_P99: _Easing.latency,
+    Kind.UTILISATION: _Easing.smaller,
+    Kind.BANDWIDTH: _Easing.smaller,
+    Kind.MEMORY: _Easing.smaller,
+    Kind.COUNT: _Easing.count,
+}
+
+
+def accuracy_of(plan: Plan, requirement: Requirement) -> float | None:
+    """A plan's accuracy; of several workflows that of the one in question."""
+    if not plan.workflows or requirement.kind is not Kind.ACCURACY:
+        return plan.accuracy
+    return next(workflow.accuracy for workflow in plan.workflows if workflow.name == requirement.subjects[0])
+
+
+def used_of(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> float | None:
+    """What a plan uses of a requirement, in its unit; None when that is not known."""
+    subjects = requirement.subjects
+    uses: dict[Kind, Callable[[], float | None]] = {
+        Kind.ACCURACY: lambda: accuracy_of(plan, requirement),
+        Kind.RATE: lambda: requirement.value,
+        Kind.BUDGET: lambda: plan.cost.total_usd_per_h,
+        Kind.LATENCY_P99: lambda: resolver.p99_s(plan, "".join(subjects), thorough=True),
+        Kind.UTILISATION: lambda: max(evaluate(problem, plan).loads.values(), default=0.0),
+        Kind.SHARING: lambda: None,
+        Kind.RESIDENCY: lambda: None,
+        Kind.BANDWIDTH: lambda: sum(
+            use.bytes_per_s / use.sites
+            for use in link_uses(plan)
+            if (use.upstream_tier, use.downstream_tier) == subjects
+        ),
+        Kind.MEMORY: lambda: max((_held_bytes(plan, w.name) for w in plan.workers if w.pool in subjects), default=0.0),
+        Kind.COUNT: lambda: float(sum(worker.pool in subjects for worker in plan.workers)),
+    }
+    return uses[requirement.kind]()
+
+
+def _held_bytes(plan: Plan, name: str) -> float:
+    worker = plan.worker_by_name[name]
+    return sum(plan.operator_by_name[o].memory_bytes.get(worker.pool, 0.0) for o in worker.rates_per_s)

@@ -1,0 +1,242 @@
+"""Why a plan is what it is: each statement is the exact optimum of a changed problem, held against the plan's own.
+
+Nothing here is a dual or a sensitivity range: worker counts are whole, so the cost of one more unit is found by solving
+with one more unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.explain.conflicts import Conflict, conflict, used_of
+from jellybean_solver.explain.counterfactuals import EQUAL, Answer, Change, Means, Resolver, compared
+from jellybean_solver.explain.forced_choices import Question, WhyNot, why_not
+from jellybean_solver.explain.relaxations import Kind, Requirement, eased, requirements, without
+from jellybean_solver.explain.restrictions import only_variant, without_pool, without_tier
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem
+
+MORE = 0.1  # the share by which rates, bandwidth and memory are raised to learn their marginal cost
+BUSIER = 0.05  # the same of a cap on utilisation
+ACCURACY_POINT = 1.0
+Changed = tuple[Problem, str, str, str]  # a changed problem; kind, subject and words of the change
+
+NEXT = 1e-6  # percent points above the plan's accuracy: the next reachable one
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A requirement beside what the plan uses of it, in the requirement's unit.
+
+    `without`: the cheapest plan when it is taken away, None when that was not asked; `more`: with one more unit, asked
+    where taking it away helps.
+    """
+
+    requirement: Requirement
+    used: float | None
+    reached: bool
+    without: Change | None = None
+    more: Change | None = None
+
+    @property
+    def binds(self) -> bool:
+        """Whether a plan would be cheaper without it, or with one more where all of it gone is refused."""
+        changes = [change for change in (self.without, self.more) if change is not None and change.holds]
+        return any(change.delta_usd_per_h is not None and change.delta_usd_per_h < 0 for change in changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            **self.requirement.to_dict(),
+            "used": self.used,
+            "reached": self.reached,
+            "binds": self.binds,
+            "without": self.without.to_dict() if self.without is not None else None,
+            "one_more": self.more.to_dict() if self.more is not None else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why the plan is what it is, or why there is none (`status` optimal, time_limit, infeasible, refused).
+
+    `limits`: what binds and what does not. `values`: accuracy and rates a unit up or down. `choices`: what each
+    next-best variant, tier or pool costs. `unanswered` questions had no time.
+    """
+
+    status: str
+    plan: Plan | None
+    limits: tuple[Limit, ...] = ()
+    values: tuple[Change, ...] = ()
+    choices: tuple[Change, ...] = ()
+    why_not: tuple[WhyNot, ...] = ()
+    conflict: Conflict | None = None
+    solves: int = 0
+    unanswered: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "status": self.status,
+            "plan": _plan_dict(self.plan) if self.plan is not None and self.conflict is None else None,
+            "limits": [limit.to_dict() for limit in self.limits],
+            "values": [change.to_dict() for change in self.values],
+            "choices": [change.to_dict() for change in self.choices],
+            "why_not": [answer.to_dict() for answer in self.why_not],
+            "conflict": self.conflict.to_dict() if self.conflict is not None else None,
+            "solves": self.solves,
+            "unanswered": self.unanswered,
+        }
+
+
+def explain(problem: Problem, questions: Sequence[Question] = (), means: Means | None = None) -> Explanation:
+    """Solve, then solve again for each statement. OutOfTimeError when time ends before there is a plan to explain."""
+    resolver = Resolver(means or Means())
+    answer = resolver.ask(problem, "the plan", thorough=True)
+    if answer.status == "unknown":
+        raise OutOfTimeError(answer.reason)
+    if not answer.holds or answer.plan is None:
+        found = conflict(problem, answer, resolver)
+        return Explanation(
+            answer.status, answer.plan, conflict=found, solves=resolver.solved, unanswered=resolver.unanswered
+        )
+    return _Explainer(problem, answer, answer.plan, resolver).run(questions)
+
+
+class _Explainer:
+    def __init__(self, problem: Problem, answer: Answer, plan: Plan, resolver: Resolver) -> None:
+        self.problem, self.answer, self.plan, self.resolver = problem, answer, plan, resolver
+        self.requirements = requirements(problem, resolver.means.exclusive)
+
+    def run(self, questions: Sequence[Question]) -> Explanation:
+        self.resolver.expect(len(questions))  # nothing else has a share of the time yet
+        asked = tuple(why_not(self.problem, self.plan, question, self.resolver) for question in questions)
+        choices, values = list(self._choices()), list(self._values())
+        self.resolver.expect(len(choices) + len(values) + len(self.requirements))
+        limits = tuple(self._limits())
+        return Explanation(
+            self.answer.status,
+            self.plan,
+            limits,
+            tuple(self._solved(values)),
+            tuple(self._solved(choices)),
+            asked,
+            None,
+            self.resolver.solved,
+            self.resolver.unanswered,
+        )
+
+    def _solved(self, changes: Sequence[Changed]) -> Iterator[Change]:
+        for problem, kind, subject, words in changes:
+            yield self._ask(problem, kind, subject, words)
+
+    def _ask(self, problem: Problem, kind: str, subject: str, words: str) -> Change:
+        return compared(self.plan, self.resolver.ask(problem, words), kind, subject, words)
+
+    def _choices(self) -> Iterator[Changed]:
+        """Every tier and pool in use taken away, every other variant forced."""
+        used = {worker.pool for worker in self.plan.workers}
+        tiers = [
+            tier for tier in self.problem.tiers if any(p.tier == tier and p.name in used for p in self.problem.pools)
+        ]
+        for tier in tiers:
+            yield without_tier(self.problem, tier), "tier", tier, f"without tier {tier}"
+        for pool in self.problem.pools:
+            if pool.name in used:
+                yield without_pool(self.problem, pool.name), "pool", pool.name, f"without pool {pool.name}"
+        for operator in self.problem.operators:
+            for variant in operator.variants:
+                if variant.name != self.plan.selection[operator.name]:
+                    changed = only_variant(self.problem, operator.name, variant.name)
+                    subject = f"{operator.name}={variant.name}"
+                    yield changed, "variant", subject, f"with {operator.name} {variant.name}"
+
+    def _values(self) -> Iterator[Changed]:
+        """Accuracy a point up and down and at its next step, all rates a tenth up; of each workflow by itself."""
+        asked = [(r, r.value) for r in self.requirements if r.kind is Kind.ACCURACY and r.value is not None]
+        for requirement, target in asked:
+            of = "".join(f" of {name}" for name in requirement.subjects)
+            for step in (ACCURACY_POINT, -ACCURACY_POINT):
+                words = f"accuracy target{of} {target + step:g} ({step:+g})"
+                yield eased(self.problem, requirement, target + step), "accuracy", f"{step:+g}", words
+        known = {w.name: w.accuracy for w in self.plan.workflows} or {"": self.plan.accuracy}
+        for name, accuracy in known.items():
+            if accuracy is not None:
+                of = f" of {name}" if name else ""
+                aimed = eased(self.problem, Requirement(Kind.ACCURACY, (name,) if name else ()), accuracy + NEXT)
+                yield aimed, "next_accuracy", "next", f"accuracy{of} above this plan's {accuracy:g}"
+        for requirement in self.requirements:
+            if requirement.kind is Kind.RATE:
+                of = f" of {self.problem.workflow_of(requirement.subjects[0])}" if self.problem.workflows else ""
+                words = f"{MORE * 100:g} % more requests{of}"
+                yield eased(self.problem, requirement, 1 + MORE), "rate", f"+{MORE * 100:g} %", words
+
+    def _limits(self) -> Iterator[Limit]:
+        binding = {requirement for group in self._groups() for requirement in self._suspects(group)}
+        for requirement in self.requirements:
+            used = used_of(self.problem, self.plan, requirement, self.resolver)
+            limit = Limit(requirement, used, _reached(requirement, used))
+            yield self._examined(limit) if requirement in binding else limit
+
+    def _groups(self) -> Iterator[list[Requirement]]:
+        """Requirements that might bind. Rates always do; a budget and a latency never: the plan keeps them already."""
+        for kind in Kind:
+            if kind not in (Kind.RATE, Kind.BUDGET):
+                yield [requirement for requirement in self.requirements if requirement.kind is kind]
+
+    def _suspects(self, group: list[Requirement]) -> list[Requirement]:
+        """Those of one kind worth a look: all, or none when taking them all away saves nothing."""
+        if len(group) < 2:
+            return group
+        words = f"without any {group[0].kind.value} limit"
+        change = self._ask(without(self.problem, *group), "drop", group[0].kind.value, words)
+        settled = change.status == "optimal" and self.answer.status == "optimal" and change.delta_usd_per_h == 0
+        return [] if settled else group
+
+    def _examined(self, limit: Limit) -> Limit:
+        requirement = limit.requirement
+        words = f"without {requirement.words}"
+        dropped = self._ask(without(self.problem, requirement), "drop", " ".join(requirement.subjects), words)
+        limit = replace(limit, without=dropped)
+        cheaper = dropped.delta_usd_per_h is not None and dropped.delta_usd_per_h < 0  # also where that is refused
+        more = self._one_more(requirement)
+        return replace(limit, more=self._ask(*more)) if cheaper and more is not None else limit
+
+    def _one_more(self, requirement: Requirement) -> Changed | None:
+        value, subject = requirement.value or 0.0, " ".join(requirement.subjects)
+        if requirement.kind is Kind.COUNT:
+            more, words = value + 1, f"one more worker in {subject}"
+        elif requirement.kind in (Kind.BANDWIDTH, Kind.MEMORY):
+            more, words = value * (1 + MORE), f"{MORE * 100:g} % more than {requirement.words}"
+        elif requirement.kind is Kind.UTILISATION:
+            more, words = min(1.0, value + BUSIER), f"a utilisation cap of {min(1.0, value + BUSIER):g}"
+        else:
+            return None
+        return eased(self.problem, requirement, more), f"more_{requirement.kind.value}", subject, words
+
+
+def _reached(requirement: Requirement, used: float | None) -> bool:
+    value = requirement.value
+    return value is not None and used is not None and abs(used - value) <= EQUAL * max(1.0, abs(value))
+
+
+def _plan_dict(plan: Plan) -> dict[str, Any]:
+    certificate = plan.certificate
+    return {
+        "cost_usd_per_h": {
+            "total": plan.cost.total_usd_per_h,
+            "compute": plan.cost.compute_usd_per_h,
+            "network": plan.cost.network_usd_per_h,
+        },
+        "accuracy": plan.accuracy,
+        "selection": dict(plan.selection),
+        "certificate": {
+            "objective": certificate.objective,
+            "bound": certificate.bound,
+            "gap": certificate.gap,
+            "termination": certificate.termination,
+        },
+    }

@@ -1,0 +1,260 @@
+"""Why-not questions: what the cheapest plan would be that does as asked, and what it costs more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jellybean_solver.explain.conflicts import Conflict, conflict
+from jellybean_solver.explain.counterfactuals import EQUAL, Answer, Ask, Change, Resolver, compared
+from jellybean_solver.explain.relaxations import Kind
+from jellybean_solver.explain.restrictions import as_paid, only_at, only_variant, runs_at, with_one_paid
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Pool, Problem
+
+ALL = 1e-6  # relative: what is missing to a rate that counts as all of it
+MANY = 3  # more pools than this are summed up in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Why not this variant of an operator, this tier or pool, or this operator in that tier or pool?
+
+    `text` is the question as it was asked. A `place` is a tier, or a pool where no tier has that name.
+    """
+
+    text: str
+    operator: str | None = None
+    variant: str | None = None
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """An answer.
+
+    `verdict`: used (as asked, altogether), dearer, same_cost, cheaper (the plan in question is not proven optimal),
+    no_plan, no_profile (nothing could run there) or unknown. `used_per_s`: requests per second that operators spend as
+    asked in the plan. `change` is the cheapest plan as asked; `conflict` why there is none.
+    """
+
+    question: str
+    verdict: str
+    sentence: str
+    used_per_s: dict[str, float]
+    change: Change | None = None
+    conflict: Conflict | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "question": self.question,
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "used_per_s": self.used_per_s,
+            "change": self.change.to_dict() if self.change is not None else None,
+            "conflict": self.conflict.to_dict() if self.conflict is not None else None,
+        }
+
+
+def why_not(problem: Problem, plan: Plan, question: Question, resolver: Resolver) -> WhyNot:
+    """The answer to one question about the cheapest `plan`."""
+    if question.operator is not None and question.variant is not None:
+        return _variant(problem, plan, question, question.operator, question.variant, resolver)
+    return _Place(problem, plan, question, resolver).answer()
+
+
+def pools_of(problem: Problem, place: str) -> frozenset[str]:
+    """The pools that a place names: all of a tier, or one pool."""
+    of_tier = frozenset(pool.name for pool in problem.pools if pool.tier == place)
+    return of_tier or frozenset(pool.name for pool in problem.pools if pool.name == place)
+
+
+def _variant(
+    problem: Problem, plan: Plan, question: Question, operator: str, variant: str, resolver: Resolver
+) -> WhyNot:
+    if plan.selection[operator] == variant:
+        rate = {operator: plan.operator_by_name[operator].rate_per_s}
+        return WhyNot(question.text, "used", f"{operator} uses {variant} in this plan", rate)
+    changed = only_variant(problem, operator, variant)
+    words = f"with {operator} {variant}"
+    answer = resolver.ask(changed, question.text)
+    change = compared(plan, answer, "variant", question.text, words)
+    return _told(question, change, lambda: conflict(changed, answer, resolver))
+
+
+class _Place:
+    """A question about a tier or pool.
+
+    Not in use: the cheapest plan that pays for one worker there. In use, or asked of one operator: the cheapest plan
+    with all requests of an operator there.
+    """
+
+    def __init__(self, problem: Problem, plan: Plan, question: Question, resolver: Resolver) -> None:
+        self.problem, self.plan, self.question, self.resolver = problem, plan, question, resolver
+        self.where = f"in {question.place}"
+        self.pools = pools_of(problem, question.place or "")
+        names = [question.operator] if question.operator is not None else list(problem.operator_by_name)
+        self.rates = {name: plan.operator_by_name[name].rate_per_s for name in names}
+        self.used = {name: rate for name, rate in _served(plan, self.pools).items() if name in self.rates}
+
+    def answer(self) -> WhyNot:
+        rest = [name for name, rate in self.rates.items() if rate - self.used.get(name, 0.0) > ALL * rate]
+        if not rest:
+            return WhyNot(self.question.text, "used", self._stated(), self.used)
+        possible = [name for name in rest if runs_at(self.problem.operator_by_name[name], self.pools)]
+        if not possible:
+            sentence = f"no variant of {' or '.join(rest)} has a profile for workers {self.where}"
+            return WhyNot(self.question.text, "no_profile", _joined(self._stated(), sentence), self.used)
+        if self.question.operator is None and not self.used:
+            return self._one_paid(possible)
+        return self._cheapest(possible)
+
+    def _one_paid(self, possible: list[str]) -> WhyNot:
+        """The cheapest plan that pays for a worker at a place that is not in use."""
+        pools = [pool for pool in self.problem.pools if pool.name in self.pools]
+        pools = [
+            p for p in pools if any(runs_at(self.problem.operator_by_name[o], frozenset({p.name})) for o in possible)
+        ]
+        self.resolver.expect(len(pools) - 1)
+        found: list[tuple[Change, Answer, Ask]] = []
+        for pool in pools:
+            ask = _paying(pool.name, self.resolver)
+            answer = ask(self.problem, self.question.text)
+            words = f"with a worker of {pool.name}{self.problem.in_each(pool.tier)}"
+            found.append((compared(self.plan, answer, "worker", pool.name, words), answer, ask))
+        change, answer, ask = min(found, key=lambda item: _rank(item[0]))
+        told = _told(self.question, change, lambda: conflict(self.problem, answer, self.resolver, ask))
+        if not change.holds or change.delta_usd_per_h is None:
+            return told
+        pool = self.problem.pool_by_name[change.subject]
+        price, worker = self.problem.unit_usd_per_h(pool), f"a worker of {pool.name}{self.problem.in_each(pool.tier)}"
+        saved = price - change.delta_usd_per_h
+        if saved > EQUAL * max(1.0, price):
+            costs = f"{worker} costs {price:.4g} USD/h and saves {saved:.3g} elsewhere"
+            return replace(told, sentence=f"{costs}; {told.sentence}")
+        costs = (
+            f"{change.subject} would not pay: a worker of it{self.problem.in_each(pool.tier)} costs {price:.4g} USD/h"
+        )
+        costs += " and saves nothing elsewhere"
+        return replace(told, sentence=costs)
+
+    def _cheapest(self, possible: list[str]) -> WhyNot:
+        """The cheapest plan with all of some operator at the place."""
+        self.resolver.expect(len(possible) - 1)
+        found: list[tuple[Change, Problem, Answer]] = []
+        for name in possible:
+            changed = only_at(self.problem, name, self.pools)
+            answer = self.resolver.ask(changed, self.question.text)
+            words = f"with all of {name} {self.where}"
+            subject = f"{name}@{self.question.place}"
+            found.append((compared(self.plan, answer, "placement", subject, words), changed, answer))
+        change, changed, answer = min(found, key=lambda item: _rank(item[0]))
+        told = _told(self.question, change, lambda: conflict(changed, answer, self.resolver))
+        nowhere = "" if len(possible) == 1 or told.verdict not in ("no_plan",) else "of no operator all requests fit: "
+        return replace(told, sentence=_joined(self._stated(), nowhere + told.sentence), used_per_s=self.used)
+
+    def _stated(self) -> str:
+        """How much of the place is used already."""
+        if not self.used:
+            return ""
+        parts = []
+        for name, used in self.used.items():
+            whole = self.rates[name] - used <= ALL * self.rates[name]
+            parts.append(f"all of {name}" if whole else f"{used:.3g} of {self.rates[name]:.3g}/s of {name}")
+        return f"this plan runs {', '.join(parts)} {self.where}"
+
+
+def _paying(name: str, resolver: Resolver) -> Ask:
+    """Asks for the cheapest plan that pays for a worker of a pool: its cost is then held against the budget."""
+
+    def ask(problem: Problem, label: str) -> Answer:
+        pool = problem.pool_by_name[name]
+        if pool.count == 0:
+            return Answer("infeasible", None, f"there are no workers in {name}")
+        answer = resolver.ask(with_one_paid(problem, pool), label, explained=False)
+        if answer.plan is None:
+            return answer
+        return _within_budget(problem, pool, replace(answer, plan=as_paid(problem, pool, answer.plan)))
+
+    return ask
+
+
+def _within_budget(problem: Problem, pool: Pool, answer: Answer) -> Answer:
+    plan, budget = answer.plan, problem.slo.budget_usd_per_h
+    if plan is None or budget is None or plan.cost.total_usd_per_h <= budget * (1 + EQUAL):
+        return answer
+    worker = f"{problem.unit_usd_per_h(pool):g} of it for the worker{problem.in_each(pool.tier)}"
+    costs = f"{plan.cost.total_usd_per_h:.6g} USD/h, {worker}"
+    if plan.certificate.bound <= budget * (1 + EQUAL):
+        reason = f"whether a plan keeps the budget of {budget:g} USD/h is not known: the cheapest found costs {costs}"
+        return Answer("unknown", None, reason)
+    return Answer("infeasible", plan, f"no plan keeps the budget of {budget:g} USD/h: the cheapest costs {costs}")
+
+
+def _rank(change: Change) -> tuple[bool, bool, float]:
+    """Plans that hold by cost, then refused ones, then none."""
+    cost = change.cost_usd_per_h
+    return not change.holds, cost is None, cost if cost is not None else 0.0
+
+
+def _told(question: Question, change: Change, find: Callable[[], Conflict]) -> WhyNot:
+    """The answer to a question whose changed problem is solved; `find` finds the conflict where it has no plan."""
+    cost, delta = change.cost_usd_per_h, change.delta_usd_per_h
+    if change.status == "unknown":
+        return WhyNot(question.text, "unknown", f"{change.words}: {change.reason}", {}, change)
+    if not change.holds or cost is None or delta is None:
+        found = find()
+        return WhyNot(question.text, "no_plan", _no_plan(change, found), {}, change, found)
+    verdict = "dearer" if delta > 0 else "cheaper" if delta < 0 else "same_cost"
+    changes = "; ".join(change.differences) or "nothing else changes"
+    sentence = f"{change.words} the cheapest plan costs {cost:.4g} USD/h, {more(change)}: {changes}"
+    return WhyNot(question.text, verdict, sentence, {}, change)
+
+
+def _no_plan(change: Change, found: Conflict) -> str:
+    if change.status == "refused":
+        return f"no plan {change.words} was found: {change.reason}, and no dearer one was found that keeps it"
+    if found.members and change.status == "infeasible":
+        verb = "conflict" if len(found.members) > 1 else "cannot be met"
+        return f"no plan {change.words}: {named(found)} {verb} ({change.reason})"
+    return f"no plan {change.words}: {change.reason}"
+
+
+def named(found: Conflict) -> str:
+    """The members of a conflict in words; many pools are summed up."""
+    counts = [member for member in found.members if member.kind is Kind.COUNT]
+    words = [member.words for member in found.members if member.kind is not Kind.COUNT]
+    if len(counts) > MANY:
+        words.append(f"the workers of {len(counts)} pools")
+    else:
+        words += [member.words for member in counts]
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+
+
+def more(change: Change) -> str:
+    """A difference in cost in words: `0.48 (6.8 %) more`, with its range where it is not proven."""
+    delta, low, high = change.delta_usd_per_h or 0.0, change.low_usd_per_h or 0.0, change.high_usd_per_h or 0.0
+    if delta == 0:
+        text = "no more"
+    else:
+        share = (
+            f" ({abs(change.share) * 100:{'.0f' if abs(change.share) >= 1 else '.2g'}} %)"
+            if change.share is not None
+            else ""
+        )
+        text = f"{abs(delta):.3g}{share} {'more' if delta > 0 else 'less'}"
+    return text if high - low <= EQUAL else f"about {text} (of the plans found; proven: {low:+.3g} to {high:+.3g})"
+
+
+def _joined(stated: str, sentence: str) -> str:
+    return f"{stated}; {sentence}" if stated else sentence
+
+
+def _served(plan: Plan, pools: frozenset[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for place in plan.placements:
+        if place.pool in pools:
+            found[place.operator] = found.get(place.operator, 0.0) + place.rate_per_s
+    return found

@@ -1,0 +1,90 @@
+"""The smallest set of requirements that no plan meets together.
+
+Every set of requirements whose absence gives a plan (a correction set) shares a member with every conflict. So a least
+set that meets all correction sets known bounds the size of the smallest conflict from below; when it conflicts itself,
+it is one (Ignatiev, Previti, Liffiton, Marques-Silva: Smallest MUS Extraction with Minimal Hitting Set Dualization,
+CP 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from jellybean_solver.explain.relaxations import Requirement
+
+QUESTIONS = 60  # asked at most; each is a solve
+
+Conflicting = Callable[[Sequence[Requirement]], bool | None]  # None: not known
+Set = tuple[Requirement, ...]
+
+
+def smallest(every: Sequence[Requirement], known: Set, conflicting: Conflicting) -> tuple[Set, bool]:
+    """A smallest conflict, and whether it is proven to be one; `known`, which is a conflict, unless some is smaller."""
+    search = _Search(every, conflicting)
+    try:
+        return search.below(known), True
+    except _Unknown:
+        return known, False
+
+
+class _Unknown(Exception):
+    """An answer was not conclusive, or too many were needed."""
+
+
+class _Search:
+    def __init__(self, every: Sequence[Requirement], conflicting: Conflicting) -> None:
+        self.every, self._conflicting, self.left = every, conflicting, QUESTIONS
+
+    def below(self, known: Set) -> Set:
+        corrections: list[frozenset[Requirement]] = []
+        while (candidate := _hitting(self.every, corrections, len(known) - 1)) is not None:
+            conflicts = self.ask(candidate)
+            if conflicts is None:
+                raise _Unknown
+            if conflicts:
+                return candidate
+            corrections.append(frozenset(self.every) - self.grown(candidate))
+        return known
+
+    def ask(self, kept: Sequence[Requirement]) -> bool | None:
+        if not self.left:
+            raise _Unknown
+        self.left -= 1
+        return self._conflicting(kept)
+
+    def grown(self, seed: Set) -> frozenset[Requirement]:
+        """As many requirements as some plan is known to meet with `seed`, whole kinds and halves tried at once."""
+        kept = list(seed)
+        open_ = [r for r in self.every if r not in seed]
+        groups = [list(group) for _, group in groupby(open_, key=lambda requirement: requirement.kind)]
+        while groups:
+            group = groups.pop(0)
+            if self.ask([*kept, *group]) is False:
+                kept += group
+            elif len(group) > 1:
+                groups[:0] = [group[: len(group) // 2], group[len(group) // 2 :]]
+        return frozenset(kept)
+
+
+def _hitting(every: Sequence[Requirement], sets: Sequence[frozenset[Requirement]], most: int) -> Set | None:
+    """The least set, of at most so many, that has a member of each of `sets`; the first in the order of `every`."""
+    for size in range(most + 1):
+        if (found := _of_size(every, sets, size)) is not None:
+            return tuple(r for r in every if r in found)
+    return None
+
+
+def _of_size(
+    every: Sequence[Requirement], sets: Sequence[frozenset[Requirement]], size: int
+) -> frozenset[Requirement] | None:
+    if not sets:
+        return frozenset()
+    if not size:
+        return None
+    hardest = min(sets, key=len)
+    for requirement in (r for r in every if r in hardest):
+        found = _of_size(every, [one for one in sets if requirement not in one], size - 1)
+        if found is not None:
+            return found | {requirement}
+    return None

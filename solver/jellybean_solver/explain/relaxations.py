@@ -1,0 +1,228 @@
+"""What a user asks of a plan, one requirement at a time, so that each can be taken away or eased alone.
+
+What is left when all are taken away is structure: variants, profiles, tiers and declared links.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from jellybean_solver.model.multi_workflow import slo_of, with_slo
+from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, Slo, request_s
+from jellybean_solver.model.variant_ratios import plain
+from jellybean_solver.planning.infeasibility import scaled
+
+LEAST_RATE = 1e-6  # share of the rates that stands for none: a rate of 0 asks for no plan at all
+
+
+class Kind(StrEnum):
+    """What is required, in the order in which people care."""
+
+    ACCURACY = "accuracy"  # percent, at least
+    RATE = "rate"  # factor on all rates, as all sources of a request share one
+    BUDGET = "budget"  # USD per hour, at most
+    LATENCY_P99 = "latency_p99"  # seconds, at most
+    UTILISATION = "utilisation"  # busy share of a worker, at most
+    SHARING = "sharing"  # exclusive pools
+    BANDWIDTH = "bandwidth"  # bytes per second of a link, at most
+    MEMORY = "memory"  # bytes of a worker, at most
+    RESIDENCY = "residency"  # tiers where an operator may run, or the data of an edge may be
+    COUNT = "count"  # workers of a pool, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One requirement.
+
+    `subjects`: its pool, its link's two tiers, its sources, its exclusive pools, its operator or its edge's two ends;
+    of accuracy and latency its workflow, where there are several; else empty.
+
+    `value` is in the kind's unit; None for sharing and residency, which have no more and less.
+    """
+
+    kind: Kind
+    subjects: tuple[str, ...] = ()
+    value: float | None = None
+    words: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"kind": self.kind.value, "subjects": list(self.subjects), "value": self.value, "words": self.words}
+
+
+def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None = None) -> tuple[Requirement, ...]:
+    """All that could be eased, the most cared about first.
+
+    `exclusive` groups the exclusive pools that one decision of the user made so; each stands alone by default.
+    """
+    slo = problem.slo
+    if exclusive is None:
+        exclusive = [(pool.name,) for pool in problem.pools if pool.sharing is Sharing.EXCLUSIVE]
+    parts = [_Part(w.name, w.slo, w.owns) for w in problem.workflows] or [_Part("", slo, lambda name: True)]
+    found = [one for part in parts if (one := part.accuracy()) is not None]
+    found += [part.rate(problem) for part in parts]
+    if slo.budget_usd_per_h is not None:
+        words = f"the budget of {slo.budget_usd_per_h:g} USD/h"
+        found.append(Requirement(Kind.BUDGET, (), slo.budget_usd_per_h, words))
+    found += [one for part in parts if (one := part.latency()) is not None]
+    if problem.utilisation < 1.0:
+        words = f"the utilisation cap of {problem.utilisation:g}"
+        found.append(Requirement(Kind.UTILISATION, (), problem.utilisation, words))
+    found += [Requirement(Kind.SHARING, names, None, f"exclusive workers in {', '.join(names)}") for names in exclusive]
+    found += _of_links(problem)
+    found += _of_places(problem)
+    found += _of_pools(problem)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is asked of one workflow; its name is empty where there is no other."""
+
+    name: str
+    slo: Slo
+    owns: Callable[[str], bool]
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return (self.name,) if self.name else ()
+
+    @property
+    def of(self) -> str:
+        return f" of {self.name}" if self.name else ""
+
+    def accuracy(self) -> Requirement | None:
+        target = self.slo.accuracy
+        if target is None:
+            return None
+        return Requirement(Kind.ACCURACY, self.subjects, target, f"the accuracy target of {target:g}{self.of}")
+
+    def rate(self, problem: Problem) -> Requirement:
+        sources = [source for source in problem.sources if self.owns(source.name)]
+        rates = " and ".join(f"{s.name} {s.rate_per_s:g}/s{problem.in_each(s.tier)}" for s in sources)
+        return Requirement(Kind.RATE, tuple(source.name for source in sources), 1.0, f"the rate of {rates}")
+
+    def latency(self) -> Requirement | None:
+        target_s = self.slo.latency_p99_s
+        if target_s is None:
+            return None
+        words = f"the p99 latency of {target_s * 1e3:g} ms{self.of}"
+        return Requirement(Kind.LATENCY_P99, self.subjects, target_s, words)
+
+
+def _of_links(problem: Problem) -> Iterable[Requirement]:
+    for link in problem.links:
+        if link.bandwidth_bytes_per_s is not None:
+            ends = (link.upstream_tier, link.downstream_tier)
+            link_of = "each link" if problem.sites.get(ends[0], 1) > 1 else "the link"
+            words = f"the {link.bandwidth_bytes_per_s * 8e-6:g} Mbit/s of {link_of} {ends[0]} -> {ends[1]}"
+            yield Requirement(Kind.BANDWIDTH, ends, link.bandwidth_bytes_per_s, words)
+
+
+def _of_places(problem: Problem) -> Iterable[Requirement]:
+    for operator in problem.operators:
+        if operator.tiers is not None:
+            words = f"{operator.name} in {' or '.join(operator.tiers)} only"
+            yield Requirement(Kind.RESIDENCY, (operator.name,), None, words)
+        for edge in operator.inputs:
+            if edge.tiers is not None:
+                words = f"the data {edge.upstream} -> {edge.downstream} in {' or '.join(edge.tiers)} only"
+                yield Requirement(Kind.RESIDENCY, (edge.upstream, edge.downstream), None, words)
+
+
+def _of_pools(problem: Problem) -> Iterable[Requirement]:
+    """One kind after the other."""
+    pools = problem.pools
+    for pool in pools:
+        if pool.memory_bytes is not None:
+            words = f"the {pool.memory_bytes / 2**20:g} MiB of each worker of {pool.name}"
+            yield Requirement(Kind.MEMORY, (pool.name,), pool.memory_bytes, words)
+    for pool in pools:
+        workers = "worker" if pool.count == 1 else "workers"
+        words = f"the {pool.count} {workers} of {pool.name}{problem.in_each(pool.tier)}"
+        yield Requirement(Kind.COUNT, (pool.name,), pool.count, words)
+
+
+def eased(problem: Problem, requirement: Requirement, value: float) -> Problem:
+    """The problem with another value of one requirement, in its kind's unit."""
+    return _CHANGES[requirement.kind](problem, requirement.subjects, value)
+
+
+def without(problem: Problem, *dropped: Requirement) -> Problem:
+    """The problem with these requirements taken away altogether."""
+    changed = problem
+    for requirement in dropped:
+        if requirement.kind is Kind.COUNT:
+            changed = eased(changed, requirement, _enough(problem, requirement.subjects[0]))
+        else:
+            changed = eased(changed, requirement, _NOTHING.get(requirement.kind, math.inf))
+    return changed
+
+
+def _enough(problem: Problem, name: str) -> int:
+    """No plan uses more workers of a pool: whole ones for every operator alone, with its slowest variant."""
+    rates, pool = plain(problem, max).rate_per_s, problem.pool_by_name[name]
+    sites = problem.sites.get(pool.tier, 1)
+    most = 0
+    for operator in problem.operators:
+        known = (variant.service.get(name, {}) for variant in operator.variants)
+        slowest_s = max((request_s(times, batch) for times in known for batch in times), default=0.0)
+        most += 1 + math.ceil(rates[operator.name] * slowest_s / problem.utilisation / sites)
+    return max(most, pool.count)
+
+
+def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:
+    def change(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+        eased = {field: value if math.isfinite(value) else None}
+        if subjects:  # one of several workflows
+            return with_slo(problem, subjects[0], replace(slo_of(problem, subjects[0]), **eased))
+        return replace(problem, slo=replace(problem.slo, **eased))
+
+    return change
+
+
+def _pool(change: Callable[[Pool, float], Pool]) -> Callable[[Problem, tuple[str, ...], float], Problem]:
+    def apply(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+        pools = tuple(change(pool, value) if pool.name in subjects else pool for pool in problem.pools)
+        return replace(problem, pools=pools)
+
+    return apply
+
+
+def _link(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+    limit = value if math.isfinite(value) else None
+    links = tuple(
+        replace(link, bandwidth_bytes_per_s=limit) if (link.upstream_tier, link.downstream_tier) == subjects else link
+        for link in problem.links
+    )
+    return replace(problem, links=links)
+
+
+def _anywhere(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+    def freed(operator: Operator) -> Operator:
+        if subjects == (operator.name,):
+            return replace(operator, tiers=None)
+        inputs = (replace(e, tiers=None) if (e.upstream, e.downstream) == subjects else e for e in operator.inputs)
+        return replace(operator, inputs=tuple(inputs))
+
+    return replace(problem, operators=tuple(freed(operator) for operator in problem.operators))
+
+
+_NOTHING = {Kind.RATE: LEAST_RATE, Kind.UTILISATION: 1.0}  # of all other kinds: inf
+
+_CHANGES: dict[Kind, Callable[[Problem, tuple[str, ...], float], Problem]] = {
+    Kind.ACCURACY: _slo("accuracy"),
+    Kind.RATE: lambda problem, subjects, value: scaled(problem, value, subjects),
+    Kind.BUDGET: _slo("budget_usd_per_h"),
+    Kind.LATENCY_P99: _slo("latency_p99_s"),
+    Kind.UTILISATION: lambda problem, subjects, value: replace(problem, utilisation=value),
+    Kind.SHARING: _pool(lambda pool, value: replace(pool, sharing=Sharing.SHARED)),
+    Kind.BANDWIDTH: _link,
+    Kind.MEMORY: _pool(lambda pool, value: replace(pool, memory_bytes=value if math.isfinite(value) else None)),
+    Kind.RESIDENCY: _anywhere,
+    Kind.COUNT: _pool(lambda pool, value: replace(pool, count=int(value))),
+}

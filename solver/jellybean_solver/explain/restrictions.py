@@ -1,0 +1,111 @@
+"""Problems with fewer choices: what is left when a variant, a tier or a pool is forced or forbidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from jellybean_solver.model.plan import Cost, Plan
+from jellybean_solver.model.problem import Operator, Pool, Problem, Variant
+
+T = TypeVar("T")
+
+
+def only_variant(problem: Problem, operator: str, variant: str) -> Problem:
+    """One operator may use one variant only."""
+    return _with_operator(problem, operator, lambda v: v if v.name == variant else None)
+
+
+def only_at(problem: Problem, operator: str, pools: frozenset[str]) -> Problem:
+    """One operator may run in these pools only."""
+
+    def kept(variant: Variant) -> Variant:
+        return replace(variant, service={pool: times for pool, times in variant.service.items() if pool in pools})
+
+    return _with_operator(problem, operator, kept)
+
+
+def without_tier(problem: Problem, tier: str) -> Problem:
+    """No workers in one tier."""
+    return replace(problem, pools=tuple(pool for pool in problem.pools if pool.tier != tier))
+
+
+def without_pool(problem: Problem, name: str) -> Problem:
+    """No workers in one pool."""
+    return replace(problem, pools=tuple(pool for pool in problem.pools if pool.name != name))
+
+
+def runs_at(operator: Operator, pools: frozenset[str]) -> bool:
+    """Whether some variant of the operator has a profile in some of the pools."""
+    return any(pool in pools for variant in operator.variants for pool in variant.service)
+
+
+def with_one_paid(problem: Problem, pool: Pool) -> Problem:
+    """One worker of a pool for nothing, and no budget.
+
+    Its optimum and the worker's price are the least cost of all plans that pay for a worker of the pool: whether it is
+    used then is free. That cost is what a budget is held against: the worker may cost more than the budget alone.
+    """
+    paid = replace(pool, name=_paid(pool), count=1, price_usd_per_h=0.0)
+    rest = replace(pool, count=pool.count - 1)
+    pools = tuple(item for other in problem.pools for item in ((paid, rest) if other == pool else (other,)))
+    slo = replace(problem.slo, budget_usd_per_h=None)
+    operators = tuple(
+        replace(operator, variants=tuple(_twice(variant, pool) for variant in operator.variants))
+        for operator in problem.operators
+    )
+    return replace(problem, pools=tuple(p for p in pools if p.count > 0), operators=operators, slo=slo)
+
+
+def as_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
+    """The plan of `with_one_paid` in the words of the problem before: the worker's name and price, and the targets."""
+    paid, price = _paid(pool), problem.unit_usd_per_h(pool)
+    workers = tuple(
+        replace(worker, pool=pool.name, price_usd_per_h=pool.price_usd_per_h) if worker.pool == paid else worker
+        for worker in plan.workers
+    )
+    operators = tuple(
+        replace(
+            operator,
+            batch=_renamed(operator.batch, paid, pool.name),
+            service=_renamed(operator.service, paid, pool.name),
+            memory_bytes=_renamed(operator.memory_bytes, paid, pool.name),
+        )
+        for operator in plan.operators
+    )
+    cost = Cost(plan.cost.compute_usd_per_h + price, plan.cost.network_usd_per_h)
+    proof = plan.certificate
+    objective, bound = proof.objective + price, proof.bound + price
+    gap = (objective - bound) / objective if objective > 0 else 0.0
+    certificate = replace(proof, objective=objective, bound=bound, gap=gap)
+    return replace(plan, workers=workers, operators=operators, cost=cost, certificate=certificate, slo=problem.slo)
+
+
+def _renamed(by_pool: Mapping[str, T], old: str, new: str) -> dict[str, T]:
+    """Where a plan uses both pools the old one's figures stand: they are the same."""
+    return {new if name == old else name: figure for name, figure in by_pool.items()}
+
+
+def _paid(pool: Pool) -> str:
+    return f"{pool.name} (one paid)"  # no name in a document holds a space
+
+
+def _twice(variant: Variant, pool: Pool) -> Variant:
+    """The variant runs on the paid worker as it runs on its pool."""
+    service, memory = dict(variant.service), dict(variant.memory_bytes)
+    if pool.name in service:
+        service[_paid(pool)] = service[pool.name]
+    if pool.name in memory:
+        memory[_paid(pool)] = memory[pool.name]
+    return replace(variant, service=service, memory_bytes=memory)
+
+
+def _with_operator(problem: Problem, name: str, kept: Callable[[Variant], Variant | None]) -> Problem:
+    operators = tuple(
+        replace(operator, variants=tuple(found for v in operator.variants if (found := kept(v)) is not None))
+        if operator.name == name
+        else operator
+        for operator in problem.operators
+    )
+    return replace(problem, operators=operators)

@@ -1,0 +1,162 @@
+"""Which worker holds what, once it is known how many workers of a kind serve how much of each operator.
+
+An exclusive worker holds one operator. On a shared kind an operator has most of its workers to itself; what is left
+of all operators is fitted onto the rest, as time and memory allow. A load that is cut has its model on both workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jellybean_solver.demand.model_sets import fits
+from jellybean_solver.fleet.worker_classes import Kind
+from jellybean_solver.small.assignment import SPARE, Group
+
+LITTLE = 1e-10  # of a worker's time, which is rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An operator on workers of one kind: its share of its requests, and what that takes."""
+
+    name: str
+    share: float
+    workers: float  # kept busy
+    memory_bytes: float
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One worker: the time that is left of it, and the operators' time on it."""
+
+    time: float
+    held_bytes: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
+
+    def has_room(self, load: Load, limit_bytes: float | None) -> bool:
+        return (self.time > LITTLE or load.workers <= LITTLE) and fits(self.held_bytes + load.memory_bytes, limit_bytes)
+
+    def take(self, load: Load, time: float) -> None:
+        self.parts[load.name] = time
+        self.time -= time
+        self.held_bytes += load.memory_bytes
+
+
+def seat_alone(kind: Kind, shares: Mapping[str, float], counts: Mapping[str, int]) -> list[Group]:
+    """Groups of an exclusive kind: `counts` workers per operator."""
+    return in_pools(kind, ((count, {name: shares[name]}) for name, count in counts.items()))
+
+
+def seat_together(kind: Kind, loads: Sequence[Load], count: int) -> list[Group] | None:
+    """Groups of a shared kind on `count` workers, or on as many more as memory asks for; None when it has too few."""
+    for workers in range(count, kind.count + 1):
+        even = max(sum(load.workers for load in loads) / workers, LITTLE)
+        for time in (even, 1.0 + SPARE):  # evenly, else as full as can be
+            found = _seated(kind, loads, workers, time, _rounded_down(loads, time))
+            if found is not None:
+                return in_pools(kind, found)
+    return None
+
+
+def _rounded_down(loads: Sequence[Load], time: float) -> dict[str, int]:
+    """Nearly as many workers as each operator fills."""
+    return {load.name: max(0, math.floor(load.workers / time + LITTLE) - 1) for load in loads}
+
+
+def _seated(
+    kind: Kind, loads: Sequence[Load], count: int, time: float, own: Mapping[str, int]
+) -> list[tuple[int, dict[str, float]]] | None:
+    """Workers by what they hold: how many, and the shares that they serve together. `own`: that hold one model."""
+    if count < sum(own.values()):
+        return None
+    taken = {load.name: min(load.workers, own.get(load.name, 0) * time) for load in loads}
+    left = {load.name: load.workers - taken[load.name] for load in loads}
+    rests = [load for load in loads if left[load.name] > LITTLE or not own.get(load.name)]
+    large = sorted(rests, key=lambda load: (-load.memory_bytes, load.name))
+    for order in (rests, _in_turn(large), large):
+        for fill in (_end_to_end, _best_fit):
+            seats = [_Seat(time) for _ in range(count - sum(own.values()))]
+            if fill(order, left, seats, kind.memory_bytes):
+                by_name = {load.name: load for load in loads}
+                whole = [(own[name], {name: share_of(by_name[name], taken[name])}) for name in own if own[name]]
+                rest = [{name: share_of(by_name[name], part) for name, part in seat.parts.items()} for seat in seats]
+                return [*whole, *((1, shares) for shares in rest if shares)]
+    return None
+
+
+def _in_turn(large: Sequence[Load]) -> list[Load]:
+    """A large model beside a small one: neighbours share a worker when loads are cut end to end."""
+    half = (len(large) + 1) // 2
+    turns = itertools.zip_longest(large[:half], reversed(large[half:]))
+    return [load for pair in turns for load in pair if load is not None]
+
+
+def share_of(load: Load, time: float) -> float:
+    """Of an operator's requests, by the workers that they keep busy."""
+    return load.share * time / load.workers if load.workers > LITTLE else load.share
+
+
+def _end_to_end(
+    order: Sequence[Load], left: Mapping[str, float], seats: Sequence[_Seat], limit_bytes: float | None
+) -> bool:
+    """Loads one after the other, cut where a worker is full (McNaughton's wrap-around rule, 1959)."""
+    at = 0
+    for load in order:
+        rest = left[load.name]
+        while True:
+            while at < len(seats) - 1 and seats[at].time <= LITTLE and rest > LITTLE:
+                at += 1
+            if at >= len(seats) or not fits(seats[at].held_bytes + load.memory_bytes, limit_bytes):
+                return False
+            time = min(rest, seats[at].time) if at < len(seats) - 1 else rest
+            if time > seats[at].time + len(seats) * LITTLE:
+                return False
+            seats[at].take(load, time)
+            rest -= time
+            if rest <= LITTLE:
+                break
+    return True
+
+
+def _best_fit(
+    order: Sequence[Load], left: Mapping[str, float], seats: Sequence[_Seat], limit_bytes: float | None
+) -> bool:
+    """Each load on the worker that it fills best, cut only where it fits on none."""
+    for load in order:
+        rest = left[load.name]
+        while load.name not in _names(seats) or rest > LITTLE:
+            room = [seat for seat in seats if load.name not in seat.parts and seat.has_room(load, limit_bytes)]
+            if not room:
+                return False
+            enough = [seat for seat in room if seat.time >= rest - LITTLE]
+            seat = min(enough, key=lambda seat: seat.time) if enough else max(room, key=lambda seat: seat.time)
+            time = min(rest, max(seat.time, 0.0)) if rest > LITTLE else rest
+            seat.take(load, time)
+            rest -= time
+    return True
+
+
+def _names(seats: Iterable[_Seat]) -> set[str]:
+    return {name for seat in seats for name in seat.parts}
+
+
+def in_pools(kind: Kind, groups: Iterable[tuple[int, Mapping[str, float]]]) -> list[Group]:
+    """Groups laid over the kind's pools, cheapest first; a group on two pools is cut in proportion."""
+    pools = iter(kind.pools)
+    pool = next(pools)
+    room = pool.count
+    found = []
+    for count, shares in groups:
+        rest = count
+        while rest > 0:
+            if room == 0:
+                pool = next(pools)
+                room = pool.count
+            taken = min(rest, room)
+            found.append(Group(pool.name, {name: share * taken / count for name, share in shares.items()}, taken))
+            rest -= taken
+            room -= taken
+    return found

@@ -1,0 +1,111 @@
+"""How long a request takes by where its operators run, as rows of a fleet's linear relaxation.
+
+    t[o]   mean seconds over all requests until o's output is at hand, at most what the deadline leaves
+    t[o] >= t[u] + sum_{c, k} seconds[c, k] y[c, k] + sum_{c, t} link_s[(u, o), c, t] g[(u, o), c, t]
+
+With the seconds that runs take when nothing waits this holds for every plan that keeps the deadline (`Latency.meets`
+asks it of the slowest of what is used), so bounds hold for all of them. With queues (`queued_s`) it leads to plans.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.fleet.worker_classes import Kinds
+from jellybean_solver.joint.deadline_rows import link_s, visits_per_request
+from jellybean_solver.latency.batching import Fed, busy, runs, service_of
+from jellybean_solver.latency.estimate import unqueued_s
+from jellybean_solver.latency.queues import Piece, Traffic, service_log_mgf, service_variance, station
+from jellybean_solver.latency.route_table import RouteTable
+from jellybean_solver.latency.stations import MOST_BUSY, jobs
+from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.model.deadline_shares import share_of
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem, Times, request_s
+
+ROUTES = 3.0  # that come by a worker, as if they were equal
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`left_s`: for everything but hops. `theta`: 1/s, as in `latency.py`; 0 for times without queues."""
+
+    left_s: float
+    theta: float = 0.0
+    known: dict[tuple[str, str, str], float] = field(default_factory=dict, compare=False)
+
+    def seconds(self, network: Network, kinds: Kinds) -> Floats:
+        """Per choice and kind; inf where it cannot run."""
+        found = np.full(kinds.workers.shape, math.inf)
+        for row, (name, variant) in enumerate(kinds.choices):
+            for column in np.flatnonzero(kinds.runs[row]).tolist():
+                pools = kinds.kinds[column].pools
+                told = pools if self.theta == 0 else pools[:1]  # a bound takes the quickest of pools of like capacity
+                found[row, column] = min(self.taken_s(network.problem, name, variant, pool.name) for pool in told)
+        return found
+
+    def taken_s(self, problem: Problem, name: str, variant: str, pool: str) -> float:
+        """By one request of an operator in a pool."""
+        key = name, variant, pool
+        if key not in self.known:
+            times = problem.times(name, problem.operator_by_name[name].variant(variant), pool)
+            together = jobs(visits_per_request(problem)[name])
+            self.known[key] = (
+                queued_s(times, together, problem.utilisation, self.theta)
+                if self.theta > 0
+                else unqueued_s(times, max(times), together)
+            )
+        return self.known[key]
+
+    def of_plan(self, problem: Problem, plan: Plan) -> float:
+        """The least `left_s` under which the rows allow a plan."""
+        table, visits = RouteTable(plan), visits_per_request(problem)
+        ready = dict.fromkeys((source.name for source in problem.sources), 0.0)
+        sources = {source.name: source.message_bytes for source in problem.sources}
+        for operator in problem.operators:
+            variant = plan.selection[operator.name]
+            own = {
+                pool: self.taken_s(problem, operator.name, variant, pool)
+                for pool in plan.operator_by_name[operator.name].service
+            }
+            by_worker = np.array([own.get(worker.pool, 0.0) for worker in plan.workers])
+            begins = 0.0
+            for edge in operator.inputs:
+                sent = sources.get(edge.upstream)
+                if sent is None:
+                    sent = plan.operator_by_name[edge.upstream].message_bytes[operator.name]
+                pairs, each = table.crossings(edge)
+                times = np.array([link_s(problem, pair, sent * jobs(visits[operator.name])) for pair in pairs])
+                begins = max(begins, ready[edge.upstream] + float(table.weight @ times[each]))
+            ready[operator.name] = begins + float(table.weight @ by_worker[table.at[operator.name]])
+        shares = {name: share_of(problem, name) for name in plan.operator_by_name}
+        return max(ready[name] / share for name, share in shares.items() if share is not None)
+
+
+def queued_s(times: Times, jobs_at_once: float, load: float, theta: float) -> float:
+    """What an operator adds to a request's time by Chernoff, on one of many workers that serve nothing else."""
+    batch = max(times)
+    per_s = load / request_s(times, batch)
+    fed = Fed(times, batch, per_s, jobs_at_once, 0.0, jobs_at_once)
+    (found,) = runs([fed])
+    service, count = service_of(times, found.mean), jobs_at_once / found.mean
+    full = per_s * times[batch].mean_s / batch
+    used = min(MOST_BUSY, load + max(0.0, busy(times, per_s, found.mean) - full))
+    piece = Piece(
+        stream=0,
+        weight=1.0,
+        per_s=per_s / jobs_at_once,
+        seconds=service.mean_s * count,
+        variance=service_variance(service) * count,
+        size=max(1.0, 1.0 / count),
+        squares=1.0 / ROUTES,
+    )
+    waits = station(Traffic([piece], 0.0, [0.0], [1.0]), load, used).own
+    tilt = np.array([theta])
+    runs_count = max(1.0, jobs_at_once / found.seen)
+    own = service_log_mgf(service, tilt * runs_count) + found.turn.log_mgf(tilt, service)
+    return float((own + waits.log_mgf(tilt))[0]) / theta

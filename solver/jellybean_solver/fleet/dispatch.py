@@ -1,0 +1,153 @@
+"""Problems with too many selections or places to walk through.
+
+They are searched by relaxations (fleet_search.py). Under a deadline, or going on from a running plan, one joint program
+(joint.py) chooses selection and places, and its choice is then assigned exactly over the pools that it uses. Either way
+the bound holds for the problem, and the gap to it is stated, never assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+from jellybean_solver.demand.demand import Network, restricted
+from jellybean_solver.fleet.search import FleetSearch
+from jellybean_solver.joint.joint_milp import Proposal, propose
+from jellybean_solver.migration.running_plan import Running
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.variant_ratios import settled
+from jellybean_solver.small.assignment import Assignment, improve
+from jellybean_solver.small.beam_search import RELATIVE, Clock, Outcome
+from jellybean_solver.small.ratio_branching import over_ratios
+
+MOST_SELECTIONS = 5_000
+MOST_PAIRS = 400  # of operators and pools, for a single selection
+MOST_MISSES = 50  # selections that are less accurate than the program takes them for
+GAP = 1e-3
+ANY = 0.5  # a gap that is enough to tell whether there is a plan
+MANY_TIMES = 1_000  # as many workers, to see whether their number is what forbids a plan
+
+
+def is_large(network: Network, fixed: Mapping[str, str] | None = None) -> bool:
+    """Whether the joint program is the way."""
+    selections = math.prod(len(variants) for name, variants in network.runnable.items() if name not in (fixed or {}))
+    return selections > MOST_SELECTIONS or len(network.names) * len(network.pools) > MOST_PAIRS
+
+
+def cheapest_large(
+    network: Network,
+    target: float | None,
+    *,
+    fixed: Mapping[str, str] | None,
+    gap: float,
+    clock: Clock,
+    budget: float = math.inf,
+    running: Running | None = None,
+) -> Outcome[Assignment]:
+    """The cheapest plan to a relative gap, within a budget; from a `running` plan, with the way there."""
+    if network.problem.varying:
+
+        def ask(problem: Problem, true: bool, limit: Clock) -> Outcome[Assignment]:
+            own = Network(problem, network.crossings)
+            started = Running(own, running.plan, running.prices, running.horizon_h) if running is not None else None
+            return cheapest_large(own, target, fixed=fixed, gap=gap, clock=limit, budget=budget, running=started)
+
+        return over_ratios(settled(network.problem, fixed or {}), ask, gap, clock)
+    if running is None:
+        return FleetSearch(network, target, fixed or {}, gap, clock, budget).run()
+    proposal = accurate(network, target, fixed, budget, gap, clock, running)
+    if proposal.selection is None:
+        none_exists = proposal.bound == math.inf
+        stopped = "optimal" if none_exists else "time_limit"
+        return Outcome(math.inf, None, None, proposal.bound, none_exists, 0, stopped)
+    found = _assigned(network, proposal, budget, gap / 10.0, clock, running)
+    value = found.cost if found is not None else math.inf
+    bound = min(proposal.bound, value)
+    finished = found is not None and value - bound <= RELATIVE * max(1.0, value)
+    late = clock.left() == 0.0
+    stopped = "optimal" if finished else "time_limit" if late else "gap"
+    return Outcome(value, found, proposal.selection, bound, finished, 1, stopped)
+
+
+def accurate(
+    network: Network,
+    target: float | None,
+    fixed: Mapping[str, str] | None,
+    budget: float,
+    gap: float,
+    clock: Clock,
+    running: Running | None = None,
+    *,
+    deadline_s: float | None = None,
+) -> Proposal:
+    """A proposal whose selection reaches the target: measured accuracies may lie below what the rows take them for.
+
+    Selections left out miss the target, so each proposal's bound holds for the problem.
+    """
+    missed: list[Mapping[str, str]] = []
+    while True:
+        left = clock.left()
+        asked = partial(propose, network, target, fixed=fixed, excluded=missed, budget=budget, deadline_s=deadline_s)
+        proposal = asked(gap=gap, time_limit_s=left, running=running)
+        if proposal.selection is None or target is None:
+            return proposal
+        accuracy = network.problem.accuracy.value(proposal.selection)
+        if accuracy is not None and accuracy >= target - RELATIVE * max(1.0, abs(target)):
+            return proposal
+        missed.append(proposal.selection)
+        if len(missed) == MOST_MISSES:
+            return Proposal(proposal.bound)
+
+
+def assigned(network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock) -> Outcome[Assignment]:
+    """What a proposal comes to, whatever its bound; not proven."""
+    found = _assigned(network, proposal, budget, gap, clock, None)
+    value = found.cost if found is not None else math.inf
+    return Outcome(value, found, proposal.selection, 0.0, False, 1, "gap")
+
+
+def _assigned(
+    network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock, running: Running | None
+) -> Assignment | None:
+    """The selection on the pairs that the point uses; where its models do not fit there, on ever more pools."""
+    selection = proposal.selection or {}
+    demand = network.demand(selection)
+    moves = running.moves(selection) if running is not None else None
+    used = {pool for _, pool in proposal.pairs}
+    wider = {(name, pool) for name in network.names for pool in used}
+    every = {(name, pool.name) for name in network.names for pool in network.pools}
+    for pairs in (proposal.pairs, wider, every):
+        left = clock.left()
+        limit_s = None if left is None else left + 1.0
+        found = improve(network, restricted(demand, pairs), cutoff=budget, gap=gap, time_limit_s=limit_s, moves=moves)
+        if found is not None:
+            return found
+    return None
+
+
+def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
+    """Which requirement, given up alone, makes an infeasible problem feasible, as far as a quick search tells."""
+    roomy = replace(problem, links=tuple(replace(link, bandwidth_bytes_per_s=None) for link in problem.links))
+    many = replace(problem, pools=tuple(replace(pool, count=MANY_TIMES * pool.count) for pool in problem.pools))
+    target = problem.accuracy_target
+    changes = [
+        ("with unlimited bandwidth on the links", roomy, target),
+        (f"with {MANY_TIMES:,} times as many workers", many, target),
+    ]
+    if target is not None:
+        changes.insert(0, (f"without the accuracy target of {target:g}", problem, None))
+    alone = []
+    for name, changed, asked in changes:
+        found = cheapest_large(Network(changed), asked, fixed=None, gap=ANY, clock=clock)
+        if found.found is not None:
+            alone.append(name)
+    wanted = "" if target is None else f"the accuracy target of {target:g}, "
+    told = f"no plan meets {wanted}the rates, the links' bandwidths and the numbers of workers together"
+    ways = (
+        f"a plan was found {', or '.join(alone)}, all else unchanged"
+        if alone
+        else "giving up one of them was not found to be enough"
+    )
+    yield f"{told}; {ways}"

@@ -1,0 +1,144 @@
+"""Whole workers near a relaxed point of one selection.
+
+The point's flows are kept, so that operators and tiers depend on each other by the numbers of workers alone. On
+exclusive kinds each takes one of many ways (covering.py), on shared ones loads are laid out anew under whole counts.
+One small mixed-integer program chooses; memory is left to seating.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from jellybean_solver.fleet.exact_milp import Shared
+from jellybean_solver.fleet.integer_counts import FEW
+from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.relaxation import Point
+from jellybean_solver.fleet.rounding_patterns import ways_near
+from jellybean_solver.fleet.worker_classes import LEAST_BYTES
+from jellybean_solver.fleet.worker_counts import Staff
+from jellybean_solver.milp.highs_program import Floats, Indices, Program
+from jellybean_solver.milp.pulp_program import TOLERANCE
+from jellybean_solver.small.assignment import Assignment
+
+WAYS = 40  # per operator and tier
+TRIES = 4  # to find seats for all models
+MOST_NODES = 50
+
+
+def rounded(
+    skeleton: Skeleton, point: Point, most: Floats, *, gap: float, time_limit_s: float | None
+) -> Assignment | None:
+    """Whole workers and seats for a point of one selection, on its flows; None when none were found.
+
+    `most`: workers that may be paid, by the skeleton's columns. Where models together need more workers than time does,
+    the program is told and asked again.
+    """
+    rounding, idle = _Rounding(skeleton, point, most), np.zeros(len(skeleton.kinds.kinds))
+    best: Assignment | None = None
+    for _ in range(TRIES):
+        staff = rounding.solve(idle, gap, time_limit_s)
+        if staff is None:
+            break
+        found = staff.assignment()
+        if found is not None and (best is None or found.cost < best.cost):
+            best = found
+        more = np.where(np.isinf(staff.idle), 1.0, np.maximum(staff.idle - idle, 0.0))
+        if not more.any():
+            break
+        idle += more
+    return best
+
+
+class _Rounding:
+    """The program over ways and loads, for one point's flows."""
+
+    def __init__(self, skeleton: Skeleton, point: Point, most: Floats) -> None:
+        self.skeleton, self.point, self.program = skeleton, point, Program()
+        kinds = skeleton.kinds
+        best = np.where(point.chosen > 0.5, np.arange(len(point.chosen)), -1)
+        self.choices = np.array([best[kinds.owner == o].max() for o in range(len(skeleton.network.names))])
+        self.prices = np.maximum(point.scarcity, kinds.price)
+        paid = np.bincount(skeleton.pools_kind, point.values[skeleton.paid], len(kinds.kinds))
+        self.room = kinds.counts - paid
+        pools = [pool for kind in kinds.kinds for pool in kind.pools]
+        price = skeleton.network.usd_per_h
+        costs = [price[pool.name] for pool in pools]
+        self.held = self.program.add_rows(-math.inf, 0.0, len(kinds.kinds))
+        self.program.fill(self.held[skeleton.pools_kind], self.program.add_columns(costs, most), -1.0)
+        self.shared = Shared(self.program, skeleton, self.held)
+        self.ways: list[tuple[int, Indices, Floats, float]] = []  # operator, columns, ways, share that each serves
+        self.rooms: dict[int, int] = {}  # kind of few workers -> row of its memory
+        self.parts: list[tuple[int, int, int]] = []  # operator, shared kind, column
+        for operator, choice in enumerate(self.choices.tolist()):
+            for tier in range(len(skeleton.tiers)):
+                here = (kinds.tier == tier) & skeleton.no_slower(choice, point.served[choice])
+                self._alone(operator, choice, here & kinds.exclusive)
+                self._together(operator, choice, np.flatnonzero(here & ~kinds.exclusive))
+
+    def solve(self, idle: Floats, gap: float, time_limit_s: float | None) -> Staff | None:
+        """`idle`: workers of shared kinds whose time is left unused."""
+        for row, workers in zip(self.shared.load.tolist(), idle.tolist(), strict=True):
+            self.program.row_high[row] = -workers
+        answer = self.program.solve(gap=gap, time_limit_s=time_limit_s, most_nodes=MOST_NODES)
+        if answer.values is None:
+            return None
+        shape = len(self.choices), len(self.skeleton.kinds.kinds)
+        served, counts = np.zeros(shape), np.zeros(shape, np.int64)
+        for operator, columns, ways, share in self.ways:
+            way = ways[int(np.argmax(answer.values[columns]))]
+            room = way / np.where(way > 0, self.skeleton.kinds.needed[self.choices[operator]], 1.0)
+            served[operator] += share * room / room.sum()
+            counts[operator] += way.astype(np.int64)
+        for operator, kind, column in self.parts:
+            served[operator, kind] += answer.values[column]
+        return Staff(self.skeleton, self.choices, self.point.values, served, counts)
+
+    def _alone(self, operator: int, choice: int, here: Indices) -> None:
+        """One of many ways to serve on exclusive kinds what the point serves there."""
+        kinds = self.skeleton.kinds
+        given = np.where(here, np.where(here, kinds.needed[choice], 0.0) * self.point.served[choice], 0.0)
+        share = float(self.point.served[choice][here].sum())
+        if share <= TOLERANCE:
+            return
+        needed = np.where(here, kinds.needed[choice], math.inf)
+        ways = ways_near(share, needed, self.prices, given, self.room, WAYS)
+        columns = self.program.add_columns(np.zeros(len(ways)), 1.0, integer=True)
+        one = self.program.add_rows(1.0, 1.0, 1)
+        self.program.fill(np.repeat(one, len(columns)), columns, 1.0)
+        way, kind = np.nonzero(ways)
+        self.program.fill(self.held[kind], columns[way], ways[way, kind])
+        self.ways.append((operator, columns, ways, share))
+
+    def _together(self, operator: int, choice: int, kinds: Indices) -> None:
+        """Fractions on shared kinds that sum to what the point serves there."""
+        share = float(self.point.served[choice, kinds].sum())
+        if share <= TOLERANCE:
+            return
+        columns = self.program.add_columns(np.zeros(len(kinds)), 1.0)
+        row = self.program.add_rows(share, share, 1)
+        self.program.fill(np.repeat(row, len(columns)), columns, 1.0)
+        if self.skeleton.seconds is not None:  # no later than by the point
+            seconds = self.skeleton.seconds[choice, kinds]
+            late = self.program.add_rows(-math.inf, float(seconds @ self.point.served[choice, kinds]), 1)
+            self.program.fill(np.repeat(late, len(columns)), columns, seconds)
+        for kind, column in zip(kinds.tolist(), columns.tolist(), strict=True):
+            self.shared.take(column, choice, kind)
+            self._hold(column, choice, kind)
+            self.parts.append((operator, kind, column))
+
+    def _hold(self, column: int, choice: int, kind: int) -> None:
+        """Whole models in memories, where a fraction of one would hide much."""
+        kinds = self.skeleton.kinds
+        limit_bytes = kinds.kinds[kind].memory_bytes
+        if limit_bytes is None or kinds.kinds[kind].count > FEW:
+            return
+        if kind not in self.rooms:
+            self.rooms[kind] = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
+            self.program.fill([self.rooms[kind]], [int(self.shared.count[kind])], -1.0)
+        models = int(self.program.add_columns([0.0], kinds.counts[kind], integer=True)[0])
+        row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
+        self.program.fill([row, row], [column, models], [max(float(kinds.workers[choice, kind]), 1.0), -1.0])
+        share = float(kinds.memory_bytes[choice, kind]) / max(limit_bytes, LEAST_BYTES)
+        self.program.fill([self.rooms[kind]], [models], share)

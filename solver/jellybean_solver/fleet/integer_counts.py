@@ -1,0 +1,148 @@
+"""Kinds of so few workers that a relaxation without their integrality says little: such as those of alike sites.
+
+A worker of a site stands for one in every site, so one more may cost a tenth of a plan. Columns beside the skeleton's,
+per operator o and kind k of few workers, are whole in every plan and branched on like choices (branching.py):
+    u[o, k]   exclusive: workers of k that o has to itself; with m[p], the workers paid
+    x[o, k]   shared: whether o runs on k at all; w[o, k] >= 0 is then the share of k's memory that its model fills
+Rows:
+    sum_c needed[c, k] y[c, k] <= u[o, k]; sum_o u[o, k] <= sum_{p in k} m[p];
+    sum_c y[c, k] <= x[o, k]; sum_c stored[c, k] y[c, k] <= w[o, k]; sum_o w[o, k] <= sum_{p in k} m[p];
+    w[o, k] >= sum_c (memory of c / k's) z[c] - (1 - x[o, k]) times the most of those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jellybean_solver.fleet.worker_classes import LEAST_BYTES, Kinds, Mask
+from jellybean_solver.milp.highs_program import Floats, Indices, Program
+
+FEW = 8  # workers of a kind
+LITTLE = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Which choices are `allowed`, and what `Few.columns` are at `least` and at `most`."""
+
+    allowed: Mask
+    least: Floats
+    most: Floats
+
+    @property
+    def key(self) -> bytes:
+        """The same for the same box."""
+        return self.allowed.tobytes() + self.least.tobytes() + self.most.tobytes()
+
+
+class Few:
+    """The columns and rows of kinds of few workers, in a skeleton's program.
+
+    `columns`: of the program, that are whole in every plan, none above `most`; the first `pools` are workers paid.
+    `taken`, `there`: rows per operator and kind that y enters, with `weight` per choice and kind and with 1; -1 where
+    there is none.
+    """
+
+    def __init__(
+        self, program: Program, kinds: Kinds, reached: Mask, chosen: Indices, paid: Indices, pools_kind: Indices
+    ) -> None:
+        """`reached`: choices and kinds that may have a y; `chosen`, `paid`: the columns z and m."""
+        self._program, self._kinds, self._open = program, kinds, reached
+        self.weight = np.where(kinds.runs, np.where(kinds.exclusive, kinds.needed, kinds.stored), 0.0)
+        shape = int(kinds.owner.max()) + 1, len(kinds.kinds)
+        self.taken, self.there = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
+        limits = [math.inf if kind.memory_bytes is None else kind.memory_bytes for kind in kinds.kinds]
+        # A model's share of a worker's memory.
+        self._model = np.where(
+            reached, kinds.memory_bytes / np.maximum(limits, LEAST_BYTES), 0.0
+        )  # of a worker's memory
+        few = [index for index, kind in enumerate(kinds.kinds) if kind.count <= FEW]
+        self.kind_of = pools_kind[np.isin(pools_kind, few)]  # of the first columns
+        columns = paid[np.isin(pools_kind, few)].tolist()
+        most = [float(pool.count) for index in few for pool in kinds.kinds[index].pools]
+        self.pools = len(columns)
+        self.at = np.full(shape, -1, np.int64)  # operator, kind -> place of its column among `columns`
+        for index in few:
+            kind, pools = kinds.kinds[index], paid[pools_kind == index]
+            operators = np.unique(kinds.owner[reached[:, index]]).tolist()
+            if kind.exclusive:
+                own, high = self._held(operators, index, pools, whole=True), float(kind.count)
+            elif kind.memory_bytes is not None:
+                own, high = self._together(operators, index, pools, chosen), 1.0
+            else:
+                continue
+            self.at[operators, index] = np.arange(len(columns), len(columns) + len(own))
+            columns += own
+            most += [high] * len(own)
+        self.columns, self.most = np.array(columns, np.int64), np.array(most)
+
+    def entries(self, choice: int, kind: int) -> tuple[list[int], list[float]]:
+        """Rows of y[choice, kind], beside all others."""
+        operator = int(self._kinds.owner[choice])
+        rows, values = [], []
+        for table, value in ((self.taken, float(self.weight[choice, kind])), (self.there, 1.0)):
+            if table[operator, kind] >= 0:
+                rows.append(int(table[operator, kind]))
+                values.append(value)
+        return rows, values
+
+    def needed(self, paid: Floats, chosen: Floats, served: Floats) -> Floats:
+        """Values that the columns can have for z and fractions y, given the first of them: whole where that is easy."""
+        found = np.concatenate([paid, np.zeros(len(self.columns) - self.pools)])
+        taken, there = np.zeros(self.at.shape), np.zeros(self.at.shape)
+        np.add.at(taken, self._kinds.owner, self.weight * served)
+        np.add.at(there, self._kinds.owner, served)
+        own = self.at >= 0
+        there = np.where((there > LITTLE) & self._fit(paid, chosen, there > LITTLE, taken), 1.0, there)
+        found[self.at[own]] = np.where(self._kinds.exclusive, taken, there)[own]
+        return found
+
+    def _fit(self, paid: Floats, chosen: Floats, there: Mask, taken: Floats) -> Mask:
+        """Per kind: whether whole models of all operators that are there find room."""
+        models = np.zeros(self.at.shape)
+        np.add.at(models, self._kinds.owner, self._model * chosen[:, None])
+        room = np.bincount(self.kind_of, paid, len(self._kinds.kinds))
+        fit: Mask = np.where(there, np.maximum(models, taken), 0.0).sum(axis=0) <= room + LITTLE
+        return fit
+
+    def gains(self, weights: Floats) -> Floats:
+        """What each y weighs in the rows, per choice and kind."""
+        taken = np.where(self.taken >= 0, weights[self.taken], 0.0)[self._kinds.owner]
+        there = np.where(self.there >= 0, weights[self.there], 0.0)[self._kinds.owner]
+        gains: Floats = self.weight * taken + there
+        return gains
+
+    def _room(self, pools: Indices) -> int:
+        row = int(self._program.add_rows(-math.inf, 0.0, 1)[0])
+        self._program.fill([row] * len(pools), pools, -1.0)
+        return row
+
+    def _held(self, operators: Sequence[int], kind: int, pools: Indices, *, whole: bool) -> list[int]:
+        """Columns u (whole) or w, one per operator."""
+        room, columns = self._room(pools), []
+        for operator in operators:
+            column = int(self._program.add_columns([0.0], float(self._kinds.counts[kind]), integer=whole)[0])
+            row = int(self._program.add_rows(-math.inf, 0.0, 1)[0])
+            self._program.fill([row, room], [column, column], [-1.0, 1.0])
+            self.taken[operator, kind] = row
+            columns.append(column)
+        return columns
+
+    def _together(self, operators: Sequence[int], kind: int, pools: Indices, chosen: Indices) -> list[int]:
+        columns = self._program.add_columns(np.zeros(len(operators)), 1.0, integer=True).tolist()
+        held = self._held(operators, kind, pools, whole=False)
+        for operator, column, filled in zip(operators, columns, held, strict=True):
+            row = int(self._program.add_rows(-math.inf, 0.0, 1)[0])
+            self._program.fill([row], [column], -1.0)
+            self.there[operator, kind] = row
+            own = np.flatnonzero((self._kinds.owner == operator) & self._open[:, kind])
+            shares = self._model[own, kind]
+            most = float(shares.max())
+            row = int(self._program.add_rows(-math.inf, most, 1)[0])
+            self._program.fill([row] * len(own), chosen[own], shares)
+            self._program.fill([row, row], [column, filled], [most, -1.0])
+        return list(columns)

@@ -1,0 +1,222 @@
+"""Selection and assignment of a whole fleet as one program, without the fractions that say which kind runs what.
+
+Columns:
+    z[c]         choice c = (operator, variant) is made; one per operator
+    m[p]         workers paid in pool p: whole where the workers of its kind are
+    f[b, a]      fraction of requests whose operators of bag b sit in tiers a (bag_rows.py)
+    g[e, c, t]   fraction of requests whose edge e carries the messages of choice c between two different tiers t
+    y[c, k]      fraction of requests whose operator runs choice c on workers of kind k (`entries`; added by the users)
+Rows:
+    sum_c z[c] = 1 per operator; sum_k y[c, k] = z[c];
+    sum_{c, k in t} y[c, k] = sum_{a: a[o] = t} f[b, a];
+    sum_t g[e, c, (s, t)] <= sum_{k in s} y[c, k]; sum_c g[e, c, t] = sum_{a on t} f[b, a];
+    sum_{c} needed[c, k] y[c, k] <= sum_{p in k} m[p]; the same for stored[c, k], memory in place of time;
+    traffic within bandwidth; accuracy (accuracy_rows.py); whole workers where there are few of a kind (few.py).
+That g is held by y tier by tier, and not by z alone, keeps the relaxation from sending one variant's messages while it
+runs another. Which models fit together on one worker is left out, so the program's bound holds for the problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from jellybean_solver.demand.demand import EdgeKey, Network, Tiers
+from jellybean_solver.fleet.delay_linearisation import Pace
+from jellybean_solver.fleet.integer_counts import Few
+from jellybean_solver.fleet.worker_classes import Choice, Mask, kinds_of
+from jellybean_solver.joint.accuracy_rows import add_accuracy
+from jellybean_solver.joint.deadline_rows import link_s, visits_per_request
+from jellybean_solver.joint.flow_rows import add_flows
+from jellybean_solver.latency.stations import jobs
+from jellybean_solver.milp.highs_program import Floats, Indices, Program
+from jellybean_solver.model.deadline_shares import share_of
+
+USED = 1e-6  # a smaller fraction of requests is rounding
+
+
+class Skeleton:
+    """The program of a network and an accuracy target; `fixed`: operators whose variant is given.
+
+    `possible` is False when no selection can do.
+    """
+
+    def __init__(
+        self, network: Network, target: float | None, fixed: Mapping[str, str], pace: Pace | None = None
+    ) -> None:
+        self.network, self.program = network, Program()
+        self.tiers = network.problem.tiers
+        variants = {name: [v for v in own if fixed.get(name, v) == v] for name, own in network.runnable.items()}
+        choices = [(name, variant) for name in network.names for variant in variants[name]]
+        self.demands = {choice: network.demand(dict([choice])) for choice in choices}
+        self.kinds = kinds_of(network, choices, self.demands)
+        self.seconds: Floats | None = None  # per choice and kind, where there is a deadline
+        self.left_s = math.inf  # the deadline of the search that goes on now
+        self.links = 1.0  # of every link's bandwidth, that search may use
+        self.link_rows = np.zeros(0, np.int64)
+        self.timed: tuple[Indices, ...] = ()  # per operator the rows that its seconds enter
+        self.possible = all(variants.values())
+        if self.possible:
+            self._build(target)
+            if pace is not None:
+                self._deadline(pace)
+
+    def _build(self, target: float | None) -> None:
+        self._choices()
+        self._paid()
+        self.flows = add_flows(self.program, self.network, self.network.demand({}))
+        self._meet()
+        self.few = Few(self.program, self.kinds, self.open, self.chosen, self.paid, self.pools_kind)
+        self._messages()
+        self._links()
+        chosen = dict(zip(self.kinds.choices, self.chosen.tolist(), strict=True))
+        before = len(self.program.row_low)
+        self.possible = add_accuracy(self.program, self.network.problem.accuracy, chosen, target)
+        self.accuracy_rows = np.arange(before, len(self.program.row_low))
+
+    @cached_property
+    def open(self) -> Mask:
+        """Per choice and kind: whether its requests can run there and get there."""
+        reached: Mask = self.meet[self.kinds.owner[:, None], self.kinds.tier] >= 0
+        return self.kinds.runs & reached
+
+    @cached_property
+    def pools_kind(self) -> Indices:
+        """The kind of each paid column."""
+        sizes = [len(kind.pools) for kind in self.kinds.kinds]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
+    def entries(self, choice: int, tier: int) -> tuple[list[int], list[float]]:
+        """Rows of y[choice, any kind of the tier], all but the kind's own rows."""
+        rows = [int(self.total[choice]), int(self.meet[self.kinds.owner[choice], tier]), *self.leaving[choice][tier]]
+        return rows, [1.0, 1.0] + [-1.0] * (len(rows) - 2)
+
+    def _choices(self) -> None:
+        count = len(self.kinds.choices)
+        self.chosen = self.program.add_columns(np.zeros(count), 1.0, integer=True)
+        one = self.program.add_rows(1.0, 1.0, len(self.network.names))
+        self.program.fill(one[self.kinds.owner], self.chosen, 1.0)
+        self.total = self.program.add_rows(0.0, 0.0, count)
+        self.program.fill(self.total, self.chosen, -1.0)
+
+    def _paid(self) -> None:
+        pools = [pool for kind in self.kinds.kinds for pool in kind.pools]
+        prices, counts = [self.network.usd_per_h[pool.name] for pool in pools], [float(pool.count) for pool in pools]
+        self.paid = self.program.add_columns(prices, counts)
+        self.held = self.program.add_rows(-math.inf, 0.0, len(self.kinds.kinds))
+        self.program.fill(self.held[self.pools_kind], self.paid, -1.0)
+        tight = self.kinds.runs & (self.kinds.stored > np.where(self.kinds.runs, self.kinds.workers, math.inf))
+        self.full = np.full(len(self.kinds.kinds), -1, np.int64)  # rows of kinds whose memory may run out before time
+        self.full[tight.any(axis=0)] = self.program.add_rows(-math.inf, 0.0, int(tight.any(axis=0).sum()))
+        limited = self.full[self.pools_kind] >= 0
+        self.program.fill(self.full[self.pools_kind][limited], self.paid[limited], -1.0)
+
+    def _meet(self) -> None:
+        """Rows per operator and tier, -1 where no route brings requests."""
+        self.meet = np.full((len(self.network.names), len(self.tiers)), -1, np.int64)
+        for number, name in enumerate(self.network.names):
+            for index, tier in enumerate(self.tiers):
+                brought = self.flows.marginal.get((name, tier), ())
+                if brought:
+                    row = int(self.program.add_rows(0.0, 0.0, 1)[0])
+                    self.program.fill([row] * len(brought), brought, -1.0)
+                    self.meet[number, index] = row
+
+    def _messages(self) -> None:
+        """Columns g; `leaving`: per choice and tier the rows that its messages from there share with its y."""
+        self.leaving: list[list[list[int]]] = [[[] for _ in self.tiers] for _ in self.kinds.choices]
+        self.messages: dict[tuple[EdgeKey, Choice], dict[Tiers, int]] = {}
+        place = {tier: index for index, tier in enumerate(self.tiers)}
+        of_operator: dict[str, list[int]] = {}
+        for index, (name, _) in enumerate(self.kinds.choices):
+            of_operator.setdefault(name, []).append(index)
+        for key, between in self.flows.between.items():
+            pairs = [pair for pair in between if pair[0] != pair[1]]
+            sums = self.program.add_rows(0.0, 0.0, len(pairs)).tolist()
+            for row, pair in zip(sums, pairs, strict=True):
+                self.program.fill([row] * len(between[pair]), between[pair], -1.0)
+            starts = list(dict.fromkeys(start for start, _ in pairs))
+            for index in of_operator[key[0]]:
+                choice = self.kinds.choices[index]
+                prices = self.demands[choice].traffic[key]
+                columns = self.program.add_columns([prices[pair] for pair in pairs], 1.0).tolist()
+                self.messages[key, choice] = dict(zip(pairs, columns, strict=True))
+                leave = dict(zip(starts, self.program.add_rows(-math.inf, 0.0, len(starts)).tolist(), strict=True))
+                for start, row in leave.items():
+                    self.leaving[index][place[start]].append(row)
+                rows = [leave[start] for start, _ in pairs]
+                self.program.fill(sums + rows, columns + columns, 1.0)
+
+    def _links(self) -> None:
+        rows = []
+        for link, bandwidth in self.network.bandwidth.items():
+            columns: list[int] = []
+            values: list[float] = []
+            for (key, choice), flows in self.messages.items():
+                if link in flows:
+                    columns.append(flows[link])
+                    values.append(self.demands[choice].sent[key] / bandwidth)
+            for name in self.network.names:
+                for tier in self.tiers:
+                    sent = self.network.entry_bytes_per_s(name, tier).get(link, 0.0)
+                    brought = self.flows.marginal.get((name, tier), ()) if sent > 0 else ()
+                    columns += brought
+                    values += [sent / bandwidth] * len(brought)
+            if columns:
+                rows.append(int(self.program.add_rows(-math.inf, 1.0, 1)[0]))
+                self.program.fill([rows[-1]] * len(columns), columns, np.array(values))
+        self.link_rows = np.array(rows, np.int64)
+
+    def _deadline(self, pace: Pace) -> None:
+        """The rows of pace.py; each workflow has its share of the deadline (deadlines.py)."""
+        problem, visits = self.network.problem, visits_per_request(self.network.problem)
+        self.seconds, self.left_s = pace.seconds(self.network, self.kinds), pace.left_s
+        shares = [share_of(problem, name) for name in self.network.names]
+        self.share = np.array([share if share is not None else 0.0 for share in shares])
+        self.at_hand = self.program.add_columns(np.zeros(len(self.network.names)), self.share * pace.left_s)
+        column = dict(zip(self.network.names, self.at_hand.tolist(), strict=True))
+        choices: dict[str, list[Choice]] = {}
+        for choice in self.kinds.choices:
+            choices.setdefault(choice[0], []).append(choice)
+        timed = []
+        for name in self.network.names:
+            inputs = {edge.upstream: edge for edge in problem.operator_by_name[name].inputs}
+            if share_of(problem, name) is None:
+                inputs = {}
+            rows = self.program.add_rows(-math.inf, 0.0, len(inputs))
+            self.program.fill(rows, [column[name]] * len(rows), -1.0)
+            for row, upstream in zip(rows.tolist(), inputs, strict=True):
+                terms = [] if upstream not in column else [(column[upstream], 1.0)]
+                for choice in choices.get(upstream, []):
+                    sent = problem.operator_by_name[upstream].variant(choice[1]).message_bytes[name] * jobs(
+                        visits[name]
+                    )
+                    flows = self.messages[(upstream, name), choice]
+                    terms += [(g, link_s(problem, tiers, sent)) for tiers, g in flows.items()]
+                source = problem.source_by_name.get(upstream)
+                if source is not None:
+                    for tier in self.tiers:
+                        brought = self.flows.marginal.get((name, tier), ())
+                        if brought and tier != source.tier:
+                            time = link_s(problem, (source.tier, tier), source.message_bytes * jobs(visits[name]))
+                            terms += [(f, time) for f in brought]
+                self.program.fill([row] * len(terms), [c for c, _ in terms], [time for _, time in terms])
+            timed.append(rows)
+        self.timed = tuple(timed)
+
+    def no_slower(self, choice: int, served: Floats) -> Mask:
+        """The kinds on which a choice takes no longer than where a point has it served."""
+        found: Mask = self.open[choice]
+        if self.seconds is not None:
+            slowest = np.max(self.seconds[choice], where=served > USED, initial=0.0)
+            found = found & (self.seconds[choice] <= slowest * (1 + 1e-9))
+        return found
+
+    def traffic_usd_per_h(self, values: Floats) -> float:
+        """What a point's data cost: everything but its workers."""
+        cost = np.concatenate(self.program.cost)
+        cost[self.paid] = 0.0
+        return float(cost @ values[: len(cost)])

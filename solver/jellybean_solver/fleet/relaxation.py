@@ -1,0 +1,308 @@
+"""The linear relaxation of the joint program, warm from one box of choices and counts to the next.
+
+Of the columns y (choice, kind) only those are there that some set of allowed choices wanted: after each solve the
+others are priced, and added where they would pay. Where allowed choices look infeasible, columns that would mend the
+proof of it are added first. Rows that hold an operator's fraction by a kind's shared workers are added when a point
+breaks them.
+
+HiGHS works to tolerances. The bound does not depend on them: it is computed from the duals, and any duals of the
+right signs give one (Neumaier and Shcherbina, Mathematical Programming 99, 2004).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from jellybean_solver.fleet.ancestor_closure import Closed
+from jellybean_solver.fleet.integer_counts import FEW, Box
+from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.worker_classes import Mask
+from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.milp.warm_lp import Block, Linear, Optimum
+from jellybean_solver.small.beam_search import Clock
+
+PAYS = 1e-7  # USD per hour that a column must save
+MENDS = 1e-9  # of the largest weight in a proof of infeasibility
+BROKEN = 1e-6  # of a row: fractions of requests, or workers
+LEAST_REDUCED, SPARE = 1e-12, 1e-6  # USD per hour; of a count
+FIRST = 3  # cheapest kinds per choice and tier that are there from the start
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An optimum. `box`: without what cannot be (closed.py); `bound`: USD per hour that no plan within it falls below.
+
+    `chosen`: per choice; `counted`: of `Few.columns`; `values`: of the skeleton's columns; `served`: y, per choice and
+    kind; `scarcity`: what one more worker of a kind would be worth, in USD per hour. `forced`: the bound where a
+    choice is made; `reduced`: by what the bound rises for one more (less, where negative) of a count.
+    """
+
+    box: Box
+    bound: float
+    chosen: Floats
+    counted: Floats
+    values: Floats
+    served: Floats
+    scarcity: Floats
+    forced: Floats
+    reduced: Floats
+
+    def left_below(self, most_usd_per_h: float) -> Box:
+        """The box without choices and counts that no plan cheaper than this has; its bound is below that."""
+        room, box = most_usd_per_h - self.bound, self.box
+        steps = np.floor(room / np.maximum(np.abs(self.reduced), LEAST_REDUCED) + SPARE)
+        most = np.where(self.reduced > 0.0, np.minimum(box.most, box.least + steps), box.most)
+        least = np.where(self.reduced < 0.0, np.maximum(box.least, box.most - steps), box.least)
+        return Box(box.allowed & (self.forced < most_usd_per_h), least, most)
+
+
+class Relaxation:
+    """Solves the skeleton's relaxation for any box."""
+
+    def __init__(self, skeleton: Skeleton, clock: Clock = Clock()) -> None:
+        """`clock`: for all solves together."""
+        self.skeleton, self.kinds = skeleton, skeleton.kinds
+        self._closed = Closed(skeleton)
+        self.solved = 0
+        self._linear = Linear(skeleton.program, clock)
+        self._matrix = skeleton.program.matrix()
+        self._width = skeleton.program.columns
+        shape = self.kinds.workers.shape
+        self._column = np.full(shape, -1, np.int64)  # of y; -1: not there
+        self._needed = np.where(self.kinds.runs, self.kinds.needed, 0.0)
+        self._presence: dict[tuple[int, int], int] = {}  # (operator, kind) -> row
+        self._owned = [np.flatnonzero(self.kinds.owner == index) for index in range(len(skeleton.network.names))]
+        self._shares()
+        self._add(self._cheapest())
+
+    def everything(self) -> Box:
+        """The box that rules out nothing."""
+        most = self.skeleton.few.most
+        return Box(np.ones(len(self.kinds.choices), bool), np.zeros(len(most)), most)
+
+    def solve(self, box: Box) -> Point | None:
+        """The optimum in the box; None when there is none. OutOfTimeError."""
+        box = self._closed.tightened(box)
+        self._linear.limit(self.skeleton.chosen, box.allowed.astype(float))
+        self._linear.limit(self.skeleton.few.columns, box.most, box.least)
+        self.solved += 1
+        return self._solve(box)
+
+    @property
+    def most(self) -> Floats:
+        """Workers that may be paid, by the skeleton's columns."""
+        most: Floats = self._matrix.most[self.skeleton.paid]
+        return most
+
+    def less_room(self, point: Point, share: float) -> Floats:
+        """The same, but for some of a kind: a share of a worker for each operator that the point has on it."""
+        users = np.zeros((len(self._owned), len(self.kinds.kinds)))
+        np.maximum.at(users, self.kinds.owner, (point.served > BROKEN).astype(float))
+        most = self.most
+        dearer = np.concatenate([np.cumsum(part[::-1])[::-1] - part for part in self._by_kind(most)])
+        wanted = np.where(self.kinds.counts > FEW, np.ceil(share * users.sum(axis=0)), 0.0)
+        left: Floats = most - np.clip(wanted[self.skeleton.pools_kind] - dearer, 0.0, most)
+        return left
+
+    def solve_within(self, box: Box, most: Floats) -> Point | None:
+        """The optimum in the box where fewer workers may be paid."""
+        self._linear.limit(self.skeleton.paid, most)
+        try:
+            return self.solve(box)
+        finally:
+            self._linear.limit(self.skeleton.paid, self.most)
+
+    def links_within(self, share: float) -> None:
+        """Another share of every link's bandwidth."""
+        self.skeleton.links = share
+        self._matrix.high[self.skeleton.link_rows] = share
+        self._linear.limit_rows(self.skeleton.link_rows, share)
+
+    def answer_within(self, left_s: float, clock: Clock) -> None:
+        """Another deadline (pace.py), and time for all solves from now on."""
+        self._linear.clock, self.skeleton.left_s = clock, left_s
+        at_hand = self.skeleton.at_hand
+        self._matrix.most[at_hand] = self.skeleton.share * left_s
+        self._linear.limit(at_hand, self.skeleton.share * left_s)
+
+    def _by_kind(self, figures: Floats) -> list[Floats]:
+        """Figures of the paid columns, cut by kind."""
+        return np.split(figures, np.flatnonzero(np.diff(self.skeleton.pools_kind)) + 1)
+
+    def _solve(self, box: Box) -> Point | None:
+        while True:
+            optimum = self._linear.solve()
+            if optimum is None:
+                if not self._mend(box.allowed):
+                    return None
+            elif not self._price(optimum.duals, box.allowed) and not self._hold(optimum.values):
+                return self._point(optimum, box)
+
+    # -- columns
+
+    def _shares(self) -> None:
+        """The rows that a column y of a choice in a tier enters, as one sparse matrix: (choice, tier) by row."""
+        tiers = len(self.skeleton.tiers)
+        rows: list[int] = []
+        pairs: list[int] = []
+        signs: list[float] = []
+        for choice in range(len(self.kinds.choices)):
+            for tier in np.unique(self.kinds.tier[self.skeleton.open[choice]]).tolist():
+                own, values = self.skeleton.entries(choice, tier)
+                rows += own
+                signs += values
+                pairs += [choice * tiers + tier] * len(own)
+        self._rows, self._pairs, self._signs = np.array(rows, np.int64), np.array(pairs, np.int64), np.array(signs)
+
+    def _cheapest(self) -> Mask:
+        cost = np.where(self.skeleton.open, self._needed * self.kinds.price, math.inf)
+        found = np.zeros(cost.shape, bool)
+        for tier in range(len(self.skeleton.tiers)):
+            kinds = np.flatnonzero(self.kinds.tier == tier)
+            order = kinds[np.argsort(cost[:, kinds], axis=1, kind="stable")[:, :FIRST]]
+            np.put_along_axis(found, order, True, axis=1)
+        return found & self.skeleton.open
+
+    def _add(self, wanted: Mask) -> None:
+        block = Block.empty()
+        pairs = np.argwhere(wanted)
+        for choice, kind in pairs.tolist():
+            rows, values = self.skeleton.entries(choice, int(self.kinds.tier[kind]))
+            rows.append(int(self.skeleton.held[kind]))
+            values.append(float(self._needed[choice, kind]))
+            if self.skeleton.full[kind] >= 0:
+                rows.append(int(self.skeleton.full[kind]))
+                values.append(float(self.kinds.stored[choice, kind]))
+            more, weights = self.skeleton.few.entries(choice, kind)
+            rows += more
+            values += weights
+            operator = int(self.kinds.owner[choice])
+            if (operator, kind) in self._presence:
+                rows.append(self._presence[operator, kind])
+                values.append(1.0)
+            if self.skeleton.seconds is not None:
+                rows += self.skeleton.timed[operator].tolist()
+                values += [float(self.skeleton.seconds[choice, kind])] * len(self.skeleton.timed[operator])
+            block.add(rows, values)
+        self._column[pairs[:, 0], pairs[:, 1]] = self._linear.add_columns(block)
+
+    def _gains(self, weights: Floats) -> Floats:
+        """What each column y weighs in the rows: duals of an optimum make it minus its reduced cost."""
+        shape = len(self.kinds.choices), len(self.skeleton.tiers)
+        shares = np.bincount(self._pairs, self._signs * weights[self._rows], math.prod(shape)).reshape(shape)
+        gains: Floats = shares[:, self.kinds.tier] + self._needed * weights[self.skeleton.held]
+        full = np.flatnonzero(self.skeleton.full >= 0)
+        gains[:, full] += self.kinds.stored[:, full] * weights[self.skeleton.full[full]]
+        gains += self.skeleton.few.gains(weights)
+        for (operator, kind), row in self._presence.items():
+            gains[self._owned[operator], kind] += weights[row]
+        if self.skeleton.seconds is not None:
+            spent = np.array([weights[rows].sum() for rows in self.skeleton.timed])[self.kinds.owner]
+            gains += np.where(self.kinds.runs, self.skeleton.seconds, 0.0) * spent[:, None]
+        return gains
+
+    def _best(self, gains: Floats, missing: Mask, least: float) -> Mask:
+        """Of the missing columns that gain, the best per operator: few enough to keep the program lean."""
+        gains = np.where(missing, gains, -math.inf)
+        found = np.zeros(gains.shape, bool)
+        for own in self._owned:
+            row, column = divmod(int(np.argmax(gains[own])), gains.shape[1])
+            found[own[row], column] = gains[own[row], column] > least
+        return found
+
+    def _price(self, duals: Floats, allowed: Mask) -> bool:
+        missing = self.skeleton.open & (self._column < 0) & allowed[:, None]
+        wanted = self._best(self._gains(duals), missing, PAYS)
+        if wanted.any():
+            self._add(wanted)
+        return bool(wanted.any())
+
+    def _mend(self, allowed: Mask) -> bool:
+        """Columns without which allowed choices may only seem infeasible; False when there are none."""
+        missing = self.skeleton.open & (self._column < 0) & allowed[:, None]
+        if not missing.any():
+            return False
+        ray = self._linear.ray()
+        if ray is not None and np.abs(ray).max() > 0:
+            gains = self._gains(ray / np.abs(ray).max())
+            present = (self._column >= 0) & allowed[:, None]
+            if gains[present].max(initial=0.0) <= PAYS:  # a proof by the columns that are there
+                missing = self._best(gains, missing, MENDS)
+        if missing.any():
+            self._add(missing)
+        return bool(missing.any())
+
+    # -- rows
+
+    def _hold(self, values: Floats) -> bool:
+        """Rows y <= workers paid, of operators whose requests may keep less than a shared worker busy."""
+        small = self.skeleton.open & (self._needed < 1.0) & ~self.kinds.exclusive
+        if not small.any():
+            return False
+        count = len(self.kinds.kinds)
+        paid = np.bincount(self.skeleton.pools_kind, values[self.skeleton.paid], count)
+        served = self._served(values)
+        block = Block.empty()
+        broken: list[tuple[int, int]] = []
+        for operator, own in enumerate(self._owned):
+            over = (served[own].sum(axis=0) > paid + BROKEN) & small[own].any(axis=0)
+            for kind in np.flatnonzero(over).tolist():
+                if (operator, kind) not in self._presence:
+                    columns = self._column[own, kind]
+                    there = columns[columns >= 0]
+                    pools = self.skeleton.paid[self.skeleton.pools_kind == kind]
+                    block.add([*there.tolist(), *pools.tolist()], [1.0] * len(there) + [-1.0] * len(pools))
+                    broken.append((operator, kind))
+        if broken:
+            rows = self._linear.add_rows(-math.inf, 0.0, block)
+            self._presence |= dict(zip(broken, rows.tolist(), strict=True))
+        return bool(broken)
+
+    # -- points
+
+    def _served(self, values: Floats) -> Floats:
+        there = self._column >= 0
+        served = np.zeros(self._column.shape)
+        served[there] = np.maximum(values[self._column[there]], 0.0)
+        return served
+
+    def _bound(self, duals: Floats, box: Box) -> tuple[float, Floats, Floats]:
+        """What the duals prove: every column at the worst end of its range, one choice and one y per operator.
+
+        And the same where a choice is made, and reduced costs of the counts.
+        """
+        count = len(self._matrix.low)
+        weights = np.concatenate([self._matrix.signed(duals[:count]), np.minimum(duals[count:], 0.0)])
+        left = self._matrix.left(weights[:count])
+        for (_, kind), row in self._presence.items():
+            left[self.skeleton.paid[self.skeleton.pools_kind == kind]] += weights[row]
+        least, most = np.zeros(self._width), self._matrix.most.copy()
+        least[self.skeleton.few.columns], most[self.skeleton.few.columns] = box.least, box.most
+        gains = np.where(self.skeleton.open & box.allowed[:, None], self._gains(weights), -math.inf).max(axis=1)
+        made = left[self.skeleton.chosen] - gains  # inf where not allowed
+        best = np.full(len(self._owned), math.inf)
+        np.minimum.at(best, self.kinds.owner, made)
+        counts = left[self.skeleton.few.columns]
+        left[self.skeleton.chosen] = 0.0
+        sides = self._matrix.sides(weights[:count])
+        bound = sides + float(np.minimum(left, 0.0) @ most + np.maximum(left, 0.0) @ least) + float(best.sum())
+        return bound, bound + made - best[self.kinds.owner], counts
+
+    def _point(self, optimum: Optimum, box: Box) -> Point:
+        few, served = self.skeleton.few, self._served(optimum.values)
+        paid, chosen = optimum.values[few.columns[: few.pools]], optimum.values[self.skeleton.chosen]
+        bound, forced, reduced = self._bound(optimum.duals, box)
+        return Point(
+            box,
+            bound,
+            chosen,
+            np.clip(few.needed(paid, chosen, served), box.least, box.most),
+            optimum.values[: self._width],
+            served,
+            -optimum.duals[self.skeleton.held],
+            forced,
+            reduced,
+        )

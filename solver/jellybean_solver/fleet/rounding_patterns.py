@@ -1,0 +1,63 @@
+"""Whole exclusive workers for one operator: good ways to round fractions of workers up.
+
+A fraction of a worker costs a whole one, but need not be of the same kind: a smaller worker beside the others may do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import cache
+
+import numpy as np
+
+from jellybean_solver.milp.highs_program import Floats
+
+NEAR, ADDED, TAKEN = 6, 3, 2  # kinds, workers added and workers taken away, that ways near a given one differ by
+SPARE = 1e-7  # workers: a need of 2.0000000001 is met by 2
+
+
+@cache
+def multisets(kinds: int, most: int) -> Floats:
+    """Every way to take up to `most` workers of so many kinds: one row a way, one column a kind."""
+    rows = [
+        [chosen.count(kind) for kind in range(kinds)]
+        for size in range(most + 1)
+        for chosen in itertools.combinations_with_replacement(range(kinds), size)
+    ]
+    return np.array(rows, float).reshape(len(rows), kinds)
+
+
+def ways_near(share: float, needed: Floats, prices: Floats, given: Floats, room: Floats, most: int) -> Floats:
+    """Whole workers that serve a share of one operator's requests: up to `most` ways, cheapest first, one row each.
+
+    `given`: fractional workers that serve it, per kind; `needed`: inf where it cannot run; `room`: workers of each kind
+    that nobody uses. Ways are the given workers without their fractions, or without one or two more, and what is then
+    missing in a few workers of cheap kinds, half of them kinds with room, the last of them as many as it takes.
+    """
+    kinds = np.flatnonzero(np.isfinite(needed))
+    kinds = kinds[np.argsort(needed[kinds] * prices[kinds], kind="stable")]
+    free = kinds[room[kinds] >= ADDED][: NEAR // 2]
+    cheap = np.array([*free, *[kind for kind in kinds if kind not in free][: NEAR - len(free)]], np.int64)
+    floor = np.floor(given + SPARE)
+    large = np.flatnonzero(floor > 0)
+    starts = np.zeros((1, len(needed)))
+    if len(large):
+        taken = np.zeros((len(multisets(len(large), TAKEN)), len(needed)))
+        taken[:, large] = multisets(len(large), TAKEN)
+        starts = (floor - taken)[(floor >= taken).all(axis=1)]
+    added = np.zeros((len(multisets(len(cheap), ADDED)), len(needed)))
+    added[:, cheap] = multisets(len(cheap), ADDED)
+    ways = (starts[:, None, :] + added[None, :, :]).reshape(-1, len(needed))
+    served = 1.0 / np.where(np.isfinite(needed), needed, math.inf)
+    missing = np.maximum(share - ways @ served, 0.0)
+    first = [*large[np.argsort(-given[large], kind="stable")[:1]], *free[:1], *kinds[:2]]
+    last = dict.fromkeys(int(kind) for kind in first)
+    found = []
+    for kind in last:
+        filled = ways.copy()
+        filled[:, kind] += np.ceil(np.maximum(missing * needed[kind] - SPARE, 0.0))
+        cost = filled @ prices
+        found.append(filled[np.argsort(cost, kind="stable")[:most]])
+    every = np.unique(np.concatenate(found), axis=0)
+    return every[np.argsort(every @ prices, kind="stable")[:most]]

@@ -1,0 +1,210 @@
+"""Whole shared workers near a relaxed point of one selection, with flows free to follow them.
+
+Only kinds that the point uses are there, and a few more, so that one small mixed-integer program chooses fractions,
+flows and the numbers of workers of every chain (chains.py) at once. Kinds of few workers keep the numbers and the
+models that the point has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from jellybean_solver.fleet.integer_counts import FEW
+from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.relaxation import Point
+from jellybean_solver.fleet.worker_classes import LEAST_BYTES, Kind
+from jellybean_solver.fleet.worker_counts import Staff
+from jellybean_solver.fleet.wrap_around_packing import Chain, chains_of
+from jellybean_solver.milp.highs_program import Floats, Program
+from jellybean_solver.milp.pulp_program import TOLERANCE
+from jellybean_solver.small.assignment import Assignment
+
+TRIES = 3  # to find seats for all models
+MOST_NODES = 40
+TIRED = 0.5  # of the time at hand: with less left it is not tried again
+
+
+def whole_near(
+    skeleton: Skeleton,
+    point: Point,
+    most: Floats,
+    *,
+    gap: float,
+    enough: float,
+    limit_s: Callable[[], float | None],
+    more: int,
+    quick: bool = False,
+) -> Assignment | None:
+    """Whole workers and seats for a point of one selection; None when none were found.
+
+    `most`: workers that may be paid, by the skeleton's columns; `more`: kinds per operator and tier than the point
+    uses; `enough`: USD per hour that a plan need not fall below; `quick`: as of a program; `limit_s`: time left.
+    A chain of which three models meet on one worker is given a worker more and all is asked again.
+    """
+    near, best = _Near(skeleton, point, most, more), None
+    first_s = limit_s()
+    for number in range(TRIES):
+        left_s = limit_s() if number else first_s
+        if left_s is not None and first_s is not None and left_s < TIRED * first_s:
+            break
+        staff = near.solve(gap, enough, left_s, quick)
+        if staff is None:
+            break
+        found = staff.assignment()
+        if found is not None and (best is None or found.cost < best.cost):
+            best = found
+        if (best is not None and best.cost <= enough) or not near.make_room(staff):
+            break
+    return best
+
+
+class _Near:
+    """The skeleton's program with the selection and the counts of few workers as they are, and whole workers."""
+
+    def __init__(self, skeleton: Skeleton, point: Point, most: Floats, more: int) -> None:
+        self.skeleton, self.point, self.kinds = skeleton, point, skeleton.kinds
+        few = skeleton.few
+        self.paid = np.bincount(few.kind_of, np.round(point.counted[: few.pools]), len(self.kinds.kinds))
+        self.program = self._fixed(most)
+        best = np.where(point.chosen > 0.5, np.arange(len(point.chosen)), -1)
+        self.choices = np.array([best[self.kinds.owner == o].max() for o in range(len(skeleton.network.names))])
+        self.held = self.program.add_rows(-math.inf, 0.0, len(self.kinds.kinds))
+        self.program.fill(self.held[skeleton.pools_kind], skeleton.paid, -1.0)
+        self.served: dict[tuple[int, int], int] = {}  # operator, kind -> column
+        for operator, choice in enumerate(self.choices.tolist()):
+            for tier in range(len(skeleton.tiers)):
+                self._take(operator, choice, tier, more)
+        self.chains: dict[int, tuple[tuple[Chain, int, int], ...]] = {}  # kind -> chains, columns, rows
+        self.workers: dict[int, tuple[dict[int, int], ...]] = {}  # kind of few workers -> of each, operator -> column
+        for index, kind in enumerate(self.kinds.kinds):
+            operators = [operator for operator, own in self.served if own == index]
+            if operators and kind.count <= FEW:
+                self._by_worker(index, kind, operators)
+            elif operators:
+                self._together(index, kind, operators)
+
+    def _fixed(self, most: Floats) -> Program:
+        own, few = self.skeleton.program, self.skeleton.few
+        low, high, row_high = np.concatenate(own.low), np.concatenate(own.high), list(own.row_high)
+        high[self.skeleton.paid] = most
+        for row in self.skeleton.link_rows.tolist():
+            row_high[row] = self.skeleton.links
+        if self.skeleton.seconds is not None:
+            high[self.skeleton.at_hand] = self.skeleton.share * self.skeleton.left_s
+        high[self.skeleton.chosen] = low[self.skeleton.chosen] = np.round(self.point.chosen)
+        low[few.columns] = high[few.columns] = np.round(self.point.counted)
+        return Program(
+            list(own.cost),
+            [low],
+            [high],
+            [np.zeros(own.columns, bool)],
+            own.columns,
+            list(own.row_low),
+            row_high,
+            list(own.entries),
+        )
+
+    def _take(self, operator: int, choice: int, tier: int, more: int) -> None:
+        """Fractions on the kinds of a tier that the point uses, and the cheapest others."""
+        kinds, skeleton = self.kinds, self.skeleton
+        here = np.flatnonzero((kinds.tier == tier) & skeleton.no_slower(choice, self.point.served[choice]))
+        used = self.point.served[choice, here] > TOLERANCE
+        if not used.any():
+            return
+        price = kinds.needed[choice, here] * np.maximum(self.point.scarcity, kinds.price)[here]
+        few = ~used & (kinds.counts[here] <= FEW)
+        order = np.argsort(np.where(used, -1.0, np.where(few, math.inf, price)), kind="stable")
+        for kind in here[order[: int(used.sum()) + min(more, int((~used & ~few).sum()))]].tolist():
+            column = int(self.program.add_columns([0.0], 1.0)[0])
+            self.served[operator, kind] = column
+            rows, values = skeleton.entries(choice, tier)
+            extra, weights = skeleton.few.entries(choice, kind)
+            rows, values = rows + extra, values + weights
+            rows.append(int(skeleton.held[kind]))
+            values.append(float(kinds.needed[choice, kind]))
+            if skeleton.full[kind] >= 0:
+                rows.append(int(skeleton.full[kind]))
+                values.append(float(kinds.stored[choice, kind]))
+            if skeleton.seconds is not None:
+                rows += skeleton.timed[operator].tolist()
+                values += [float(skeleton.seconds[choice, kind])] * len(skeleton.timed[operator])
+            self.program.fill(rows, [column] * len(rows), values)
+
+    def _together(self, index: int, kind: Kind, operators: list[int]) -> None:
+        kinds = self.kinds
+        choice = {operator: int(self.choices[operator]) for operator in operators}
+        memory = {o: float(kinds.memory_bytes[c, index]) for o, c in choice.items()}
+        loads = {o: float(kinds.workers[c, index] * self.point.served[c, index]) for o, c in choice.items()}
+        used = {o: memory[o] for o in operators if self.point.served[choice[o], index] > TOLERANCE}
+        others = {o: memory[o] for o in operators if o not in used}
+        chains = chains_of(kind, used, loads, others)
+        counts = self.program.add_columns(np.zeros(len(chains)), kinds.counts[index], integer=True)
+        rows = self.program.add_rows(-math.inf, 0.0, len(chains))
+        self.program.fill(rows, counts, -1.0)
+        for row, chain, count in zip(rows.tolist(), chains, counts.tolist(), strict=True):
+            columns = [self.served[o, index] for o in chain]
+            self.program.fill([row] * len(chain), columns, [float(kinds.workers[choice[o], index]) for o in chain])
+            for operator, column in zip(chain, columns, strict=True):
+                if kinds.workers[choice[operator], index] < 1.0:
+                    there = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
+                    self.program.fill([there, there], [column, count], [1.0, -1.0])
+        self.program.fill(np.repeat(self.held[index], len(chains)), counts, 1.0)
+        self.chains[index] = tuple(zip(chains, counts.tolist(), rows.tolist(), strict=True))
+
+    def _by_worker(self, index: int, kind: Kind, operators: list[int]) -> None:
+        """What each of few workers serves, within its time and memory."""
+        kinds, paid = self.kinds, int(self.paid[index])
+        own = {operator: self.program.add_columns(np.zeros(paid), 1.0) for operator in operators}
+        time, memory = (self.program.add_rows(-math.inf, 1.0, paid) for _ in range(2))
+        for operator, columns in own.items():
+            choice = self.choices[operator]
+            held = self.program.add_columns(np.zeros(paid), 1.0, integer=True)
+            there = self.program.add_rows(-math.inf, 0.0, paid)
+            every = int(self.program.add_rows(0.0, 0.0, 1)[0])
+            self.program.fill([every], [self.served[operator, index]], -1.0)
+            self.program.fill([every] * paid, columns, 1.0)
+            self.program.fill(there, columns, 1.0)
+            self.program.fill(there, held, -1.0)
+            self.program.fill(time, columns, float(kinds.workers[choice, index]))
+            if kind.memory_bytes is not None:
+                share = float(kinds.memory_bytes[choice, index]) / max(kind.memory_bytes, LEAST_BYTES)
+                self.program.fill(memory, held, share)
+        self.workers[index] = tuple(
+            {operator: int(columns[number]) for operator, columns in own.items()} for number in range(paid)
+        )
+
+    def solve(self, gap: float, enough: float, time_limit_s: float | None, quick: bool) -> Staff | None:
+        answer = self.program.solve(
+            gap=gap, enough=enough, time_limit_s=time_limit_s, most_nodes=MOST_NODES, quick=quick
+        )
+        if answer.values is None:
+            return None
+        shape = len(self.choices), len(self.kinds.kinds)
+        served = np.zeros(shape)
+        for pair, column in self.served.items():
+            served[pair] = max(0.0, float(answer.values[column]))
+        chains = {
+            kind: tuple((chain, round(answer.values[column])) for chain, column, _ in own)
+            for kind, own in self.chains.items()
+        }
+        names, values = self.skeleton.network.names, answer.values
+        seats = {
+            kind: tuple(
+                {names[o]: float(values[column]) for o, column in own.items() if values[column] > TOLERANCE}
+                for own in workers
+            )
+            for kind, workers in self.workers.items()
+        }
+        return Staff(self.skeleton, self.choices, values, served, np.zeros(shape, np.int64), chains, seats)
+
+    def make_room(self, staff: Staff) -> bool:
+        """A worker more for each chain that memory gives one more than its time asks for; whether there are any."""
+        found = False
+        for kind, number, extra in staff.extras():
+            row = self.chains[kind][number][2]
+            self.program.row_high[row] -= extra
+            found = True
+        return found

@@ -1,0 +1,161 @@
+"""How many workers of each kind serve how much of each operator, before it is said which holds what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from jellybean_solver.demand.model_sets import fits
+from jellybean_solver.fleet.bin_packing import Load, in_pools, seat_alone, seat_together
+from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.wrap_around_packing import Chain, Seats, seated_in
+from jellybean_solver.milp.highs_program import Floats, Indices
+from jellybean_solver.milp.pulp_program import TOLERANCE
+from jellybean_solver.small.assignment import SPARE, Assignment, Group
+
+MOST_MORE = 2  # workers for a chain, than its time asks for
+
+
+@dataclass(frozen=True)
+class Staff:
+    """Whole workers for one selection.
+
+    `choices`: per operator, as index in the skeleton's kinds; `values`: of the skeleton's columns, of which only flows
+    count; `served`: fractions of requests per operator and kind; `counts`: workers of exclusive kinds, likewise.
+    `chains`: of shared kinds, each with its workers, where they are known; `known`: what each worker of a kind serves.
+    """
+
+    skeleton: Skeleton
+    choices: Indices
+    values: Floats
+    served: Floats
+    counts: Indices
+    chains: Mapping[int, tuple[tuple[Chain, int], ...]] = field(default_factory=dict)
+    known: Mapping[int, tuple[Mapping[str, float], ...]] = field(default_factory=dict)
+
+    @property
+    def selection(self) -> dict[str, str]:
+        """Operator -> variant."""
+        return dict(self.skeleton.kinds.choices[choice] for choice in self.choices.tolist())
+
+    @property
+    def pairs(self) -> frozenset[tuple[str, str]]:
+        """The (operator, pool) pairs that are used, or might as well be."""
+        names, kinds = self.skeleton.network.names, self.skeleton.kinds.kinds
+        used = np.argwhere(self.served > TOLERANCE).tolist()
+        return frozenset((names[operator], pool.name) for operator, kind in used for pool in kinds[kind].pools)
+
+    def assignment(self) -> Assignment | None:
+        """Seats for all; None where models do not fit onto the workers that there are."""
+        flows = self.skeleton.flows.fractions
+        bags = tuple(
+            {tiers: float(self.values[column]) for tiers, column in table.items() if self.values[column] > TOLERANCE}
+            for table in flows
+        )
+        groups: list[Group] = []
+        cost = self.skeleton.traffic_usd_per_h(self.values)
+        for seated in self._seats:
+            if seated is None:
+                return None
+            groups += seated
+        price = self.skeleton.network.usd_per_h
+        cost += sum(price[group.pool] * group.count for group in groups)
+        return Assignment(cost, -math.inf, bags, tuple(groups))
+
+    @property
+    def idle(self) -> Floats:
+        """Workers that memory asks for beyond those that time does, per shared kind; inf where no seats were found."""
+        found = np.zeros(len(self._seats))
+        for index, seated in enumerate(self._seats):
+            if seated is None:
+                found[index] = math.inf
+            elif not self.skeleton.kinds.exclusive[index]:
+                found[index] = sum(group.count for group in seated) - self._asked(index)
+        return found
+
+    @cached_property
+    def _seats(self) -> list[list[Group] | None]:
+        return [self._seated(kind) for kind in range(len(self.skeleton.kinds.kinds))]
+
+    def _asked(self, index: int) -> int:
+        """Workers of a shared kind whose time all loads take."""
+        own = np.flatnonzero(self.served[:, index] > TOLERANCE)
+        load = float(self.served[own, index] @ self.skeleton.kinds.workers[self.choices[own], index])
+        return max(1, math.ceil(load - SPARE)) if len(own) else 0
+
+    def _seated(self, index: int) -> list[Group] | None:
+        kinds, names = self.skeleton.kinds, self.skeleton.network.names
+        own = np.flatnonzero(self.served[:, index] > TOLERANCE).tolist()
+        if not own:
+            return []
+        if kinds.exclusive[index]:
+            shares = {names[o]: float(self.served[o, index]) for o in own}
+            needed = {names[o]: self._workers(o, index) for o in own}
+            return seat_alone(kinds.kinds[index], shares, needed)
+        loads, known = self._loads(index, own), [shares for shares in self.known.get(index, ()) if shares]
+        if known and all(_fit(shares, loads, kinds.kinds[index].memory_bytes) for shares in known):
+            return in_pools(kinds.kinds[index], ((1, shares) for shares in known))
+        if index in self.chains:
+            return self._chained(index)
+        return seat_together(kinds.kinds[index], loads, self._asked(index))
+
+    def extras(self) -> list[tuple[int, int, int]]:
+        """Kind, number of the chain, and workers that memory asks for beyond those that time does."""
+        found = []
+        for index, chains in self.chains.items():
+            for number, (chain, _) in enumerate(chains):
+                own = self._loads(index, chain)
+                seats, asked = self._in_chain(index, own), _asked(own)
+                if own and seats is None:
+                    found.append((index, number, MOST_MORE))
+                elif seats is not None and (extra := sum(count for count, _ in seats) - asked) > 0:
+                    found.append((index, number, extra))
+        return found
+
+    def _loads(self, index: int, operators: Sequence[int]) -> list[Load]:
+        """Of those that use a kind."""
+        kinds, names = self.skeleton.kinds, self.skeleton.network.names
+        return [
+            Load(
+                names[o],
+                float(self.served[o, index]),
+                float(self.served[o, index] * kinds.workers[self.choices[o], index]),
+                float(kinds.memory_bytes[self.choices[o], index]),
+            )
+            for o in operators
+            if self.served[o, index] > TOLERANCE
+        ]
+
+    def _in_chain(self, index: int, loads: Sequence[Load]) -> Seats | None:
+        """On a worker or two more, where three models do not fit on one."""
+        asked, limit_bytes = _asked(loads), self.skeleton.kinds.kinds[index].memory_bytes
+        tried = (seated_in(loads, asked + more, limit_bytes) for more in range(MOST_MORE + 1 if loads else 0))
+        return next((seats for seats in tried if seats is not None), None)
+
+    def _chained(self, index: int) -> list[Group] | None:
+        """By chains, else in any order."""
+        kind = self.skeleton.kinds.kinds[index]
+        owns = [own for chain, _ in self.chains[index] if (own := self._loads(index, chain))]
+        seats = [self._in_chain(index, own) for own in owns]
+        found = [part for own in seats for part in own or ()]
+        if None in seats or sum(count for count, _ in found) > kind.count:
+            return seat_together(kind, [load for own in owns for load in own], self._asked(index))
+        return in_pools(kind, found)
+
+    def _workers(self, operator: int, kind: int) -> int:
+        """Of an exclusive kind: no more than its requests need."""
+        needed = float(self.served[operator, kind] * self.skeleton.kinds.workers[self.choices[operator], kind])
+        return min(int(self.counts[operator, kind]), max(1, math.ceil(needed - SPARE)))
+
+
+def _fit(shares: Mapping[str, float], loads: Sequence[Load], limit_bytes: float | None) -> bool:
+    return fits(sum(load.memory_bytes for load in loads if load.name in shares), limit_bytes)
+
+
+def _asked(loads: Sequence[Load]) -> int:
+    """Workers whose time they take."""
+    return max(1, math.ceil(sum(load.workers for load in loads) - SPARE))

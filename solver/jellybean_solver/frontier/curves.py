@@ -1,0 +1,356 @@
+"""What accuracy and load cost: exact curves, each point a plan with its own proof.
+
+Cost over accuracy is an epsilon-constraint sweep: the cheapest plan, then the cheapest that is more accurate than the
+one before, until there is none. Every corner of the Pareto frontier is found, because each solve minimises cost over
+all that is left. Budget and p99 latency are targets of one plan, not of the curve: they are kept out of the sweep and
+held against each plan afterwards, so that a point that breaks them is marked instead of missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem, Slo
+from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.solver import Solution, solve
+
+STEP = 1e-6  # percent points: accuracies closer than this are one level
+TIE = 1e-6  # relative: costs closer than this are equal, and the more accurate plan is the corner
+LOWEST = -1e9  # an accuracy that every known one reaches
+GROWTH, PROBES = 4.0, 6  # how the highest rate is looked for beyond the rates asked for
+
+Solve = Callable[[Problem], Solution]
+Check = Callable[[Plan], str | None]
+Progress = Callable[[float, float, str], None]  # done, total, label
+
+
+@dataclass(frozen=True, slots=True)
+class Corner:
+    """A plan that no other beats in both cost and accuracy.
+
+    `bound_usd_per_h`: no plan that is more accurate than the corner before (by the curve's step) costs less.
+    `breaches`: the limits that the plan breaks, in sentences. The plan states the problem's targets, with its own
+    accuracy for the accuracy asked.
+    """
+
+    plan: Plan
+    accuracy: float
+    bound_usd_per_h: float
+    breaches: tuple[str, ...] = ()
+
+    @property
+    def cost_usd_per_h(self) -> float:
+        return self.plan.cost.total_usd_per_h
+
+    @property
+    def gap(self) -> float:
+        """How much less, as a share of the cost, a plan of this accuracy might cost; 0 is a proof."""
+        return _gap(self.cost_usd_per_h, self.bound_usd_per_h)
+
+
+@dataclass(frozen=True, slots=True)
+class CostAccuracy:
+    """Corners by rising accuracy and cost. `finished`: it is proven that no plan is more accurate than the last.
+
+    `ended` says with figures why the curve ends there, or why it has no corner. `step`: corners that are less than this
+    more accurate than the one before were skipped.
+    """
+
+    corners: tuple[Corner, ...]
+    finished: bool
+    ended: tuple[str, ...]
+    step: float = STEP
+
+    @property
+    def proven(self) -> bool:
+        """Whether every corner is proven, and the end."""
+        return self.finished and all(corner.gap == 0 for corner in self.corners)
+
+    @property
+    def exact(self) -> bool:
+        """Whether besides no corner is missing."""
+        return self.proven and self.step <= STEP
+
+    def at_least(self, accuracy: float) -> Corner | None:
+        """The cheapest corner that reaches `accuracy`; None when none does."""
+        return next((corner for corner in self.corners if corner.accuracy >= accuracy - STEP), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RatePoint:
+    """The cheapest plan at `scale` times the problem's rates; without a plan, `reasons` say why there is none.
+
+    `finished`: False when time ended before it was known whether there is a plan.
+    """
+
+    scale: float
+    plan: Plan | None
+    bound_usd_per_h: float
+    breaches: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    finished: bool = True
+
+    @property
+    def cost_usd_per_h(self) -> float | None:
+        return None if self.plan is None else self.plan.cost.total_usd_per_h
+
+    @property
+    def gap(self) -> float | None:
+        """How much less, as a share of the cost, a plan might cost; 0 is a proof, None without a plan."""
+        return None if self.plan is None else _gap(self.plan.cost.total_usd_per_h, self.bound_usd_per_h)
+
+
+@dataclass(frozen=True, slots=True)
+class CostRate:
+    """Points by rising rate. `highest_scale`: the largest that is feasible, with a point; None when it is not known.
+
+    `ended` says why nothing higher is feasible, or why the highest is not known.
+    """
+
+    points: tuple[RatePoint, ...]
+    highest_scale: float | None
+    ended: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every point is proven and the highest rate is known."""
+        return self.highest_scale is not None and all(point.finished and not point.gap for point in self.points)
+
+
+def cost_accuracy(
+    problem: Problem,
+    *,
+    step: float = STEP,
+    solve: Solve = solve,
+    check: Check | None = None,
+    progress: Progress | None = None,
+) -> CostAccuracy:
+    """Every accuracy that is worth its price, at the problem's rates.
+
+    A larger `step` (percent points) asks each time for so much more: fewer corners where operators multiply them. The
+    last is always found, where the highest accuracy is not known by halving the last step.
+
+    `solve` may carry a time limit: gaps then say how far each corner may be from the optimum. `check` holds a plan
+    against what the solver does not see, such as a simulated p99, and gives the breach. SolverError when time ends
+    before the first plan was found.
+    """
+    top = problem.accuracy.upper_bound({})
+    if top is None:
+        return CostAccuracy((), True, ("the profile knows the accuracy of no selection of variants",))
+    tell = _Progress(progress, top)
+    corners: list[Corner] = []
+    target: float | None = None
+    above, kept = math.inf, 0  # no plan is so accurate as `above`; corners known before that was
+    finished, ended = True, tuple[str, ...]()
+    while True:
+        last = corners[-1] if corners else None
+        solution, failed = _asked(replace(problem, slo=Slo(accuracy=target)), solve, last)
+        if solution is None:
+            finished, ended = False, (failed,)
+            break
+        plan = _plan(solution)
+        if plan is None and last is not None and target is not None:
+            kept = len(corners) if math.isinf(above) else kept
+            above, asked = target, target
+            target = _skipped(solution, last, asked)
+            if target is not None:
+                continue
+            target = asked
+        if plan is None:
+            ended = _why_it_ends(solution, last, target, top)
+            break
+        if plan.accuracy is None:
+            target = LOWEST
+            continue
+        found = Corner(plan, plan.accuracy, _bound(plan))
+        if not math.isinf(above):
+            del corners[kept:]  # within the last step only the last counts
+        _add(corners, found)
+        target = found.accuracy + max(STEP, min(step, (above - found.accuracy) / 2.0))
+        tell.reached(found)
+    checked: list[Corner] = []
+    for corner in corners:
+        tell.checking(len(checked), len(corners), corner)
+        checked.append(_checked(problem, corner, check))
+    tell.done()
+    return CostAccuracy(tuple(checked), finished, ended, max(step, STEP))
+
+
+def cost_rate(
+    problem: Problem,
+    scales: Iterable[float],
+    *,
+    solve: Solve = solve,
+    check: Check | None = None,
+    progress: Progress | None = None,
+) -> CostRate:
+    """The cheapest plan at each factor on all rates, at the problem's accuracy, and at the highest that is feasible.
+
+    `solve` and `check` as for `cost_accuracy`. A factor for which time ends before a plan was found keeps the reason.
+    """
+    wanted = sorted(set(scales))
+    if not wanted or wanted[0] <= 0:
+        raise SolverError(f"rates are multiplied by factors above 0, not by {wanted[0] if wanted else 'none'}")
+    asked = replace(problem, slo=Slo(accuracy=problem.slo.accuracy))
+    points: list[RatePoint] = []
+    infeasible: RatePoint | None = None
+    highest: float | None = None
+    for number, scale in enumerate(wanted):
+        if progress is not None:
+            progress(number, len(wanted) + 1, f"{scale:.4g} x the rates")
+        if infeasible is not None:
+            points.append(replace(infeasible, scale=scale, reasons=(f"{infeasible.scale:.4g} x is too much already",)))
+            continue
+        point, highest = _rate_point(asked, scale, solve)
+        points.append(_checked_point(problem, point, check))
+        infeasible = point if point.plan is None and point.finished else None
+    if progress is not None:
+        progress(len(wanted), len(wanted) + 1, "the highest rate")
+    if infeasible is None and points[-1].plan is not None:
+        infeasible, highest = _beyond(asked, wanted[-1], solve)
+    reached = max((point.scale for point in points if point.plan is not None), default=0.0)
+    if highest is not None and reached >= highest * (1 - 2 * TIE):
+        highest = reached
+    elif highest is not None:
+        point, _ = _rate_point(asked, highest, solve)
+        highest = highest if point.plan is not None else None
+        points = sorted([*points, _checked_point(problem, point, check)], key=lambda p: p.scale)
+    if progress is not None:
+        progress(len(wanted) + 1, len(wanted) + 1, "done")
+    ended = infeasible.reasons if infeasible is not None else ("time ended before the highest rate was found",)
+    return CostRate(tuple(points), highest, ended)
+
+
+class _Progress:
+    """How much of the way from the cheapest plan's accuracy to the best is done, in percent; then the corners checked.
+
+    Of its own, because simulating a plan may take far longer than finding it.
+    """
+
+    def __init__(self, tell: Progress | None, top: float) -> None:
+        self.tell, self.top, self.count, self.total = tell, top, 0, 100.0
+        self.first: float | None = None
+        if tell is not None:
+            tell(0.0, 100.0, "the cheapest plan")
+
+    def reached(self, corner: Corner) -> None:
+        if self.first is None:
+            self.first = corner.accuracy
+        self.count += 1
+        span = self.top - self.first
+        share = (corner.accuracy - self.first) / span if span > 0 else 1.0
+        if self.tell is not None:
+            self.tell(99.0 * min(1.0, share), 100.0, f"plan {self.count}, accuracy {corner.accuracy:.4g}")
+
+    def checking(self, done: int, total: int, corner: Corner) -> None:
+        self.total = float(total)
+        if self.tell is not None:
+            self.tell(done, self.total, f"limits of plan {done + 1}, accuracy {corner.accuracy:.4g}")
+
+    def done(self) -> None:
+        if self.tell is not None:
+            self.tell(self.total, self.total, "done")
+
+
+def _asked(problem: Problem, solve: Solve, last: Corner | None) -> tuple[Solution | None, str]:
+    """The answer, or why there is none; before the first corner the error is the caller's."""
+    try:
+        return solve(problem), ""
+    except SolverError as error:
+        if last is None:
+            raise
+        return None, f"nothing is known above {last.accuracy:.10g}: {error}"
+
+
+def _plan(solution: Solution) -> Plan | None:
+    """The plan, also when it was refused for a limit that the search did not see: the curve marks it."""
+    refused = solution.infeasibility.refused if solution.infeasibility is not None else None
+    return solution.plan if solution.plan is not None else refused
+
+
+def _skipped(solution: Solution, last: Corner, asked: float) -> float | None:
+    """What to ask next when there is no plan at `asked`: the curve must not end below the highest feasible accuracy.
+
+    Where that is not known, the least step up; None when that was asked, or nothing lies between.
+    """
+    nearest = solution.infeasibility.nearest_accuracy if solution.infeasibility is not None else None
+    least = last.accuracy + STEP
+    if nearest is not None and nearest < asked:
+        return nearest if nearest > least else None
+    return least if asked > least + STEP / 2.0 else None
+
+
+def _add(corners: list[Corner], found: Corner) -> None:
+    """Append a more accurate corner; those that cost as much leave it their bounds. A gap may uncover several."""
+    while corners and found.cost_usd_per_h <= corners[-1].cost_usd_per_h + _tie(corners[-1].cost_usd_per_h):
+        found = replace(found, bound_usd_per_h=min(found.bound_usd_per_h, corners.pop().bound_usd_per_h))
+    corners.append(found)
+
+
+def _bound(plan: Plan) -> float:
+    certificate = plan.certificate
+    return plan.cost.total_usd_per_h if certificate.gap == 0 else certificate.bound
+
+
+def _tie(cost: float) -> float:
+    return TIE * max(1.0, abs(cost))
+
+
+def _gap(cost: float, bound: float) -> float:
+    return 0.0 if cost - bound <= _tie(cost) else (cost - bound) / cost
+
+
+def _checked(problem: Problem, corner: Corner, check: Check | None) -> Corner:
+    plan = replace(corner.plan, slo=replace(problem.slo, accuracy=corner.accuracy))
+    return replace(corner, plan=plan, breaches=_breaches(problem, plan, check))
+
+
+def _checked_point(problem: Problem, point: RatePoint, check: Check | None) -> RatePoint:
+    if point.plan is None:
+        return point
+    plan = replace(point.plan, slo=problem.slo)
+    return replace(point, plan=plan, breaches=_breaches(scaled(problem, point.scale), plan, check))
+
+
+def _breaches(problem: Problem, plan: Plan, check: Check | None) -> tuple[str, ...]:
+    unseen = check(plan) if check is not None else None
+    return (*evaluate(problem, plan).breaches, *((unseen,) if unseen is not None else ()))
+
+
+def _why_it_ends(solution: Solution, last: Corner | None, target: float | None, top: float) -> tuple[str, ...]:
+    if last is not None and last.accuracy >= top - STEP:
+        return (f"{last.accuracy:.10g} is the best that the profile knows of any selection",)
+    reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
+    if last is not None:
+        return (f"no plan is more accurate than {last.accuracy:.10g}", *reasons)
+    return reasons if target is None else ("no selection whose accuracy the profile knows fits at these rates",)
+
+
+def _rate_point(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint, float | None]:
+    """The point, and the highest feasible scale if solving told it."""
+    try:
+        solution = solve(scaled(problem, scale))
+    except SolverError as error:
+        return RatePoint(scale, None, 0.0, reasons=(str(error),), finished=False), None
+    plan = _plan(solution)
+    if plan is not None:
+        return RatePoint(scale, plan, _bound(plan)), None
+    why = solution.infeasibility
+    nearest = why.nearest_rate_scale if why is not None else None
+    point = RatePoint(scale, None, float("inf"), reasons=why.reasons if why is not None else ())
+    return point, None if nearest is None else scale * nearest
+
+
+def _beyond(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint, float | None]:
+    """The point that ended the search above a feasible scale, and the highest feasible scale."""
+    for _ in range(PROBES):
+        scale *= GROWTH
+        point, highest = _rate_point(problem, scale, solve)
+        if point.plan is None:
+            return point, highest
+    return RatePoint(scale, None, 0.0, reasons=(f"even {scale:.4g} x the rates is feasible",), finished=False), None

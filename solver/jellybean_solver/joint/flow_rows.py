@@ -1,0 +1,94 @@
+"""Routed flows as columns and rows: fractions of requests per bag, consistent along the tree of bags (bags.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jellybean_solver.demand.demand import Demand, EdgeKey, Network, Tiers
+from jellybean_solver.milp.highs_program import Program
+
+BagTiers = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Flows:
+    """Columns by what they stand for, each between 0 and 1.
+
+    `fractions`: per bag, tiers of its operators -> column. `marginal`: columns that sum to an operator's fraction in a
+    tier. `between`: columns that sum to an edge's fraction between two tiers.
+    """
+
+    fractions: tuple[Mapping[BagTiers, int], ...]
+    marginal: Mapping[tuple[str, str], Sequence[int]]
+    between: Mapping[EdgeKey, Mapping[Tiers, Sequence[int]]]
+
+
+def add_flows(program: Program, network: Network, demand: Demand) -> Flows:
+    """Columns for where `demand` lets operators run and data flow. They cost what the sources' data cost."""
+    fractions: list[dict[BagTiers, int]] = []
+    marginal: dict[tuple[str, str], list[int]] = {}
+    between: dict[EdgeKey, dict[Tiers, list[int]]] = {key: {} for key in network.inner}
+    for bag, (home, edges) in zip(network.bags, network.homes, strict=True):
+        table = _columns(program, network, demand, bag.operators, home, edges)
+        fractions.append(table)
+        if bag.parent is None:
+            one = program.add_rows(1.0, 1.0, 1)
+            program.fill(np.repeat(one, len(table)), list(table.values()), 1.0)
+        else:
+            above = network.bags[bag.parent].operators
+            _agree(program, (bag.operators, table), (above, fractions[bag.parent]), bag.separator)
+        for tiers, column in table.items():
+            at = dict(zip(bag.operators, tiers, strict=True))
+            for name in home:
+                marginal.setdefault((name, at[name]), []).append(column)
+            for up, down in edges:
+                between[up, down].setdefault((at[up], at[down]), []).append(column)
+    return Flows(tuple(fractions), marginal, between)
+
+
+def _columns(
+    program: Program,
+    network: Network,
+    demand: Demand,
+    names: Sequence[str],
+    home: Sequence[str],
+    edges: Sequence[EdgeKey],
+) -> dict[BagTiers, int]:
+    found: list[BagTiers] = [()]
+    for index, name in enumerate(names):
+        tiers = dict.fromkeys(network.tier_of[pool] for pool in demand.workers[name])
+        within = [(key, names.index(key[0]), names.index(key[1])) for key in edges if name in key]
+        ready = [(key, up, down) for key, up, down in within if max(up, down) == index]
+        found = [
+            (*start, tier)
+            for start in found
+            for tier in tiers
+            if tier in demand.entry[name]
+            and all(((*start, tier)[up], (*start, tier)[down]) in demand.traffic[key] for key, up, down in ready)
+        ]
+    at_home = [names.index(name) for name in home]
+    cost = [sum(demand.entry[names[i]][tiers[i]] for i in at_home) for tiers in found]
+    columns = program.add_columns(cost, 1.0)
+    return dict(zip(found, columns.tolist(), strict=True))
+
+
+def _agree(
+    program: Program,
+    own: tuple[Sequence[str], Mapping[BagTiers, int]],
+    above: tuple[Sequence[str], Mapping[BagTiers, int]],
+    shared: Sequence[str],
+) -> None:
+    rows: dict[BagTiers, int] = {}
+    entries: list[tuple[int, int, float]] = []  # row, column, value
+    for (names, table), sign in ((own, 1.0), (above, -1.0)):
+        at = [names.index(name) for name in shared]
+        for tiers, column in table.items():
+            key = tuple(tiers[i] for i in at)
+            if key not in rows:
+                rows[key] = int(program.add_rows(0.0, 0.0, 1)[0])
+            entries.append((rows[key], column, sign))
+    at_rows, columns, signs = zip(*entries, strict=True) if entries else ((), (), ())
+    program.fill(at_rows, columns, signs)

@@ -1,0 +1,331 @@
+"""The p99 latency of a plan, queueing included, in closed form: fast enough to ask of every plan that a search finds.
+
+A request on a route meets stations: workers, and links of limited bandwidth (`stations.py`), each a queue
+(`queues.py`). The children of a request are one job, as large as all of them. Runs hold as many requests as come while
+one goes on (`batching.py`), and what ran together comes together to the next station. Where requests may wait for
+others to share a run, all are taken to wait as long as they may, and none to gain by it.
+
+Times add up along a route as logarithms of moment generating functions do: by Chernoff, P(L > t) is at most the
+minimum over theta of M(theta) exp(-theta t), and smaller than that by 7 for a normal tail at 1 %, by 12 for an
+exponential one; here by `TIGHTNESS`, as waits are not independent. A burst of requests is the same burst all along a
+route: it counts where it waits longest, once. `benchmarks/latency.py` holds all this against the simulator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from jellybean_solver.latency.batching import service_of
+from jellybean_solver.latency.queues import service_log_mgf, wait_log_mgf
+from jellybean_solver.latency.stations import Stations, alike
+from jellybean_solver.milp.highs_program import Floats, Indices
+from jellybean_solver.model.deadline_shares import shares
+from jellybean_solver.model.plan import Plan, PlannedWorker
+from jellybean_solver.model.problem import Arrivals, Edge, Times
+from jellybean_solver.model.streams import request_streams
+
+TIGHTNESS = 4.0  # fitted, as are the constants of `queues.py`, to other plans than the benchmark's
+QUANTILE = 0.99
+_PER_DECADE, _DECADES = 10, 5  # of theta
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """`p99_s` over all requests; `unqueued_s`: the mean time when nothing waits and everything is at its slowest.
+
+    The slowest of what the plan uses, operator by operator and edge by edge, whether or not a route combines them:
+    routes are redrawn when a worker fails. Of several workflows those of the one that is slowest for its deadline, as
+    if its deadline were the longest (deadlines.py).
+    """
+
+    p99_s: float
+    unqueued_s: float
+
+    @property
+    def slowest_s(self) -> float:
+        """The longer of the two."""
+        return max(self.p99_s, self.unqueued_s)
+
+    def meets(self, target_s: float) -> bool:
+        """Whether p99 is kept, and no combination of what is used is hopeless even without queues."""
+        return self.slowest_s <= target_s * (1 + 1e-9)
+
+
+def latency(plan: Plan) -> Latency:
+    """Predicted latency of a plan's requests at its rates; inf where a queue would grow for ever."""
+    return _Estimate(plan).latency()
+
+
+def p99_by_workflow(plan: Plan) -> Mapping[str, float]:
+    """Predicted p99 latency in seconds of each workflow that has a deadline; of one alone under no name."""
+    return _Estimate(plan).p99_by_workflow()
+
+
+def queueing(plan: Plan) -> Mapping[str, float]:
+    """Seconds that a request waits on average at a worker of each pool, the longest of its workers."""
+    longest: dict[str, float] = {}
+    for name, wait_s in waits(plan).items():
+        pool = plan.worker_by_name[name].pool
+        longest[pool] = max(longest.get(pool, 0.0), wait_s)
+    return longest
+
+
+def waits(plan: Plan) -> Mapping[str, float]:
+    """Seconds that a request waits on average at each worker."""
+    stations = Stations(plan)
+    turns_s = dict.fromkeys((worker.name for worker in plan.workers), 0.0)
+    for (_, name), runs in stations.runs.items():
+        turns_s[name] = max(turns_s[name], runs.turn_s)
+    queues = stations.workers.items()
+    return {name: max(queue.bursts.mean_s, turns_s[name]) + queue.own.mean_s for name, queue in queues}
+
+
+def unqueued_s(times: Times, batch: int, jobs_at_once: float) -> float:
+    """Mean seconds that a request's runs take when nothing waits: alone, or its children in full batches."""
+    return max(times[1].mean_s, jobs_at_once * times[batch].mean_s / batch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bursts:
+    """A burst of requests on each route is one variable: the longest mean wait for it, and what it adds to all runs."""
+
+    load: Floats
+    wait_s: Floats
+    shared_s: Floats
+
+    def or_else(self, other: _Bursts) -> _Bursts:
+        """The slower of each part."""
+        wait_s, shared_s = np.maximum(self.wait_s, other.wait_s), np.maximum(self.shared_s, other.shared_s)
+        return _Bursts(np.maximum(self.load, other.load), wait_s, shared_s)
+
+    def log_mgf(self, theta: Floats) -> Floats:
+        wait_s = np.divide(self.wait_s + self.shared_s, self.load, out=np.zeros_like(self.load), where=self.load > 0)
+        return wait_log_mgf(self.load[:, None], wait_s[:, None], theta)
+
+
+class _Estimate:
+    """Arrays have a row per route, and a column per theta."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.stations = Stations(plan)
+        self.table = self.stations.table
+        self.streams = request_streams(plan)
+        self.stream = {name: number for number, stream in enumerate(self.streams) for name in stream.operators}
+        self.beside = self._beside()
+        self.own: dict[str, tuple[Floats, Floats, Indices]] = {}
+        slowest = max((self._run_s(name, w) for w in plan.workers for name in w.rates_per_s), default=1.0)
+        steps = np.arange(_PER_DECADE * _DECADES) / _PER_DECADE
+        self.theta: Floats = 10.0 ** (steps - _DECADES + 2.0) / max(slowest, 1e-9)
+        own = [self.stations.workers[worker.name].own for worker in plan.workers]
+        loads, waits = np.array([queue.load for queue in own]), np.array([queue.wait_s for queue in own])
+        self.waits = wait_log_mgf(loads[:, None], waits[:, None], self.theta)  # per worker
+
+    def latency(self) -> Latency:
+        p99_s, ready_s, unqueued_s = self.p99_by_workflow(), self._unqueued_s(), 0.0
+        own = shares(self.plan)
+        for stream in self.streams:
+            if stream.workflow in own:
+                slowest_s = max(ready_s[name] for name in stream.operators)
+                unqueued_s = max(unqueued_s, slowest_s / own[stream.workflow])
+        return Latency(max(p99_s[workflow] / share for workflow, share in own.items()), unqueued_s)
+
+    def p99_by_workflow(self) -> Mapping[str, float]:
+        reached, delays_s = self._reached(), self._delays_s()
+        found: dict[str, float] = {}
+        for workflow in shares(self.plan):
+            streams = [stream for stream in self.streams if stream.workflow == workflow]
+            total = sum(stream.rate_per_s for stream in streams)
+            weights = [self.table.weight * stream.rate_per_s / total for stream in streams]
+            slowest = [np.maximum.reduce([reached[name] for name in stream.sinks]) for stream in streams]
+            own_s = _quantile(self.theta, np.concatenate(weights), np.concatenate(slowest))
+            delay_s = max(delays_s[name] for stream in streams for name in stream.sinks)
+            found[workflow] = own_s + delay_s
+        return found
+
+    def _unqueued_s(self) -> Mapping[str, float]:
+        """Per operator when its output is at the gateway if nothing waits and everything is at its slowest."""
+        stations = self.stations
+        pools: dict[str, dict[str, None]] = {operator.name: {} for operator in self.plan.operators}
+        for worker in self.plan.workers:
+            for name in worker.rates_per_s:
+                pools[name][worker.pool] = None
+        ready, delays_s = dict.fromkeys(stations.sources, self.plan.hop_s), self._delays_s()
+        for operator in self.plan.operators:
+            begins = 0.0
+            for edge in operator.inputs:
+                size, pairs = stations.sent_bytes(edge), self.table.crossings(edge)[0]
+                begins = max(begins, ready[edge.upstream] + max(stations.link_s(*pair, size) for pair in pairs))
+            slowest_s = max(
+                unqueued_s(operator.service[pool], operator.batch[pool], stations.jobs(operator.name))
+                for pool in pools[operator.name]
+            )
+            ready[operator.name] = begins + slowest_s
+        return {name: seconds + self.plan.hop_s + delays_s.get(name, 0.0) for name, seconds in ready.items()}
+
+    def _delays_s(self) -> Mapping[str, float]:
+        """Per operator the seconds that a request may have waited for others by its output: the longest way there."""
+        found: dict[str, float] = {}
+        for operator in self.plan.operators:
+            own_s = operator.batch_delay_s if max(operator.batch.values(), default=1) > 1 else 0.0
+            found[operator.name] = own_s + max((found.get(edge.upstream, 0.0) for edge in operator.inputs), default=0.0)
+        return found
+
+    def _reached(self) -> dict[str, Floats]:
+        """Per sink the logarithm of the moment generating function of when its output is at the gateway."""
+        reached: dict[str, Floats] = {}
+        bursts: dict[str, _Bursts] = {}
+        hop, start = self.theta * self.plan.hop_s, np.zeros((len(self.table.weight), len(self.theta)))
+        for operator in self.plan.operators:
+            name, at = operator.name, self.table.at[operator.name]
+            begins, burst = start, self._met(name)
+            for edge in operator.inputs:
+                comes, waits = self._crossing(edge)
+                moves = np.ones(len(at), bool) if edge.upstream not in reached else self.table.at[edge.upstream] != at
+                comes = comes + np.where(moves[:, None], hop, 0.0)
+                begins = np.maximum(begins, comes + reached.get(edge.upstream, start))
+                burst = burst.or_else(waits).or_else(bursts.get(edge.upstream, waits))
+            for other in self.beside[name]:
+                together = self.table.at[other] == at
+                if together.any():
+                    begins = begins + np.where(together[:, None], self._own(other)[0], 0.0)
+            own, shared_s = self._own(name)
+            reached[name] = begins + own + self.waits[at]
+            bursts[name] = replace(burst, shared_s=burst.shared_s + shared_s)
+        sinks = [name for stream in self.streams for name in stream.sinks]
+        return {name: reached[name] + hop + bursts[name].log_mgf(self.theta) for name in sinks}
+
+    def _met(self, name: str) -> _Bursts:
+        """The wait for bursts at an operator's worker of a request that meets others there too, less its turns.
+
+        Who comes back waits less each time: in all as long as under processor sharing at most, twice as for once.
+        """
+        at, count, turns_s = self.table.at[name], self._visits(name), np.zeros(len(self.table.weight))
+        for other, there in self.table.at.items():
+            if self.stream[other] == self.stream[name]:
+                turns_s += np.where(there == at, self._turns_s[other][at], 0.0)
+        load, mean_s = self._queues
+        wait_s = mean_s[at] * 2.0 * count / (1.0 + count)
+        return _Bursts(load[at], np.maximum(0.0, wait_s - turns_s), np.zeros(len(at)))
+
+    def _visits(self, name: str) -> Floats:
+        """How often a request is at the worker of an operator in all, by route."""
+        at, count = self.table.at[name], np.zeros(len(self.table.weight))
+        for other, there in self.table.at.items():
+            if self.stream[other] == self.stream[name]:
+                count += there == at
+        return count
+
+    @cached_property
+    def _queues(self) -> tuple[Floats, Floats]:
+        """Load and mean wait of the bursts' queue at each worker."""
+        queues = [self.stations.workers[worker.name].bursts for worker in self.plan.workers]
+        return np.array([queue.load for queue in queues]), np.array([queue.mean_s for queue in queues])
+
+    @cached_property
+    def _turns_s(self) -> Mapping[str, Floats]:
+        """Per operator and worker, the seconds until its next run."""
+        found = {name: np.zeros(len(self.plan.workers)) for name in self.table.at}
+        for number, worker in enumerate(self.plan.workers):
+            for name in worker.rates_per_s:
+                found[name][number] = self.stations.runs[name, worker.name].turn_s
+        return found
+
+    def _crossing(self, edge: Edge) -> tuple[Floats, _Bursts]:
+        """Time on a link, and the wait for bursts apart."""
+        size = self.stations.sent_bytes(edge)
+        pairs, each = self.table.crossings(edge)
+        times = np.array([self.theta * self.stations.link_s(*pair, size) for pair in pairs])
+        load, mean_s = np.zeros(len(pairs)), np.zeros(len(pairs))
+        for number, pair in enumerate(pairs):
+            queues = self.stations.links.get(pair)
+            if queues is not None:
+                times[number] += queues.own.log_mgf(self.theta)
+                load[number], mean_s[number] = queues.bursts.load, queues.bursts.mean_s
+        return times[each], _Bursts(load[each], mean_s[each], np.zeros(len(each)))
+
+    def _own(self, name: str) -> tuple[Floats, Floats]:
+        """A request's own runs on the workers of an operator, and those of requests that come with it.
+
+        What they take longer because of a burst is put down apart, in mean seconds: the burst is the same on all of a
+        route.
+        """
+        if name not in self.own:
+            known: dict[object, tuple[Floats, float]] = {}
+            found: list[tuple[Floats, float]] = []
+            workers, each = np.unique(self.table.at[name], return_inverse=True)
+            visits = np.full(len(workers), np.inf)
+            np.minimum.at(visits, each, self._visits(name))
+            for worker, count in zip((self.plan.workers[n] for n in workers.tolist()), visits.tolist(), strict=True):
+                runs, roughness = self.stations.runs[name, worker.name], self.stations.roughness(name, worker)
+                group = self.stations.groups[name, worker.name]
+                turn = runs.turn.chance, runs.turn.span_s, runs.turn.handed, runs.turn.spread_s
+                key = worker.pool, alike([(runs.mean, runs.seen, *turn, roughness, group, count)])
+                if key not in known:
+                    known[key] = self._own_at(name, worker, 1.0 - roughness, count)
+                found.append(known[key])
+            logs, shared_s = np.array([log for log, _ in found]), np.array([more for _, more in found])
+            self.own[name] = logs, shared_s, each
+        logs, shared_s, each = self.own[name]
+        return logs[each], shared_s[each]
+
+    def _own_at(self, name: str, worker: PlannedWorker, regular: float, visits: float) -> tuple[Floats, float]:
+        """`visits` of a request to the worker, at least: who comes back waits less for turns, between not at all less
+        and as under processor sharing (`_met`), where all is regular; else a burst is what all visits wait for.
+        """
+        runs, needed = self.stations.runs[name, worker.name], self.stations.jobs(name)
+        times = self.plan.operator_by_name[name].service[worker.pool]
+        least = min(needed, runs.seen)
+        service = service_of(times, least + (runs.seen - least) * regular)
+        more_s = service_of(times, runs.seen).mean_s - service_of(times, least).mean_s
+        mates = max(0.0, self.stations.groups[name, worker.name] - max(runs.seen, needed)) / 2.0
+        count = max(1.0, needed / runs.seen) + mates / runs.seen
+        less = 1.0 if any(s.arrivals is Arrivals.POISSON for s in self.streams) else math.sqrt(2.0 / (1.0 + visits))
+        turn = runs.turn.log_mgf(self.theta * less, service)
+        return service_log_mgf(service, self.theta * count) + turn, (1.0 - regular) * more_s
+
+    def _run_s(self, name: str, worker: PlannedWorker) -> float:
+        """Mean seconds of all of one request's runs."""
+        size = self.stations.runs[name, worker.name].seen
+        mean_s = service_of(self.plan.operator_by_name[name].service[worker.pool], size).mean_s
+        return mean_s * max(1.0, self.stations.jobs(name) / size)
+
+    def _beside(self) -> Mapping[str, tuple[str, ...]]:
+        """Earlier operators, neither above nor below: on one worker a request's own runs wait for each other."""
+        above: dict[str, frozenset[str]] = {}
+        found: dict[str, tuple[str, ...]] = {}
+        for operator in self.plan.operators:
+            direct = [edge.upstream for edge in operator.inputs if edge.upstream in above]
+            found[operator.name] = tuple(above)
+            above[operator.name] = frozenset(direct).union(*(above[name] for name in direct))
+            others = (n for n in found[operator.name] if n not in above[operator.name])
+            found[operator.name] = tuple(n for n in others if self.stream[n] == self.stream[operator.name])
+        return found
+
+
+def _quantile(theta: Floats, weights: Floats, logs: Floats) -> float:
+    """The time that a share 1 - QUANTILE of the requests exceeds, by bisection over the sum of the routes' tails."""
+    allowed = 1.0 - QUANTILE
+
+    def beyond(time: float) -> float:
+        bound = np.exp(np.minimum(np.min(logs - theta * time, axis=1), 0.0))
+        return float(weights @ (bound / (bound + TIGHTNESS * (1.0 - bound))))  # 1 up to the mean
+
+    with np.errstate(invalid="ignore"):
+        odds = TIGHTNESS * allowed / (1.0 - allowed)
+        alone = np.min((logs - math.log(odds / (1.0 + odds))) / theta, axis=1)
+    low, high = 0.0, float(np.max(alone, initial=0.0))
+    if not math.isfinite(high):
+        finite = weights[np.isfinite(alone)].sum()
+        if finite < QUANTILE:
+            return math.inf
+        high = float(np.max(alone[np.isfinite(alone)], initial=0.0)) * 10.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if beyond(middle) <= allowed else (middle, high)
+    return high

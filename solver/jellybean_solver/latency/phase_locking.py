@@ -1,0 +1,76 @@
+"""Where regular requests still come as regularly as they were sent, because all their ways there take the same time.
+
+So it is behind replicas that share a stream evenly: nobody waits at them, each takes as long as the others, and what
+they hand on is the stream again. All that may take longer for some ends it: a queue, times that vary, a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from jellybean_solver.latency.route_table import Mask, RouteTable
+from jellybean_solver.milp.highs_program import Floats, Indices
+from jellybean_solver.model.plan import Plan
+
+NEVER = -1  # not in step; other numbers tell ways that take the same time
+
+
+def in_step(
+    plan: Plan, table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[str, Floats]
+) -> Mapping[str, Mask]:
+    """Per operator, the workers to which it comes in step.
+
+    `follows`: per operator, the routes on which it comes from its own worker; `loads`: per operator, the share of each
+    worker's time that it would take if all requests came there, inf where it takes some longer than others.
+    """
+    count, sources = len(plan.workers), {source.name for source in plan.sources}
+    pools = {name: number for number, name in enumerate(dict.fromkeys(worker.pool for worker in plan.workers))}
+    pool = np.array([pools[worker.pool] for worker in plan.workers], np.int64)
+    free = _never_met(table, follows, loads)
+    found: dict[str, Mask] = {}
+    ways: dict[str, Indices] = {}
+    for operator in plan.operators:
+        at = table.at[operator.name]
+        way = np.zeros(len(at), np.int64)
+        for edge in operator.inputs:
+            if edge.upstream in sources:
+                way = _and(way, table.tier[operator.name])
+            else:
+                stays = table.tier[edge.upstream] == table.tier[operator.name]
+                way = _and(way, np.where(stays, ways[edge.upstream], NEVER))
+        first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, NEVER)
+        np.minimum.at(first, at, way)
+        np.maximum.at(last, at, way)
+        found[operator.name] = (first == last) & (last != NEVER)
+        on = found[operator.name] & free
+        ways[operator.name] = _and(way, np.where(on[at], pool[at], NEVER))
+    return found
+
+
+def _never_met(table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[str, Floats]) -> Mask:
+    """Workers that are done with any request before the next one comes, if those come as regularly as can be.
+
+    One operator's requests come to them from elsewhere, all there are or one route's: those of a share of 2 in 5 may be
+    two spacings apart, not two and a half.
+    """
+    count, routes = len(table.plan.workers), len(table.weight)
+    entries = np.zeros(count)
+    for name, at in table.at.items():
+        entries += table.summed(at, np.where(follows[name], 0.0, 1.0)) > 0
+    keys = np.concatenate([at * routes + np.arange(routes) for at in table.at.values()])
+    load = np.concatenate([loads[name][at] for name, at in table.at.items()])
+    visits, each = np.unique(keys, return_inverse=True)  # of a route to a worker, for all that it does there
+    here = visits // routes
+    ways, longest = np.bincount(here, minlength=count), np.zeros(count)
+    np.maximum.at(longest, here, np.bincount(each, load))
+    spaced = np.floor(1.0 / np.maximum(table.share, 1e-9) + 1e-9)
+    found: Mask = (entries == 1) & ((ways == 1) | (table.share > 1.0 - 1e-9)) & (longest <= spaced)
+    return found
+
+
+def _and(way: Indices, more: Indices) -> Indices:
+    """Numbers of pairs of ways."""
+    pairs = np.where((way == NEVER) | (more == NEVER), NEVER, way * (int(more.max(initial=0)) + 1) + more)
+    return np.unique(pairs, return_inverse=True)[1] - int((pairs == NEVER).any())

@@ -1,0 +1,264 @@
+"""One station of a plan, a worker or a link, as a queue in closed form: how long what comes there waits.
+
+What comes varies in three ways, in squared seconds of work per second of work:
+
+- bursts: the requests themselves come at random. Round robin leaves a worker with a share of them only its share of
+  that. A burst waits once: what a slow station holds back comes smoothly to the next. Servers in a row that take the
+  same time for all even have exactly the wait of the slowest (Friedman, Operations Research, 1965).
+- irregularity: several routes and several operators of a worker bring it streams that are regular one by one, but meet
+  as their phases happen to lie. Of n of them what comes varies as a Brownian bridge over a period does: however long
+  one looks it is bounded, so P(W > x) is exp(-2 x^2 / n - 2 x (1 - load)) in jobs (Hajek, Operations Research, 1994;
+  Roberts and Virtamo, IEEE Transactions on Communications, 1991). Waits grow as the root of n and have an end at
+  capacity. What goes on at a worker where it was is no stream of its own: regular requests meet nobody new by it. Who
+  waited elsewhere comes late: of requests that are due at even times and late by times of which two differ by d on
+  average, as many as come in d more or fewer have come at a time (Mercer, J. R. Statist. Soc. B, 1960).
+- chance: times of runs, and requests that a thinning lets by.
+
+A burst makes runs larger, so that it is worked off as fast as full batches allow. Where several operators share a
+worker their runs grow slower: the wait is that of a load a part of the way (`CATCHING_UP`) to the time of the runs that
+form by themselves. Where runs of one would not keep up, irregular requests too make runs larger rather than wait.
+
+Mean waits follow the formula of Kraemer and Langenbach-Belz for GI/G/1 (in Whitt, The Queueing Network Analyzer, Bell
+System Technical Journal, 1983). Where arrivals are calmer than at random, fewer wait, but who does waits as long: the
+factor of theirs is on the chance, and the mean of the waits that are not 0 is Kingman's (Proc. Camb. Phil. Soc. 1961).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jellybean_solver.model.distributions import quantile_points
+from jellybean_solver.model.problem import ServiceTime
+
+MEETING = 0.7  # of the bridge's mean wait at least, for whole jobs of a few streams; fitted
+SHARED = 0.2  # of a stream more, where requests that come at random are shared by round robin; fitted
+LATE = 1.5  # streams more for each request that is due and late or the other way round; fitted
+GROWING = 0.6  # of the waits for what is irregular, where runs grow instead and all is regular; fitted
+ALL = 8  # power of the share of requests, near which what comes from a source is as regular as they are
+RARE = 3e-4  # a share of requests far below the one in a hundred that p99 leaves out
+CATCHING_UP = 0.25  # of the time lost in runs smaller than full: what a burst of several operators still meets
+FULL = 0.9999  # a load from which a queue is taken to be without end
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A station's load and the mean of its waits that are not 0."""
+
+    load: float = 0.0
+    wait_s: float = 0.0
+
+    @property
+    def mean_s(self) -> float:
+        return self.load * self.wait_s if self.load > 0 else 0.0
+
+    def log_mgf(self, theta: Floats) -> Floats:
+        """Of waits cut off where longer ones are as rare as `RARE`: a queue that hardly anyone meets must not count."""
+        return wait_log_mgf(np.array(self.load), np.array(self.wait_s), theta)
+
+
+def wait_log_mgf(load: Floats, wait_s: Floats, theta: Floats) -> Floats:
+    """The same of many queues that shapes broadcast together."""
+    meets = (wait_s > 0.0) & (load > RARE)
+    ends = meets & np.isfinite(wait_s)
+    some, mean_s = np.where(ends, load, 0.5), np.where(ends, wait_s, 0.0)
+    longest = np.log(some / RARE)  # in mean waits
+    waits = np.log(some * longest) + _log_mean_growth(longest * (theta * mean_s - 1.0))
+    waits = np.logaddexp(waits, math.log(RARE) + theta * mean_s * longest)
+    with np.errstate(divide="ignore"):
+        total = np.logaddexp(np.log1p(-np.minimum(some, 1.0)), waits)
+    return np.where(ends, total, np.where(meets, np.inf, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Work that routes' requests bring to a station at once: jobs per second, and one's mean and squared deviation.
+
+    `stream`: of which requests; `weight`: their share; `chance`: share of those that bring any; `size`: jobs in a run;
+    `regular`: comes straight from a source; `follows`: only from operators at the same station; `squares`: of the
+    routes' weights, together (default: it is one route).
+    """
+
+    stream: int
+    weight: float
+    per_s: float
+    seconds: float
+    variance: float = 0.0
+    chance: float = 1.0
+    size: float = 1.0
+    regular: bool = False
+    squares: float | None = None
+    follows: bool = False
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All that comes to a station that `share` of the requests come by.
+
+    `roughness` and `rates`: of each stream of requests, the squared variation of the times between them and their rate;
+    `late`: as many regular requests more or fewer than are due have come at a time.
+    """
+
+    pieces: Sequence[Piece]
+    share: float
+    roughness: Sequence[float]
+    rates: Sequence[float]
+    late: float = 0.0
+
+    @cached_property
+    def work(self) -> float:
+        """Seconds of work per second."""
+        return sum(piece.per_s * piece.seconds for piece in self.pieces)
+
+    @property
+    def mean_s(self) -> float:
+        return self.work / sum(piece.per_s for piece in self.pieces)
+
+    @property
+    def bursts_s(self) -> float:
+        brought = [0.0] * len(self.rates)
+        for piece in self.pieces:
+            brought[piece.stream] += piece.per_s * piece.seconds
+        all_streams = zip(self.roughness, brought, self.rates, strict=True)
+        return sum(rough * done**2 / rate for rough, done, rate in all_streams if rate > 0) / self.work
+
+    @property
+    def chance_s(self) -> float:
+        return sum(p.per_s * (p.variance + (1.0 - p.chance) * p.seconds**2) for p in self.pieces) / self.work
+
+    @cached_property
+    def random(self) -> float:
+        """Share of the work that requests bring which come at random."""
+        return sum(p.per_s * p.seconds * min(1.0, self.roughness[p.stream]) for p in self.pieces) / self.work
+
+    @property
+    def others(self) -> float:
+        """Regular streams that one meets here."""
+        come = squared = as_sent = 0.0
+        for p in self.pieces:
+            part = min(1.0, self.roughness[p.stream]) if p.follows else 1.0
+            come += part * p.weight
+            squared += part * (p.weight**2 if p.squares is None else p.squares)
+            as_sent += p.per_s * p.seconds * p.regular
+        share, as_sent = min(1.0, self.share), as_sent / self.work
+        more = max(0.0, come**2 / squared - 1.0) if squared > 0 else 0.0
+        shared = self.random * (1.0 - share**ALL)
+        return more * (1.0 - (share * as_sent) ** ALL) + SHARED * shared + LATE * self.late
+
+    def meeting_s(self, free: float) -> float:
+        """Mean wait of who meets other streams, with so much of the station's time free."""
+        others = self.others
+        if others <= 0.0:
+            return 0.0
+        job_s = sum(p.per_s * p.seconds**2 * p.size for p in self.pieces) / self.work
+        part = max(MEETING, others / (1.0 + others))  # two by themselves would meet less, but what they come by differs
+        return part * job_s * math.sqrt(math.pi * others / 8.0) * _exp_erfc(free * math.sqrt(others / 2.0))
+
+    def lumps_s(self, free: float) -> float:
+        """Mean wait for what only some requests go on with: all others wait until it is done, in the time left."""
+        some = ((max(0.0, 1.0 - p.weight / self.share), p) for p in self.pieces if p.follows)
+        return sum(part * p.per_s * p.seconds**2 / 2.0 / (free + p.per_s * p.seconds) for part, p in some)
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """`bursts` are waited for once on a route, `own` at each visit."""
+
+    bursts: Queue = Queue()
+    own: Queue = Queue()
+
+
+def station(traffic: Traffic, load: float, busy: float, *, behind: bool = False) -> Station:
+    """Its queues. `load`: of all that it can do, in full batches; `busy`: share of its time, in those that form.
+
+    `behind`: runs of one would not keep up.
+    """
+    if not traffic.pieces or traffic.work <= 0 or load <= 0:
+        return Station()
+    if load >= FULL:
+        return Station(Queue(1.0, math.inf), Queue(1.0, math.inf))
+    mean, bursts, chance = traffic.mean_s, traffic.bursts_s, traffic.chance_s
+    met_s = traffic.meeting_s(1.0 - busy) + traffic.lumps_s(1.0 - busy) / busy
+    if behind:
+        met_s *= GROWING + (1.0 - GROWING) * traffic.random
+    irregular = 2.0 * (1.0 - busy) * met_s
+
+    def waited(per_work_s: float, used: float) -> Queue:
+        spacing = min(1.0, (bursts + irregular) / mean)
+        variation = max((bursts + irregular + chance) / mean, 1e-9)
+        calm = 2.0 * (1.0 - used) * (1.0 - spacing) ** 2 / (3.0 * used * variation)
+        return Queue(used * math.exp(-calm), per_work_s / 2.0 / (1.0 - used))
+
+    regular, random = Queue(busy, met_s), waited(chance, load)
+    longest_s = regular.mean_s / busy + random.wait_s  # what is irregular is never far off: short waits, not rare ones
+    own = Queue((regular.mean_s + random.mean_s) / longest_s, longest_s) if longest_s > 0 else Queue()
+    full = load + (CATCHING_UP * max(0.0, busy - load) if len(traffic.pieces) > 1 else 0.0)
+    return Station(waited(bursts, full), own)
+
+
+def service_variance(service: ServiceTime) -> float:
+    """Of a run's time, its quantiles joined by straight lines."""
+    points = quantile_points(service)
+    squares = sum(
+        (right - left) * (low**2 + low * high + high**2) / 3.0 for (left, low), (right, high) in pairwise(points)
+    )
+    return max(0.0, squares - service.mean_s**2) if points else 0.0
+
+
+def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
+    """log E exp(theta S) of a run's time, its quantiles joined by straight lines; the mean alone is a constant."""
+    points = quantile_points(service)
+    if len(points) < 2:
+        return theta * service.mean_s
+    levels, values = np.array(points).T
+    parts = []
+    for width, low, high in zip(np.diff(levels), values[:-1], values[1:], strict=True):
+        parts.append(np.log(width) + theta * high + _log_mean_exp(theta * (high - low)) if width > 0 else None)
+    kept = [part for part in parts if part is not None]
+    total: Floats = np.logaddexp.reduce(kept)
+    return total
+
+
+def rest_log_mgf(service: ServiceTime, theta: Floats, handed: float = 0.0, spread_s: float = 0.0) -> Floats:
+    """Of what is left of a run's time S for who comes while it goes on: (M(theta) - 1) / (theta m).
+
+    `spread_s`: S varies by so much more to either side. `handed`: so much of S the next run is longer for those who
+    came meanwhile; of both, less its mean, it is E S exp(theta (U + handed) S) / m with U uniform.
+    """
+    log, handed_on = _run_log_mgf(service, theta * (1.0 + handed), spread_s), np.zeros_like(theta)
+    if handed > 0:
+        more, variance = _run_log_mgf(service, theta * handed, spread_s), service_variance(service) + spread_s**2 / 3.0
+        log, handed_on = log - more, more - theta * handed * (service.mean_s + variance / service.mean_s)
+    grown = np.where(log < 30.0, np.log(np.expm1(np.minimum(log, 30.0))), log)
+    return np.asarray(grown - np.log(theta * service.mean_s) + handed_on)
+
+
+def _run_log_mgf(service: ServiceTime, theta: Floats, spread_s: float) -> Floats:
+    log = service_log_mgf(service, theta)
+    return log + _log_mean_growth(2.0 * spread_s * theta) - spread_s * theta if spread_s > 0 else log
+
+
+def _exp_erfc(power: float) -> float:
+    """exp(x^2) erfc(x) for x of at least 0, by its expansion where they leave the floats."""
+    if power < 5.0:
+        return math.exp(power**2) * math.erfc(power)
+    return (1.0 - 0.5 / power**2) / (power * math.sqrt(math.pi))
+
+
+def _log_mean_growth(power: Floats) -> Floats:
+    """log of the mean of exp(x) for x uniform in [0, power], of either sign."""
+    return np.maximum(power, 0.0) + _log_mean_exp(np.abs(power))
+
+
+def _log_mean_exp(span: Floats) -> Floats:
+    """log of the mean of exp(-x) for x uniform in [0, span]."""
+    safe = np.maximum(span, 1e-9)
+    return np.where(span > 1e-9, np.log(-np.expm1(-safe) / safe), 0.0)

@@ -1,0 +1,71 @@
+"""A plan's routes as arrays: what is computed for every route is computed for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from jellybean_solver.milp.highs_program import Floats, Indices
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Edge
+
+Mask = npt.NDArray[np.bool_]
+
+
+class RouteTable:
+    """`weight` per route; `at`: per operator and route the index of the worker that serves it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        index = {worker.name: number for number, worker in enumerate(plan.workers)}
+        self.weight: Floats = np.array([route.weight for route in plan.routes])
+        self.at: Mapping[str, Indices] = {
+            name: np.array([index[route.workers[name]] for route in plan.routes], np.int64)
+            for name in plan.operator_by_name
+        }
+
+    @cached_property
+    def tier(self) -> Mapping[str, Indices]:
+        """Per operator or source and route the index of the tier that it is in."""
+        place = {tier: number for number, tier in enumerate(self.plan.tiers)}
+        of_worker = np.array([place[worker.tier] for worker in self.plan.workers], np.int64)
+        born = {s.name: np.full(len(self.weight), place[s.tier], np.int64) for s in self.plan.sources}
+        return born | {name: of_worker[workers] for name, workers in self.at.items()}
+
+    def crossings(self, edge: Edge) -> tuple[list[tuple[str, str]], Indices]:
+        """The pairs of tiers that routes take an edge's data between, and which of them each route does."""
+        tiers = self.plan.tiers
+        pairs, each = np.unique(self.tier[edge.upstream] * len(tiers) + self.tier[edge.downstream], return_inverse=True)
+        return [(tiers[pair // len(tiers)], tiers[pair % len(tiers)]) for pair in pairs.tolist()], each
+
+    @cached_property
+    def alike_below(self) -> tuple[Indices, ...]:
+        """Per tier a number for each route, the same for routes that differ only further up."""
+        names = list(self.at)
+        tier, at = np.array([self.tier[name] for name in names]), np.array([self.at[name] for name in names])
+        return tuple(
+            np.unique(np.where(tier <= place, at, -1 - tier), axis=1, return_inverse=True)[1].reshape(-1)
+            for place in range(len(self.plan.tiers))
+        )
+
+    def squares(self, workers: Indices, alike: Indices) -> Floats:
+        """Squared weights of routes, alike ones as one, added up per worker."""
+        count = int(alike.max(initial=0)) + 1
+        pairs, each = np.unique(workers * count + alike, return_inverse=True)
+        together: Floats = np.bincount(each, self.weight).astype(float)
+        return self.summed(pairs // count, together**2)
+
+    def summed(self, workers: Indices, weights: Floats) -> Floats:
+        """Weights of routes, added up per worker."""
+        return np.bincount(workers, weights, len(self.plan.workers)).astype(float)
+
+    @cached_property
+    def share(self) -> Floats:
+        """Per worker the weight of the routes that come by."""
+        count = len(self.weight)
+        pairs = np.unique(np.concatenate([workers * count + np.arange(count) for workers in self.at.values()]))
+        workers, routes = np.divmod(pairs, count)
+        return self.summed(workers, self.weight[routes])

@@ -1,0 +1,323 @@
+"""What comes to every station of a plan by its routes: workers and links of limited bandwidth, as queues.
+
+A station of a tier with several sites is that of one of them. What several sites send up to one station knows nothing
+of each other: it comes the more at random the more they are and the less busy it is (The Queueing Network Analyzer).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from jellybean_solver.latency.batching import Fed, Runs, busy, runs, service_of
+from jellybean_solver.latency.phase_locking import in_step
+from jellybean_solver.latency.queues import Piece, Station, Traffic, service_variance, station
+from jellybean_solver.latency.route_table import Mask, RouteTable
+from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
+from jellybean_solver.model.problem import Arrivals, Edge
+from jellybean_solver.model.streams import request_streams
+
+MOST_BUSY = 0.999
+
+Pair = tuple[str, str]  # operator and worker, or the tiers of a link
+
+
+def visits(plan: Plan) -> Mapping[str, float]:
+    """Runs of each operator per request."""
+    found: dict[str, float] = {}
+    for stream in request_streams(plan):
+        for name in stream.operators:
+            rate = plan.operator_by_name[name].rate_per_s
+            found[name] = rate / stream.rate_per_s if stream.rate_per_s > 0 else 1.0
+    return found
+
+
+def alike(figures: Sequence[Sequence[float]]) -> str:
+    """The same for figures that differ by rounding: most workers of a fleet are alike, so one answer does for all."""
+    return repr([[float(f"{figure:.5g}") for figure in row] for row in figures])
+
+
+def jobs(visits_per_request: float) -> float:
+    """Runs that one request brings at once: all its children; thinned streams bring one or none."""
+    return max(1.0, visits_per_request)
+
+
+class Stations:
+    """The queues of a plan. `runs` by operator and worker, as many as come together in `groups`; `links` by tiers."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.visits = visits(plan)
+        self.sources = {source.name: source for source in plan.sources}
+        self._link = {(link.upstream_tier, link.downstream_tier): link for link in plan.links}
+        streams = request_streams(plan)
+        self._stream = {name: number for number, stream in enumerate(streams) for name in stream.operators}
+        self._per_s = [stream.rate_per_s for stream in streams]
+        self._born = [stream.sites for stream in streams]
+        self._roughness = [1.0 if stream.arrivals is Arrivals.POISSON else 0.0 for stream in streams]
+        self.table = RouteTable(plan)
+        self._share = {w.name: share for w, share in zip(plan.workers, self.table.share.tolist(), strict=True)}
+        self.groups: dict[Pair, float] = {}
+        self.runs: dict[Pair, Runs] = {}
+        self._fill_runs()
+        self._used = {worker.name: self._busy(worker) for worker in plan.workers}
+        self._grow = {worker.name: self._behind(worker) for worker in plan.workers}
+        self.workers = self._workers()
+        self.links = self._links()
+
+    def jobs(self, name: str) -> float:
+        """Runs of an operator that one request brings at once."""
+        return jobs(self.visits[name])
+
+    def roughness(self, name: str, worker: PlannedWorker) -> float:
+        """Squared variation of when requests come to an operator on a worker: round robin leaves it its share."""
+        rate = self.plan.operator_by_name[name].rate_per_s
+        sites, stream = self.plan.sites.get(worker.tier, 1), self._stream[name]
+        share = min(1.0, worker.rates_per_s[name] * sites / rate) if rate > 0 else 0.0
+        return self._roughness[stream] * share + self._mixed(stream, sites, share, worker.load)
+
+    def _mixed(self, stream: int, sites: int, share: float, load: float) -> float:
+        """What the squared variation gains where a station's requests come from several sites: all of it in the end."""
+        origins = self._born[stream] / sites
+        alone = 1.0 / (1.0 + 4.0 * (1.0 - min(1.0, load)) ** 2 * (origins - 1.0)) if origins > 1 else 1.0
+        return (1.0 - alone) * (1.0 - self._roughness[stream] * min(1.0, share))
+
+    def sent_bytes(self, edge: Edge) -> float:
+        """A request's data on an edge, all children together."""
+        source = self.sources.get(edge.upstream)
+        if source is not None:
+            return source.message_bytes * self.jobs(edge.downstream)
+        return self.plan.operator_by_name[edge.upstream].message_bytes[edge.downstream] * self.jobs(edge.downstream)
+
+    def link_s(self, upstream_tier: str, downstream_tier: str, size: float) -> float:
+        """Seconds over a link that is free; 0 inside a tier."""
+        if upstream_tier == downstream_tier:
+            return 0.0
+        link = self._link[upstream_tier, downstream_tier]
+        return link.latency_s + (size / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)
+
+    def _fill_runs(self) -> None:
+        """Sizes of runs, twice: what ran together comes together, and what comes together runs together."""
+        for worker in self.plan.workers:
+            self.runs |= {(name, worker.name): Runs() for name in worker.rates_per_s}
+        batched = any(size > 1 for operator in self.plan.operators for size in operator.batch.values())
+        for _ in range(2 if batched else 1):
+            self.groups = self._groups()
+            known: dict[object, list[Runs]] = {}
+            for worker in self.plan.workers:
+                fed = [self._fed(name, worker) for name in worker.rates_per_s]
+                figures = tuple((one.per_s, one.group, one.roughness) for one in fed)
+                key = worker.pool, tuple(worker.rates_per_s), alike(figures)
+                if key not in known:
+                    known[key] = runs(fed)
+                found = known[key]
+                self.runs |= {(name, worker.name): one for name, one in zip(worker.rates_per_s, found, strict=True)}
+
+    def _fed(self, name: str, worker: PlannedWorker) -> Fed:
+        operator = self.plan.operator_by_name[name]
+        times, batch = operator.service[worker.pool], operator.batch[worker.pool]
+        group = self.groups[name, worker.name]
+        varied = service_variance(times[batch]) / times[batch].mean_s ** 2 if times[batch].mean_s > 0 else 0.0
+        rough = self.roughness(name, worker)
+        return Fed(times, batch, worker.rates_per_s[name], group, rough, self.jobs(name), varied)
+
+    def _groups(self) -> dict[Pair, float]:
+        """Requests that come to an operator on a worker at once, children one by one."""
+        found = {pair: self.jobs(pair[0]) for pair in self.runs}
+        names = [worker.name for worker in self.plan.workers]
+        for operator in self.plan.operators:
+            for edge in operator.inputs:
+                if edge.upstream not in self.sources:
+                    together = self._together(edge)
+                    for worker in np.flatnonzero(np.isfinite(together)).tolist():
+                        pair = operator.name, names[worker]
+                        found[pair] = max(found.get(pair, 1.0), self.jobs(operator.name) * float(together[worker]))
+        return found
+
+    def _together(self, edge: Edge) -> Floats:
+        """Per worker downstream, requests of one run upstream that routes lead there, but one at least; else NaN."""
+        table, workers = self.table, self.plan.workers
+        leave = table.summed(table.at[edge.upstream], table.weight)
+        pairs, each = np.unique(table.at[edge.upstream] * len(workers) + table.at[edge.downstream], return_inverse=True)
+        go: Floats = np.bincount(each, table.weight).astype(float)
+        there, here = np.divmod(pairs, len(workers))
+        sizes = [self.runs[edge.upstream, workers[worker].name].mean for worker in there.tolist()]
+        ran = np.array(sizes) / self.jobs(edge.upstream)
+        part = np.divide(go, leave[there], out=np.zeros_like(go), where=go > 0)
+        mates, come = table.summed(here, go * np.maximum(1.0, ran * part)), table.summed(here, go)
+        found: Floats = np.full(len(workers), np.nan)
+        found[here] = 1.0
+        np.divide(mates, come, out=found, where=come > 0)
+        return found
+
+    def _workers(self) -> Mapping[str, Station]:
+        pieces: dict[str, list[Piece]] = {worker.name: [] for worker in self.plan.workers}
+        names, enters = list(pieces), set[Pair]()
+        work = cache(self._work)
+        follows = {operator.name: self._follows(operator) for operator in self.plan.operators}
+        regular = self._regular(follows)
+        for operator in self.plan.operators:
+            at = self.table.at[operator.name]
+            weights = self.table.summed(at, self.table.weight)
+            squares = self.table.squares(at, np.choose(self.table.tier[operator.name], self.table.alike_below))
+            comes = self.table.summed(at, np.where(follows[operator.name], 0.0, 1.0))
+            for worker in np.unique(at).tolist():
+                weight, squared = float(weights[worker]), float(squares[worker])
+                done = work(operator.name, names[worker])
+                as_sent = bool(regular[operator.name][worker])
+                piece = self._piece(operator.name, weight, squared, *done, regular=as_sent, follows=not comes[worker])
+                pieces[names[worker]].append(piece)
+                if not piece.follows:
+                    enters.add((operator.name, names[worker]))
+        found = {worker.name: self._of(worker, pieces[worker.name]) for worker in self.plan.workers}
+        if any(self._roughness) or self.plan.sites:
+            return found
+        late = self._late(found, enters)
+        delayed = [worker for worker in self.plan.workers if late[worker.name] > 0]
+        return found | {worker.name: self._of(worker, pieces[worker.name], late[worker.name]) for worker in delayed}
+
+    def _of(self, worker: PlannedWorker, pieces: list[Piece], late: float = 0.0) -> Station:
+        share, sites = self._share[worker.name], self.plan.sites.get(worker.tier, 1)
+        used, behind = self._used[worker.name], self._grow[worker.name]
+        return self._station(pieces, share, worker.load, used, sites, behind=behind, late=late)
+
+    def _late(self, found: Mapping[str, Station], enters: Collection[Pair]) -> Mapping[str, float]:
+        """Per worker, how many requests more or fewer than are due have come, by the deviations of earlier waits.
+
+        `enters`: where requests come from elsewhere.
+        """
+        names, late = [worker.name for worker in self.plan.workers], dict.fromkeys(found, 0.0)
+        waited: dict[str, float] = {}  # squared deviation of the waits up to an operator's end, in s^2
+        for operator in self.plan.operators:
+            at = self.table.at[operator.name]
+            before = max((waited.get(edge.upstream, 0.0) for edge in operator.inputs), default=0.0)
+            waited[operator.name] = before
+            weights = self.table.summed(at, self.table.weight)
+            for worker in np.unique(at).tolist():
+                weight, name = float(weights[worker]), names[worker]
+                turn_s = self.runs[operator.name, name].turn_s
+                waited[operator.name] += weight * (found[name].own.mean_s ** 2 + turn_s**2 / 3.0)
+                if (operator.name, name) in enters:
+                    late[name] += self._per_s[self._stream[operator.name]] * weight * math.sqrt(before)
+        return late
+
+    def _work(self, name: str, worker: str) -> tuple[float, float, float]:
+        """Mean and squared deviation of the seconds that a request's runs take, and how many requests are in a run."""
+        times = self.plan.operator_by_name[name].service[self.plan.worker_by_name[worker].pool]
+        size = self.runs[name, worker].mean
+        service, count = service_of(times, size), self.jobs(name) / size
+        return service.mean_s * count, service_variance(service) * count, max(1.0, 1.0 / count)
+
+    def _busy(self, worker: PlannedWorker) -> float:
+        """The load in the batches that form: they are smaller than those that capacity counts."""
+        used = full = 0.0
+        for name, per_s in worker.rates_per_s.items():
+            operator = self.plan.operator_by_name[name]
+            used += busy(operator.service[worker.pool], per_s, self.runs[name, worker.name].mean)
+            full += per_s * operator.mean_request_s(worker.pool)
+        return min(MOST_BUSY, worker.load + max(0.0, used - full))
+
+    def _piece(
+        self,
+        name: str,
+        weight: float,
+        squares: float,
+        seconds: float,
+        variance: float,
+        size: float,
+        *,
+        regular: bool,
+        follows: bool = False,
+    ) -> Piece:
+        """What all routes bring of an operator, whose weights and squared weights sum to these."""
+        stream, chance = self._stream[name], min(1.0, self.visits[name])
+        per_s = self._per_s[stream] * weight * chance
+        return Piece(stream, weight, per_s, seconds, variance, chance, size, regular, squares, follows)
+
+    def _regular(self, follows: Mapping[str, Mask]) -> Mapping[str, Mask]:
+        """Per operator, the workers to which requests come as they are sent."""
+        if any(self._roughness) or self.plan.sites:
+            count = len(self.plan.workers)
+            return {operator.name: np.full(count, self._from_sources(operator)) for operator in self.plan.operators}
+        loads = {operator.name: np.full(len(self.plan.workers), np.inf) for operator in self.plan.operators}
+        for number, worker in enumerate(self.plan.workers):
+            for name in worker.rates_per_s:
+                service = self.plan.operator_by_name[name].service[worker.pool][1]
+                alone = self.visits[name] == 1.0 and self.runs[name, worker.name].mean == 1.0
+                if alone and service_variance(service) == 0.0:
+                    loads[name][number] = self._per_s[self._stream[name]] * service.mean_s
+        return in_step(self.plan, self.table, follows, loads)
+
+    def _from_sources(self, operator: PlannedOperator) -> bool:
+        return all(edge.upstream in self.sources for edge in operator.inputs)
+
+    def _behind(self, worker: PlannedWorker) -> bool:
+        """Whether runs of all its operators grow, because runs of one would not keep up."""
+        operators = [self.plan.operator_by_name[name] for name in worker.rates_per_s]
+        if worker.load <= 0 or any(operator.batch[worker.pool] == 1 for operator in operators):
+            return False
+        return sum(busy(o.service[worker.pool], worker.rates_per_s[o.name], 1.0) for o in operators) > 1.0
+
+    def _follows(self, operator: PlannedOperator) -> Mask:
+        """Routes on which all that an operator takes comes from its own worker."""
+        at = self.table.at[operator.name]
+        follows = np.ones(len(at), bool)
+        for edge in operator.inputs:
+            follows &= self.table.at[edge.upstream] == at if edge.upstream in self.table.at else False
+        return follows
+
+    def _station(
+        self,
+        pieces: list[Piece],
+        share: float,
+        load: float,
+        used: float,
+        sites: int,
+        *,
+        behind: bool = False,
+        late: float = 0.0,
+    ) -> Station:
+        """One of the station in each of so many sites."""
+        rates = [per_s / sites for per_s in self._per_s]
+        if self.plan.sites:
+            pieces = [
+                replace(
+                    piece,
+                    per_s=piece.per_s / sites,
+                    variance=piece.variance + self._mixed(piece.stream, sites, share, load) * piece.seconds**2,
+                )
+                for piece in pieces
+            ]
+        return station(Traffic(pieces, share, self._roughness, rates, late), load, used, behind=behind)
+
+    def _links(self) -> Mapping[Pair, Station]:
+        """Links take messages of all kinds as they come."""
+        pieces: dict[Pair, list[Piece]] = {}
+        come_by: dict[Pair, Mask] = {}
+        for operator in self.plan.operators:
+            for edge in operator.inputs:
+                size = self.sent_bytes(edge)
+                pairs, each = self.table.crossings(edge)
+                for number, (upstream, downstream) in enumerate(pairs):
+                    link = self._link[upstream, downstream] if upstream != downstream else None
+                    if link is not None and link.bandwidth_bytes_per_s:
+                        alike = self.table.alike_below[self.plan.tiers.index(upstream)][each == number]
+                        weights = np.bincount(alike, self.table.weight[each == number])
+                        total, squares = float(weights.sum()), float(weights @ weights)
+                        seconds = size / link.bandwidth_bytes_per_s
+                        regular = self._from_sources(operator)
+                        piece = self._piece(operator.name, total, squares, seconds, 0.0, 1.0, regular=regular)
+                        pieces.setdefault((upstream, downstream), []).append(piece)
+                        come_by[upstream, downstream] = come_by.get((upstream, downstream), False) | (each == number)
+        found = {}
+        for tiers, own in pieces.items():
+            sites = self.plan.sites.get(tiers[0], 1)
+            load = sum(piece.per_s * piece.seconds for piece in own) / sites
+            share = float(self.table.weight[come_by[tiers]].sum())
+            found[tiers] = self._station(own, share, load, min(MOST_BUSY, load), sites)
+        return found

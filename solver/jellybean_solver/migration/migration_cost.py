@@ -1,0 +1,151 @@
+"""What it costs to go from one plan to another: the models that workers must load which do not hold them yet.
+
+Computed from the two plans alone. A worker that goes on keeps what it holds; which worker goes on as which is chosen so
+that the least is paid (plan_matching.py). The assignment's objective is checked against it on every solve.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jellybean_solver.migration.plan_matching import HostedModel, Worth, hosted, match_workers
+from jellybean_solver.model.plan import Plan, PlannedWorker
+from jellybean_solver.model.problem import GIB, Link, ModelRef
+from jellybean_solver.model.sites import both_sites
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPrices:
+    """`start_usd`: of one replica, a model on one worker, whatever its size.
+
+    `download_usd_per_gib`: of bringing a model to a worker; None: what the links between the worker's tier and the top
+    tier cost, where models are kept.
+    """
+
+    start_usd: float = 0.0
+    download_usd_per_gib: float | None = None
+
+    def per_gib(self, tiers: Sequence[str], links: Sequence[Link], tier: str) -> float | None:
+        """USD per GiB brought to a worker of `tier`; None when no price is given and no links lead to the top tier."""
+        if self.download_usd_per_gib is not None:
+            return self.download_usd_per_gib
+        known = {tiers[-1]: 0.0}
+        for low in reversed(tiers[:-1]):
+            ways = [
+                link.price_usd_per_gib + known[link.downstream_tier]
+                for link in links
+                if link.upstream_tier == low and link.downstream_tier in known
+            ]
+            if ways:
+                known[low] = min(ways)
+        return known.get(tier)
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """One model that so many workers of a pool must load.
+
+    `size_bytes` and `usd_per_gib` are None where nothing says them: the download then counts as free.
+    """
+
+    pool: str
+    tier: str
+    operator: str
+    variant: str
+    sha256: str | None
+    replicas: int
+    size_bytes: float | None
+    usd_per_gib: float | None
+    replica_start_usd: float
+
+    @property
+    def replica_usd(self) -> float:
+        """Of one replica: start and download."""
+        return self.replica_start_usd + (self.size_bytes or 0.0) / GIB * (self.usd_per_gib or 0.0)
+
+    @property
+    def start_usd(self) -> float:
+        return self.replicas * self.replica_start_usd
+
+    @property
+    def download_usd(self) -> float:
+        return self.replicas * (self.replica_usd - self.replica_start_usd)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """From one plan to another. `kept`, `dropped`: replicas that stay where they are, and that end."""
+
+    loads: tuple[Loads, ...]
+    kept: int
+    dropped: int
+
+    @property
+    def replicas(self) -> int:
+        return sum(load.replicas for load in self.loads)
+
+    @property
+    def start_usd(self) -> float:
+        return sum(load.start_usd for load in self.loads)
+
+    @property
+    def download_usd(self) -> float:
+        return sum(load.download_usd for load in self.loads)
+
+    @property
+    def total_usd(self) -> float:
+        return self.start_usd + self.download_usd
+
+
+def model_bytes(model: ModelRef | None, memory_bytes: float | None) -> float | None:
+    """What is downloaded of a model: its file, or where none is known what it takes in a worker's memory."""
+    return model.size_bytes if model is not None and model.size_bytes is not None else memory_bytes
+
+
+def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
+    """What going from `before` to `after` takes and costs at least, workers of a pool being alike.
+
+    In the sites that both plans have: what opens or closes loads or drops all of its own, whatever the plan.
+    """
+    priced = _Priced(after, prices)
+    loads: Counter[tuple[str, str, HostedModel]] = Counter()
+    kept = dropped = 0
+    for one, two in match_workers(before, after, priced.worth):
+        had = hosted(before, one) if one is not None else frozenset()
+        has = hosted(after, two) if two is not None else frozenset()
+        tier = next(worker.tier for worker in (one, two) if worker is not None)
+        sites = both_sites(before.sites, after.sites, tier)
+        kept, dropped = kept + len(has & had) * sites, dropped + len(had - has) * sites
+        if two is not None:
+            loads.update({(two.pool, tier, model): sites for model in has - had})
+    ordered = sorted(loads.items(), key=lambda item: (after.tiers.index(item[0][1]), item[0][0], item[0][2].operator))
+    return Migration(tuple(priced.loads(*place, count) for place, count in ordered), kept, dropped)
+
+
+def worth(after: Plan, prices: MigrationPrices) -> Worth:
+    """What a worker that goes on to `after` is spared by a model that it holds already: as `migration` matches them."""
+    return _Priced(after, prices).worth
+
+
+class _Priced:
+    """Prices of the replicas of one plan."""
+
+    def __init__(self, plan: Plan, prices: MigrationPrices) -> None:
+        self.plan, self.prices = plan, prices
+        tiers = dict.fromkeys(worker.tier for worker in plan.workers)
+        self.per_gib = {tier: prices.per_gib(plan.tiers, plan.links, tier) for tier in tiers}
+
+    def loads(self, pool: str, tier: str, model: HostedModel, replicas: int) -> Loads:
+        operator = self.plan.operator_by_name[model.operator]
+        size = model_bytes(operator.model, operator.memory_bytes.get(pool))
+        names = (pool, tier, model.operator, model.variant, model.sha256)
+        return Loads(*names, replicas, size, self.per_gib[tier], self.prices.start_usd)
+
+    def worth(self, model: HostedModel, worker: PlannedWorker) -> float:
+        """What a worker is spared that holds the model already; nothing for a model that the plan has no use for."""
+        operator = self.plan.operator_by_name.get(model.operator)
+        if operator is None or worker.tier not in self.per_gib:
+            return 0.0
+        return self.loads(worker.pool, worker.tier, model, 1).replica_usd

@@ -1,0 +1,156 @@
+"""Rows of the assignment for going on from a running plan: each worker pays for the models that it must load.
+
+A pool's workers are told apart in the way that needs fewer variables; both are exact.
+By sets:      n[h] workers hold exactly h;  k[g, h] of them held g before and save what g and h share
+              sum_h k[g, h] <= running workers that hold g;  sum_g k[g, h] <= n[h]
+              With n given the rest is a transport problem: the least over all matchings of workers.
+By workers:   n[w] = 1 if worker w serves;  x[w, o] = 1 if it holds o, paid where it did not hold o before
+              y[w, o] <= x[w, o] <= n[w];  models fit into memory
+              Workers w are the running ones, each with what it holds, and as many empty ones as could be of use.
+Both sum up workers, and replicas of each operator, in integer columns that branch better than their parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import pulp
+
+from jellybean_solver.demand.model_sets import fits, fitting_sets
+from jellybean_solver.migration.running_plan import Held, Moves
+from jellybean_solver.model.problem import Pool
+
+MOST_COLUMNS = 400  # of the way by workers, per pool
+
+HostSet = tuple[str, ...]
+Terms = list[tuple[Any, float]]
+
+
+class Builder(Protocol):
+    """What a model offers to those who add rows to it."""
+
+    counts: dict[tuple[str, int], Any]  # (pool, group) -> workers
+    shares: dict[tuple[str, str, int], Any]  # (operator, pool, group) -> fraction of its requests
+    moving: dict[str, Terms]  # pool -> what its moves add to the objective
+
+    def add(self, terms: Terms, sense: int, right: float) -> Any:
+        """One row."""
+        ...
+
+    def variable(self, name: str, high: float | None = None, category: str = pulp.LpContinuous) -> Any:
+        """One column, from 0."""
+        ...
+
+    def group(self, index: int, number: int, pool: Pool, hosted: HostSet, most: int) -> Any:
+        """At most so many workers that may hold one set, with what they serve; returns their count."""
+        ...
+
+
+def shared_groups(
+    model: Builder,
+    index: int,
+    pool: Pool,
+    memory_bytes: Mapping[str, float],
+    busy: Mapping[str, float],
+    moves: Moves,
+) -> bool:
+    """The groups of a shared pool, with their moves; False (and nothing) when either way needs too many columns.
+
+    `busy`: workers kept busy by all of an operator's requests.
+    """
+    sets = fitting_sets(memory_bytes, pool.memory_bytes)
+    workers = _workers(pool, busy, moves)
+    columns = len(workers) * (1 + len(memory_bytes))
+    if columns <= MOST_COLUMNS and (sets is None or columns < len(sets)):
+        _by_workers(model, index, pool, memory_bytes, moves, workers)
+        return True
+    if sets is None:
+        return False
+    for number, hosted in enumerate(sets):
+        model.group(index, number, pool, hosted, pool.count)
+    keep(model, index, pool, sets, moves)
+    for o, name in enumerate(memory_bytes):
+        having = [model.counts[pool.name, number] for number, hosted in enumerate(sets) if name in hosted]
+        _total(model, f"h_{index}_{o}", pool.count, having)
+    return True
+
+
+def keep(model: Builder, index: int, pool: Pool, sets: Sequence[HostSet], moves: Moves) -> None:
+    """By sets: the moves of groups that are there already, numbered as their sets."""
+    terms = model.moving.setdefault(pool.name, [])
+    into: list[Terms] = [[] for _ in sets]
+    for kind, (before, count) in enumerate(moves.held[pool.name].items()):
+        out: Terms = []
+        for number, hosted in enumerate(sets):
+            saved = moves.cost_usd_per_h(before.intersection(hosted), pool.name)
+            if saved > 0:
+                going_on = model.variable(f"k_{index}_{kind}_{number}")
+                terms.append((going_on, -saved))
+                into[number].append((going_on, 1.0))
+                out.append((going_on, 1.0))
+        if out:
+            model.add(out, pulp.LpConstraintLE, count)
+    for number, hosted in enumerate(sets):
+        workers = model.counts[pool.name, number]
+        terms.append((workers, moves.cost_usd_per_h(hosted, pool.name)))
+        if into[number]:
+            model.add([*into[number], (workers, -1.0)], pulp.LpConstraintLE, 0.0)
+
+
+def _workers(pool: Pool, busy: Mapping[str, float], moves: Moves) -> list[Held]:
+    """What each worker holds that could serve.
+
+    An empty one is no better than a running one. More empty ones than give each operator its own are of no use: they
+    would hold no fewer models.
+    """
+    running = [held for held, count in moves.held[pool.name].items() for _ in range(min(count, pool.count))]
+    alone = sum(max(1, math.ceil(workers)) for workers in busy.values())
+    return running + [frozenset()] * min(pool.count - len(running), alone)
+
+
+def _by_workers(
+    model: Builder, index: int, pool: Pool, memory_bytes: Mapping[str, float], moves: Moves, workers: Sequence[Held]
+) -> None:
+    names, terms = tuple(memory_bytes), model.moving.setdefault(pool.name, [])
+    limited = not fits(sum(memory_bytes.values()), pool.memory_bytes)
+    replicas: dict[str, list[Any]] = {name: [] for name in names}
+    before: Any = None
+    for number, held in enumerate(workers):
+        count = model.group(index, number, pool, names, 1)
+        used: Terms = [(count, -(pool.memory_bytes or 0.0))]
+        for o, name in enumerate(names):
+            holds = model.variable(f"x_{index}_{number}_{o}", 1, pulp.LpInteger)
+            model.add([(model.shares[name, pool.name, number], 1.0), (holds, -1.0)], pulp.LpConstraintLE, 0.0)
+            model.add([(holds, 1.0), (count, -1.0)], pulp.LpConstraintLE, 0.0)
+            used.append((holds, memory_bytes[name]))
+            replicas[name].append(holds)
+            if name not in held:
+                terms.append((holds, moves.load_usd_per_h[name, pool.name]))
+        if limited:
+            model.add(used, pulp.LpConstraintLE, 0.0)
+        if number > 0 and workers[number - 1] == held:  # of workers alike the first serve
+            model.add([(count, 1.0), (before, -1.0)], pulp.LpConstraintLE, 0.0)
+        before = count
+    for o, columns in enumerate(replicas.values()):
+        _total(model, f"h_{index}_{o}", pool.count, columns)
+    _total(model, f"h_{index}", pool.count, [model.counts[pool.name, number] for number in range(len(workers))])
+
+
+def _total(model: Builder, name: str, most: int, parts: Sequence[Any]) -> None:
+    if len(parts) > 1:
+        total = model.variable(name, most, pulp.LpInteger)
+        model.add([(total, -1.0), *((part, 1.0) for part in parts)], pulp.LpConstraintEQ, 0.0)
+
+
+def load_at_least(model: Builder, index: int, pool: str, busy: Mapping[str, float], moves: Moves) -> None:
+    """A bound on the moves: each operator's replicas beyond those which the pool holds. `busy` as above."""
+    paid = model.moving.setdefault(pool, [])
+    for o, (name, workers) in enumerate(busy.items()):
+        loads = model.variable(f"l_{index}_{o}", category=pulp.LpInteger)
+        paid.append((loads, moves.load_usd_per_h[name, pool]))
+        shares = [share for (owner, place, _), share in model.shares.items() if (owner, place) == (name, pool)]
+        for needed in (1.0, workers):
+            terms = [(share, needed) for share in shares]
+            model.add([*terms, (loads, -1.0)], pulp.LpConstraintLE, moves.holding(name, pool))

@@ -1,0 +1,204 @@
+"""Which worker of one plan goes on as which worker of another, by what they hold rather than by name.
+
+Workers of one pool are alike. Those that hold the same are matched first: some matching that keeps most models does so
+(exchange argument: |S| + |A & B| >= |S & A| + |S & B| for the sets A and B that S's two workers would have gone with).
+What is left are few kinds of workers, matched by an exact linear program (a transport problem, so in whole numbers).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pulp
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.model.plan import Plan, PlannedWorker
+
+DIGITS = 9  # of rates and weights: plans that differ by rounding only are one plan
+TIE = 1e-6  # what a model counts beside the dearest one's price: of equal prices most models stay
+
+Pair = tuple[PlannedWorker | None, PlannedWorker | None]
+Colours = Mapping[str, int]  # worker -> equal for workers that serve alike
+
+
+@dataclass(frozen=True, slots=True)
+class HostedModel:
+    """A variant of an operator on a worker. `sha256` and `memory_bytes` are None when the plan does not know them."""
+
+    operator: str
+    variant: str
+    sha256: str | None = None
+    memory_bytes: float | None = field(default=None, compare=False)  # measured anew, it is still the same model
+
+
+Worth = Callable[[HostedModel, PlannedWorker], float]  # what a worker is spared that need not load a model; not below 0
+Models = frozenset[HostedModel]
+
+
+def hosted(plan: Plan, worker: PlannedWorker) -> Models:
+    """The models that a worker must hold: one for each operator that it serves."""
+    found: list[HostedModel] = []
+    for name in worker.rates_per_s:
+        operator = plan.operator_by_name[name]
+        sha256 = operator.model.sha256 if operator.model is not None else None
+        found.append(HostedModel(name, operator.variant, sha256, operator.memory_bytes.get(worker.pool)))
+    return frozenset(found)
+
+
+def match_workers(before: Plan, after: Plan, worth: Worth | None = None) -> list[Pair]:
+    """Every worker of both plans once; None beside those that start or stop.
+
+    In each pool as many as possible go on, and no other such matching keeps models of more worth where they are, nor as
+    much with more models; without `worth` all models count the same. Equal choices go to equal names, then by the
+    plans' order; exchanging the plans exchanges the pairs.
+    """
+    one_colours, two_colours = colours(before, after)
+    pairs: list[Pair] = []
+    for pool in dict.fromkeys((worker.pool, worker.tier) for worker in (*before.workers, *after.workers)):
+        one = [worker for worker in before.workers if (worker.pool, worker.tier) == pool]
+        two = [worker for worker in after.workers if (worker.pool, worker.tier) == pool]
+        for keys in (
+            (lambda w: (one_colours[w.name], w.name), lambda w: (two_colours[w.name], w.name)),
+            (lambda w: one_colours[w.name], lambda w: two_colours[w.name]),
+            (lambda w: (hosted(before, w), w.name), lambda w: (hosted(after, w), w.name)),
+            (lambda w: hosted(before, w), lambda w: hosted(after, w)),
+        ):
+            found, one, two = _equal(one, two, *keys)
+            pairs += found
+        value = _value(worth, [*one, *two], [hosted(before, w) for w in one] + [hosted(after, w) for w in two])
+        pairs += _overlapping(one, two, lambda w: hosted(before, w), lambda w: hosted(after, w), value)
+    return pairs
+
+
+def _value(worth: Worth | None, workers: Sequence[PlannedWorker], held: Sequence[Models]) -> Callable[[Models], float]:
+    """What it is worth that models stay on a worker of this pool: a number that grows with every model."""
+    models = frozenset().union(*held)
+    price = {model: worth(model, workers[0]) for model in models} if worth is not None else {}
+    most = max(price.values(), default=0.0)
+    count = TIE if most > 0 else 1.0
+    each = {model: count + (price[model] / most if most > 0 else 0.0) for model in models}
+    return lambda kept: sum(each[model] for model in kept)
+
+
+def colours(before: Plan, after: Plan) -> tuple[Colours, Colours]:
+    """Marks that are equal for workers which hold the same, serve the same rates and share routes with workers alike.
+
+    Refined until nothing more is told apart, in both plans together, so that marks can be compared between them.
+    """
+    plans = (before, after)
+    marks = [{worker.name: 0 for worker in plan.workers} for plan in plans]
+    known = 1
+    while True:
+        numbers: dict[Hashable, int] = {}
+        marks = [_refined(plan, mark, numbers) for plan, mark in zip(plans, marks, strict=True)]
+        if len(numbers) == known:
+            return marks[0], marks[1]
+        known = len(numbers)
+
+
+def routes_by_colour(plan: Plan, marks: Colours) -> Counter[Hashable]:
+    """The plan's routes with workers as marks: equal for plans that differ in names alone."""
+    return Counter(_route(route.weight, route.workers, marks) for route in plan.routes)
+
+
+def _route(weight: float, workers: Mapping[str, str], marks: Colours) -> Hashable:
+    return round(weight, DIGITS), tuple(sorted((name, marks[worker]) for name, worker in workers.items()))
+
+
+def _refined(plan: Plan, marks: Mapping[str, int], numbers: dict[Hashable, int]) -> dict[str, int]:
+    passing: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
+    for route in plan.routes:
+        told = _route(route.weight, route.workers, marks)
+        for operator, worker in route.workers.items():
+            passing[worker][operator, told] += 1
+    found: dict[str, int] = {}
+    for planned in plan.workers:
+        rates = frozenset((name, round(rate, DIGITS)) for name, rate in planned.rates_per_s.items())
+        seen = frozenset(passing[planned.name].items())
+        mark = (marks[planned.name], planned.pool, planned.tier, hosted(plan, planned), rates, seen)
+        found[planned.name] = numbers.setdefault(mark, len(numbers))
+    return found
+
+
+def _equal(
+    one: Sequence[PlannedWorker],
+    two: Sequence[PlannedWorker],
+    one_key: Callable[[PlannedWorker], Hashable],
+    two_key: Callable[[PlannedWorker], Hashable],
+) -> tuple[list[Pair], list[PlannedWorker], list[PlannedWorker]]:
+    """Pairs with equal keys, in order, and the rest of either side."""
+    waiting: defaultdict[Hashable, list[PlannedWorker]] = defaultdict(list)
+    for worker in reversed(two):
+        waiting[two_key(worker)].append(worker)
+    pairs: list[Pair] = []
+    rest: list[PlannedWorker] = []
+    for worker in one:
+        alike = waiting[one_key(worker)]
+        if alike:
+            pairs.append((worker, alike.pop()))
+        else:
+            rest.append(worker)
+    taken = {other.name for _, other in pairs if other is not None}
+    return pairs, rest, [worker for worker in two if worker.name not in taken]
+
+
+def _overlapping(
+    one: Sequence[PlannedWorker],
+    two: Sequence[PlannedWorker],
+    one_models: Callable[[PlannedWorker], Models],
+    two_models: Callable[[PlannedWorker], Models],
+    value: Callable[[Models], float],
+) -> list[Pair]:
+    """Workers that hold different models: most worth kept first, then what is left in order."""
+    left, right = _kinds(one, one_models), _kinds(two, two_models)
+    if _told(left) > _told(right):  # one problem, whichever plan comes first
+        return [(a, b) for b, a in _overlapping(two, one, two_models, one_models, value)]
+    pairs: list[Pair] = []
+    for (kind, other), count in _transport(left, right, value).items():
+        for _ in range(count):
+            pairs.append((left[kind].pop(0), right[other].pop(0)))
+    one = [worker for workers in left.values() for worker in workers]
+    two = [worker for workers in right.values() for worker in workers]
+    both, one, two = _equal(one, two, lambda worker: worker.name, lambda worker: worker.name)
+    many = min(len(one), len(two))
+    pairs += [*both, *zip(one[:many], two[:many], strict=True)]
+    return pairs + [(worker, None) for worker in one[many:]] + [(None, worker) for worker in two[many:]]
+
+
+Kinds = dict[Models, list[PlannedWorker]]
+
+
+def _kinds(workers: Sequence[PlannedWorker], models: Callable[[PlannedWorker], Models]) -> Kinds:
+    """Workers by what they hold, in an order that depends on nothing else."""
+    found: Kinds = defaultdict(list)
+    for worker in workers:
+        found[models(worker)].append(worker)
+    return dict(sorted(found.items(), key=lambda item: sorted(map(_order, item[0]))))
+
+
+def _transport(left: Kinds, right: Kinds, value: Callable[[Models], float]) -> Mapping[tuple[Models, Models], int]:
+    """How many workers of one kind go on as another kind so that most worth stays; pairs without any are left out."""
+    kept = {(kind, other): value(kind & other) for kind in left for other in right if kind & other}
+    if not kept:
+        return {}
+    problem = pulp.LpProblem("match", pulp.LpMaximize)
+    flow = {pair: problem.add_variable(f"x{index}", 0) for index, pair in enumerate(kept)}
+    problem.setObjective(pulp.lpSum(worth * flow[pair] for pair, worth in kept.items()))
+    for side, kinds in enumerate((left, right)):
+        for kind, workers in kinds.items():
+            problem += pulp.lpSum(x for pair, x in flow.items() if pair[side] == kind) <= len(workers)
+    exact = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9}
+    status = problem.solve(pulp.HiGHS(mip=False, msg=False, threads=1, random_seed=0, **exact))
+    if status != pulp.LpStatusOptimal:
+        raise SolverError(f"HiGHS ended with {pulp.LpStatus[status]} on matching workers; please report this problem")
+    return {pair: round(x.value()) for pair, x in flow.items() if round(x.value()) > 0}
+
+
+def _told(kinds: Kinds) -> list[list[tuple[str, str, str]]]:
+    return [sorted(map(_order, kind)) for kind in kinds]
+
+
+def _order(model: HostedModel) -> tuple[str, str, str]:
+    return model.operator, model.variant, model.sha256 or ""

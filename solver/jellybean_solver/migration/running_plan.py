@@ -1,0 +1,133 @@
+"""What going on from a running plan costs, in the terms of the assignment: per pool, by what its workers hold.
+
+Prices of replicas are spread over a horizon, so that they add to prices per hour.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, migration, model_bytes
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import GIB, Variant
+from jellybean_solver.model.sites import both_sites
+
+Held = frozenset[str]  # operators whose chosen model a running worker holds
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """For one selection. `held`: pool -> what running workers hold of its models -> how many do.
+
+    `load_usd_per_h`: (operator, pool) -> one replica's start and download, spread over the horizon; never below 0.
+    """
+
+    held: Mapping[str, Mapping[Held, int]]
+    load_usd_per_h: Mapping[tuple[str, str], float]
+
+    def cost_usd_per_h(self, names: Iterable[str], pool: str) -> float:
+        """Of loading these operators' models on one worker of the pool."""
+        return sum(self.load_usd_per_h[name, pool] for name in names)
+
+    def paid_in(self, pool: str, names: Iterable[str]) -> bool:
+        """Whether any of these operators' models costs anything to load there."""
+        return any(self.load_usd_per_h[name, pool] > 0 for name in names)
+
+    def holding(self, name: str, pool: str) -> int:
+        """Running workers of the pool that hold the operator's model."""
+        return sum(count for held, count in self.held[pool].items() if name in held)
+
+
+class Running:
+    """A running plan to go on from, and what changing it costs over `horizon_h` hours."""
+
+    def __init__(self, network: Network, plan: Plan, prices: MigrationPrices, horizon_h: float) -> None:
+        self.network, self.plan, self.prices, self.horizon_h = network, plan, prices, horizon_h
+        problem = network.problem
+        self.per_gib = {tier: prices.per_gib(problem.tiers, problem.links, tier) or 0.0 for tier in problem.tiers}
+
+    def usd_per_h(self, after: Plan) -> float:
+        """What going on to a whole plan costs, spread over the horizon: computed from the plans, not from `moves`."""
+        return self.migration(after).total_usd / self.horizon_h
+
+    def migration(self, after: Plan) -> Migration:
+        """What going on to a whole plan takes."""
+        return migration(self.plan, after, self.prices)
+
+    def moves(self, selection: Mapping[str, str]) -> Moves:
+        """For a complete selection."""
+        keys = {name: self._key(name, variant) for name, variant in selection.items()}
+        held: dict[str, Counter[Held]] = {}
+        for pool in self.network.pools:
+            kinds = self._kinds.get((pool.name, pool.tier), {})
+            held[pool.name] = Counter()
+            for models, count in kinds.items():
+                held[pool.name][frozenset(name for name, key in keys.items() if key in models)] += count
+            held[pool.name].pop(frozenset(), None)
+        prices = {
+            (name, pool.name): self.load_usd_per_h(name, variant, pool.name)
+            for name, variant in selection.items()
+            for pool in self.network.pools
+        }
+        return Moves(held, prices)
+
+    def least_usd_per_h(self, partial: Mapping[str, str]) -> float:
+        """What any plan with these choices pays at least: a model that could go on nowhere is loaded once."""
+        demand = self.network.demand(partial)
+        total = 0.0
+        for name, variant in partial.items():
+            key = self._key(name, variant)
+            ways = (
+                0.0
+                if any(key in models for models in self._kinds.get((pool, self.network.tier_of[pool]), ()))
+                else self.load_usd_per_h(name, variant, pool)
+                for pool in demand.workers[name]
+            )
+            total += min(ways, default=0.0)
+        return total
+
+    def load_usd_per_h(self, name: str, variant: str, pool: str) -> float:
+        """One replica of a variant on a worker of the pool, in each site, spread over the horizon."""
+        return self._load_usd[name, variant, pool] / self.horizon_h
+
+    def holding(self, name: str, variant: str, pool: str) -> int:
+        """Running workers of the pool that hold the variant's model."""
+        key, kinds = self._key(name, variant), self._kinds.get((pool, self.network.tier_of[pool]), {})
+        return sum(count for models, count in kinds.items() if key in models)
+
+    def _key(self, name: str, variant: str) -> tuple[str, str, str | None]:
+        model = self._variants[name, variant].model
+        return name, variant, model.sha256 if model is not None else None
+
+    @cached_property
+    def _variants(self) -> Mapping[tuple[str, str], Variant]:
+        operators = self.network.problem.operators
+        return {(operator.name, variant.name): variant for operator in operators for variant in operator.variants}
+
+    @cached_property
+    def _kinds(self) -> Mapping[tuple[str, str], Mapping[frozenset[tuple[str, str, str | None]], int]]:
+        """(pool, tier) -> what running workers hold -> how many do."""
+        keys = {
+            operator.name: (operator.name, operator.variant, operator.model.sha256 if operator.model else None)
+            for operator in self.plan.operators
+        }
+        found: dict[tuple[str, str], Counter[frozenset[tuple[str, str, str | None]]]] = {}
+        for worker in self.plan.workers:
+            models = frozenset(keys[name] for name in worker.rates_per_s)
+            found.setdefault((worker.pool, worker.tier), Counter())[models] += 1
+        return found
+
+    @cached_property
+    def _load_usd(self) -> Mapping[tuple[str, str, str], float]:
+        found: dict[tuple[str, str, str], float] = {}
+        for (name, variant), one in self._variants.items():
+            for pool in self.network.pools:
+                size = model_bytes(one.model, one.memory_bytes.get(pool.name)) or 0.0
+                replica_usd = self.prices.start_usd + size / GIB * self.per_gib[pool.tier]
+                sites = both_sites(self.plan.sites, self.network.problem.sites, pool.tier)
+                found[name, variant, pool.name] = replica_usd * sites
+        return found

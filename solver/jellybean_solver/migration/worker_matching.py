@@ -1,0 +1,186 @@
+"""Workers that hold the same models, or none: which of them serves what, so that running workers load little.
+
+`arrange` turns counted workers with what they serve together into single ones, from a running plan's: as much as can be
+is served where its model is already; what is left goes where a worker has room for all of it. It is good, not proven:
+whoever calls it has a bound. `level` evens out how busy workers are that hold the same models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pulp
+
+from jellybean_solver.migration.running_plan import Held
+from jellybean_solver.milp.pulp_program import Mip
+
+LITTLE = 1e-9  # workers: less is rounding
+SWEEPS = 100
+LEVEL = 1e-7  # of a worker: sweeps end when none changes by more
+
+Served = dict[str, float]  # operator -> fraction of its requests
+
+
+@dataclass(slots=True)
+class Single:
+    """One worker: what it held before, what it serves, and how much of it is busy."""
+
+    held: Held
+    shares: Served = field(default_factory=dict)
+    busy: float = 0.0
+
+    def serve(self, name: str, share: float, workers: float) -> None:
+        """Some of an operator's requests; all of them keep `workers` workers busy."""
+        self.shares[name] = self.shares.get(name, 0.0) + share
+        self.busy += share * workers
+
+
+def arrange(
+    shares: Mapping[str, float],
+    count: int,
+    busy: Mapping[str, float],
+    running: Counter[Held],
+    price: Mapping[str, float],
+) -> list[Single]:
+    """`count` workers that serve `shares`, as they go on from `running`, from which those that do are taken.
+
+    `busy`: workers kept busy by all of an operator's requests; `price`: of loading its model on one worker.
+    """
+    going_on, free = _free(shares, count, busy, running, price)
+    singles: list[Single] = []
+    left = dict(shares)
+    for held, many in going_on.items():
+        running[held] -= many
+        filled = _fill(held, many, {name: free.get((held, name), 0.0) for name in shares if name in held}, busy)
+        for single in filled:
+            for name, share in single.shares.items():
+                left[name] -= share
+        singles += filled
+    singles += [Single(frozenset()) for _ in range(count - len(singles))]
+    for name in sorted(left, key=lambda name: (-left[name] * busy[name], name)):
+        _place(name, left[name], busy[name], singles)
+    return singles
+
+
+def loads_usd_per_h(singles: Iterable[Single], price: Mapping[str, float]) -> float:
+    """What these workers must load."""
+    return sum(price[name] for single in singles for name in single.shares if name not in single.held)
+
+
+def _free(
+    shares: Mapping[str, float],
+    count: int,
+    busy: Mapping[str, float],
+    running: Mapping[Held, int],
+    price: Mapping[str, float],
+) -> tuple[dict[Held, int], dict[tuple[Held, str], float]]:
+    """How many workers of each kind go on, and the shares they serve with what they hold: fewest loads elsewhere."""
+    kinds = {held: many for held, many in running.items() if many > 0 and held.intersection(shares)}
+    if not kinds:
+        return {}, {}
+    program = Mip("arranging workers")
+    workers: dict[Held, Any] = {}
+    served: dict[tuple[Held, str], Any] = {}
+    objective: list[tuple[Any, float]] = []
+    for kind, (held, many) in enumerate(kinds.items()):
+        workers[held] = program.variable(f"m_{kind}", min(many, count), pulp.LpInteger)
+        own: list[tuple[Any, float]] = []
+        for o, name in enumerate(shares):
+            if name in held:
+                served[held, name] = program.variable(f"f_{kind}_{o}")
+                program.add([(served[held, name], 1.0), (workers[held], -1.0)], pulp.LpConstraintLE, 0.0)
+                objective.append((served[held, name], -LITTLE))
+                own.append((served[held, name], busy[name]))
+        program.add([*own, (workers[held], -1.0)], pulp.LpConstraintLE, 0.0)
+    program.add([(column, 1.0) for column in workers.values()], pulp.LpConstraintLE, count)
+    for o, (name, share) in enumerate(shares.items()):
+        there = [column for (_, other), column in served.items() if other == name]
+        loads = program.variable(f"l_{o}", category=pulp.LpInteger)
+        objective.append((loads, max(price[name], LITTLE)))
+        program.add([(column, 1.0) for column in there], pulp.LpConstraintLE, share)
+        for needed in (1.0, busy[name]):
+            terms = [(column, needed) for column in there]
+            program.add([*terms, (loads, 1.0)], pulp.LpConstraintGE, share * needed - LITTLE)
+    program.problem.setObjective(pulp.LpAffineExpression(objective))
+    program.solve(integer=True, time_limit_s=None, gap=1e-3)
+    return (
+        {held: round(column.value()) for held, column in workers.items() if round(column.value()) > 0},
+        {place: max(0.0, float(column.value())) for place, column in served.items()},
+    )
+
+
+def _fill(held: Held, many: int, shares: Mapping[str, float], busy: Mapping[str, float]) -> list[Single]:
+    """Workers alike, one filled after the other, so that the last has most room."""
+    singles = [Single(held) for _ in range(many)]
+    at = 0
+    for name, share in shares.items():
+        rest = share
+        while rest > LITTLE:
+            room = math.inf if busy[name] == 0 else (1.0 - singles[at].busy) / busy[name]
+            part = rest if at == many - 1 else min(rest, room)
+            if part > LITTLE:
+                singles[at].serve(name, part, busy[name])
+            rest -= part
+            if rest > LITTLE:
+                at += 1
+    return singles
+
+
+def _place(name: str, share: float, workers: float, singles: Sequence[Single]) -> None:
+    """What is left of an operator: on the fullest worker that has room for all of it, else on the emptiest, and on."""
+    while share > LITTLE:
+        roomy = [single for single in singles if 1.0 - single.busy >= share * workers - LITTLE]
+        if roomy:
+            best = max(roomy, key=lambda single: (name in single.held, single.busy))
+            part = share
+        else:
+            best = min(singles, key=lambda single: single.busy)
+            part = min(share, (1.0 - best.busy) / workers)
+            if part <= LITTLE:  # full but for rounding
+                part = share
+        best.serve(name, part, workers)
+        share -= part
+
+
+def level(workers: Sequence[Served], busy: Mapping[str, float]) -> list[Served]:
+    """The same requests on the same workers, with their loads as even as what they hold allows.
+
+    Operator by operator the loads are filled up from the least busy worker, until nothing changes: the sum of squared
+    loads falls with every step, and the busiest worker never gets busier.
+    """
+    levelled = [dict(shares) for shares in workers]
+    hosts: dict[str, list[int]] = {}
+    for index, shares in enumerate(levelled):
+        for name in shares:
+            if busy[name] > 0:
+                hosts.setdefault(name, []).append(index)
+    loads = [sum(share * busy[name] for name, share in shares.items()) for shares in levelled]
+    several = {name: at for name, at in hosts.items() if len(at) > 1}
+    for _ in range(SWEEPS):
+        moved = 0.0
+        for name, at in several.items():
+            others = {index: loads[index] - levelled[index].get(name, 0.0) * busy[name] for index in at}
+            water = _water(sorted(others.values()), sum(levelled[index].get(name, 0.0) for index in at) * busy[name])
+            for index, other in others.items():
+                load = max(0.0, water - other)
+                moved = max(moved, abs(other + load - loads[index]))
+                loads[index] = other + load
+                levelled[index][name] = load / busy[name]
+        if moved <= LEVEL:
+            break
+    return [{name: share for name, share in shares.items() if share > 0} for shares in levelled]
+
+
+def _water(floors: Sequence[float], volume: float) -> float:
+    """The level that so much reaches over floors in ascending order."""
+    total = 0.0
+    for count, floor in enumerate(floors, 1):
+        total += floor
+        reached = (volume + total) / count
+        if count == len(floors) or reached <= floors[count]:
+            return reached
+    return volume

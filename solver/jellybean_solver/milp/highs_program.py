@@ -1,0 +1,195 @@
+"""A mixed-integer program as arrays, solved by HiGHS: for programs too large to be built from objects one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import highspy
+import numpy as np
+import numpy.typing as npt
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.milp.pulp_program import FAILED, TOLERANCE
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+
+DEAR = ("mip_heuristic_run_rins", "mip_heuristic_run_root_reduced_cost")
+_ENDED = (
+    highspy.HighsModelStatus.kOptimal,
+    highspy.HighsModelStatus.kTimeLimit,
+    highspy.HighsModelStatus.kSolutionLimit,  # of nodes
+    highspy.HighsModelStatus.kObjectiveTarget,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`values` per column (None: none was found in time); `bound` on the objective from below, inf only if infeasible.
+
+    -inf when time ended before anything was known.
+    """
+
+    values: Floats | None
+    value: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A program to compute with: entries, rows from `low` to `high`, columns from 0 to `most`."""
+
+    rows: Indices
+    columns: Indices
+    values: Floats
+    low: Floats
+    high: Floats
+    cost: Floats
+    most: Floats
+
+    def signed(self, duals: Floats) -> Floats:
+        """Duals without those of a sign that their row cannot have."""
+        upward = np.where(np.isfinite(self.low), duals, np.minimum(duals, 0.0))
+        return np.where(np.isfinite(self.high), upward, np.maximum(upward, 0.0))
+
+    def sides(self, duals: Floats) -> float:
+        """The rows' sides, weighted by signed duals."""
+        side = np.where(duals > 0, self.low, self.high)
+        return float(np.where(duals != 0, side, 0.0) @ duals)
+
+    def left(self, duals: Floats) -> Floats:
+        """Reduced costs."""
+        return self.cost - np.bincount(self.columns, self.values * duals[self.rows], len(self.cost))
+
+
+@dataclass
+class Program:
+    """Minimise cost x with rows low <= a x <= high. Columns and rows are added in blocks, known by their indices."""
+
+    cost: list[Floats] = field(default_factory=list)
+    low: list[Floats] = field(default_factory=list)
+    high: list[Floats] = field(default_factory=list)
+    integer: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+    columns: int = 0
+    row_low: list[float] = field(default_factory=list)
+    row_high: list[float] = field(default_factory=list)
+    entries: list[tuple[Indices, Indices, Floats]] = field(default_factory=list)  # rows, columns, values
+
+    def add_columns(
+        self,
+        cost: Sequence[float] | Floats,
+        high: float | Sequence[float] | Floats = math.inf,
+        *,
+        integer: bool = False,
+    ) -> Indices:
+        """Variables from 0 to `high`; returns their indices."""
+        count = len(cost)
+        self.cost.append(np.asarray(cost, float))
+        self.low.append(np.zeros(count))
+        self.high.append(np.broadcast_to(np.asarray(high, float), count).copy())
+        self.integer.append(np.full(count, integer))
+        self.columns += count
+        return np.arange(self.columns - count, self.columns)
+
+    def add_rows(self, low: float | Floats, high: float | Floats, count: int) -> Indices:
+        """Empty rows; `fill` gives them entries."""
+        first = len(self.row_low)
+        self.row_low.extend(np.broadcast_to(np.asarray(low, float), count).tolist())
+        self.row_high.extend(np.broadcast_to(np.asarray(high, float), count).tolist())
+        return np.arange(first, first + count)
+
+    def fill(
+        self, rows: Sequence[int] | Indices, columns: Sequence[int] | Indices, values: float | Sequence[float] | Floats
+    ) -> None:
+        """Entries, one per pair of row and column; entries of one pair add up."""
+        at = np.asarray(rows, np.int64)
+        self.entries.append((at, np.asarray(columns, np.int64), np.broadcast_to(np.asarray(values, float), at.shape)))
+
+    def limit_cost(self, most: float) -> None:
+        """A row that keeps the objective at or below `most`."""
+        cost = np.concatenate(self.cost)
+        columns = np.flatnonzero(cost)
+        row = self.add_rows(-math.inf, most, 1)
+        self.fill(np.repeat(row, len(columns)), columns, cost[columns])
+
+    def solve(
+        self,
+        *,
+        gap: float = 0.0,
+        time_limit_s: float | None = None,
+        threads: int = 1,
+        relaxed: bool = False,
+        most_nodes: int | None = None,
+        enough: float = -math.inf,
+        quick: bool = False,
+    ) -> Answer:
+        """The best point found, the first that costs less than `enough`. `relaxed`: without integrality.
+
+        `quick`: without those heuristics that solve programs nearly as large. SolverError on a numerical failure.
+        """
+        model = highspy.Highs()
+        for option, value in (
+            ("output_flag", False),
+            ("threads", threads),
+            ("random_seed", 0),
+            ("mip_rel_gap", gap),
+            ("mip_abs_gap", 0.0),
+            ("primal_feasibility_tolerance", TOLERANCE),
+            ("dual_feasibility_tolerance", TOLERANCE),
+            ("mip_feasibility_tolerance", TOLERANCE),
+            ("time_limit", math.inf if time_limit_s is None else time_limit_s),
+        ):
+            model.setOptionValue(option, value)
+        if most_nodes is not None:
+            model.setOptionValue("mip_max_nodes", most_nodes)
+        if not relaxed and math.isfinite(enough):
+            model.setOptionValue("objective_target", enough)
+        for option in DEAR if quick else ():
+            model.setOptionValue(option, False)
+        model.passModel(self.lp(relaxed=relaxed))
+        model.run()
+        if model.getModelStatus() in FAILED:
+            model.clearSolver()
+            model.setOptionValue("presolve", "off")
+            model.run()
+        status, info = model.getModelStatus(), model.getInfo()
+        if status == highspy.HighsModelStatus.kInfeasible:
+            return Answer(None, math.inf, math.inf)
+        found = info.primal_solution_status == highspy.kSolutionStatusFeasible
+        if status not in _ENDED:
+            raise SolverError(f"HiGHS ended with {model.modelStatusToString(status)}; please report this problem")
+        value = float(info.objective_function_value) if found else math.inf
+        exact = relaxed or not any(block.any() for block in self.integer)
+        bound = value if exact and found else float(info.mip_dual_bound)
+        values = np.array(model.getSolution().col_value) if found else None
+        return Answer(values, value, min(bound, value))
+
+    def matrix(self) -> Matrix:
+        """As arrays."""
+        rows, columns, values = (np.concatenate(part) for part in zip(*self.entries, strict=True))
+        low, high = np.array(self.row_low), np.array(self.row_high)
+        return Matrix(rows, columns, values, low, high, np.concatenate(self.cost), np.concatenate(self.high))
+
+    def lp(self, *, relaxed: bool) -> highspy.HighsLp:
+        """As HiGHS takes it."""
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = self.columns, len(self.row_low)
+        lp.col_cost_ = np.concatenate(self.cost)
+        lp.col_lower_, lp.col_upper_ = np.concatenate(self.low), np.concatenate(self.high)
+        lp.row_lower_, lp.row_upper_ = np.array(self.row_low), np.array(self.row_high)
+        rows, columns, values = (np.concatenate(part) for part in zip(*self.entries, strict=True))
+        keys, inverse = np.unique(rows * self.columns + columns, return_inverse=True)  # sorted: row by row
+        summed: Floats = np.bincount(inverse, values).astype(float)
+        starts = np.searchsorted(keys // self.columns, np.arange(lp.num_row_ + 1))
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_, lp.a_matrix_.index_ = starts.astype(np.int32), (keys % self.columns).astype(np.int32)
+        lp.a_matrix_.value_ = summed
+        if not relaxed:
+            kinds = np.concatenate(self.integer)
+            lp.integrality_ = [
+                highspy.HighsVarType.kInteger if kind else highspy.HighsVarType.kContinuous for kind in kinds
+            ]
+        return lp

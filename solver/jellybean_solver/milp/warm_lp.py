@@ -1,0 +1,133 @@
+"""A linear program that HiGHS keeps warm while bounds, columns and rows change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.milp.highs_program import Floats, Indices, Program
+from jellybean_solver.milp.pulp_program import TOLERANCE
+from jellybean_solver.small.beam_search import Clock
+
+AT_A_TIME = 2_000  # iterations, before the clock is looked at: by count, so that the way taken does not depend on time
+_NONE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """`values` per column, `duals` per row."""
+
+    value: float
+    values: Floats
+    duals: Floats
+
+
+@dataclass(slots=True)
+class Block:
+    """Columns (rows) to be added together: of each, the rows (columns) it enters and with what."""
+
+    starts: list[int]
+    indices: list[int]
+    values: list[float]
+
+    @staticmethod
+    def empty() -> Block:
+        return Block([], [], [])
+
+    def add(self, indices: Sequence[int], values: Sequence[float]) -> None:
+        """One column (row) more."""
+        self.starts.append(len(self.indices))
+        self.indices.extend(indices)
+        self.values.extend(values)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+class Linear:
+    """The relaxation of a `Program`, which may grow. Costs are not below 0, so it is never unbounded.
+
+    `clock`: for all its solves together.
+    """
+
+    def __init__(self, program: Program, clock: Clock) -> None:
+        self._highs, self.clock = highspy.Highs(), clock
+        for option, value in (
+            ("output_flag", False),
+            ("threads", 1),
+            ("random_seed", 0),
+            ("primal_feasibility_tolerance", TOLERANCE),
+            ("simplex_iteration_limit", AT_A_TIME),
+        ):
+            self._highs.setOptionValue(option, value)
+        self._highs.passModel(program.lp(relaxed=True))
+
+    @property
+    def columns(self) -> int:
+        return int(self._highs.getNumCol())
+
+    def limit(self, columns: Indices, high: Floats, low: Floats | None = None) -> None:
+        """New bounds; `low` is 0 unless given."""
+        low = np.zeros(len(columns)) if low is None else low
+        self._highs.changeColsBounds(len(columns), columns.astype(np.int32), low, high)
+
+    def limit_rows(self, rows: Indices, high: float) -> None:
+        """One new upper side for rows that have no lower one."""
+        for row in rows.tolist():
+            self._highs.changeRowBounds(row, -math.inf, high)
+
+    def add_columns(self, block: Block) -> Indices:
+        """Columns from 0 up that cost nothing."""
+        first, count = self.columns, len(block)
+        free = np.full(count, math.inf)
+        self._highs.addCols(count, np.zeros(count), np.zeros(count), free, *_arrays(block))
+        return np.arange(first, first + count)
+
+    def add_rows(self, low: float, high: float, block: Block) -> Indices:
+        """Rows with one range for all."""
+        first, count = int(self._highs.getNumRow()), len(block)
+        self._highs.addRows(count, np.full(count, low), np.full(count, high), *_arrays(block))
+        return np.arange(first, first + count)
+
+    def solve(self) -> Optimum | None:
+        """The optimum; None when infeasible. OutOfTimeError, or SolverError on a numerical failure."""
+        status = self._run()
+        if status not in (highspy.HighsModelStatus.kOptimal, *_NONE):
+            self._highs.clearSolver()  # from scratch
+            status = self._run()
+        if status in _NONE:
+            return None
+        if status != highspy.HighsModelStatus.kOptimal:
+            ended = self._highs.modelStatusToString(status)
+            raise SolverError(f"HiGHS ended with {ended} on a relaxation; please report this problem")
+        solution = self._highs.getSolution()
+        value = float(self._highs.getInfo().objective_function_value)
+        return Optimum(value, np.array(solution.col_value), np.array(solution.row_dual))
+
+    def _run(self) -> highspy.HighsModelStatus:
+        while True:
+            if self.clock.left() == 0.0:
+                raise OutOfTimeError("time ended in a relaxation; allow more time")
+            self._highs.run()
+            status: highspy.HighsModelStatus = self._highs.getModelStatus()
+            if status != highspy.HighsModelStatus.kIterationLimit:
+                return status
+
+    def ray(self) -> Floats | None:
+        """After an infeasible solve: weights of rows that prove it, in the sign of duals; None when HiGHS has none."""
+        _, known, weights = self._highs.getDualRay()
+        return np.array(weights) if known else None
+
+
+def _arrays(block: Block) -> tuple[int, Indices, Indices, Floats]:
+    return (
+        len(block.indices),
+        np.array(block.starts, np.int32),
+        np.array(block.indices, np.int32),
+        np.array(block.values, float),
+    )

@@ -1,0 +1,105 @@
+"""Random quantities of the simulator: service times from measured quantiles, numbers of children from their mean."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from jellybean_solver.model.problem import ServiceTime, Times
+
+Sampler = Callable[[random.Random, int], float]  # generator, requests in the run -> seconds
+Quantiles = Callable[[float], float]  # level in [0, 1) -> seconds
+SAME_RATIO = 0.05  # relative; measured shares of a ratio that was overridden say nothing about the new one
+
+
+def service_sampler(times: Times) -> Sampler:
+    """Draws the seconds that a run keeps a worker busy; the draws' mean for a profiled size is its `mean_s` exactly.
+
+    A size between two profiled ones takes what lies between them in proportion, at the same level: so do its mean and
+    its quantiles. None is above the largest.
+    """
+    sizes = sorted(times)
+    by_size = {size: _quantiles(times[size]) for size in sizes}
+    constant = all(quantiles is None for quantiles in by_size.values())
+
+    def at(size: int, level: float) -> float:
+        quantiles = by_size[size]
+        return times[size].mean_s if quantiles is None else quantiles(level)
+
+    def draw(rng: random.Random, size: int) -> float:
+        level = 0.0 if constant else rng.random()
+        if size in by_size:
+            return at(size, level)
+        above = bisect_right(sizes, size)
+        low, high = sizes[above - 1], sizes[above]
+        part = (size - low) / (high - low)
+        return (1.0 - part) * at(low, level) + part * at(high, level)
+
+    return draw
+
+
+def _quantiles(service: ServiceTime) -> Quantiles | None:
+    """The quantile function; None when all draws are the mean.
+
+    It is piecewise linear through the measured quantiles, constant below the first, and goes on with the last slope
+    above the last; it is then rescaled, because capacity and predicted load come from the mean.
+    """
+    points = quantile_points(service)
+    if not points:
+        return None
+    levels = [level for level, _ in points[1:-1]]
+    starts = points[:-1]
+    slopes = [(high - low) / (right - left) for (left, low), (right, high) in pairwise(points)]
+
+    def value_at(level: float) -> float:
+        segment = bisect_right(levels, level)
+        left, value = starts[segment]
+        return value + slopes[segment] * (level - left)
+
+    return value_at
+
+
+def quantile_points(service: ServiceTime) -> tuple[tuple[float, float], ...]:
+    """The quantile function of a run's seconds from level 0 to level 1, with the mean `mean_s`; empty: a constant."""
+    points = _extended(service.quantiles)
+    raw = quantile_mean(points) if len(points) >= 2 else 0.0
+    return tuple((level, value * service.mean_s / raw) for level, value in points) if raw > 0 else ()
+
+
+def quantile_mean(points: tuple[tuple[float, float], ...]) -> float:
+    """Mean of the piecewise linear quantile function through (level, value) points from level 0 to level 1."""
+    return sum((right - left) * (low + high) / 2 for (left, low), (right, high) in pairwise(points))
+
+
+def child_count(ratio: float, level: float, shares: Sequence[float] = ()) -> int:
+    """How many children an output has, at a uniform `level` in [0, 1); the mean is `ratio`.
+
+    Drawn from the measured `shares` of outputs with 0, 1, 2, ... rows where their mean is the ratio to 5 %; else the
+    whole number next below or above the ratio.
+    """
+    mean = sum(count * share for count, share in enumerate(shares))
+    if shares and abs(mean - ratio) <= SAME_RATIO * ratio:
+        rest = level * sum(shares)
+        for count, share in enumerate(shares):
+            rest -= share
+            if rest < 0:
+                return count
+        return len(shares) - 1
+    whole = int(ratio)
+    return whole + (level < ratio - whole)
+
+
+def _extended(quantiles: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    """The points with levels 0 and 1 added and equal levels removed."""
+    points = sorted({level: value for level, value in quantiles if 0.0 <= level <= 1.0}.items())
+    if points and points[0][0] > 0.0:
+        points.insert(0, (0.0, points[0][1]))
+    if len(points) < 2:
+        return ()
+    if points[-1][0] < 1.0:
+        (left, low), (right, high) = points[-2], points[-1]
+        slope = max(0.0, (high - low) / (right - left))
+        points.append((1.0, high + slope * (1.0 - right)))
+    return tuple(points)

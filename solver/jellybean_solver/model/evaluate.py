@@ -1,0 +1,371 @@
+"""The only scorer: what a plan costs and whether it holds, recomputed from its routes and workers alone.
+
+The assignment's objective, the report, the baselines and the tests all compare with it. It trusts no figure that the
+plan states about itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h
+from jellybean_solver.model.multi_workflow import Margins
+from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, PlannedWorkflow, Route
+from jellybean_solver.model.problem import Problem, Sharing, request_s
+from jellybean_solver.model.variant_ratios import settled
+
+RELATIVE = 1e-6  # a figure breaks a limit only when it exceeds it by more than this share of it
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Traffic of one edge between two tiers."""
+
+    upstream: str
+    downstream: str
+    upstream_tier: str
+    downstream_tier: str
+    bytes_per_s: float
+    cost_usd_per_h: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A plan's figures. `violations` and `breaches` are sentences with the figures; both empty for a good plan."""
+
+    cost: Cost
+    accuracy: float | None
+    rates_per_s: Mapping[tuple[str, str], float]  # (operator, worker) -> requests per second, in one site
+    loads: Mapping[str, float]  # worker -> busy fraction
+    crossings: tuple[Crossing, ...]
+    by_operator: Mapping[str, Cost]  # compute by share of its workers' load, network by the edges into it
+    by_tier: Mapping[str, Cost]  # network where it arrives
+    violations: tuple[str, ...]  # the plan contradicts the problem: rates, capacity, memory, tiers, links, accuracy
+    breaches: tuple[str, ...]  # limits that a right plan may break: the budget
+    workflows: tuple[PlannedWorkflow, ...] = ()  # where there are several; `accuracy` is then None
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Everything that is wrong with the plan."""
+        return self.violations + self.breaches
+
+    def stated(self, plan: Plan) -> Plan:
+        """The plan with the figures found here for those that it states."""
+        return replace(plan, cost=self.cost, accuracy=self.accuracy, workflows=self.workflows)
+
+
+def evaluate(problem: Problem, plan: Plan) -> Evaluation:
+    """Score `plan` as an answer to `problem`, at the ratios of its variants."""
+    problem = settled(problem, plan.selection)
+    scorer = _Scorer(problem, plan)
+    compute = sum(worker.price_usd_per_h * problem.sites.get(worker.tier, 1) for worker in plan.workers)
+    network = sum(crossing.cost_usd_per_h for crossing in scorer.crossings)
+    cost = Cost(compute, network)
+    selection = plan.selection if not scorer.unknown else None
+    accuracy = problem.accuracy.value(plan.selection) if selection is not None and not problem.workflows else None
+    by_operator = scorer.cost_by_operator()
+    violations = (
+        *scorer.unknown,
+        *scorer.wrong_routes(),
+        *scorer.wrong_sites(),
+        *scorer.wrong_rates(),
+        *scorer.wrong_workers(),
+        *scorer.wrong_tiers(),
+        *scorer.over_memory(),
+        *scorer.over_bandwidth(),
+        *accuracy_violations(problem, selection),
+    )
+    breaches = tuple(_over_budget(problem, cost))
+    return Evaluation(
+        cost,
+        accuracy,
+        scorer.rates,
+        scorer.loads,
+        scorer.crossings,
+        by_operator,
+        scorer.cost_by_tier(),
+        violations,
+        breaches,
+        tuple(_by_workflow(problem, selection, by_operator)),
+    )
+
+
+class _Scorer:
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        self.problem, self.plan = problem, plan
+        self.unknown = tuple(_unknown(problem, plan))
+
+    @cached_property
+    def rates(self) -> Mapping[tuple[str, str], float]:
+        found: dict[tuple[str, str], float] = {}
+        for route in self.plan.routes:
+            for name, worker in route.workers.items():
+                rate = self.problem.rate_per_s.get(name, 0.0) * route.weight / self._sites(worker)
+                found[name, worker] = found.get((name, worker), 0.0) + rate
+        return found
+
+    def _sites(self, worker_name: str) -> int:
+        worker = self.plan.worker_by_name.get(worker_name)
+        return self.problem.sites.get(worker.tier, 1) if worker is not None else 1
+
+    @cached_property
+    def shares(self) -> Mapping[tuple[str, str], float]:
+        """(operator, worker) -> busy fraction of the worker that the operator causes."""
+        found: dict[tuple[str, str], float] = {}
+        for (name, worker_name), rate in self.rates.items():
+            worker = self.plan.worker_by_name.get(worker_name)
+            operator = self.plan.operator_by_name.get(name)
+            if worker is None or operator is None or name not in self.problem.operator_by_name or self.unknown:
+                continue
+            service = self.problem.operator_by_name[name].variant(operator.variant).service.get(worker.pool, {})
+            batch = operator.batch.get(worker.pool, 0)
+            if batch in service:
+                found[name, worker_name] = rate * request_s(service, batch)
+        return found
+
+    @cached_property
+    def hosted(self) -> Mapping[str, tuple[str, ...]]:
+        """Worker -> the operators that routes bring to it."""
+        found: dict[str, list[str]] = {}
+        for name, worker in self.rates:
+            found.setdefault(worker, []).append(name)
+        return {worker: tuple(names) for worker, names in found.items()}
+
+    @cached_property
+    def edges(self) -> Weights:
+        """Share of requests per edge and pair of tiers."""
+        return edge_weights(self.plan.routes, self.problem.edges, self._tier)
+
+    @cached_property
+    def loads(self) -> Mapping[str, float]:
+        loads = {worker.name: 0.0 for worker in self.plan.workers}
+        for (_, worker), share in self.shares.items():
+            loads[worker] += share
+        return loads
+
+    @cached_property
+    def crossings(self) -> tuple[Crossing, ...]:
+        return () if self.unknown else tuple(self._crossings())
+
+    def _crossings(self) -> Iterator[Crossing]:
+        for (edge, *tiers), weight in self.edges.items():
+            if tiers[0] != tiers[1]:
+                message_bytes = self.problem.message_bytes(edge, self.plan.selection)
+                per_s = weight * self.problem.edge_rate_per_s(edge) * message_bytes
+                link = self.problem.link_by_tiers.get((tiers[0], tiers[1]))
+                cost = traffic_usd_per_h(per_s, link.price_usd_per_gib if link is not None else 0.0)
+                yield Crossing(edge.upstream, edge.downstream, tiers[0], tiers[1], per_s, cost)
+
+    def _tier(self, route: Route, name: str) -> str | None:
+        source = self.problem.source_by_name.get(name)
+        if source is not None:
+            return source.tier
+        worker = self.plan.worker_by_name.get(route.workers.get(name, ""))
+        return worker.tier if worker is not None else None
+
+    def wrong_routes(self) -> Iterator[str]:
+        total = sum(route.weight for route in self.plan.routes)
+        if abs(total - 1.0) > RELATIVE:
+            yield f"the routes' weights sum to {total:.9g} instead of 1"
+        for number, route in enumerate(self.plan.routes, 1):
+            if route.weight < 0:
+                yield f"route {number} has weight {route.weight:.6g}, below 0"
+            for name in self.problem.operator_by_name:
+                if name not in route.workers:
+                    yield f"route {number} leaves out operator {name}"
+                elif route.workers[name] not in self.plan.worker_by_name:
+                    yield f"route {number} sends {name} to {route.workers[name]}, which is no worker of the plan"
+
+    def wrong_rates(self) -> Iterator[str]:
+        for (name, worker_name), rate in self.rates.items():
+            worker = self.plan.worker_by_name.get(worker_name)
+            stated = worker.rates_per_s.get(name, 0.0) if worker is not None else rate
+            if abs(stated - rate) > RELATIVE * max(rate, stated):
+                yield f"{worker_name} states {stated:.6g}/s of {name}, but the routes bring {rate:.6g}/s"
+        for worker in self.plan.workers:
+            for name in worker.rates_per_s:
+                if (name, worker.name) not in self.rates:
+                    yield f"{worker.name} states a rate of {name}, but no route brings any"
+
+    def wrong_sites(self) -> Iterator[str]:
+        for tier in self.problem.tiers:
+            stated, sites = self.plan.sites.get(tier, 1), self.problem.sites.get(tier, 1)
+            if stated != sites:
+                yield f"the plan is for {stated:,} sites of {tier}, of which there are {sites:,}"
+
+    def wrong_workers(self) -> Iterator[str]:
+        counted: dict[str, int] = {}
+        for worker in self.plan.workers:
+            counted[worker.pool] = counted.get(worker.pool, 0) + 1
+            yield from self._wrong_worker(worker)
+        for pool_name, count in counted.items():
+            pool = self.problem.pool_by_name.get(pool_name)
+            if pool is not None and count > pool.count:
+                yield f"the plan uses {count} workers of pool {pool_name}, which has {pool.count}"
+        if len(self.plan.worker_by_name) < len(self.plan.workers):
+            yield "two workers have the same name"
+
+    def _wrong_worker(self, worker: PlannedWorker) -> Iterator[str]:
+        pool = self.problem.pool_by_name.get(worker.pool)
+        if pool is None:
+            yield f"{worker.name} is of pool {worker.pool}, which does not exist"
+            return
+        if (worker.tier, worker.price_usd_per_h) != (pool.tier, pool.price_usd_per_h):
+            yield f"{worker.name} states another tier or price than its pool {pool.name}"
+        hosted = self.hosted.get(worker.name, ())
+        if not hosted:
+            yield f"{worker.name} is paid for but serves nothing"
+        if pool.sharing is Sharing.EXCLUSIVE and len(hosted) > 1:
+            yield f"{worker.name} is exclusive but serves {', '.join(hosted)}"
+        for name in hosted:
+            if (name, worker.name) not in self.shares and not self.unknown:
+                yield self._no_profile(name, worker)
+            elif self._batch(name, worker) > 1 and name in self.problem.unbatched:
+                yield f"{worker.name} runs {name} in batches, but it gathers or fans out"
+        load, cap = self.loads[worker.name], self.problem.utilisation
+        if load > cap * (1 + RELATIVE):
+            yield f"{worker.name} would be busy {load:.4f} of the time, above the cap of {cap:g}"
+
+    def _batch(self, name: str, worker: PlannedWorker) -> int:
+        return self.plan.operator_by_name[name].batch[worker.pool]
+
+    def _no_profile(self, name: str, worker: PlannedWorker) -> str:
+        operator = self.plan.operator_by_name[name]
+        size = operator.batch.get(worker.pool)
+        at = "any batch size" if size is None else f"batch size {size}"
+        return f"{worker.name} cannot run {name} with variant {operator.variant}: no profile at {at}"
+
+    def wrong_tiers(self) -> Iterator[str]:
+        known = self.problem.tier_index  # `_wrong_worker` names a worker in any other tier
+        for crossing in self.crossings:
+            if crossing.upstream_tier not in known or crossing.downstream_tier not in known:
+                continue
+            if not self.problem.can_flow(crossing.upstream_tier, crossing.downstream_tier):
+                yield (
+                    f"{crossing.upstream} -> {crossing.downstream} would flow from tier {crossing.upstream_tier} to "
+                    f"{crossing.downstream_tier}, for which there is no link up the tiers"
+                )
+        yield from self._residency()
+
+    def _residency(self) -> Iterator[str]:
+        for (name, worker_name), rate in self.rates.items():
+            worker, operator = self.plan.worker_by_name.get(worker_name), self.problem.operator_by_name.get(name)
+            allowed = operator.tiers if operator is not None else None
+            if worker is not None and allowed is not None and worker.tier not in allowed:
+                where = ", ".join(allowed)
+                yield f"{name} would run in tier {worker.tier} at {rate:.4g}/s, but may run in {where} only"
+        for edge, *tiers in self.edges:
+            if edge.tiers is not None and (outside := [tier for tier in tiers if tier not in edge.tiers]):
+                yield (
+                    f"{edge.upstream} -> {edge.downstream} would have its data in tier {outside[0]}, "
+                    f"but may be in {', '.join(edge.tiers)} only"
+                )
+
+    def over_memory(self) -> Iterator[str]:
+        for worker in self.plan.workers:
+            pool = self.problem.pool_by_name.get(worker.pool)  # none: `_wrong_worker` says so
+            limit = pool.memory_bytes if pool is not None and not self.unknown else None
+            hosted = [name for name in self.hosted.get(worker.name, ()) if (name, worker.name) in self.shares]
+            needed = sum(self._memory(name, worker.pool) for name in hosted)
+            if limit is not None and needed > limit * (1 + RELATIVE):
+                yield (
+                    f"memory: {worker.name} would hold {', '.join(hosted)} in {needed / 2**20:.1f} MiB, "
+                    f"{(needed - limit) / 2**20:.1f} MiB more than its {limit / 2**20:.1f} MiB"
+                )
+
+    def _memory(self, name: str, pool: str) -> float:
+        variant = self.problem.operator_by_name[name].variant(self.plan.selection[name])
+        return variant.memory_bytes.get(pool, 0.0)
+
+    def over_bandwidth(self) -> Iterator[str]:
+        carried: dict[tuple[str, str], float] = {}
+        for crossing in self.crossings:
+            tiers = crossing.upstream_tier, crossing.downstream_tier
+            carried[tiers] = carried.get(tiers, 0.0) + crossing.bytes_per_s
+        for tiers, carries in carried.items():
+            link = self.problem.link_by_tiers.get(tiers)
+            limit = link.bandwidth_bytes_per_s if link is not None else None
+            sites = self.problem.sites.get(tiers[0], 1)
+            one = carries / sites
+            if limit is not None and one > limit * (1 + RELATIVE):
+                link_of = "the link" if sites == 1 else f"each of the {sites:,} links"
+                yield (
+                    f"bandwidth: {link_of} {tiers[0]} -> {tiers[1]} would carry {one * 8e-6:.3f} Mbit/s, "
+                    f"{(one / limit - 1) * 100:.1f} % more than its {limit * 8e-6:.3f} Mbit/s"
+                )
+
+    def cost_by_operator(self) -> Mapping[str, Cost]:
+        compute = dict.fromkeys(self.problem.operator_by_name, 0.0)
+        for worker in self.plan.workers:
+            hosted = [name for name in self.hosted.get(worker.name, ()) if name in compute]
+            total = self.loads[worker.name]
+            for name in hosted:
+                part = self.shares.get((name, worker.name), 0.0) / total if total > 0 else 1 / len(hosted)
+                compute[name] += worker.price_usd_per_h * self._sites(worker.name) * part
+        network = dict.fromkeys(compute, 0.0)
+        for crossing in self.crossings:
+            network[crossing.downstream] += crossing.cost_usd_per_h
+        return {name: Cost(compute[name], network[name]) for name in compute}
+
+    def cost_by_tier(self) -> Mapping[str, Cost]:
+        found: dict[str, Cost] = {}
+        for tier in self.problem.tiers:
+            compute = sum(w.price_usd_per_h * self._sites(w.name) for w in self.plan.workers if w.tier == tier)
+            network = sum(c.cost_usd_per_h for c in self.crossings if c.downstream_tier == tier)
+            found[tier] = Cost(compute, network)
+        return found
+
+
+def _unknown(problem: Problem, plan: Plan) -> Iterator[str]:
+    planned = plan.operator_by_name
+    for operator in problem.operators:
+        if operator.name not in planned:
+            yield f"the plan has no operator {operator.name}"
+        elif planned[operator.name].variant not in {variant.name for variant in operator.variants}:
+            yield f"operator {operator.name} has no variant {planned[operator.name].variant}"
+    for name in planned:
+        if name not in problem.operator_by_name:
+            yield f"the problem has no operator {name}"
+
+
+def accuracy_violations(problem: Problem, selection: Mapping[str, str] | None) -> Iterator[str]:
+    """Sentences on accuracies below their targets. Never stricter than the search, which chose by them.
+
+    `selection`: None where the plan's is none of the problem's.
+    """
+    if isinstance(problem.accuracy, Margins):
+        more = problem.slo.accuracy or 0.0
+        for name, target in problem.accuracy.targets.items():
+            known = None if selection is None else problem.accuracy.models[name].value(selection)
+            yield from _below(known, target + more, f"{name}: ")
+    elif problem.slo.accuracy is not None:
+        yield from _below(None if selection is None else problem.accuracy.value(selection), problem.slo.accuracy, "")
+
+
+def _below(accuracy: float | None, target: float, of: str) -> Iterator[str]:
+    if accuracy is None:
+        yield f"{of}the accuracy of this selection is not in the profile; the target is {target:g}"
+    elif accuracy < target - RELATIVE * max(1.0, abs(target)):
+        yield f"{of}accuracy {accuracy:g} is below the target of {target:g}"
+
+
+def _by_workflow(
+    problem: Problem, selection: Mapping[str, str] | None, by_operator: Mapping[str, Cost]
+) -> Iterator[PlannedWorkflow]:
+    models = problem.accuracy.models if isinstance(problem.accuracy, Margins) else {}
+    for workflow in problem.workflows:
+        own = [cost for name, cost in by_operator.items() if workflow.owns(name)]
+        cost = Cost(sum(c.compute_usd_per_h for c in own), sum(c.network_usd_per_h for c in own))
+        accuracy = None if selection is None else models[workflow.name].value(selection)
+        yield PlannedWorkflow(workflow.name, workflow.slo, accuracy, cost)
+
+
+def _over_budget(problem: Problem, cost: Cost) -> Iterator[str]:
+    budget = problem.slo.budget_usd_per_h
+    if budget is not None and cost.total_usd_per_h > budget * (1 + RELATIVE):
+        yield (
+            f"budget: {cost.total_usd_per_h:.4f} USD/h is {cost.total_usd_per_h - budget:.4f} USD/h "
+            f"more than the {budget:.4f} USD/h allowed"
+        )

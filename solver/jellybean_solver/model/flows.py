@@ -1,0 +1,109 @@
+"""What flows between worker pools and over links by a plan's routes: messages, bytes and their price."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jellybean_solver.model.plan import Plan, Route
+from jellybean_solver.model.problem import GIB, Edge, EdgeKind
+
+SECONDS_PER_HOUR = 3600.0
+
+Place = str
+Weights = Mapping[tuple[Edge, Place, Place], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Messages from one operator's workers in one pool (or a source) to another operator's in one pool."""
+
+    upstream: str
+    upstream_pool: str | None  # None: a source
+    upstream_tier: str
+    downstream: str
+    downstream_pool: str
+    downstream_tier: str
+    messages_per_s: float
+    bytes_per_s: float
+    cost_usd_per_h: float
+
+    @property
+    def crosses(self) -> bool:
+        """Whether it uses a link; inside a tier traffic is free."""
+        return self.upstream_tier != self.downstream_tier
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """Traffic on one link, or on the links of all its `sites` together.
+
+    `use` is the fraction of its bandwidth, None when that is unlimited.
+    """
+
+    upstream_tier: str
+    downstream_tier: str
+    bytes_per_s: float
+    cost_usd_per_h: float
+    use: float | None
+    sites: int = 1
+
+
+def edge_weights(
+    routes: Iterable[Route], edges: Sequence[Edge], place: Callable[[Route, str], Place | None]
+) -> Weights:
+    """Share of requests per edge and pair of places of its ends; edges with an end in no place are left out."""
+    found: defaultdict[tuple[Edge, Place, Place], float] = defaultdict(float)
+    for route in routes:
+        for edge in edges:
+            upstream, downstream = place(route, edge.upstream), place(route, edge.downstream)
+            if upstream is not None and downstream is not None:
+                found[edge, upstream, downstream] += route.weight
+    return found
+
+
+def traffic_usd_per_h(bytes_per_s: float, price_usd_per_gib: float) -> float:
+    """What a steady flow over a link costs."""
+    return bytes_per_s * SECONDS_PER_HOUR / GIB * price_usd_per_gib
+
+
+def flows(plan: Plan) -> tuple[Flow, ...]:
+    """All flows of a plan, by downstream operator, at the plan's own rates and message sizes."""
+    source_by_name = {source.name: source for source in plan.sources}
+    price = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in plan.links}
+    tier_of = {worker.pool: worker.tier for worker in plan.workers}
+
+    def pool(route: Route, name: str) -> str:
+        return "" if name in source_by_name else plan.worker_by_name[route.workers[name]].pool
+
+    edges = [edge for operator in plan.operators for edge in operator.inputs]
+    found: list[Flow] = []
+    for (edge, there, here), weight in edge_weights(plan.routes, edges, pool).items():
+        if there:
+            upstream = plan.operator_by_name[edge.upstream]
+            tier, rate, size = tier_of[there], upstream.rate_per_s, upstream.message_bytes[edge.downstream]
+        else:
+            source = source_by_name[edge.upstream]
+            tier, size = source.tier, source.message_bytes
+            rate = source.rate_per_s * plan.sites.get(tier, 1)
+        messages = weight * rate * (edge.ratio if edge.kind is EdgeKind.FAN_OUT else 1.0)
+        paid = price.get((tier, tier_of[here]), 0.0) if tier != tier_of[here] else 0.0
+        cost = traffic_usd_per_h(messages * size, paid)
+        ends = edge.upstream, there or None, tier, edge.downstream, here, tier_of[here]
+        found.append(Flow(*ends, messages, messages * size, cost))
+    return tuple(found)
+
+
+def link_uses(plan: Plan) -> tuple[LinkUse, ...]:
+    """The traffic on each link of a plan, in the links' order."""
+    carried = flows(plan)
+    found: list[LinkUse] = []
+    for link in plan.links:
+        ends = (link.upstream_tier, link.downstream_tier)
+        on_link = [flow for flow in carried if (flow.upstream_tier, flow.downstream_tier) == ends]
+        rate = sum(flow.bytes_per_s for flow in on_link)
+        sites = plan.sites.get(link.upstream_tier, 1)
+        use = rate / sites / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else None
+        found.append(LinkUse(*ends, rate, sum(flow.cost_usd_per_h for flow in on_link), use, sites))
+    return tuple(found)

@@ -1,0 +1,171 @@
+"""Several workflows on one fleet as one problem, and one workflow of such a problem as a problem of its own.
+
+The union of the graphs is one graph of several parts. Sources and operators are called WORKFLOW/NAME; accuracy becomes
+the least margin by which a workflow exceeds its target, so that one search serves all targets at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator
+from jellybean_solver.model.problem import OF_WORKFLOW, Edge, Operator, Problem, Slo, Variant, Workflow
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Accuracy of several workflows: percent points above the targets, of the workflow that exceeds its own least.
+
+    `models` and `targets` by workflow; one without a target counts for nothing. Bounds are those of the parts, which
+    have no operator in common, so the invariant of `accuracy.py` holds for their minimum.
+    """
+
+    models: Mapping[str, AccuracyModel]
+    targets: Mapping[str, float]
+
+    def value(self, selection: Mapping[str, str]) -> float | None:
+        """The least margin; None where one with a target is not known, or none has a target."""
+        return self._least({name: self.models[name].value(selection) for name in self.targets})
+
+    def upper_bound(self, partial: Mapping[str, str]) -> float | None:
+        """The least of what each can still reach."""
+        return self._least({name: self.models[name].upper_bound(partial) for name in self.targets})
+
+    def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
+        """What the operators of each workflow owe for its own target and `target` more, in its model's terms."""
+        found: dict[str, float] = {}
+        for name, own in self.targets.items():
+            found |= self.models[name].owed(partial, own + target)
+        return found
+
+    def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
+        """What the operator's own workflow says of it; anything is good enough for one without a target."""
+        name = operator.partition(OF_WORKFLOW)[0]
+        return self.models[name].reach(partial, operator, variant) if name in self.targets else float("inf")
+
+    def _least(self, known: Mapping[str, float | None]) -> float | None:
+        margins = [None if value is None else value - self.targets[name] for name, value in known.items()]
+        found = [margin for margin in margins if margin is not None]
+        return min(found) if found and len(found) == len(margins) else None
+
+
+def together(name: str, problems: Mapping[str, Problem], budget_usd_per_h: float | None = None) -> Problem:
+    """One problem of several by workflow, all of one fleet. SolverError where fleets differ, or there is nothing.
+
+    The time of a hop is the longest that any of them states. Budgets of single problems are left out.
+    """
+    if not problems:
+        raise SolverError("there is no workflow to plan")
+    first = next(iter(problems.values()))
+    for workflow, problem in problems.items():
+        if _fleet(problem) != _fleet(first):
+            raise SolverError(f"{workflow} is not on the fleet of {next(iter(problems))}: one plan is of one fleet")
+    parts = {workflow: _qualified(workflow, problem) for workflow, problem in problems.items()}
+    targets = {w: part.slo.accuracy for w, part in parts.items() if part.slo.accuracy is not None}
+    return replace(
+        first,
+        name=name,
+        sources=tuple(source for part in parts.values() for source in part.sources),
+        operators=tuple(operator for part in parts.values() for operator in part.operators),
+        accuracy=Margins({workflow: part.accuracy for workflow, part in parts.items()}, targets),
+        slo=Slo(budget_usd_per_h=budget_usd_per_h),
+        hop_s=max(part.hop_s for part in parts.values()),
+        workflows=tuple(
+            Workflow(workflow, replace(part.slo, budget_usd_per_h=None)) for workflow, part in parts.items()
+        ),
+    )
+
+
+def alone(problem: Problem, workflow: Workflow) -> Problem:
+    """The problem of one of several workflows, with the whole fleet to itself; names stay qualified."""
+    model = problem.accuracy
+    if not isinstance(model, Margins):
+        raise SolverError(f"problem {problem.name} is not of several workflows")
+    return replace(
+        problem,
+        name=workflow.name,
+        sources=tuple(source for source in problem.sources if workflow.owns(source.name)),
+        operators=tuple(operator for operator in problem.operators if workflow.owns(operator.name)),
+        accuracy=model.models[workflow.name],
+        slo=workflow.slo,
+        workflows=(),
+    )
+
+
+def with_slo(problem: Problem, name: str, slo: Slo) -> Problem:
+    """The problem with other targets for one of its workflows."""
+    model = problem.accuracy
+    if not isinstance(model, Margins):
+        raise SolverError(f"problem {problem.name} is not of several workflows")
+    workflows = tuple(replace(w, slo=slo) if w.name == name else w for w in problem.workflows)
+    targets = {w.name: w.slo.accuracy for w in workflows if w.slo.accuracy is not None}
+    return replace(problem, workflows=workflows, accuracy=replace(model, targets=targets))
+
+
+def slo_of(problem: Problem, name: str) -> Slo:
+    """The targets of one of several workflows."""
+    return next(workflow.slo for workflow in problem.workflows if workflow.name == name)
+
+
+def _fleet(problem: Problem) -> tuple[object, ...]:
+    return problem.tiers, problem.pools, problem.links, problem.utilisation, dict(problem.sites)
+
+
+def qualified_variant(workflow: str, variant: Variant) -> Variant:
+    """A variant of one of several workflows, with the names that its operators have together."""
+
+    def called(name: str) -> str:
+        return f"{workflow}{OF_WORKFLOW}{name}"
+
+    stage = variant.stage
+    return replace(
+        variant,
+        message_bytes={called(name): size for name, size in variant.message_bytes.items()},
+        ratios={called(name): ratio for name, ratio in variant.ratios.items()},
+        stage=None if stage is None else replace(stage, operator=called(stage.operator)),
+    )
+
+
+def _qualified(workflow: str, problem: Problem) -> Problem:
+    def called(name: str) -> str:
+        return f"{workflow}{OF_WORKFLOW}{name}"
+
+    def edge(one: Edge) -> Edge:
+        return replace(one, upstream=called(one.upstream), downstream=called(one.downstream))
+
+    def operator(one: Operator) -> Operator:
+        inputs, variants = (
+            tuple(edge(e) for e in one.inputs),
+            tuple(qualified_variant(workflow, v) for v in one.variants),
+        )
+        return replace(one, name=called(one.name), inputs=inputs, variants=variants)
+
+    if problem.workflows or any(OF_WORKFLOW in name for name in problem.rate_per_s):
+        raise SolverError(f"{workflow}: names of sources and operators must hold no {OF_WORKFLOW!r} yet")
+    return replace(
+        problem,
+        sources=tuple(replace(source, name=called(source.name)) for source in problem.sources),
+        operators=tuple(operator(one) for one in problem.operators),
+        accuracy=_renamed(problem.accuracy, workflow),
+    )
+
+
+def _renamed(model: AccuracyModel, workflow: str) -> AccuracyModel:
+    """The model with its operators' names qualified."""
+
+    def keyed(table: Mapping[str, T]) -> dict[str, T]:
+        return {f"{workflow}{OF_WORKFLOW}{name}": value for name, value in table.items()}
+
+    if isinstance(model, EndToEnd):
+        return EndToEnd(tuple(keyed(dict.fromkeys(model.operators))), model.table)
+    if isinstance(model, Independent):
+        return Independent(keyed(model.table))
+    if isinstance(model, PerOperator):
+        inputs = {name: tuple(keyed(dict.fromkeys(ups))) for name, ups in model.inputs.items()}
+        return PerOperator(keyed(inputs), keyed(model.tables))
+    raise SolverError(f"{workflow}: no other names can be given to the accuracy model {type(model).__name__}")

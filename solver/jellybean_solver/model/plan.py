@@ -1,0 +1,203 @@
+"""The plan: what the solver answers and all that a deployment needs.
+
+`to_document` / `from_document` turn it into plain JSON values and back. The document is versioned, complete (agents,
+Kubernetes and the simulator read nothing else) and its content hash names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from jellybean_solver.model.problem import (
+    OF_WORKFLOW,
+    Edge,
+    Link,
+    ModelRef,
+    Sharing,
+    Slo,
+    Source,
+    Stage,
+    Times,
+    request_s,
+)
+
+PLAN_VERSION = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """USD per hour."""
+
+    compute_usd_per_h: float
+    network_usd_per_h: float
+
+    @property
+    def total_usd_per_h(self) -> float:
+        return self.compute_usd_per_h + self.network_usd_per_h
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How far from the optimum the plan can be. `gap` = (objective - bound) / objective; 0 is a proof."""
+
+    objective: float
+    bound: float
+    gap: float
+    termination: str  # optimal, gap (as small as asked for), time_limit
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOperator:
+    """An operator with its variant chosen: wiring and figures for the pools in use."""
+
+    name: str
+    inputs: tuple[Edge, ...]
+    variant: str
+    batch: Mapping[str, int]  # pool -> most requests per run
+    rate_per_s: float
+    service: Mapping[str, Times]  # by pool, with all sizes profiled up to its batch
+    message_bytes: Mapping[str, float]  # downstream -> bytes per message
+    memory_bytes: Mapping[str, float]  # pool -> bytes
+    model: ModelRef | None = None
+    children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
+    stage: Stage | None = None  # of a model that is cut in two (cuts.py)
+    batch_delay_s: float = field(default=0.0, metadata={"said": "unless 0"})  # as `Operator`'s
+
+    @property
+    def label(self) -> str:
+        """The variant, with its layers where this is one stage of a model: `big.8-12`."""
+        stage = self.stage
+        return self.variant if stage is None else f"{stage.variant}.{stage.first}-{stage.last}"
+
+    def request_s(self, pool: str) -> float:
+        """Seconds that one request keeps a worker busy in full batches, as capacity counts it."""
+        return request_s(self.service[pool], self.batch[pool])
+
+    def mean_request_s(self, pool: str) -> float:
+        """The same by mean times."""
+        return self.service[pool][self.batch[pool]].mean_s / self.batch[pool]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWorker:
+    """One worker, in each site of its tier. `rates_per_s`: operator -> requests per second it is meant to serve."""
+
+    name: str  # pool-1, pool-2, ...
+    pool: str
+    tier: str
+    price_usd_per_h: float
+    sharing: Sharing
+    rates_per_s: Mapping[str, float]
+    load: float  # busy fraction: sum of rate x request_s
+    memory_bytes: float | None = None  # what the worker has
+    speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One way for whole requests: operator -> worker. `weight` is its share of requests; weights sum to 1."""
+
+    weight: float
+    workers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """An operator on a worker pool, summed over its workers. `load` is its mean busy fraction of those workers.
+
+    `count` workers in each of `sites` sites; the rate is that of all.
+    """
+
+    operator: str
+    variant: str
+    pool: str
+    tier: str
+    count: int
+    batch: int
+    rate_per_s: float
+    load: float
+    sites: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWorkflow:
+    """One of several workflows of a plan: its targets and what it reaches. Its operators are called `name`/...
+
+    `cost` is its part of the plan's: the traffic of its edges, and of a worker's price its share of the busy time.
+    """
+
+    name: str
+    slo: Slo
+    accuracy: float | None
+    cost: Cost
+
+    def owns(self, name: str) -> bool:
+        """Whether a source or operator is of this workflow."""
+        return name.startswith(f"{self.name}{OF_WORKFLOW}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Selection, placements and routing, with the price and the proof.
+
+    `workflows`: where there are several; `slo` then holds the budget alone and `accuracy` is None. A route says where
+    requests of each go: those of one workflow draw from the routes without those of another.
+
+    `sites`: tier -> how many alike sites it has, where more than one (sites.py). Then a worker stands for one in each
+    site, sources and links for those of one site; operators' rates, routes' weights and costs are of all together.
+    """
+
+    name: str
+    tiers: tuple[str, ...]
+    sources: tuple[Source, ...]
+    operators: tuple[PlannedOperator, ...]  # topological order
+    workers: tuple[PlannedWorker, ...]
+    routes: tuple[Route, ...]
+    links: tuple[Link, ...]
+    slo: Slo
+    utilisation: float
+    hop_s: float
+    cost: Cost
+    accuracy: float | None
+    certificate: Certificate
+    sites: Mapping[str, int] = field(default_factory=dict)
+    workflows: tuple[PlannedWorkflow, ...] = ()
+
+    @cached_property
+    def selection(self) -> Mapping[str, str]:
+        return {operator.name: operator.variant for operator in self.operators}
+
+    @cached_property
+    def worker_by_name(self) -> Mapping[str, PlannedWorker]:
+        return {worker.name: worker for worker in self.workers}
+
+    @cached_property
+    def operator_by_name(self) -> Mapping[str, PlannedOperator]:
+        return {operator.name: operator for operator in self.operators}
+
+    @cached_property
+    def placements(self) -> tuple[Placement, ...]:
+        """Operators by worker pool, in the operators' order."""
+        found: list[Placement] = []
+        for operator in self.operators:
+            pools = dict.fromkeys(worker.pool for worker in self.workers if operator.name in worker.rates_per_s)
+            for pool in pools:
+                workers = [w for w in self.workers if w.pool == pool and operator.name in w.rates_per_s]
+                rate = sum(worker.rates_per_s[operator.name] for worker in workers)
+                sites = self.sites.get(workers[0].tier, 1)
+                found.append(
+                    Placement(
+                        operator=operator.name,
+                        variant=operator.label,
+                        pool=pool,
+                        tier=workers[0].tier,
+                        count=len(workers),
+                        batch=operator.batch[pool],
+                        rate_per_s=rate * sites,
+                        load=rate * operator.request_s(pool) / len(workers),
+                        sites=sites,
+                    )
+                )
+        return tuple(found)

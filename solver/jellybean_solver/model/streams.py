@@ -1,0 +1,110 @@
+"""Streams of requests of a plan or problem: what one request starts, where answers come from, how often one arrives."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Arrivals, Edge, Problem, Source
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStream:
+    """Sources that make one request together: one message of each. The rate is that of all `sites` that they are in."""
+
+    sources: tuple[Source, ...]
+    entries: tuple[Edge, ...]  # edges that leave the sources
+    operators: tuple[str, ...]
+    sinks: tuple[str, ...]
+    rate_per_s: float
+    arrivals: Arrivals
+    sites: int = 1
+    workflow: str = ""  # whose requests they are, where there are several
+
+
+def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
+    """The streams in the order of the sources: one, as the gateway takes requests, if all sources have one rate.
+
+    Otherwise one per weakly connected part of the workflow; SolverError when sources of one part differ in rate. Of
+    several workflows, those of each.
+    """
+    names = [source.name for source in plan.sources] + [operator.name for operator in plan.operators]
+    if not plan.workflows:
+        return _streams(plan, names)
+    found = ((w, [name for name in names if w.owns(name)]) for w in plan.workflows)
+    return tuple(replace(stream, workflow=w.name) for w, own in found for stream in _streams(plan, own))
+
+
+def _streams(plan: Plan | Problem, names: Sequence[str]) -> tuple[RequestStream, ...]:
+    """Of the sources and operators of one workflow."""
+    group = {name: name for name in names}
+    sources = [source for source in plan.sources if source.name in group]
+    if len({_in_all(plan, source) for source in sources}) == 1:
+        return (_stream(plan, frozenset(group)),)
+
+    def find(name: str) -> str:
+        while group[name] != name:
+            name = group[name]
+        return name
+
+    for operator in plan.operators:
+        for edge in operator.inputs if operator.name in group else ():
+            group[find(operator.name)] = find(edge.upstream)
+    roots = dict.fromkeys(find(source.name) for source in sources)
+    streams = (_stream(plan, frozenset(name for name in group if find(name) == root)) for root in roots)
+    return tuple(stream for stream in streams if stream.operators)
+
+
+def _stream(plan: Plan | Problem, names: frozenset[str]) -> RequestStream:
+    sources = tuple(source for source in plan.sources if source.name in names)
+    first = sources[0]
+    rate_per_s = _in_all(plan, first)
+    for source in sources[1:]:
+        if not math.isclose(_in_all(plan, source), rate_per_s, rel_tol=1e-9):
+            raise SolverError(
+                f"sources {first.name} ({rate_per_s:g}/s) and {source.name} ({_in_all(plan, source):g}/s) feed one "
+                "workflow, so each request needs a message of both; give them the same rate"
+            )
+    operators = [operator for operator in plan.operators if operator.name in names]
+    edges = [edge for operator in operators for edge in operator.inputs]
+    fed = {edge.upstream for edge in edges}
+    periodic = all(source.arrivals is Arrivals.PERIODIC for source in sources)
+    return RequestStream(
+        sources=sources,
+        entries=tuple(edge for source in sources for edge in edges if edge.upstream == source.name),
+        operators=tuple(operator.name for operator in operators),
+        sinks=tuple(operator.name for operator in operators if operator.name not in fed),
+        rate_per_s=rate_per_s,
+        arrivals=Arrivals.PERIODIC if periodic else Arrivals.POISSON,
+        sites=max(plan.sites.get(source.tier, 1) for source in sources),
+    )
+
+
+def _in_all(plan: Plan | Problem, source: Source) -> float:
+    """Requests per second of a source in all its sites."""
+    return source.rate_per_s * plan.sites.get(source.tier, 1)
+
+
+def arrival_times(
+    rate_per_s: float, arrivals: Arrivals, end_s: float, rng: random.Random, phase: float = 0.0
+) -> Iterator[float]:
+    """Times in [0, end) at which requests arrive: a Poisson process, or one every 1 / rate.
+
+    `phase`, a share of that spacing, is when the first comes: streams side by side need not collide for ever.
+    """
+    if rate_per_s <= 0:
+        return
+    if arrivals is Arrivals.PERIODIC:
+        count = 0
+        while (time := (count + phase) / rate_per_s) < end_s:
+            yield time
+            count += 1
+        return
+    time = rng.expovariate(rate_per_s)
+    while time < end_s:
+        yield time
+        time += rng.expovariate(rate_per_s)

@@ -1,0 +1,253 @@
+"""Models cut in two: the first layers on one worker, the rest on another, chosen together with variants and places.
+
+A cut variant is two operators in a row: the head, of its own name, and the tail, which keeps the operator's, so that
+accuracy, readers and callers know nothing of it. Which cut is best is a union of problems, one for each choice of
+cuts, and one with every model whole; the cheapest plan of all is the answer, and the least of all bounds its bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.fleet.dispatch import GAP
+from jellybean_solver.model.multi_workflow import qualified_variant
+from jellybean_solver.model.plan import Certificate, Plan
+from jellybean_solver.model.problem import OF_WORKFLOW, Edge, Operator, Problem, Variant
+from jellybean_solver.planning.solver import Solution, limited, solve
+from jellybean_solver.small.beam_search import BEAM_WIDTH, RELATIVE
+from jellybean_solver.small.objectives import Fleet
+
+MOST_CHOICES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A variant as two stages. `head_inputs`: the upstreams that the head reads; the tail reads the others itself.
+
+    The head's messages go to the operator; the tail has the variant's own name and messages.
+    """
+
+    head: Variant
+    tail: Variant
+    head_inputs: tuple[str, ...]
+
+
+Cuts = Mapping[str, tuple[Cut, ...]]  # operator -> its variants' cuts
+Choice = Mapping[str, Cut]  # operator -> the cut chosen; the others are whole
+
+
+def head_name(operator: str) -> str:
+    """The operator that runs the first layers."""
+    return f"{operator}.head"
+
+
+def cut_problem(problem: Problem, choice: Choice) -> Problem:
+    """The problem with the operators of `choice` cut so, and nothing else to choose for them."""
+    moved = {(up, name): head_name(name) for name, cut in choice.items() for up in cut.head_inputs}
+    operators: list[Operator] = []
+    for operator in problem.operators:
+        cut = choice.get(operator.name)
+        stages = (operator,) if cut is None else _stages(operator, cut)
+        for one in stages:
+            variants = tuple(_sending(variant, operator.name, moved) for variant in one.variants)
+            operators.append(replace(one, variants=variants))
+    return replace(problem, operators=tuple(operators))
+
+
+def _stages(operator: Operator, cut: Cut) -> tuple[Operator, Operator]:
+    name = head_name(operator.name)
+    early = tuple(replace(edge, downstream=name) for edge in operator.inputs if edge.upstream in cut.head_inputs)
+    late = tuple(edge for edge in operator.inputs if edge.upstream not in cut.head_inputs)
+    both = operator.tiers, operator.batch_delay_s
+    head = Operator(name, early, (cut.head,), *both)
+    return head, Operator(operator.name, (*late, Edge(name, operator.name)), (cut.tail,), *both)
+
+
+def _sending(variant: Variant, name: str, moved: Mapping[tuple[str, str], str]) -> Variant:
+    """The variant with messages to those who read it now."""
+    sent = {moved.get((name, reader), reader): size for reader, size in variant.message_bytes.items()}
+    ratios = {moved.get((name, reader), reader): ratio for reader, ratio in variant.ratios.items()}
+    return variant if sent == variant.message_bytes else replace(variant, message_bytes=sent, ratios=ratios)
+
+
+def qualified(workflow: str, cuts: Cuts) -> Cuts:
+    """The cuts of one of several workflows, with names as `together` gives them."""
+
+    def called(name: str) -> str:
+        return f"{workflow}{OF_WORKFLOW}{name}"
+
+    def cut(one: Cut) -> Cut:
+        head, tail = (qualified_variant(workflow, stage) for stage in (one.head, one.tail))
+        return Cut(head, tail, tuple(called(upstream) for upstream in one.head_inputs))
+
+    return {called(name): tuple(cut(one) for one in found) for name, found in cuts.items()}
+
+
+def choices(cuts: Cuts) -> Iterator[Choice]:
+    """Every choice of cuts; first the one in which all models are whole. SolverError for more than `MOST_CHOICES`."""
+    number = math.prod(1 + len(found) for found in cuts.values())
+    if number > MOST_CHOICES:
+        raise SolverError(f"{number:,} ways to cut models are more than {MOST_CHOICES}; give fewer operators cuts")
+    for chosen in itertools.product(*((None, *found) for found in cuts.values())):
+        yield {name: cut for name, cut in zip(cuts, chosen, strict=True) if cut is not None}
+
+
+def chosen_in(plan: Plan, cuts: Cuts) -> Choice:
+    """The cuts that a plan was made with, as far as they are still among `cuts`."""
+    heads = {operator.name: (operator.stage, operator.model) for operator in plan.operators}
+    return {
+        name: cut
+        for name, found in cuts.items()
+        for cut in found
+        if heads.get(head_name(name)) == (cut.head.stage, cut.head.model)
+    }
+
+
+def as_planned(problem: Problem, cuts: Cuts, plan: Plan) -> Problem:
+    """The problem that a plan answers: with the plan's own cuts."""
+    return cut_problem(problem, chosen_in(plan, cuts))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCut:
+    """A model that a plan cuts: after `layers` of `of`, with so many bytes in each message across."""
+
+    operator: str
+    variant: str
+    layers: int
+    of: int
+    crossing_bytes: float
+
+
+def planned_cuts(plan: Plan) -> tuple[PlannedCut, ...]:
+    """The models that a plan cuts, in the operators' order."""
+    found: list[PlannedCut] = []
+    for head in plan.operators:
+        if head.stage is not None and head.name == head_name(head.stage.operator):
+            stage = head.stage
+            sent = head.message_bytes[stage.operator]
+            found.append(PlannedCut(stage.operator, stage.variant, stage.last, stage.layers, sent))
+    return tuple(found)
+
+
+def solve_cut(
+    problem: Problem,
+    cuts: Cuts,
+    *,
+    beam_width: int = BEAM_WIDTH,
+    gap: float = GAP,
+    time_limit_s: float | None = None,
+    clock: Callable[[], float] | None = None,
+    explained: bool = True,
+    p99_s: float | None = None,
+) -> Solution:
+    """As `solve`, over all choices of cuts; where there is no plan, the reasons are those of whole models."""
+    if not any(cuts.values()):
+        return solve(
+            problem,
+            beam_width=beam_width,
+            gap=gap,
+            time_limit_s=time_limit_s,
+            clock=clock,
+            explained=explained,
+            p99_s=p99_s,
+        )
+    limit = limited(time_limit_s, clock)
+
+    def solved(candidate: Problem, *, explained: bool = False) -> Solution:
+        return solve(
+            candidate,
+            beam_width=beam_width,
+            gap=gap,
+            time_limit_s=limit.left(),
+            clock=clock,
+            explained=explained,
+            p99_s=p99_s,
+        )
+
+    union = _Union(problem, solved)
+    candidates = [cut_problem(problem, choice) for choice in choices(cuts)]
+    union.walk(candidates)
+    if union.best is not None:
+        return union.answer(union.best)
+    if union.late is not None:
+        raise union.late
+    whole = solved(problem, explained=explained)
+    why = whole.infeasibility
+    if why is None:  # a plan of whole models, found only now: its own search says how good it is
+        return whole
+    told = f"that is with all models whole; with one cut in two, none of {len(candidates) - 1} ways gives a plan either"
+    why = replace(why, reasons=(*why.reasons, told), least_usd_per_h=union.bound)
+    return replace(whole, infeasibility=why, selections_tried=union.tried + whole.selections_tried)
+
+
+class _Union:
+    """Best first over problems: each is solved within the cost of the best plan so far, until no bound is below it."""
+
+    def __init__(self, problem: Problem, solved: Callable[[Problem], Solution]) -> None:
+        self.problem, self.solved = problem, solved
+        self.best: Plan | None = None
+        self.bound = math.inf  # of the candidates that were left: no plan of theirs costs less
+        self.tried = 0
+        self.late: OutOfTimeError | None = None
+
+    def walk(self, candidates: Sequence[Problem]) -> None:
+        """Until none that is left can be cheaper."""
+        bounded = sorted((least_usd_per_h(one), number) for number, one in enumerate(candidates))
+        for least, number in bounded:
+            if least == math.inf or (self.best is not None and least >= self.value * (1 - RELATIVE)):
+                self.bound = min(self.bound, least)
+                continue
+            self.bound = min(self.bound, max(least, self._try(candidates[number])))
+
+    @property
+    def value(self) -> float:
+        return math.inf if self.best is None else self.best.cost.total_usd_per_h
+
+    def _try(self, candidate: Problem) -> float:
+        """Solve one; returns its bound."""
+        slo, budget = self.problem.slo, self.problem.slo.budget_usd_per_h
+        if self.best is not None:
+            candidate = replace(candidate, slo=replace(slo, budget_usd_per_h=min(self.value, budget or math.inf)))
+        try:
+            found = self.solved(candidate)
+        except OutOfTimeError as error:
+            self.late = error
+            return 0.0
+        self.tried += found.selections_tried
+        if found.plan is None:
+            return _least_of_refused(candidate, found)
+        if found.plan.cost.total_usd_per_h < self.value * (1 - RELATIVE):
+            self.best = replace(found.plan, slo=slo)
+        return found.plan.certificate.bound
+
+    def answer(self, plan: Plan) -> Solution:
+        """The best plan, with the certificate of the union."""
+        value, own = self.value, plan.certificate.termination
+        bound = min(value, self.bound)
+        if value - bound <= RELATIVE * max(1.0, value):
+            certificate = Certificate(value, value, 0.0, "optimal")
+        else:
+            stopped = "time_limit" if self.late is not None or own == "time_limit" else "gap"
+            certificate = Certificate(value, bound, (value - bound) / value, stopped)
+        best = replace(plan, certificate=certificate)
+        return Solution(certificate.termination, best, None, self.tried, certificate)
+
+
+def _least_of_refused(candidate: Problem, found: Solution) -> float:
+    """What a candidate without an answer costs at least; inf where none of its plans can be the answer."""
+    refused, budget = found.infeasibility, candidate.slo.budget_usd_per_h
+    if refused is None or not refused.breaches or found.certificate is None:
+        return refused.least_usd_per_h if refused is not None else math.inf
+    bound = found.certificate.bound
+    return bound if budget is None or bound <= budget else math.inf
+
+
+def least_usd_per_h(problem: Problem) -> float:
+    """What every plan of a problem costs at least, before anything is solved."""
+    return Fleet(Network(problem)).cost_bound({})

@@ -1,0 +1,363 @@
+"""Why there is no plan, and the nearest targets for which there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.fleet.dispatch import is_large, reasons_large
+from jellybean_solver.model.evaluate import Evaluation
+from jellybean_solver.model.multi_workflow import alone
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Operator, Problem, Sharing, Workflow
+from jellybean_solver.small.assignment import Assignment, RateScale
+from jellybean_solver.small.beam_search import ACCURACY_SLACK, BeamSearch, Clock, Outcome, Selection
+from jellybean_solver.small.objectives import Fastest, Fleet, MostAccurate
+from jellybean_solver.small.tree_bounds import can_flow
+
+SHAVE = 1e-6  # the rate scale is reported this share below its supremum, so that it is feasible as printed
+CROWDED = 1e-3  # rates this far above what fits are scaled down first: the program loses small fractions
+FULL = 0.999  # a pool busier than this share of its workers is called full
+MOST_NAMED = 4  # full pools, where all are full
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasibility:
+    """Sentences that name the binding constraints with figures, and the nearest feasible targets where there are any.
+
+    `nearest_accuracy`: the highest accuracy target that is feasible at these rates (and budget).
+    `nearest_rate_scale`: the largest factor on all rates that is feasible at this accuracy (and budget).
+    `nearest_p99_s`: the least p99 latency of the plans that were looked at.
+    `breaches`: the budget that the cheapest plan breaks; `refused`: that plan.
+    `least_usd_per_h`: what a plan costs at least that there may be after all; inf where there is proven to be none.
+    """
+
+    reasons: tuple[str, ...]
+    breaches: tuple[str, ...] = ()
+    nearest_accuracy: float | None = None
+    nearest_rate_scale: float | None = None
+    refused: Plan | None = None
+    nearest_p99_s: float | None = None
+    least_usd_per_h: float = math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "reasons": list(self.reasons),
+            "breaches": list(self.breaches),
+            "nearest_accuracy": self.nearest_accuracy,
+            "nearest_rate_scale": self.nearest_rate_scale,
+            "nearest_p99_s": self.nearest_p99_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How to search, and `holds`: whether a changed problem has a plan that breaks nothing."""
+
+    beam_width: int
+    clock: Clock
+    holds: Callable[[Problem], bool]
+
+
+def scaled(problem: Problem, factor: float, names: Collection[str] | None = None) -> Problem:
+    """The problem with all rates multiplied, or those of some sources."""
+    sources = tuple(
+        replace(source, rate_per_s=source.rate_per_s * factor) if names is None or source.name in names else source
+        for source in problem.sources
+    )
+    return replace(problem, sources=sources)
+
+
+def explain(fleet: Fleet, effort: Effort) -> Infeasibility:
+    """The reasons of a problem that has no plan."""
+    structural = tuple(_structural(fleet.network))
+    if structural:
+        return Infeasibility(structural)
+    if is_large(fleet.network):
+        return Infeasibility(tuple(reasons_large(fleet.network.problem, effort.clock)))
+    budget = fleet.network.problem.slo.budget_usd_per_h
+    explainer = _Explainer(fleet, effort, math.inf if budget is None else budget)
+    return Infeasibility(
+        (*explainer.accuracy(), *explainer.capacity(), *explainer.nearest()),
+        (),
+        _stated_accuracy(explainer),
+        explainer.nearest_rate_scale,
+    )
+
+
+def _stated_accuracy(explainer: _Explainer) -> float | None:
+    """None for several workflows: no one figure is the nearest to the targets of each."""
+    return None if explainer.problem.workflows else explainer.nearest_accuracy
+
+
+def explain_breaches(fleet: Fleet, plan: Plan, evaluation: Evaluation, effort: Effort) -> Infeasibility:
+    """The reasons why the cheapest plan is refused: it breaks the budget, and no plan is cheaper."""
+    budget = fleet.network.problem.slo.budget_usd_per_h
+    if is_large(fleet.network):
+        return Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
+    explainer = _Explainer(fleet, effort, math.inf if budget is None else budget)
+    sure = "no plan is cheaper" if plan.certificate.termination == "optimal" else "no cheaper plan was found in time"
+    return Infeasibility(
+        (*(f"{breach}; {sure}" for breach in evaluation.breaches), *explainer.nearest()),
+        evaluation.breaches,
+        _stated_accuracy(explainer),
+        explainer.nearest_rate_scale,
+        plan,
+    )
+
+
+def _structural(network: Network) -> Iterator[str]:
+    """Operators without a place, whatever the rates and targets."""
+    problem = network.problem
+    stuck = [operator for operator in problem.operators if not network.runnable[operator.name]]
+    for operator in stuck:
+        yield f"operator {operator.name} cannot run anywhere: {_why_stuck(network, operator)}"
+    if stuck:
+        return
+    tiers: dict[str, list[str]] = {}
+    demand = network.demand({})
+    for operator in problem.operators:
+        own = list(dict.fromkeys(network.tier_of[pool] for pool in demand.workers[operator.name]))
+        inputs = {
+            edge.upstream: [problem.source_by_name[edge.upstream].tier]
+            if edge.upstream in problem.source_by_name
+            else tiers[edge.upstream]
+            for edge in operator.inputs
+        }
+        tiers[operator.name] = [
+            tier for tier in own if all(any(problem.can_flow(up, tier) for up in ups) for ups in inputs.values())
+        ]
+        if not tiers[operator.name]:
+            origins = "; ".join(f"{name} in {' or '.join(ups)}" for name, ups in inputs.items())
+            yield (
+                f"operator {operator.name} can only run in tier {' or '.join(own)}, where its inputs cannot flow "
+                f"({origins}): data goes up the tiers, over declared links"
+            )
+            return
+    if not can_flow(network, demand):
+        yield "no assignment of operators to tiers lets all data flow up the tiers over declared links"
+
+
+def _why_stuck(network: Network, operator: Operator) -> str:
+    """Which of profile, residency and memory leaves no pool for any variant."""
+    names = ", ".join(variant.name for variant in operator.variants)
+    known = [(v, pool) for v in operator.variants for pool in network.pools if pool.name in v.service]
+    if not known:
+        if away := _without_workers(network, operator):
+            return f"the pools with a profile of its variants ({names}) have no workers: {away}"
+        return f"no worker pool has a profile of its variants ({names})"
+    allowed = [(v, pool) for v, pool in known if operator.tiers is None or pool.tier in operator.tiers]
+    if not allowed:
+        away = _without_workers(network, operator)
+        none = (
+            f"the pools with a profile of {names} have no workers: {away}"
+            if away
+            else (f"no worker pool has a profile of {names}")
+        )
+        return f"it may run in {', '.join(operator.tiers or ())} only, where {none}"
+    least, pool = min(allowed, key=lambda one: one[0].memory_bytes.get(one[1].name, 0.0) - (one[1].memory_bytes or 0.0))
+    return (
+        f"memory: even {least.name} needs {least.memory_bytes.get(pool.name, 0.0) / 2**20:.1f} MiB, "
+        f"a worker of {pool.name} has {(pool.memory_bytes or 0.0) / 2**20:.1f} MiB"
+    )
+
+
+def _without_workers(network: Network, operator: Operator) -> str:
+    """Pools where it might run if they had any."""
+    return ", ".join(
+        f"{pool.name} (count 0)"
+        for pool in network.problem.pools
+        if pool.count == 0
+        and (operator.tiers is None or pool.tier in operator.tiers)
+        and any(pool.name in variant.service for variant in operator.variants)
+    )
+
+
+def _most_that_fits(network: Network) -> float:
+    """A factor on all rates, at most 1, that none that fits exceeds: each operator alone on the whole fleet."""
+    demand = network.demand({})
+    count = {pool.name: pool.count for pool in network.pools}
+    return min(
+        1.0,
+        *(
+            sum(count[pool] / busy if busy > 0 else math.inf for pool, busy in demand.workers[name].items())
+            for name in network.names
+        ),
+    )
+
+
+def _rounded_down(scale: float) -> float:
+    """Four digits, never more than `scale`: a factor that is feasible as printed."""
+    digit = 10.0 ** (math.floor(math.log10(scale)) - 3)
+    return math.floor(scale / digit) * digit
+
+
+class _Explainer:
+    """Three searches on one problem; each is run at most once."""
+
+    def __init__(self, fleet: Fleet, effort: Effort, budget: float) -> None:
+        self.fleet, self.effort = fleet, effort
+        self.problem = fleet.network.problem
+        self.target = self.problem.accuracy_target
+        self.best = self._search(MostAccurate(fleet, fits=False), None) if self.target is not None else None
+        reachable = self.target is None or self.best is None or -self.best.value >= self.target - ACCURACY_SLACK
+        self.base = _most_that_fits(fleet.network)  # `scaled` counts in rates of this factor
+        if self.base > CROWDED:
+            self.base = 1.0
+        self.scaled: Outcome[RateScale] | None = None
+        if reachable:
+            self.scaled = self._fastest(budget)
+            if self.scaled.finished and self.scaled.found is not None and self.scaled.found.scale <= SHAVE:
+                self.base *= SHAVE  # too little to tell from nothing, unless it is looked at closely
+                self.scaled = self._fastest(budget)
+        self.fitting: Outcome[Assignment] | None = None
+        if self.target is not None:
+            self.fitting = self._search(MostAccurate(fleet, fits=True, budget=budget), None)
+
+    def _fastest(self, budget: float) -> Outcome[RateScale]:
+        fleet = self.fleet if self.base == 1.0 else Fleet(Network(scaled(self.problem, self.base)))
+        search: BeamSearch[RateScale] = BeamSearch(
+            fleet.network,
+            Fastest(fleet, budget),
+            target=self.target,
+            beam_width=self.effort.beam_width,
+            clock=self.effort.clock,
+        )
+        return search.run()
+
+    def _search(self, objective: MostAccurate, target: float | None) -> Outcome[Assignment]:
+        search: BeamSearch[Assignment] = BeamSearch(
+            self.fleet.network, objective, target=target, beam_width=self.effort.beam_width, clock=self.effort.clock
+        )
+        return search.run()
+
+    @cached_property
+    def nearest_accuracy(self) -> float | None:
+        if self.fitting is None or self.fitting.selection is None or not self.fitting.finished:
+            return None
+        accuracy = -self.fitting.value
+        problem = replace(self.problem, slo=replace(self.problem.slo, accuracy=accuracy))
+        return accuracy if self.effort.holds(problem) else None
+
+    @cached_property
+    def nearest_rate_scale(self) -> float | None:
+        if self.scaled is None or self.scaled.selection is None or not self.scaled.finished:
+            return None
+        if -self.scaled.value <= SHAVE:
+            return None
+        scale = -self.scaled.value * (1 - SHAVE) * self.base
+        return scale if self.effort.holds(scaled(self.problem, scale)) else None
+
+    def _words(self, selection: Selection) -> str:
+        several = [o.name for o in self.problem.operators if len(o.variants) > 1 and o.name in selection]
+        chosen = several or list(selection)
+        return ", ".join(f"{name} {selection[name]}" for name in chosen)
+
+    def accuracy(self) -> Iterator[str]:
+        if self.target is None or self.best is None or self.scaled is not None:
+            return
+        if not self.best.finished:
+            yield "no plan exists; time ended before the best accuracy was found: allow more time to learn it"
+            return
+        if self.best.selection is None:
+            yield "accuracy: the profile knows no complete selection of variants that can run on this infrastructure"
+            return
+        if not self.problem.workflows:
+            yield self._too_low("", self.target, -self.best.value, self.best.selection)
+        for workflow in self.problem.workflows:
+            yield from self._too_low_for(workflow)
+
+    def _too_low_for(self, workflow: Workflow) -> Iterator[str]:
+        """What the best selection of one of several workflows reaches, where that is not enough."""
+        problem, target = alone(self.problem, workflow), workflow.slo.accuracy
+        if target is None:
+            return
+        fleet = Fleet(Network(problem))
+        search: BeamSearch[Assignment] = BeamSearch(
+            fleet.network, MostAccurate(fleet, fits=False), beam_width=self.effort.beam_width, clock=self.effort.clock
+        )
+        best = search.run()
+        if best.selection is not None and -best.value < target - ACCURACY_SLACK:
+            yield self._too_low(f"{workflow.name}: ", target, -best.value, best.selection)
+
+    def _too_low(self, of: str, target: float, reached: float, selection: Selection) -> str:
+        words = self._words(selection)
+        return f"{of}accuracy: the target is {target:g}, but the best selection reaches {reached:.6g} ({words})"
+
+    def capacity(self) -> Iterator[str]:
+        if self.scaled is None:
+            return
+        if not self.scaled.finished:
+            yield "no plan exists; what binds was not found in time, or there are too many sets of models to try"
+            return
+        if self.scaled.selection is None or self.scaled.found is None:
+            reached = "the accuracies asked for" if self.problem.workflows else f"accuracy {self.target or 0.0:g}"
+            asked = "" if self.target is None else f" that reaches {reached}"
+            yield f"no selection of variants{asked} can be placed so that data flows up the tiers over declared links"
+            return
+        found, selection = self.scaled.found, self.scaled.selection
+        if found.scale <= SHAVE:
+            yield (
+                f"capacity: not even {SHAVE * self.base:.0e} of the rates fits: "
+                f"too few workers for {len(selection)} operators, or too small a budget"
+            )
+        else:
+            yield self._fits_at_most(found.scale * self.base, selection)
+        yield from self._full(found, selection)
+
+    def _full(self, found: RateScale, selection: Selection) -> Iterator[str]:
+        """What is used up at the largest share that fits."""
+        full = [pool for pool in self.fleet.network.pools if found.busy[pool.name] > FULL * pool.count]
+        if len(full) == len(self.fleet.network.pools) > MOST_NAMED:
+            workers = sum(pool.count * self.problem.sites.get(pool.tier, 1) for pool in full)
+            yield f"full pools: all {len(full)}, with {workers} workers"
+            return
+        if full:
+            in_ = {pool.tier: self.problem.in_each(pool.tier) or f" in {pool.tier}" for pool in full}
+            yield "full pools: " + ", ".join(f"{pool.name} ({pool.count}{in_[pool.tier]})" for pool in full)
+        names = {pool.name for pool in full}
+        demand = self.fleet.network.demand(selection)
+        short = [name for name, workers in demand.workers.items() if set(workers) <= names]
+        held = [name for name in short if self.problem.operator_by_name[name].tiers is not None]
+        if others := [name for name in short if name not in held]:
+            yield f"run short: {', '.join(others)} (can run in no other pool)"
+        for name in held:
+            tiers = ", ".join(self.problem.operator_by_name[name].tiers or ())
+            yield f"run short: {name} (may run in {tiers} only: {', '.join(sorted(demand.workers[name]))})"
+        for (up, down), share in found.carried.items():
+            if share > FULL:
+                sites = self.problem.sites.get(up, 1)
+                each = "" if sites == 1 else f" from each of {sites:,} sites"
+                bandwidth = self.fleet.network.bandwidth[up, down] / sites
+                yield f"full link: {up} -> {down} ({bandwidth * 8e-6:.4g} Mbit/s{each})"
+        exclusive = [pool.name for pool in self.fleet.network.pools if pool.sharing is Sharing.EXCLUSIVE]
+        if exclusive and not full:
+            yield f"exclusive pools ({', '.join(exclusive)}) give each operator whole workers; sharing would fit more"
+
+    def _fits_at_most(self, scale: float, selection: Selection) -> str:
+        rates = ", ".join(
+            f"{s.name} {scale * s.rate_per_s:.4g} of {s.rate_per_s:g}/s{self.problem.in_each(s.tier)}"
+            for s in self.problem.sources
+        )
+        return (
+            f"capacity: at most {scale:.4g} of the rates fits ({rates}), with {self._words(selection)}, "
+            f"at a utilisation of at most {self.problem.utilisation:g}"
+        )
+
+    def nearest(self) -> Iterator[str]:
+        accuracy, scale = self.nearest_accuracy, self.nearest_rate_scale
+        if accuracy is not None and self.fitting is not None and self.fitting.selection is not None:
+            words = self._words(self.fitting.selection)
+            if self.problem.workflows:
+                lower = f"all accuracy targets {-accuracy:.10g} points lower"
+                yield f"nearest: {lower} are feasible at these rates ({words})"
+            else:
+                yield f"nearest: accuracy {accuracy:.10g} is feasible at these rates ({words})"
+        if scale is not None:
+            asked = "" if self.target is None else " at this accuracy"
+            yield f"nearest: {_rounded_down(scale):.4g} times these rates is feasible{asked}"

@@ -1,0 +1,166 @@
+"""Re-planning: whether to go on from a running plan, and where to.
+
+Minimises cost per hour x horizon + migration from the running plan, over all plans that meet the targets. The running
+plan is replaced only when that saves enough, or when it does not meet them any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.errors import SolverError
+from jellybean_solver.fleet.dispatch import GAP
+from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
+from jellybean_solver.migration.running_plan import Running
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.solver import cheapest, finish, limited, nothing_found, solve
+from jellybean_solver.replanning.rescore import restated
+from jellybean_solver.small.beam_search import BEAM_WIDTH
+from jellybean_solver.small.objectives import Fleet
+
+AT_LEAST = 0.02
+SAME = 1e-6  # relative; a saving below it is rounding
+
+
+class Verdict(StrEnum):
+    """What to do with the running plan. `NONE`: it does not meet the targets, and no plan was found that does."""
+
+    KEEP = "keep"
+    REPLACE = "replace"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is weighed against what. `at_least`: share of the running plan's cost that a change must save."""
+
+    prices: MigrationPrices = field(default_factory=MigrationPrices)
+    horizon_h: float = 24.0
+    at_least: float = AT_LEAST
+
+
+@dataclass(frozen=True, slots=True)
+class Replanned:
+    """The decision with its figures.
+
+    `running` is the running plan by today's problem (rates, prices), `broken` why it is no answer to it any more.
+    `best` is the cheapest plan to go on to, with its migration; None when there is none. `refused`: why a cheaper
+    change may not be used though it would have been; the migration of `best` is then counted, not minimised.
+    `bound_usd` <= the horizon's cost with any change.
+    """
+
+    verdict: Verdict
+    terms: Terms
+    running: Plan
+    broken: tuple[str, ...]
+    best: Plan | None
+    migration: Migration | None
+    refused: str | None
+    bound_usd: float
+    tried: int
+    infeasibility: Infeasibility | None = None
+
+    @property
+    def running_usd(self) -> float:
+        """The horizon's cost with the running plan."""
+        return self.running.cost.total_usd_per_h * self.terms.horizon_h
+
+    @property
+    def best_usd(self) -> float | None:
+        """The horizon's cost with the best change, migration included."""
+        if self.best is None or self.migration is None:
+            return None
+        return self.best.cost.total_usd_per_h * self.terms.horizon_h + self.migration.total_usd
+
+    @property
+    def saved_usd(self) -> float | None:
+        """By the best change over the horizon; None without one, negative when it costs more."""
+        return None if self.best_usd is None else self.running_usd - self.best_usd
+
+    @property
+    def saved_share(self) -> float | None:
+        """Of the running plan's cost; 0 where that is 0."""
+        if self.saved_usd is None:
+            return None
+        return self.saved_usd / self.running_usd if self.running_usd > 0 else 0.0
+
+    @property
+    def most_saved_usd(self) -> float:
+        """No change saves more: proven."""
+        return max(0.0, self.running_usd - self.bound_usd)
+
+
+def replan(
+    problem: Problem,
+    before: Plan,
+    terms: Terms,
+    *,
+    check: Callable[[Plan], str | None] = lambda plan: None,
+    instead: Callable[[], Plan | None] = lambda: None,
+    beam_width: int = BEAM_WIDTH,
+    gap: float = GAP,
+    time_limit_s: float | None = None,
+    clock: Callable[[], float] | None = None,
+) -> Replanned:
+    """Keep `before` or go on to another plan.
+
+    `check` says why a plan breaks a target that this search does not know, `instead` finds a plan that does not,
+    wherever its models are.
+
+    Options as for `solve`. A running plan that meets the targets is kept when time ends before any other was found;
+    SolverError when it does not meet them.
+    """
+    if terms.horizon_h <= 0:
+        raise SolverError(f"the horizon must be longer than {terms.horizon_h:g} h")
+    limit = limited(time_limit_s, clock)
+    running, _, broken = restated(problem, before)
+    if not broken and (breach := check(running)) is not None:
+        broken = (breach,)
+    network = Network(problem)
+    start = Running(network, before, terms.prices, terms.horizon_h)
+    budget = problem.slo.budget_usd_per_h
+    outcome = cheapest(
+        Fleet(network),
+        problem.accuracy_target,
+        beam_width=beam_width,
+        gap=gap,
+        clock=limit,
+        running=start,
+        budget=float("inf") if budget is None else budget,
+    )
+    bound_usd = outcome.bound * terms.horizon_h
+    if outcome.found is None:
+        if not broken:
+            return Replanned(Verdict.KEEP, terms, running, (), None, None, None, bound_usd, outcome.tried)
+        if not outcome.finished:
+            raise nothing_found(outcome)
+        why = solve(problem, beam_width=beam_width, gap=gap, time_limit_s=limit.left(), clock=clock).infeasibility
+        return Replanned(Verdict.NONE, terms, running, broken, None, None, None, bound_usd, outcome.tried, why)
+    best, score = finish(network, outcome, start)
+    if score.complaints:
+        text = "; ".join(score.complaints)
+        raise SolverError(f"the plan found contradicts the problem ({text}); please report this problem")
+    bound_usd = best.certificate.bound * terms.horizon_h
+    found = Replanned(Verdict.KEEP, terms, running, broken, best, start.migration(best), None, bound_usd, outcome.tried)
+    if not broken and not saves_enough(found):
+        return found
+    if (refused := check(best)) is None:
+        return replace(found, verdict=Verdict.REPLACE)
+    other = instead()
+    moved = start.migration(other) if other is not None else None
+    found = replace(found, refused=refused, best=other, migration=moved)
+    if other is None:
+        return replace(found, verdict=Verdict.NONE if broken else Verdict.KEEP)
+    return replace(found, verdict=Verdict.REPLACE if broken or saves_enough(found) else Verdict.KEEP)
+
+
+def saves_enough(found: Replanned) -> bool:
+    """Whether the best change saves the share that is asked for."""
+    least_usd = max(found.terms.at_least, SAME) * found.running_usd
+    saved_usd = found.saved_usd or 0.0
+    return saved_usd > 0 and saved_usd >= least_usd * (1 - SAME)

@@ -1,0 +1,55 @@
+"""Re-planning where models may be cut: over the running plan's own cuts, and all others that may be cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.fleet.dispatch import GAP
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.planning.cut_models import Cuts, as_planned, choices, cut_problem, least_usd_per_h
+from jellybean_solver.planning.solver import limited
+from jellybean_solver.replanning.replan import Replanned, Terms, Verdict, replan, saves_enough
+
+
+def replan_cut(
+    problem: Problem,
+    cuts: Cuts,
+    before: Plan,
+    terms: Terms,
+    *,
+    check: Callable[[Plan], str | None] = lambda plan: None,
+    instead: Callable[[], Plan | None] = lambda: None,
+    gap: float = GAP,
+    time_limit_s: float | None = None,
+    clock: Callable[[], float] | None = None,
+) -> Replanned:
+    """As `replan`, over all choices of cuts."""
+    limit = limited(time_limit_s, clock)
+    own = as_planned(problem, cuts, before)
+    decision = replan(own, before, terms, check=check, instead=instead, gap=gap, time_limit_s=limit.left(), clock=clock)
+    others = [one for one in (cut_problem(problem, choice) for choice in choices(cuts)) if one != own]
+    for least, number in sorted((least_usd_per_h(one), number) for number, one in enumerate(others)):
+        least_usd = least * terms.horizon_h
+        if decision.best_usd is not None and least_usd >= decision.best_usd:
+            break  # its bound is not below that of what is known
+        try:
+            found = replan(others[number], before, terms, check=check, gap=gap, time_limit_s=limit.left(), clock=clock)
+        except OutOfTimeError:
+            decision = replace(decision, bound_usd=min(decision.bound_usd, least_usd))
+            continue
+        decision = _cheaper(decision, found)
+    return decision
+
+
+def _cheaper(decision: Replanned, found: Replanned) -> Replanned:
+    """The decision with another choice's change where that is the cheaper one."""
+    tried, bound_usd = decision.tried + found.tried, min(decision.bound_usd, found.bound_usd)
+    known = replace(decision, tried=tried, bound_usd=bound_usd)
+    if found.best_usd is None or (decision.best_usd is not None and found.best_usd >= decision.best_usd):
+        return known
+    taken = replace(known, best=found.best, migration=found.migration, refused=found.refused, infeasibility=None)
+    verdict = Verdict.REPLACE if taken.broken or saves_enough(taken) else Verdict.KEEP
+    return replace(taken, verdict=verdict)

@@ -1,0 +1,417 @@
+"""The simulator: a plan in virtual time, event by event, deterministic by its seed.
+
+Workers come through a protocol, so that the very state machine that serves is the one simulated; this module adds what
+is around it: arrivals, routes, links, the time a run takes with as many requests as it has, and how many children.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, Protocol
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.model.distributions import Sampler, child_count, service_sampler
+from jellybean_solver.model.plan import Plan, PlannedWorker
+from jellybean_solver.model.problem import Arrivals, EdgeKind, Link
+from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
+from jellybean_solver.model.sites import most_sites, site_of, worker_at
+from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
+from jellybean_solver.simulation.answers import Answers, Path
+from jellybean_solver.simulation.result import (
+    QueueFigures,
+    QueueSums,
+    RequestSums,
+    RunSums,
+    SimulationResult,
+    Window,
+    nearest_rank,
+)
+
+GATEWAY = ""  # the worker name under which workers address the gateway
+GOLDEN = (5**0.5 - 1) / 2  # phases by it keep periodic streams of commensurable rates from meeting
+
+
+class Worker(Protocol):
+    """What the simulator needs of a worker: at most one run outstanding, of as many items as its plan allows.
+
+    Instructions have a `kind`: `send` (worker, message), `run` (run, operator, items), `wait` (until: call `due` then)
+    or `failed` (operator, reason); a plan that fits together never causes the last. An item's `number` counts them as
+    they became ready, from 0.
+    """
+
+    @property
+    def queued(self) -> int: ...
+    def received(self, message: Any, now: float) -> Sequence[Any]: ...
+    def completed(self, run: int, outputs: Any, now: float) -> Sequence[Any]: ...
+    def due(self, now: float) -> Sequence[Any]: ...
+
+
+MakeWorkers = Callable[[Plan], Mapping[str, Worker]]  # by name in its site (sites.py)
+MakeTimes = Callable[[RequestStream, random.Random, float], Iterator[float]]  # stream, generator, phase -> arrivals
+
+
+class Observer(Protocol):
+    """Told what happens when it happens, in virtual time; `place` is a worker of the plan or a link ("edge->cloud").
+
+    `workflow`: whose request it is, where there are several.
+    """
+
+    def arrived(self, now: float, workflow: str) -> None: ...
+    def answered(self, arrived_s: float, now: float, workflow: str) -> None: ...
+    def busy(self, place: str, begin_s: float, end_s: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMessage:
+    """A source's data on its way to one operator; has the attributes of an agent's message."""
+
+    request: str
+    route: int
+    upstream: str
+    downstream: str
+    path: Path = ()
+    payload: None = None
+    until: float = math.inf  # no deadline
+
+
+@dataclass(slots=True)
+class _Station:
+    """A worker at work, in one site. `running`: the operator of the run outstanding, and its number of items."""
+
+    name: str  # in the plan
+    tier: str
+    site: int
+    worker: Worker
+    queue: QueueSums
+    samplers: Mapping[str, Sampler]
+    running: tuple[str, int] = ("", 0)
+    busy_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Pipe:
+    """A link: one message at a time over its bandwidth, then its latency."""
+
+    link: Link
+    free_s: float = 0.0
+    busy_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request not yet answered."""
+
+    arrived_s: float
+    answers: Answers
+    workflow: str  # whose it is, where there are several
+
+
+class _Outputs:
+    """What a run produced: no data, and as many rows as one draw says, the same draw for all its edges."""
+
+    def __init__(self, ratios: Mapping[str, float], level: float, shares: Sequence[float] = ()) -> None:
+        self._ratios = ratios
+        self._level = level
+        self._shares = shares
+
+    def rows(self, downstream: str) -> int:
+        return child_count(self._ratios[downstream], self._level, self._shares)
+
+    def take(self, downstream: str, row: int | None) -> None:
+        return None
+
+
+def simulate(
+    plan: Plan,
+    make_workers: MakeWorkers,
+    *,
+    duration_s: float,
+    seed: int = 0,
+    warmup_s: float = 0.0,
+    rate_scale: float = 1.0,
+    arrivals: Arrivals | None = None,
+    drain_s: float | None = None,
+    times: MakeTimes | None = None,
+    observer: Observer | None = None,
+) -> SimulationResult:
+    """Offer the plan's rates x `rate_scale` and measure [warmup_s, warmup_s + duration_s).
+
+    `arrivals` overrides the sources' own, `times` rates and arrivals alike. After the window nothing arrives any more
+    and the rest is answered, or, with `drain_s`, what is not answered that many seconds after it stays unanswered.
+    """
+    if duration_s <= 0 or warmup_s < 0 or rate_scale <= 0:
+        raise SolverError(
+            f"cannot simulate {duration_s:g} s after {warmup_s:g} s at {rate_scale:g} times the rates: "
+            "duration and scale must be above 0"
+        )
+    simulation = _Simulation(plan, make_workers(plan), Window(warmup_s, warmup_s + duration_s), seed, observer)
+
+    def steady(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
+        end_s = warmup_s + duration_s
+        return arrival_times(stream.rate_per_s * rate_scale, arrivals or stream.arrivals, end_s, rng, phase)
+
+    simulation.run(times or steady, drain_s)
+    return simulation.result(rate_scale)
+
+
+class _Simulation:
+    """One run of the event loop. Events are (time, number, handler, arguments); equal times go by number."""
+
+    def __init__(
+        self, plan: Plan, workers: Mapping[str, Worker], window: Window, seed: int, observer: Observer | None
+    ) -> None:
+        self._plan = plan
+        self._observer = observer
+        self._window = window
+        self._seed = seed
+        self._now = 0.0
+        self._last_s = float("inf")
+        self._number = count()
+        self._events: list[tuple[float, int, Callable[..., None], Any, Any]] = []
+        self._handled = 0
+        self._samplers: dict[str, Mapping[str, Sampler]] = {}
+        self._stations = {
+            name: self._station(planned, site, workers[name])
+            for planned in plan.workers
+            for site in range(plan.sites.get(planned.tier, 1))
+            for name in [worker_at(plan.sites, planned.tier, planned.name, site)]
+        }
+        self._pipes = {
+            (link.upstream_tier, site, link.downstream_tier): _Pipe(link)
+            for link in plan.links
+            for site in range(plan.sites.get(link.upstream_tier, 1))
+        }
+        edges = [edge for operator in plan.operators for edge in operator.inputs]
+        self._bytes = {(op.name, down): size for op in plan.operators for down, size in op.message_bytes.items()}
+        self._bytes |= {(s.name, e.downstream): s.message_bytes for s in plan.sources for e in edges}
+        self._ratios: dict[str, dict[str, float]] = {}
+        for edge in edges:
+            if edge.kind is EdgeKind.FAN_OUT:
+                self._ratios.setdefault(edge.upstream, {})[edge.downstream] = edge.ratio
+        self._whole = _Outputs({}, 0.0)
+        self._tier = {source.name: source.tier for source in plan.sources}
+        self._service_rng = {op.name: random.Random(f"{seed}/service/{op.name}") for op in plan.operators}
+        self._child_rng = random.Random(f"{seed}/children")
+        self._runs = {operator.name: RunSums() for operator in plan.operators}
+        self._open: dict[str, _Open] = {}
+        self._requests = {workflow: RequestSums() for workflow in [w.name for w in plan.workflows] or [""]}
+
+    def _station(self, planned: PlannedWorker, site: int, worker: Worker) -> _Station:
+        if planned.pool not in self._samplers:
+            self._samplers[planned.pool] = {
+                operator.name: service_sampler(operator.service[planned.pool])
+                for operator in self._plan.operators
+                if planned.pool in operator.service
+            }
+        queue = QueueSums(self._window)
+        return _Station(planned.name, planned.tier, site, worker, queue, self._samplers[planned.pool])
+
+    def run(self, times: MakeTimes, drain_s: float | None) -> None:
+        """Handle all events, or those until `drain_s` after the window."""
+        for index, stream in enumerate(request_streams(self._plan)):
+            rng = random.Random(f"{self._seed}/arrivals/{index}")
+            ways = own_routes(self._plan.routes, stream.operators)
+            routes, weights = list(ways), list(ways.values())
+            if stream.sites == 1:
+                arrivals = times(stream, rng, index * GOLDEN % 1.0)
+                self._next_arrival(_Traffic(stream, arrivals, routes, RouteDrawer(weights), 0))
+                continue
+            own = replace(stream, rate_per_s=stream.rate_per_s / stream.sites, sites=1)
+            for site in range(stream.sites):  # each with arrivals and routes of its own
+                rng = random.Random(f"{self._seed}/arrivals/{index}/{site}")
+                place = site * most_sites(self._plan.sites) // stream.sites
+                arrivals = times(own, rng, rng.random())
+                self._next_arrival(_Traffic(own, arrivals, routes, RouteDrawer(weights, rng), place))
+        events, pop = self._events, heapq.heappop
+        if drain_s is not None:
+            self._last_s = self._window.end_s + drain_s
+        while events:
+            now, _, handle, first, second = pop(events)
+            if now > self._last_s:
+                return
+            self._now = now
+            self._handled += 1
+            handle(first, second)
+
+    def _at(self, time: float, handle: Callable[..., None], first: Any, second: Any = None) -> None:
+        heapq.heappush(self._events, (time, next(self._number), handle, first, second))
+
+    def _next_arrival(self, traffic: _Traffic) -> None:
+        time = next(traffic.times, None)
+        if time is not None:
+            self._at(time, self._arrive, traffic)
+
+    def _arrive(self, traffic: _Traffic, _: None) -> None:
+        stream, route, place = traffic.stream, traffic.routes[traffic.drawer.draw()], traffic.place
+        request = str(next(self._number))
+        self._open[request] = _Open(self._now, Answers(stream.sinks), stream.workflow)
+        self._requests[stream.workflow].offered += self._window.holds(self._now)
+        if self._observer is not None:
+            self._observer.arrived(self._now, stream.workflow)
+        levels = {name: self._child_rng.random() for name in self._ratios if name in self._tier}
+        for edge in stream.entries:
+            paths: list[Path] = [()]
+            if edge.kind is EdgeKind.FAN_OUT:
+                rows = child_count(edge.ratio, levels[edge.upstream])
+                paths = [((row, rows),) for row in range(rows)] or [((0, 0),)]
+            worker, tier = self._worker_at(route, edge.downstream, place), self._tier[edge.upstream]
+            for path in paths:
+                number = place * len(self._plan.routes) + route
+                message = SourceMessage(request, number, edge.upstream, edge.downstream, path)
+                self._send(tier, site_of(self._plan.sites, tier, place), worker, message)
+        self._next_arrival(traffic)
+
+    def _worker_at(self, route: int, operator: str, place: int) -> str:
+        worker = self._plan.worker_by_name[self._plan.routes[route].workers[operator]]
+        return worker_at(self._plan.sites, worker.tier, worker.name, site_of(self._plan.sites, worker.tier, place))
+
+    def _send(self, tier: str, site: int, worker: str, message: Any) -> None:
+        """From a process in a site of `tier` to another one: over the link if there is one between, and one hop."""
+        station = self._stations[worker]
+        time = self._now
+        if station.tier != tier:
+            time = self._cross(tier, site, station.tier, message)
+        self._at(time + self._plan.hop_s, self._deliver, station, message)
+
+    def _cross(self, upstream: str, site: int, downstream: str, message: Any) -> float:
+        """When the message is over the link of a site. One that only says 'no child' takes no bandwidth."""
+        pipe = self._pipes.get((upstream, site, downstream))
+        if pipe is None:
+            raise SolverError(f"the plan sends data from tier {upstream} to {downstream}, but there is no link")
+        begin = max(self._now, pipe.free_s)
+        bandwidth = pipe.link.bandwidth_bytes_per_s
+        marker = message.path and any(children == 0 for _, children in message.path)
+        if bandwidth and not marker:
+            pipe.free_s = begin + self._bytes[message.upstream, message.downstream] / bandwidth
+            pipe.busy_s += self._window.overlap(begin, pipe.free_s)
+            if self._observer is not None:
+                self._observer.busy(f"{upstream}->{downstream}", begin, pipe.free_s)
+            begin = pipe.free_s
+        return begin + pipe.link.latency_s
+
+    def _deliver(self, station: _Station, message: Any) -> None:
+        before = station.worker.queued
+        self._follow(station, station.worker.received(message, self._now), before)
+
+    def _finish(self, station: _Station, run: int) -> None:
+        operator, items = station.running
+        outputs = [self._whole] * items
+        ratios = self._ratios.get(operator)
+        if ratios is not None:
+            shares = self._plan.operator_by_name[operator].children
+            outputs = [_Outputs(ratios, self._child_rng.random(), shares) for _ in range(items)]
+        before = station.worker.queued
+        self._follow(station, station.worker.completed(run, outputs, self._now), before)
+
+    def _due(self, station: _Station, _: None) -> None:
+        self._follow(station, station.worker.due(self._now), station.worker.queued)
+
+    def _follow(self, station: _Station, instructions: Sequence[Any], before: int) -> None:
+        """Do what a worker asks for. What its queue gained since `before`, and what started, gives the waits."""
+        started = None
+        for instruction in instructions:
+            if instruction.kind == "run":
+                started = instruction
+            elif instruction.kind == "failed":
+                raise SolverError(f"the plan cannot be simulated: {instruction.operator}: {instruction.reason}")
+            elif instruction.kind == "wait":
+                self._at(instruction.until, self._due, station)
+            elif instruction.worker == GATEWAY:
+                self._answer(instruction.message)
+            else:
+                self._send(station.tier, station.site, instruction.worker, instruction.message)
+        after = station.worker.queued
+        if started is None and after == before:
+            return
+        numbers = [item.number for item in started.items] if started is not None else []
+        waited = station.queue.changed(self._now, after - before + len(numbers), numbers)
+        if started is not None:
+            self._start(station, started, waited)
+
+    def _start(self, station: _Station, run: Any, waited: float) -> None:
+        operator, items = station.running = run.operator, len(run.items)
+        service = station.samplers[operator](self._service_rng[operator], items)
+        station.busy_s += self._window.overlap(self._now, self._now + service)
+        if self._observer is not None:
+            self._observer.busy(station.name, self._now, self._now + service)
+        if self._window.holds(self._now):
+            sums = self._runs[operator]
+            sums.runs += 1
+            sums.requests += items
+            sums.wait_s += waited
+            sums.service_s += service
+        self._at(self._now + service, self._finish, station, run.run)
+
+    def _answer(self, message: Any) -> None:
+        """An answer is at the gateway one hop later; nothing queues there."""
+        request = self._open.get(message.request)
+        if request is None or not request.answers.add(message.upstream, message.path):
+            raise SolverError(f"request {message.request} was answered twice by {message.upstream}")
+        if request.answers.complete:
+            del self._open[message.request]
+            time = self._now + self._plan.hop_s
+            sums = self._requests[request.workflow]
+            sums.answered += self._window.holds(time)
+            if self._observer is not None:
+                self._observer.answered(request.arrived_s, time, request.workflow)
+            if self._window.holds(request.arrived_s) and time <= self._last_s:
+                sums.latencies.append(time - request.arrived_s)
+
+    def result(self, rate_scale: float) -> SimulationResult:
+        """The figures of the window."""
+        window, duration_s = self._window, self._window.end_s - self._window.start_s
+        latencies = sorted(itertools.chain.from_iterable(sums.latencies for sums in self._requests.values()))
+        return SimulationResult(
+            seed=self._seed,
+            rate_scale=rate_scale,
+            warmup_s=window.start_s,
+            duration_s=duration_s,
+            offered=sum(sums.offered for sums in self._requests.values()),
+            completed=len(latencies),
+            throughput_per_s=sum(sums.answered for sums in self._requests.values()) / duration_s,
+            latency_mean_s=sum(latencies) / len(latencies) if latencies else float("nan"),
+            latency_p50_s=nearest_rank(latencies, 0.50),
+            latency_p90_s=nearest_rank(latencies, 0.90),
+            latency_p99_s=nearest_rank(latencies, 0.99),
+            latency_max_s=nearest_rank(latencies, 1.0),
+            utilisation=_means((s.name, s.busy_s / duration_s) for s in self._stations.values()),
+            link_utilisation=_means((f"{a}->{b}", p.busy_s / duration_s) for (a, _, b), p in self._pipes.items()),
+            operators={name: sums.figures() for name, sums in self._runs.items()},
+            queues=self._queues(),
+            events=self._handled,
+            workflows={name: sums.figures(duration_s) for name, sums in self._requests.items() if name},
+        )
+
+    def _queues(self) -> Mapping[str, QueueFigures]:
+        """Per worker of the plan: mean over its sites, longest of all."""
+        found = [(station.name, station.queue.figures()) for station in self._stations.values()]
+        means = _means((name, queue.mean) for name, queue in found)
+        longest: dict[str, int] = {}
+        for name, queue in found:
+            longest[name] = max(longest.get(name, 0), queue.longest)
+        return {name: QueueFigures(mean, longest[name]) for name, mean in means.items()}
+
+
+def _means(figures: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Means of the figures of one name, such as those of one worker in all sites."""
+    found: dict[str, list[float]] = {}
+    for name, figure in figures:
+        found.setdefault(name, []).append(figure)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+@dataclass(slots=True)
+class _Traffic:
+    """A stream's requests to come, in one site. `place`: the first of the most numerous sites that belong to it."""
+
+    stream: RequestStream
+    times: Iterator[float]
+    routes: Sequence[int]
+    drawer: RouteDrawer
+    place: int

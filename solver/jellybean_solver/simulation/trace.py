@@ -1,0 +1,153 @@
+"""Rates over time: what a trace says, when its requests arrive, and which part of a long one is simulated.
+
+Time runs from 0 at the trace's start. Rates are piecewise constant; a stretch is a span in which none changes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.model.problem import Arrivals
+
+MOST_REQUESTS = 500_000  # above it a trace is sampled: a minute or two of computing
+BUSY = 0.9  # load of a worker or link from which a stretch is simulated in full, as queues build up over its length
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A span with constant rates, requests per second by source. `simulated_s`: its leading part that is replayed."""
+
+    start_s: float
+    end_s: float
+    rates_per_s: Mapping[str, float]
+    simulated_s: float
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class RateTrace:
+    """Stretches in order, each beginning where the one before ends."""
+
+    stretches: tuple[Stretch, ...]
+
+    @cached_property
+    def length_s(self) -> float:
+        return sum(stretch.length_s for stretch in self.stretches)
+
+    @cached_property
+    def simulated_s(self) -> float:
+        """Virtual time of a replay: less than the trace's length where it is sampled."""
+        return sum(stretch.simulated_s for stretch in self.stretches)
+
+    @cached_property
+    def peaks_per_s(self) -> Mapping[str, float]:
+        """The highest rate of each source."""
+        return {name: max(s.rates_per_s[name] for s in self.stretches) for name in self.stretches[0].rates_per_s}
+
+    def pieces(self, source: str) -> tuple[tuple[float, float], ...]:
+        """(virtual end, rate per second) of a source, stretches with equal rates as one piece."""
+        ends = accumulate(stretch.simulated_s for stretch in self.stretches)
+        found: list[tuple[float, float]] = []
+        for end_s, stretch in zip(ends, self.stretches, strict=True):
+            rate = stretch.rates_per_s[source]
+            if found and found[-1][1] == rate:
+                found.pop()
+            found.append((end_s, rate))
+        return tuple(found)
+
+
+def rate_trace(times_s: Sequence[float], end_s: float, rates_per_s: Mapping[str, Sequence[float]]) -> RateTrace:
+    """A trace from `times_s` (ascending from 0), at which rates change, and each source's rates from those times on."""
+    ends = [*times_s[1:], end_s]
+    rates = [value for values in rates_per_s.values() for value in values]
+    if not times_s or times_s[0] != 0 or any(a >= b for a, b in zip(times_s, ends, strict=True)):
+        raise SolverError("a trace's times must ascend from 0 to its end")
+    if any(len(values) != len(times_s) for values in rates_per_s.values()) or not all(0 <= r < 1e12 for r in rates):
+        raise SolverError("a trace needs a rate of at least 0 for every source at every time")
+    return RateTrace(
+        tuple(
+            Stretch(start, end, {name: values[index] for name, values in rates_per_s.items()}, end - start)
+            for index, (start, end) in enumerate(zip(times_s, ends, strict=True))
+        )
+    )
+
+
+def traced_arrivals(
+    pieces: Sequence[tuple[float, float]], arrivals: Arrivals, rng: random.Random, phase: float = 0.0
+) -> Iterator[float]:
+    """Times at which requests arrive when the rate is constant in each of `pieces` (end, rate per second).
+
+    The integral of the rate runs through the points of a process of rate 1: exponential steps for a Poisson process, or
+    1 after `phase`. So one piece gives exactly the times of `streams.arrival_times`, and a point that falls beyond a
+    piece's end keeps what is left of its step for the next.
+    """
+    if arrivals is Arrivals.PERIODIC:
+        yield from _evenly(pieces, phase)
+        return
+    time, step = 0.0, rng.expovariate(1.0)
+    for end_s, rate in pieces:
+        while rate > 0 and (reached := time + step / rate) < end_s:
+            yield reached
+            time, step = reached, rng.expovariate(1.0)
+        step -= (end_s - time) * rate
+        time = end_s
+
+
+def _evenly(pieces: Sequence[tuple[float, float]], phase: float) -> Iterator[float]:
+    start_s, passed, count = 0.0, 0.0, 0  # `passed`: integral of the rate up to `start_s`
+    for end_s, rate in pieces:
+        while rate > 0 and (time := start_s + (count + phase - passed) / rate) < end_s:
+            yield max(time, start_s)  # rounding may put a point a hair before the border
+            count += 1
+        passed += (end_s - start_s) * rate
+        start_s = end_s
+
+
+def sampled(
+    trace: RateTrace, leaders: Sequence[str], loads: Sequence[Mapping[str, float]], most_requests: int = MOST_REQUESTS
+) -> RateTrace:
+    """The trace as it is replayed: all of it up to `most_requests` requests, else the beginning of quiet stretches.
+
+    `leaders`: one source per stream of requests; `loads`: per stretch, worker or link -> load at its rates. A stretch
+    is quiet when no load reaches 0.9 and no load above 1 before it has left work to do; the others stay whole, because
+    a queue that builds up takes its time. All quiet stretches keep the same share of their length. SolverError when
+    busy stretches alone have more than `most_requests`.
+    """
+    rates = [sum(stretch.rates_per_s[name] for name in leaders) for stretch in trace.stretches]
+    requests = [stretch.length_s * rate for stretch, rate in zip(trace.stretches, rates, strict=True)]
+    if sum(requests) <= most_requests:
+        return trace
+    busy = _busy(trace, loads)
+    whole = sum(count for count, is_busy in zip(requests, busy, strict=True) if is_busy)
+    if whole > most_requests:
+        raise SolverError(
+            f"the trace is too long to replay: {sum(requests):,.0f} requests, {whole:,.0f} of them at times when a "
+            f"worker or link is busy {BUSY:.0%} of the time or more, which cannot be sampled; replay shorter parts "
+            f"(at most {most_requests:,} such requests)"
+        )
+    share = (most_requests - whole) / (sum(requests) - whole)
+    return RateTrace(
+        tuple(
+            s if is_busy else Stretch(s.start_s, s.end_s, s.rates_per_s, share * s.length_s)
+            for s, is_busy in zip(trace.stretches, busy, strict=True)
+        )
+    )
+
+
+def _busy(trace: RateTrace, loads: Sequence[Mapping[str, float]]) -> list[bool]:
+    """Whether a queue may be long in each stretch: its load is high, or the mean work before it left some."""
+    work_s: dict[str, float] = {}
+    found: list[bool] = []
+    for stretch, load in zip(trace.stretches, loads, strict=True):
+        found.append(max(load.values(), default=0.0) >= BUSY or any(work > 0 for work in work_s.values()))
+        for name, value in load.items():
+            work_s[name] = max(0.0, work_s.get(name, 0.0) + (value - 1.0) * stretch.length_s)
+    return found

@@ -1,0 +1,468 @@
+"""Worker assignment: where a selection's operators run, as an exact mixed-integer program (PuLP over HiGHS).
+
+Variables, for one selection:
+    f[b, a]     fraction of requests whose operators of bag b sit in tiers a        (b from the tree of bags)
+    y[o, p, h]  fraction of requests whose operator o runs on workers of pool p that hold the operators h
+    n[p, h]     workers of pool p that hold h; integer
+Rows:
+    sum_a f[root, a] = 1; bags agree with their parents on shared operators;
+    sum_{p in t, h} y[o, p, h] = sum_{a: a[o] = t} f[b, a];
+    sum_o workers[o][p] y[o, p, h] <= n[p, h]; y[o, p, h] <= n[p, h]; sum_h n[p, h] <= count;
+    sum_b,a bytes[a][link] f[b, a] <= bandwidth of each link.
+Objective: workers' prices and traffic, both linear. Pairs of tiers between which data cannot flow have no variable.
+An exclusive worker holds one operator; a shared one any set whose models fit into its memory (packing.py).
+Fractions per bag that agree on separators come from whole-request routes (see bags.py), so nothing is relaxed.
+
+Going on from a running plan (`moves`) adds what workers must load to the objective (moving.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pulp
+
+from jellybean_solver.demand.demand import Demand, EdgeKey, Network, Tiers
+from jellybean_solver.demand.model_sets import HostSets, host_sets
+from jellybean_solver.demand.tree_decomposition import Bag
+from jellybean_solver.migration.migration_rows import HostSet, keep, load_at_least, shared_groups
+from jellybean_solver.migration.running_plan import Moves
+from jellybean_solver.migration.worker_matching import Single, arrange, loads_usd_per_h
+from jellybean_solver.milp.pulp_program import TOLERANCE, Mip, summed
+from jellybean_solver.model.problem import Pool, Sharing
+from jellybean_solver.small.tree_bounds import Multipliers, OperatorPool
+
+SPARE = 1e-7  # workers: a need of 2.0000000001 is met by 2
+MOST_NODES = 2000  # of the search for the best matching of workers; more are not worth what they save
+
+BagTiers = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Workers of a pool that hold the same models. `shares`: operator -> fraction of its requests that they serve."""
+
+    pool: str
+    shares: Mapping[str, float]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A solved assignment. `cost` and `bound` in USD per hour, moves included; `bound` < `cost` when not ended.
+
+    `uneven`: workers of a pool that hold the same operators may be busy to different degrees, and should not be.
+    """
+
+    cost: float
+    bound: float
+    bags: tuple[Mapping[BagTiers, float], ...]  # per bag of the network: tiers of its operators -> fraction
+    groups: tuple[Group, ...]
+    uneven: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an attempt gave: an assignment (or none), and a lower bound that holds either way (inf: proven none)."""
+
+    assignment: Assignment | None
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """The linear relaxation's value (inf: infeasible) and duals."""
+
+    value: float
+    multipliers: Multipliers | None
+
+
+def improve(
+    network: Network,
+    demand: Demand,
+    *,
+    cutoff: float = math.inf,
+    gap: float,
+    time_limit_s: float | None = None,
+    moves: Moves | None = None,
+) -> Assignment | None:
+    """A cheap assignment, to a relative gap, for a caller who has a bound of his own; None when none was found.
+
+    `cutoff` is on the running cost: with `moves`, going on from a running plan is not part of it.
+    """
+    model = _Model(network, demand, moves=moves, matched=False)
+    model.minimise_cost()
+    model.limit(cutoff)
+    outcome = model.solve(integer=True, time_limit_s=time_limit_s, gap=gap)
+    if outcome is None or outcome[0] is None:
+        return None
+    return model.assignment(outcome[0], -math.inf)
+
+
+def assign(
+    network: Network,
+    demand: Demand,
+    *,
+    cutoff: float = math.inf,
+    time_limit_s: float | None = None,
+    moves: Moves | None = None,
+    budget: float = math.inf,
+) -> Answer:
+    """The cheapest assignment not dearer than `cutoff`, or the proof that there is none.
+
+    Where too many sets of models fit together, some are tried, and the bound is that of workers without memory limits.
+    With `moves` the cost includes going on from a running plan, and `budget` is on what it costs without that.
+    """
+    model = _Model(network, demand, moves=moves, matched=False)
+    model.minimise_cost(cutoff)
+    model.limit(budget)
+    outcome = model.solve(integer=True, time_limit_s=time_limit_s)
+    if model.all_largest:
+        if outcome is None:
+            return Answer(None, math.inf)
+        value, bound = outcome
+    else:
+        value = outcome[0] if outcome is not None else None
+        roomy = _Model(network, demand, packed=False, moves=moves, matched=False)
+        roomy.minimise_cost(cutoff)
+        roomy.limit(budget)
+        lower = roomy.solve(integer=True, time_limit_s=time_limit_s)
+        if lower is None:
+            return Answer(None, math.inf)
+        bound = lower[1]
+    found = model.assignment(value, min(value, bound)) if value is not None else None
+    if moves is None or (found is not None and found.cost - bound <= SPARE * max(1.0, abs(bound))):
+        return Answer(found, bound if found is None else found.bound)
+    return _matched(network, demand, moves, found, bound, cutoff, budget, time_limit_s)
+
+
+def _matched(
+    network: Network,
+    demand: Demand,
+    moves: Moves,
+    found: Assignment | None,
+    bound: float,
+    cutoff: float,
+    budget: float,
+    time_limit_s: float | None,
+) -> Answer:
+    """An assignment cheaper than `found`, or the proof that there is none, as far as effort allows."""
+    best = found if found is not None and found.cost <= cutoff else None
+    model = _Model(network, demand, moves=moves)
+    if model.all_largest:
+        below = cutoff if best is None else best.cost - SPARE * max(1.0, abs(best.cost))
+        model.minimise_cost(below, floor=bound)
+        model.limit(budget)
+        outcome = model.solve(integer=True, time_limit_s=time_limit_s, most_nodes=MOST_NODES)
+        if outcome is None and best is None:
+            return Answer(None, math.inf)
+        if outcome is None:
+            bound = math.inf  # nothing is cheaper than `best`
+        elif outcome[0] is not None:
+            best, bound = model.assignment(outcome[0], -math.inf), max(bound, outcome[1])
+    if best is None:
+        return Answer(None, bound)
+    return Answer(replace(best, bound=min(best.cost, bound)), min(best.cost, bound))
+
+
+def relax(network: Network, demand: Demand) -> Relaxation:
+    """The linear relaxation of `assign`, without memory limits: fractions of workers could keep any."""
+    model = _Model(network, demand, packed=False)
+    model.minimise_cost()
+    outcome = model.solve(integer=False, time_limit_s=None)
+    if outcome is None or outcome[0] is None:
+        return Relaxation(math.inf, None)
+    return Relaxation(outcome[0], model.multipliers())
+
+
+@dataclass(frozen=True, slots=True)
+class RateScale:
+    """The largest factor (at most 1) on all rates that fits; `weights` are the duals per pool of the relaxation.
+
+    `bound` > `scale` only when time ran out.
+    """
+
+    scale: float
+    bound: float
+    weights: Mapping[str, float]
+    busy: Mapping[str, float]  # workers kept busy per pool at that scale
+    carried: Mapping[Tiers, float]  # share of its bandwidth per limited link
+
+
+def largest_rate_scale(
+    network: Network, demand: Demand, *, integer: bool, budget: float = math.inf, time_limit_s: float | None = None
+) -> RateScale | None:
+    """How far all rates may be scaled (at most to 1) with the whole fleet; None when nothing can flow at all."""
+    # Without presence rows the relaxation's duals are plain weights of pools, which bounds can use.
+    model = _Model(network, demand, scaled=True, presence=integer, packed=integer)
+    model.maximise_scale(budget)
+    outcome = model.solve(integer=integer, time_limit_s=time_limit_s)
+    if outcome is None or outcome[0] is None:
+        return None
+    bound = -outcome[1]
+    if not model.all_largest:  # only some sets of models were tried: what they cannot carry, others might
+        bound = 1.0
+    weights = {} if integer else model.capacity_duals()
+    scale = max(0.0, -outcome[0])
+    return RateScale(scale, max(scale, bound), weights, model.busy(), model.carried())
+
+
+class _Model(Mip):
+    """The program of one selection.
+
+    `scaled`: fractions sum to a variable instead of 1, so rates are scaled by it. `packed`: workers' memory counts.
+    `matched`: moves are those of the best matching of workers; else they are counted per operator and pool, a bound.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        demand: Demand,
+        *,
+        scaled: bool = False,
+        presence: bool = True,
+        packed: bool = True,
+        moves: Moves | None = None,
+        matched: bool = True,
+    ) -> None:
+        super().__init__("worker assignment")
+        self.network, self.demand, self.presence, self.packed = network, demand, presence, packed
+        self.moves, self.matched = moves, matched
+        self.scale = self.variable("scale", 1) if scaled else None
+        self.all_largest = True
+        self.fractions = [self._bag_variables(index) for index in range(len(network.bags))]
+        self.shares: dict[tuple[str, str, int], Any] = {}  # operator, pool, group of workers alike
+        self.counts: dict[tuple[str, int], Any] = {}
+        self.load_rows: dict[OperatorPool, Any] = {}
+        self.presence_rows: dict[OperatorPool, Any] = {}  # empty without `presence`
+        self.scarcity_rows: dict[str, Any] = {}
+        self.link_rows: dict[Tiers, Any] = {}
+        self.moving: dict[str, list[tuple[Any, float]]] = {}  # terms of the objective by pool, beside `cost`
+        for index, pool in enumerate(network.pools):
+            self._pool(index, pool)
+        self._bag_rows()
+        self._tier_rows()
+        self._link_rows()
+        self.cost = self._cost()
+
+    def minimise_cost(self, cutoff: float = math.inf, floor: float = -math.inf) -> None:
+        terms = summed(self.cost, *self.moving.values())
+        self.problem.setObjective(pulp.LpAffineExpression(terms))
+        if math.isfinite(cutoff):
+            self.add(terms, pulp.LpConstraintLE, cutoff)
+        if math.isfinite(floor):
+            self.add(terms, pulp.LpConstraintGE, floor)
+
+    def limit(self, most: float) -> None:
+        """What the assignment costs per hour, moves aside."""
+        if math.isfinite(most):
+            self.add(self.cost, pulp.LpConstraintLE, most)
+
+    def maximise_scale(self, budget: float = math.inf) -> None:
+        self.problem.setObjective(pulp.LpAffineExpression([(self.scale, -1.0)]))
+        if math.isfinite(budget):
+            self.add(self.cost, pulp.LpConstraintLE, budget)
+
+    def assignment(self, cost: float, bound: float) -> Assignment:
+        """The solution's values, cleaned of what lies below the tolerance."""
+        bags = tuple(
+            {tiers: float(v.value()) for tiers, v in fractions.items() if v.value() > TOLERANCE}
+            for fractions in self.fractions
+        )
+        groups: list[Group] = []
+        served: dict[tuple[str, int], dict[str, float]] = {key: {} for key in self.counts}
+        for (name, pool, number), variable in self.shares.items():
+            if (share := float(variable.value())) > TOLERANCE:
+                served[pool, number][name] = share
+        for (pool, number), variable in self.counts.items():
+            counted, shares = round(variable.value()), served[pool, number]
+            count = counted if shares else 0
+            if shares and not self._is_arranged(pool):
+                # A program stopped at a gap, or free workers, may leave more than are needed.
+                needed = sum(share * self.demand.workers[name][pool] for name, share in shares.items())
+                count = min(counted, max(1, math.ceil(needed - SPARE)))
+            cost -= (counted - count) * self.network.usd_per_h[pool]
+            if shares:
+                groups.append(Group(pool, shares, count))
+        if self.moves is None:
+            return Assignment(cost, bound, bags, tuple(groups))
+        settled = [group for group in groups if not self._is_arranged(group.pool)]
+        for pool in self.moving:
+            if self._is_arranged(pool):
+                singles, usd_per_h = self._arranged(pool, [group for group in groups if group.pool == pool], self.moves)
+                settled += singles
+                cost += usd_per_h
+        return Assignment(cost, bound, bags, tuple(settled), uneven=True)
+
+    def _is_arranged(self, pool: str) -> bool:
+        """Whether the program leaves open which of the pool's workers goes on as which, and it matters."""
+        shared = self.network.problem.pool_by_name[pool].sharing is Sharing.SHARED
+        return shared and not self.matched and pool in self.moving
+
+    def _arranged(self, pool: str, groups: list[Group], moves: Moves) -> tuple[list[Group], float]:
+        """Single workers for groups of them, and what they cost beyond what the program says."""
+        names = [name for name, workers in self.demand.workers.items() if pool in workers]
+        price = {name: moves.load_usd_per_h[name, pool] for name in names}
+        busy = {name: self.demand.workers[name][pool] for name in names}
+        running = Counter(moves.held[pool])
+        found: list[Single] = []
+        for group in sorted(groups, key=lambda group: -group.count):
+            found += arrange(group.shares, group.count, busy, running, price)
+        used = [single for single in found if single.shares]
+        dearer = loads_usd_per_h(used, price) - sum(value * column.value() for column, value in self.moving[pool])
+        dearer -= (len(found) - len(used)) * self.network.usd_per_h[pool]
+        return [Group(pool, single.shares, 1) for single in used], dearer
+
+    def multipliers(self) -> Multipliers:
+        """Duals of the rows that tie operators to workers; signs turned so that none is below 0."""
+        return Multipliers(
+            {key: max(0.0, -row.pi) for key, row in self.load_rows.items()},
+            {key: max(0.0, -row.pi) for key, row in self.presence_rows.items()},
+            {pool: max(0.0, -row.pi) for pool, row in self.scarcity_rows.items()},
+            {tiers: max(0.0, -row.pi) for tiers, row in self.link_rows.items()},
+        )
+
+    def capacity_duals(self) -> dict[str, float]:
+        """What one more worker of each pool would be worth."""
+        duals = {pool: max(0.0, -row.pi) for pool, row in self.scarcity_rows.items()}
+        for (_, pool), row in self.load_rows.items():
+            if pool not in self.scarcity_rows:
+                duals[pool] = max(0.0, -row.pi)
+        return duals
+
+    def busy(self) -> dict[str, float]:
+        """Workers kept busy per pool."""
+        found = {pool.name: 0.0 for pool in self.network.pools}
+        for (name, pool, _), variable in self.shares.items():
+            found[pool] += self.demand.workers[name][pool] * variable.value()
+        return found
+
+    def carried(self) -> dict[Tiers, float]:
+        """Share of its bandwidth that each limited link carries."""
+        return {tiers: 1.0 + float(row.value()) for tiers, row in self.link_rows.items()}
+
+    def _bag_variables(self, index: int) -> dict[BagTiers, Any]:
+        bag, (_, edges) = self.network.bags[index], self.network.homes[index]
+        domains = [self._tiers(name) for name in bag.operators]
+        found: dict[BagTiers, Any] = {}
+        for number, tiers in enumerate(itertools.product(*domains)):
+            at = dict(zip(bag.operators, tiers, strict=True))
+            if all((at[up], at[down]) in self.demand.traffic[up, down] for up, down in edges):
+                found[tiers] = self.variable(f"f_{index}_{number}")
+        return found
+
+    def _tiers(self, name: str) -> list[str]:
+        tiers = dict.fromkeys(self.network.tier_of[pool] for pool in self.demand.workers[name])
+        return [tier for tier in tiers if tier in self.demand.entry[name]]
+
+    def _bag_rows(self) -> None:
+        for bag, own in zip(self.network.bags, self.fractions, strict=True):
+            if bag.parent is None:
+                terms = [(variable, 1.0) for variable in own.values()]
+                if self.scale is not None:
+                    terms.append((self.scale, -1.0))
+                self.add(terms, pulp.LpConstraintEQ, 0.0 if self.scale is not None else 1.0)
+                continue
+            rows: dict[BagTiers, list[tuple[Any, float]]] = {}
+            above = self.network.bags[bag.parent].operators
+            for names, fractions, sign in ((bag.operators, own, 1.0), (above, self.fractions[bag.parent], -1.0)):
+                at = [names.index(name) for name in bag.separator]
+                for tiers, variable in fractions.items():
+                    rows.setdefault(tuple(tiers[i] for i in at), []).append((variable, sign))
+            for terms in rows.values():
+                self.add(terms, pulp.LpConstraintEQ, 0.0)
+
+    def _tier_rows(self) -> None:
+        by_name: dict[str, list[tuple[Any, str]]] = {}
+        for (name, pool, _), variable in self.shares.items():
+            by_name.setdefault(name, []).append((variable, pool))
+        for bag, (home, _), fractions in zip(self.network.bags, self.network.homes, self.fractions, strict=True):
+            for name in home:
+                index = bag.operators.index(name)
+                rows: dict[str, list[tuple[Any, float]]] = {}
+                for tiers, variable in fractions.items():
+                    rows.setdefault(tiers[index], []).append((variable, -1.0))
+                for variable, pool in by_name.get(name, ()):
+                    rows.setdefault(self.network.tier_of[pool], []).append((variable, 1.0))
+                for terms in rows.values():
+                    self.add(terms, pulp.LpConstraintEQ, 0.0)
+
+    def _link_rows(self) -> None:
+        carried: dict[Tiers, list[tuple[Any, float]]] = {tiers: [] for tiers in self.network.bandwidth}
+        for (home, edges), bag, fractions in zip(self.network.homes, self.network.bags, self.fractions, strict=True):
+            for tiers, variable in fractions.items():
+                for link, bytes_per_s in self._sent(bag, home, edges, tiers).items():
+                    carried[link].append((variable, bytes_per_s / self.network.bandwidth[link]))
+        for link, terms in carried.items():
+            if terms:
+                self.link_rows[link] = self.add(terms, pulp.LpConstraintLE, 1.0)
+
+    def _sent(self, bag: Bag, home: Sequence[str], edges: Sequence[EdgeKey], tiers: BagTiers) -> Mapping[Tiers, float]:
+        """Bytes per second on each limited link if all requests had the bag's operators in these tiers."""
+        at = dict(zip(bag.operators, tiers, strict=True))
+        inner = (((at[up], at[down]), self.demand.sent[up, down]) for up, down in edges)
+        found: dict[Tiers, float] = {}
+        for link, sent in itertools.chain(
+            inner, *(self.network.entry_bytes_per_s(name, at[name]).items() for name in home)
+        ):
+            if link in self.network.bandwidth and sent > 0:
+                found[link] = found.get(link, 0.0) + sent
+        return found
+
+    def _pool(self, index: int, pool: Pool) -> None:
+        names = [name for name in self.network.names if pool.name in self.demand.workers[name]]
+        if not names:
+            return
+        memory = {name: self.demand.memory[name][pool.name] for name in names}
+        busy = {name: self.demand.workers[name][pool.name] for name in names}
+        moves = self.moves if self.moves is not None and self.moves.paid_in(pool.name, names) else None
+        exclusive = pool.sharing is Sharing.EXCLUSIVE
+        if moves is not None and self.matched and not exclusive:
+            self.all_largest = shared_groups(self, index, pool, memory, busy, moves) and self.all_largest
+        else:
+            singles = HostSets(tuple((name,) for name in names), True)
+            limit_bytes = pool.memory_bytes if self.packed else None
+            hosts = singles if exclusive else host_sets(memory, limit_bytes, self.network.apart)
+            self.all_largest = self.all_largest and hosts.all_largest
+            for number, hosted in enumerate(hosts.sets):
+                self.group(index, number, pool, hosted, pool.count)
+            if moves is not None and self.matched:
+                keep(self, index, pool, hosts.sets, moves)
+            elif moves is not None:
+                load_at_least(self, index, pool.name, busy, moves)
+        together = [(count, 1.0) for (own, _), count in self.counts.items() if own == pool.name]
+        if exclusive or len(together) > 1:
+            self.scarcity_rows[pool.name] = self.add(together, pulp.LpConstraintLE, pool.count)
+
+    def group(self, index: int, number: int, pool: Pool, hosted: HostSet, most: int) -> Any:
+        """Workers that may hold one set: their count covers the load, and nothing is served where there are none."""
+        count = self.variable(f"n_{index}_{number}", most, pulp.LpInteger)
+        self.counts[pool.name, number] = count
+        terms: list[tuple[Any, float]] = [(count, -1.0)]
+        for o, name in enumerate(hosted):
+            share = self.variable(f"y_{index}_{number}_{o}")
+            self.shares[name, pool.name, number] = share
+            terms.append((share, self.demand.workers[name][pool.name]))
+            if self.presence:
+                row = self.add([(share, 1.0), (count, -1.0)], pulp.LpConstraintLE, 0.0)
+                self.presence_rows[name, pool.name] = row
+        row = self.add(terms, pulp.LpConstraintLE, 0.0)
+        self.load_rows |= {(name, pool.name): row for name in hosted}
+        return count
+
+    def _cost(self) -> list[tuple[Any, float]]:
+        terms: list[tuple[Any, float]] = []
+        for (pool, _), count in self.counts.items():
+            terms.append((count, self.network.usd_per_h[pool]))
+        for bag, (home, edges), fractions in zip(self.network.bags, self.network.homes, self.fractions, strict=True):
+            for tiers, variable in fractions.items():
+                at = dict(zip(bag.operators, tiers, strict=True))
+                price = sum(self.demand.entry[name][at[name]] for name in home)
+                price += sum(self.demand.traffic[up, down][at[up], at[down]] for up, down in edges)
+                terms.append((variable, price))
+        return terms

@@ -1,0 +1,213 @@
+"""Model selection: a complete beam search over variants, proven by bounds.
+
+Partial selections grow in reverse topological order, as in JellyBean (VLDB 2023): each carries the accuracy that its
+open, upstream operators still owe, and a lower bound on what its completions cost. At each level the cheapest
+`beam_width` go on; the others wait in a heap with their bounds instead of being forgotten. Complete selections are
+solved cheapest bound first, and the search ends when the next bound is not below the best answer, so a narrow beam
+costs time, never the optimum.
+
+The search knows nothing of cost or rates: an `Objective` says what is minimised.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, TypeVar
+
+from jellybean_solver.demand.demand import Network
+
+Selection = Mapping[str, str]
+Found = TypeVar("Found")
+Found_co = TypeVar("Found_co", covariant=True)
+
+BEAM_WIDTH = 16
+RELATIVE = 1e-9  # answers closer than this are equal: the first found stays
+ACCURACY_SLACK = 1e-9  # percent points; a target equal to a measured figure is met
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt(Generic[Found_co]):
+    """What solving one complete selection gave. `bound` holds for the selection even without an answer."""
+
+    value: float | None
+    bound: float
+    found: Found_co | None = None
+
+
+class Objective(Protocol[Found_co]):
+    """What the search minimises. Bounds must never exceed the value of any completion."""
+
+    def bound(self, partial: Selection) -> float:
+        """A quick lower bound; inf when no completion can do."""
+        ...
+
+    def refine(self, selection: Selection) -> float:
+        """A better lower bound for a complete selection; may teach `bound` something."""
+        ...
+
+    def solve(self, selection: Selection, cutoff: float, time_limit_s: float | None) -> Attempt[Found_co]:
+        """The selection's best value below `cutoff`, if any."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[Found_co]):
+    """Where the search ended. `bound` <= the optimum; `finished` when the answer (or its absence) is proven.
+
+    `stopped`: optimal, time_limit, or gap (bound and value are as close as was asked for, or as can be told).
+    """
+
+    value: float
+    found: Found_co | None
+    selection: Selection | None
+    bound: float
+    finished: bool
+    tried: int
+    stopped: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time left until a limit. Without a limit there is no need of a clock."""
+
+    now: Callable[[], float] | None = None
+    end: float = math.inf
+
+    def left(self) -> float | None:
+        """Seconds, not below 0; None when there is no limit."""
+        return None if self.now is None or math.isinf(self.end) else max(0.0, self.end - self.now())
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Open:
+    """An entry of the heap: the cheapest bound first, then the most accurate, then the operators' own order."""
+
+    bound: float
+    loss: float  # minus the accuracy within reach
+    ranks: tuple[int, ...]
+    refined: bool
+    chosen: Selection = field(compare=False)
+    owed: Mapping[str, float] = field(compare=False)
+
+
+class BeamSearch(Generic[Found]):
+    """One search. `target`: the accuracy asked for; `fixed`: operators whose variant is given."""
+
+    def __init__(
+        self,
+        network: Network,
+        objective: Objective[Found],
+        *,
+        target: float | None = None,
+        fixed: Selection | None = None,
+        beam_width: int = BEAM_WIDTH,
+        clock: Clock | None = None,
+    ) -> None:
+        self.network, self.objective = network, objective
+        self.target, self.fixed = target, fixed or {}
+        self.beam_width, self.clock = beam_width, clock or Clock()
+        self.order = tuple(reversed(network.names))
+        self.heap: list[_Open] = []
+        self.best: Attempt[Found] = Attempt(None, math.inf)
+        self.best_selection: Selection | None = None
+        self.unsolved = math.inf  # least bound of selections that time did not let us solve
+        self.tried = 0
+
+    def run(self) -> Outcome[Found]:
+        """Search until the answer is proven or time is up."""
+        root = self._open((), {})
+        if root is not None:
+            heapq.heappush(self.heap, root)
+        timed_out = False
+        while self.heap and self.heap[0].bound < self.cutoff:
+            if self.clock.left() == 0.0:
+                timed_out = True
+                break
+            entry = self._sharpened(heapq.heappop(self.heap))
+            if self.heap and self.heap[0] < entry:
+                self._push(entry)
+            elif len(entry.ranks) < len(self.order):
+                self._dive(entry)
+            elif not entry.refined:
+                bound = max(entry.bound, self.objective.refine(entry.chosen))
+                self._push(replace(entry, bound=bound, refined=True))
+            else:
+                self._solve(entry)
+        waiting = self.heap[0].bound if self.heap and timed_out else math.inf
+        value = self.best.value if self.best.value is not None else math.inf
+        bound = min(value, waiting, self.unsolved)
+        finished = not timed_out and bound >= self._cutoff_of(value)
+        late = timed_out or self.clock.left() == 0.0
+        stopped = "optimal" if finished else "time_limit" if late else "gap"
+        return Outcome(value, self.best.found, self.best_selection, bound, finished, self.tried, stopped)
+
+    @property
+    def cutoff(self) -> float:
+        """Only what lies below it is worth looking at."""
+        return self._cutoff_of(self.best.value if self.best.value is not None else math.inf)
+
+    @staticmethod
+    def _cutoff_of(value: float) -> float:
+        return value - RELATIVE * max(1.0, abs(value)) if math.isfinite(value) else value
+
+    def _sharpened(self, entry: _Open) -> _Open:
+        """The entry with the bound that the objective knows by now."""
+        if entry.refined:
+            return entry
+        return replace(entry, bound=max(entry.bound, self.objective.bound(entry.chosen)))
+
+    def _dive(self, start: _Open) -> None:
+        """One pass of the beam from a partial selection down; what is cut off waits in the heap."""
+        beam = [start]
+        while beam and len(beam[0].ranks) < len(self.order):
+            grown = sorted(child for entry in beam for child in self._children(entry))
+            beam = grown[: self.beam_width]
+            for entry in grown[self.beam_width :]:
+                self._push(entry)
+        for entry in beam:
+            self._push(entry)
+
+    def _children(self, entry: _Open) -> Iterator[_Open]:
+        name = self.order[len(entry.ranks)]
+        for rank, variant in enumerate(self.network.runnable[name]):
+            if self.fixed.get(name, variant) != variant or not self._pays(entry, name, variant):
+                continue
+            child = self._open((*entry.ranks, rank), {**entry.chosen, name: variant})
+            if child is not None and child.bound < self.cutoff:
+                yield child
+
+    def _pays(self, entry: _Open, name: str, variant: str) -> bool:
+        """Whether the variant can reach what its operator owes."""
+        if self.target is None:
+            return True
+        reach = self.network.problem.accuracy.reach(entry.chosen, name, variant)
+        return reach is not None and reach >= entry.owed.get(name, -math.inf) - ACCURACY_SLACK
+
+    def _open(self, ranks: tuple[int, ...], chosen: Selection) -> _Open | None:
+        model = self.network.problem.accuracy
+        reach = model.upper_bound(chosen)
+        owed: Mapping[str, float] = {}
+        if self.target is not None:
+            if len(ranks) == len(self.order):
+                reach = model.value(chosen)
+            if reach is None or reach < self.target - ACCURACY_SLACK:
+                return None
+            owed = model.owed(chosen, self.target)
+        bound = self.objective.bound(chosen)
+        if math.isinf(bound) and bound > 0:
+            return None
+        return _Open(bound, -reach if reach is not None else math.inf, ranks, False, chosen, owed)
+
+    def _push(self, entry: _Open) -> None:
+        if entry.bound < self.cutoff:
+            heapq.heappush(self.heap, entry)
+
+    def _solve(self, entry: _Open) -> None:
+        self.tried += 1
+        attempt = self.objective.solve(entry.chosen, self.cutoff, self.clock.left())
+        if attempt.value is not None and attempt.value < self.cutoff:
+            self.best, self.best_selection = attempt, entry.chosen
+        self.unsolved = min(self.unsolved, attempt.bound)

@@ -1,0 +1,253 @@
+"""From fractions of requests to concrete workers and whole-request routes.
+
+1. Bags' fractions are made exactly consistent, root to leaves, so that they are marginals of one joint distribution.
+2. The operators of workers that hold the same models are laid end to end and cut into workers of equal load
+   (McNaughton's wrap-around rule, 1959), so that few workers host several operators.
+3. The unit interval of requests is cut: by the root bag's tiers, then by each further bag's within what the bags share,
+   then per operator and tier by workers. Each step adds no more cuts than it has parts, so the number of routes is
+   linear in operators and workers.
+
+Invariant: a route's weight is the length of its pieces; workers' rates are computed from the routes, never beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from jellybean_solver.demand.demand import Demand, Network
+from jellybean_solver.migration.worker_matching import level
+from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.problem import Pool
+from jellybean_solver.small.assignment import Assignment, BagTiers
+
+SLIVER = 1e-12  # lengths below it are rounding and go to their neighbour
+NEGLIGIBLE = 1e-10  # routes below it are dropped: one request in ten thousand million
+
+T = TypeVar("T")
+
+Marks = dict[str, str]  # operator -> tier, later operator -> worker
+Piece = tuple[float, Marks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """A named worker and the fraction of each operator's requests that it serves."""
+
+    name: str
+    pool: Pool
+    shares: Mapping[str, float]
+
+
+def build_plan(
+    network: Network, selection: Mapping[str, str], assignment: Assignment, certificate: Certificate
+) -> Plan:
+    """The plan of an assignment; its cost and accuracy are left for `evaluate` to fill in."""
+    network = network.settled(selection)
+    problem = network.problem
+    pieces = _tier_pieces(network, assignment)
+    seats = _seats(network, network.demand(selection), assignment, _marginals(pieces))
+    routes = _routes(network, pieces, seats)
+    served = _served(routes)
+    workers = tuple(worker for seat in seats if (worker := _worker(network, selection, seat, served)) is not None)
+    return Plan(
+        name=problem.name,
+        tiers=problem.tiers,
+        sources=problem.sources,
+        operators=tuple(_operator(network, name, selection[name], workers) for name in network.names),
+        workers=workers,
+        routes=routes,
+        links=problem.links,
+        slo=problem.slo,
+        utilisation=problem.utilisation,
+        hop_s=problem.hop_s,
+        cost=Cost(0.0, 0.0),
+        accuracy=None,
+        certificate=certificate,
+        sites={tier: count for tier, count in problem.sites.items() if count > 1},
+    )
+
+
+def _tier_pieces(network: Network, assignment: Assignment) -> list[Piece]:
+    """The unit interval cut by whole assignments to tiers."""
+    served = {(name, network.tier_of[group.pool]) for group in assignment.groups for name in group.shares}
+    pieces: list[Piece] = [(1.0, {})]
+    for bag, fractions in zip(network.bags, assignment.bags, strict=True):
+        at = [bag.operators.index(name) for name in bag.separator]
+        groups: dict[Hashable, list[tuple[BagTiers, float]]] = {}
+        for tiers, fraction in sorted(fractions.items()):
+            if all(key in served for key in zip(bag.operators, tiers, strict=True)):
+                groups.setdefault(tuple(tiers[i] for i in at), []).append((tiers, fraction))
+
+        def group(marks: Marks, names: Sequence[str] = bag.separator) -> Hashable:
+            return tuple(marks[name] for name in names)
+
+        cut = _cut(pieces, group, groups)
+        pieces = [(w, {**m, **dict(zip(bag.operators, tiers, strict=True))}) for w, m, tiers in cut]
+    return pieces
+
+
+def _marginals(pieces: Sequence[Piece]) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for weight, marks in pieces:
+        for key in marks.items():
+            found[key] = found.get(key, 0.0) + weight
+    return found
+
+
+def _cut(
+    pieces: Sequence[Piece], group: Callable[[Marks], Hashable], parts: Mapping[Hashable, Sequence[tuple[T, float]]]
+) -> list[tuple[float, Marks, T]]:
+    """Split pieces so that within each group the parts have their proportions, one part after the other.
+
+    Pieces of a group without parts are dropped: they are rounding of the solver's.
+    """
+    lengths: dict[Hashable, float] = {}
+    for weight, marks in pieces:
+        lengths[group(marks)] = lengths.get(group(marks), 0.0) + weight
+    left: dict[Hashable, list[tuple[T, float]]] = {}
+    for key, length in lengths.items():
+        total = sum(size for _, size in parts.get(key, ()))
+        left[key] = [(part, size / total * length) for part, size in reversed(parts.get(key, ()))]
+    cut: list[tuple[float, Marks, T]] = []
+    for weight, marks in pieces:
+        queue, rest = left[group(marks)], weight
+        while queue:
+            part, size = queue[-1]
+            if len(queue) == 1 or rest <= size + SLIVER:
+                cut.append((rest, marks, part))
+                queue[-1] = (part, size - rest)
+                break
+            if size > SLIVER:
+                cut.append((size, marks, part))
+                rest -= size
+            queue.pop()
+    return cut
+
+
+def _seats(
+    network: Network, demand: Demand, assignment: Assignment, marginals: Mapping[tuple[str, str], float]
+) -> list[_Seat]:
+    """Named workers with fractions of requests, pool by pool."""
+    in_tier: dict[tuple[str, str], float] = {}
+    for group in assignment.groups:
+        for name, share in group.shares.items():
+            key = (name, network.tier_of[group.pool])
+            in_tier[key] = in_tier.get(key, 0.0) + share
+    filled: dict[str, list[dict[str, float]]] = {}
+    for group in assignment.groups:
+        tier = network.tier_of[group.pool]
+        shares = {
+            name: group.shares[name] / in_tier[name, tier] * marginals[name, tier]
+            for name in network.names
+            if name in group.shares and (name, tier) in marginals
+        }
+        if shares:
+            busy = {name: demand.workers[name][group.pool] for name in shares}
+            filled.setdefault(group.pool, []).extend(_wrap_around(shares, busy, group.count))
+    if assignment.uneven:
+        for pool, workers in filled.items():
+            held = {name for worker in workers for name in worker}
+            filled[pool] = level(workers, {name: demand.workers[name][pool] for name in held})
+    return [
+        _Seat(f"{pool.name}-{i}", pool, one)
+        for pool in network.pools
+        for i, one in enumerate(filled.get(pool.name, ()), 1)
+    ]
+
+
+def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], count: int) -> list[dict[str, float]]:
+    """Operators end to end, cut into `count` workers of equal load."""
+    loads = {name: share * busy[name] for name, share in shares.items()}  # 0 for an operator that takes no time
+    total = sum(loads.values())
+    filled: list[dict[str, float]] = [{}]
+    room = total / count
+    for name, load in loads.items():
+        rest = load
+        while rest > room + SLIVER * total and len(filled) < count:
+            if room > SLIVER * total:
+                filled[-1][name] = room / busy[name]
+                rest -= room
+            filled.append({})
+            room = total / count
+        filled[-1][name] = rest / busy[name] if busy[name] > 0 else shares[name]
+        room -= rest
+    return filled
+
+
+def _routes(network: Network, pieces: list[Piece], seats: Sequence[_Seat]) -> tuple[Route, ...]:
+    """Pieces cut further by workers, merged where they agree, weights scaled to sum to 1."""
+    for name in network.names:
+        parts: dict[Hashable, list[tuple[str, float]]] = {}
+        for seat in seats:
+            if name in seat.shares:
+                parts.setdefault(seat.pool.tier, []).append((seat.name, seat.shares[name]))
+        cut = _cut(pieces, lambda marks, name=name: marks[name], parts)  # type: ignore[misc]
+        pieces = [(weight, {**marks, name: worker}) for weight, marks, worker in cut]
+    weights: dict[tuple[str, ...], float] = {}
+    for weight, marks in pieces:
+        key = tuple(marks[name] for name in network.names)
+        weights[key] = weights.get(key, 0.0) + weight
+    kept = {key: weight for key, weight in weights.items() if weight > NEGLIGIBLE}
+    total = math.fsum(kept.values())
+    return tuple(Route(weight / total, dict(zip(network.names, key, strict=True))) for key, weight in kept.items())
+
+
+def _served(routes: Sequence[Route]) -> Mapping[tuple[str, str], float]:
+    """(operator, worker) -> share of the operator's requests by the routes."""
+    weights: dict[tuple[str, str], list[float]] = {}
+    for route in routes:
+        for key in route.workers.items():
+            weights.setdefault(key, []).append(route.weight)
+    return {key: math.fsum(parts) for key, parts in weights.items()}
+
+
+def _worker(
+    network: Network, selection: Mapping[str, str], seat: _Seat, served: Mapping[tuple[str, str], float]
+) -> PlannedWorker | None:
+    problem = network.problem
+    rates: dict[str, float] = {}
+    load = 0.0
+    for name in network.names:
+        share = served.get((name, seat.name), 0.0)
+        if share > 0:
+            rates[name] = problem.rate_per_s[name] * share / problem.sites.get(seat.pool.tier, 1)
+            variant = problem.operator_by_name[name].variant(selection[name])
+            load += rates[name] * network.request_s(name, variant, seat.pool.name)
+    if not rates:
+        return None
+    pool = seat.pool
+    return PlannedWorker(
+        name=seat.name,
+        pool=pool.name,
+        tier=pool.tier,
+        price_usd_per_h=pool.price_usd_per_h,
+        sharing=pool.sharing,
+        rates_per_s=rates,
+        load=load,
+        memory_bytes=pool.memory_bytes,
+        speed=pool.speed,
+    )
+
+
+def _operator(network: Network, name: str, chosen: str, workers: Sequence[PlannedWorker]) -> PlannedOperator:
+    operator = network.problem.operator_by_name[name]
+    variant = operator.variant(chosen)
+    pools = dict.fromkeys(worker.pool for worker in workers if name in worker.rates_per_s)
+    service = {pool: network.problem.times(name, variant, pool) for pool in pools}
+    return PlannedOperator(
+        name=name,
+        inputs=operator.inputs,
+        variant=chosen,
+        batch={pool: max(times) for pool, times in service.items()},
+        rate_per_s=network.problem.rate_per_s[name],
+        service=service,
+        message_bytes=dict(variant.message_bytes),
+        memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},
+        model=variant.model,
+        children=variant.children,
+        stage=variant.stage,
+        batch_delay_s=operator.batch_delay_s,
+    )
