@@ -193,7 +193,7 @@ def _own(name: str, rank: int) -> Step:
     from jellybean.training.stages.interpreter import Interpreter, peers_of
     from jellybean.training.stages.stage import Stage
     from jellybean.training.stages.updates import Updates
-    from jellybean_solver.pipeline.schedules import make_schedule
+    from jellybean_solver.pipeline import make_schedule
 
     schedule = make_schedule(name, 2, MICROBATCHES)
     held = {

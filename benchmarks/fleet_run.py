@@ -18,9 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks.fleet import Size, fleet
-from jellybean_solver import Plan, Problem, Sharing, solve
-from jellybean_solver.deadline.capacity_margin import Room, in_own_figures, with_headroom
-from jellybean_solver.errors import SolverError
+from jellybean_solver import Plan, Problem, Room, Sharing, SolverError, in_own_figures, solve, with_headroom
 from jellybean_solver.latency.estimate import latency
 from tests.plan_check import complaints
 

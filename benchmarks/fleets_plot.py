@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jellybean.pictures import ACCENT, INK, LINE, PAID, SOFT, STYLE, save_figure
+from jellybean.display.pictures import ACCENT, INK, LINE, PAID, SOFT, STYLE, save_figure
 
 COLORS = {"shared": ACCENT, "exclusive": PAID}
 ASKED = {"shared": "shared workers, to 0.1 %", "exclusive": "exclusive workers, to 1 %"}

@@ -10,10 +10,9 @@ from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
 from jellybean.documents import load_project
 from jellybean.planning.project_plan import plan_project
-from jellybean_k8s import Models, Settings, render
+from jellybean_k8s import Models, Settings, documents, render
 from jellybean_k8s.cluster.compare import changes, key_of, stamped
-from jellybean_k8s.manifests.yaml_text import documents
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 
 SITES = (1, 100, 1000, 2500)
 SETTINGS = Settings("agent:1", "gateway:1", Models(url="https://models.example/digits"))

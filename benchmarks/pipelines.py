@@ -12,11 +12,17 @@ from typing import TypeVar
 from benchmarks.harness.registry import BenchmarkError, benchmark
 from benchmarks.harness.result import Result, Table, Topic
 from jellybean.pipeline.profile_file import read_profile
-from jellybean_solver.pipeline.partitioning.device_memory import DeviceLimit
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
-from jellybean_solver.pipeline.partitioning.partition import Level, Partition, partition
-from jellybean_solver.pipeline.schedule.simulator import Costs, simulate
-from jellybean_solver.pipeline.schedules import make_schedule
+from jellybean_solver.pipeline import (
+    Costs,
+    DeviceLimit,
+    Layer,
+    LayerGraph,
+    Level,
+    Partition,
+    make_schedule,
+    partition,
+    simulate,
+)
 
 PROFILES = Path(__file__).resolve().parents[2] / "shared" / "data" / "pipedream_profiles"
 PIPEDREAM = [  # profile, workers and bytes per second by level, seconds of PipeDream's own optimizer

@@ -10,9 +10,7 @@ from pathlib import Path
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
 from jellybean.documents import build_problem, load_project
-from jellybean_solver.baseline.rules import Baseline, baselines
-from jellybean_solver.model.problem import Problem
-from jellybean_solver.planning.solver import Solution, solve
+from jellybean_solver import Baseline, Problem, Solution, baselines, solve
 
 VQA = Path(__file__).parent.parent / "examples" / "vqa"
 PUBLISHED = {(40, 56.0): "7.5088"}  # the JellyBean prototype's own optimizer on the same figures

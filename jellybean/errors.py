@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jellybean_solver.errors import JellyBeanError, OutOfTimeError, SolverError
+from jellybean_solver import JellyBeanError, OutOfTimeError, SolverError
 
 __all__ = ["DocumentError", "DocumentProblem", "InfeasibleError", "JellyBeanError", "OutOfTimeError", "SolverError"]
 

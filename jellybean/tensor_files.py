@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from jellybean_agent.errors import in_words
-from jellybean_solver.errors import JellyBeanError
+from jellybean_agent import in_words
+from jellybean_solver import JellyBeanError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from jellybean_agent.tensors.tensors import Array
+from jellybean_agent import Array
 
 
 @dataclass(frozen=True, slots=True)

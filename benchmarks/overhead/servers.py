@@ -16,11 +16,11 @@ from pathlib import Path
 
 from benchmarks.overhead.load import Connect, Grpc, Http1, Lane, LoadError
 from benchmarks.overhead.models import Case
-from jellybean.serving.bench.chain import SOURCE, chain
+from jellybean.bench.chain import SOURCE, chain
 from jellybean.serving.local import launcher
 from jellybean_agent.rpc.unix_socket import CALL, FRAME, GREETING, HEAD
 from jellybean_protos.inference.v2 import inference_pb2 as pb
-from jellybean_solver.model.plan_document import to_document
+from jellybean_solver import to_document
 
 RIVALS = Path(__file__).parent / "rivals"
 OPERATOR = "stage_0"

@@ -10,7 +10,7 @@ from jellybean.cli.app import app, load
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, print_json
 from jellybean.cli.failures import error_json, failure, status_of, text_of
 from jellybean.errors import JellyBeanError
-from jellybean_agent.errors import AgentError
+from jellybean_agent import AgentError
 
 # Every mistake on the command line; Typer names only this subclass of it.
 _USAGE: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")

@@ -59,8 +59,7 @@ MODULES = {  # command or group -> the module here that adds it, in the order of
 
 def allowed_python(given: Sequence[str] | None) -> frozenset[str]:
     """The functions of `--allow-python`."""
-    from jellybean_agent.errors import ModelError
-    from jellybean_agent.execution.python_code import allow
+    from jellybean_agent import ModelError, allow
 
     try:
         return allow(given or ())
@@ -128,7 +127,7 @@ def hedge_text(given: str | None) -> str:
 
 def picture(path: Path) -> Path:
     """What --plot names, before long work is done for it; BadParameter when nothing can be drawn there."""
-    from jellybean.pictures import require_picture
+    from jellybean.display.pictures import require_picture
 
     try:
         require_picture(path)

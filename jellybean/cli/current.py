@@ -8,11 +8,10 @@ from jellybean.cli.app import repeated
 from jellybean.cli.console import warn
 from jellybean.documents import AnyProject
 from jellybean.planning.project_plan import current_plan
-from jellybean.records import record_plan
+from jellybean.report.records import record_plan
 from jellybean.serving.errors import NotRunningError
 from jellybean.serving.run_state import running_state
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import to_document
+from jellybean_solver import Plan, to_document
 
 
 def what_next(directory: Path, plan: Plan, overrides: list[str] | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INFEASIBLE
 from jellybean.errors import DocumentError, DocumentProblem, InfeasibleError, OutOfTimeError
 from jellybean.serving.errors import RequestError
-from jellybean_agent.errors import in_words
+from jellybean_agent import in_words
 
 
 def status_of(error: BaseException) -> int:

@@ -12,21 +12,27 @@ import typer
 from jellybean.cli.app import Json, app, example, page, picture
 from jellybean.cli.console import out, print_json, say, warn
 from jellybean.errors import InfeasibleError
-from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partitioning.collectives import COLLECTIVES
-from jellybean_solver.pipeline.partitioning.device_memory import LIMITED, DeviceLimit
-from jellybean_solver.pipeline.partitioning.partition import (
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import (
+    COLLECTIVES,
     ITERATIONS,
+    LIMITED,
     OBJECTIVES,
+    SCHEDULES,
+    Costs,
+    DeviceLimit,
     Level,
     NothingFitsError,
+    Schedule,
+    Seconds,
+    Timeline,
+    at,
+    faults,
+    make_schedule,
     partition,
     partition_line,
+    simulate,
 )
-from jellybean_solver.pipeline.schedule.schedule import Schedule
-from jellybean_solver.pipeline.schedule.simulator import Costs, Seconds, Timeline, at, simulate
-from jellybean_solver.pipeline.schedule.validate import faults
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 
 pipeline = typer.Typer(
     name="pipeline",

@@ -134,9 +134,7 @@ def _render(
 ) -> None:
     from jellybean.documents.checks.files import sha256_of
     from jellybean.documents.training import TRAINING_FILE
-    from jellybean_k8s.manifests.settings import GPU_RESOURCES
-    from jellybean_k8s.manifests.training import TrainingJob, training_objects
-    from jellybean_k8s.manifests.yaml_text import documents
+    from jellybean_k8s import GPU_RESOURCES, TrainingJob, documents, training_objects
 
     image, claim, folder, pods, gpu = where
     if not image or not claim:

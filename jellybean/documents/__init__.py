@@ -8,8 +8,8 @@ from jellybean.documents.heldout import HeldOut, load_heldout
 from jellybean.documents.project import Project, load_project, require_folder
 from jellybean.documents.schema.models import InfrastructureDocument, WorkflowDocument
 from jellybean.documents.schema.profiles import ProfilesDocument
-from jellybean.documents.schema.writer import json_schemas, write_profiles
 from jellybean.documents.shared import AnyProject, SharedProject, load_any
+from jellybean.documents.writer import json_schemas, write_profiles
 
 __all__ = [
     "AnyProject",

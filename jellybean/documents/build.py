@@ -22,24 +22,27 @@ from jellybean.documents.schema.profiles import (
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.shared import AnyProject, SharedProject
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_agent.errors import AgentError
-from jellybean_agent.execution.python_code import find_source, split
-from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator, Row
-from jellybean_solver.model.distributions import quantile_mean
-from jellybean_solver.model.multi_workflow import together
-from jellybean_solver.model.problem import (
+from jellybean_agent import AgentError, find_source, split
+from jellybean_solver import (
+    AccuracyModel,
+    EndToEnd,
+    Independent,
     Link,
     ModelRef,
     Operator,
+    PerOperator,
     Pool,
     Problem,
     PythonRef,
+    Row,
     ServiceTime,
     Slo,
     Source,
     Times,
     Variant,
     best_batch,
+    quantile_mean,
+    together,
     unbatched,
 )
 

@@ -10,8 +10,7 @@ from jellybean.documents.flow import flow_of
 from jellybean.documents.project import Project
 from jellybean.documents.schema.profiles import ANY_DOWNSTREAM, VariantProfile
 from jellybean.documents.shared import AnyProject, SharedProject
-from jellybean_solver.model.problem import Stage
-from jellybean_solver.planning.cut_models import Cut, Cuts, qualified
+from jellybean_solver import Cut, Cuts, Stage, qualified
 
 
 def build_cuts(project: AnyProject) -> Cuts:

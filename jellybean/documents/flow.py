@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from jellybean.documents.schema.models import MEASURED, InputSpec, OperatorSpec, SourceSpec, WorkflowDocument
 from jellybean.documents.schema.reader import DocPath
-from jellybean_solver.model.problem import Edge, EdgeKind
+from jellybean_solver import Edge, EdgeKind
 
 # A ratio written with few digits (0.333 for a third) still brings rates together; the exact one is then used.
 RATE_TOLERANCE = 2e-3

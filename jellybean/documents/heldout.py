@@ -13,7 +13,7 @@ from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.project import Project
 from jellybean.documents.schema.units import UnitError
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_agent.errors import in_words
+from jellybean_agent import in_words
 
 Array = npt.NDArray[Any]
 

@@ -13,11 +13,8 @@ from pathlib import Path
 
 from jellybean.documents.schema.units import close, shown
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_agent.errors import in_words
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem, Source
-from jellybean_solver.model.streams import request_streams
-from jellybean_solver.simulation.trace import RateTrace, rate_trace
+from jellybean_agent import in_words
+from jellybean_solver import Plan, Problem, RateTrace, Source, rate_trace, request_streams
 
 HEADER = ("time_s", "source", "rate_per_s")
 MAX_BYTES = 64 * 2**20

@@ -16,7 +16,7 @@ from jellybean.documents.schema.fields import Bandwidth, Duration, Name, Size, S
 from jellybean.documents.schema.reader import Tree, read_file
 from jellybean.documents.schema.units import UnitError, close, shown
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_solver.pipeline.schedules import SCHEDULES
+from jellybean_solver.pipeline import SCHEDULES
 
 TRAINING_FILE = "training.yaml"
 AUTO = "auto"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jellybean.report import units
-from jellybean_solver.model.plan import Plan
+from jellybean.display import figures as units
+from jellybean_solver import Plan
 
 
 @dataclass(frozen=True, slots=True)

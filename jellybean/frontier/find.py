@@ -13,13 +13,24 @@ from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import JellyBeanError
 from jellybean.planning.project_plan import PLAN_FILE, load_plan
 from jellybean.planning.simulation import check_latency
-from jellybean_solver.frontier.curves import STEP, Corner, CostAccuracy, CostRate, Progress, cost_accuracy, cost_rate
-from jellybean_solver.model.evaluate import evaluate
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.model.problem import Problem, Slo
-from jellybean_solver.planning.cut_models import Cuts, as_planned, solve_cut
-from jellybean_solver.planning.solver import Solution
+from jellybean_solver import (
+    STEP,
+    Corner,
+    CostAccuracy,
+    CostRate,
+    Cuts,
+    Plan,
+    Problem,
+    Progress,
+    Slo,
+    Solution,
+    as_planned,
+    cost_accuracy,
+    cost_rate,
+    evaluate,
+    solve_cut,
+    to_document,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jellybean.display import figures as units
+from jellybean.display.pictures import ACCENT, BAD, GOOD, INK, LINE, PAID, SOFT, STYLE, require_picture, save_figure
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Frontier
-from jellybean.pictures import ACCENT, BAD, GOOD, INK, LINE, PAID, SOFT, STYLE, require_picture, save_figure
-from jellybean.report import units
-from jellybean_solver.frontier.curves import TIE
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import TIE, Plan
 
 MOST_NUMBERED = 14  # points that the key lists; of more, some that lie evenly spread
 KEY_WIDTH, KEY_LINES = 46, 2  # characters and lines of one point's words in the key

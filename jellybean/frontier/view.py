@@ -11,13 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from jellybean.display import figures as units
 from jellybean.frontier.changes import Change, changes
 from jellybean.frontier.find import Frontier
-from jellybean.report import units
-from jellybean_solver.frontier.curves import STEP, CostRate
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import encode, to_document
-from jellybean_solver.model.problem import Problem
+from jellybean_solver import STEP, CostRate, Plan, Problem, encode, to_document
 
 MOST_CHANGES = 8  # lines of one point in the table; JSON has all
 

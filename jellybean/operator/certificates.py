@@ -15,14 +15,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from jellybean.serving.enrolment.authority import LIFE_S, open_authority
-from jellybean_agent.security.certificates import CA, CHAIN, KEY
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_agent.system.private_files import write_private
-from jellybean_k8s.cluster.certificates import certificate_secrets
-from jellybean_k8s.cluster.cluster import Cluster
-from jellybean_k8s.manifests.commands import tls_secret
-from jellybean_k8s.manifests.served import Deployed
-from jellybean_k8s.names import APP, MANAGER
+from jellybean_agent import CA, CHAIN, KEY, Identity, Role, write_private
+from jellybean_k8s import APP, MANAGER, Cluster, Deployed, certificate_secrets, tls_secret
 
 Object = dict[str, Any]
 CLIENT = "client"

@@ -6,9 +6,8 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jellybean_k8s.resource.crd import CONDITIONS
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import to_document
+from jellybean_k8s import CONDITIONS
+from jellybean_solver import Plan, to_document
 
 _MOST_TEXT = 32_768
 _HASH_DIGITS = 12

@@ -9,8 +9,16 @@ from typing import Any
 from jellybean.documents.schema.units import PRICE_PER_H, SIZE, format_quantity
 from jellybean.errors import JellyBeanError
 from jellybean.operator.resource import DiscoverSpec
-from jellybean_k8s.cluster.discover import INSTANCE_LABELS, POOL_LABEL, PRICE_LABEL, Fleet, NodePool, discover
-from jellybean_k8s.manifests.settings import PoolSettings, Settings
+from jellybean_k8s import (
+    INSTANCE_LABELS,
+    POOL_LABEL,
+    PRICE_LABEL,
+    Fleet,
+    NodePool,
+    PoolSettings,
+    Settings,
+    discover,
+)
 
 Object = Mapping[str, Any]
 

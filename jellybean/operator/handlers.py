@@ -16,9 +16,7 @@ from typing import Any
 import kopf
 
 from jellybean.operator.reconcile import LOOK_S, Reconciler
-from jellybean_k8s.cluster.cluster import Cluster
-from jellybean_k8s.errors import DeployError
-from jellybean_k8s.resource.crd import GROUP, PLURAL, VERSION
+from jellybean_k8s import GROUP, PLURAL, VERSION, Cluster, DeployError
 
 FINALIZER = f"{GROUP}/undeploy"
 _AGAIN_S = 10.0

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from jellybean_k8s.cluster.cluster import Cluster
-from jellybean_k8s.cluster.lock import Lock
-from jellybean_k8s.errors import DeployError
+from jellybean_k8s import Cluster, DeployError, Lock
 
 LEASE = "jellybean-operator"
 _RENEW_S = 5.0

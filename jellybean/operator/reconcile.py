@@ -24,19 +24,32 @@ from jellybean.operator.pace import Pace
 from jellybean.operator.resource import Laid, OperatorSpec, lay_out, operator_spec, stated_profiles
 from jellybean.planning.project_plan import plan_project, require_plan
 from jellybean.planning.replan import replan_project
-from jellybean_k8s.cluster.cluster import Cluster, ClusterError, UnreachableError
-from jellybean_k8s.cluster.deploy import Options, StoppedError, deploy, undeploy
-from jellybean_k8s.cluster.lock import LockedError
-from jellybean_k8s.cluster.preflight import PreflightError
-from jellybean_k8s.cluster.records import plan_record, read_inventory, read_plan_record
-from jellybean_k8s.cluster.status import read_status
-from jellybean_k8s.cluster.wait import NotReadyError
-from jellybean_k8s.manifests.render import render
-from jellybean_k8s.manifests.served import Deployed, deployment_name, digest
-from jellybean_k8s.resource.crd import API_VERSION, DEPLOYED, KIND, PLANNED, READY
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.replanning.replan import Verdict
+from jellybean_k8s import (
+    API_VERSION,
+    DEPLOYED,
+    KIND,
+    PLANNED,
+    READY,
+    Cluster,
+    ClusterError,
+    Deployed,
+    LockedError,
+    NotReadyError,
+    Options,
+    PreflightError,
+    StoppedError,
+    UnreachableError,
+    deploy,
+    deployment_name,
+    digest,
+    plan_record,
+    read_inventory,
+    read_plan_record,
+    read_status,
+    render,
+    undeploy,
+)
+from jellybean_solver import Plan, Verdict, to_document
 
 Object = dict[str, Any]
 LOOK_S = 10.0  # between looks at nodes, profiles and pods

@@ -14,18 +14,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from jellybean.cli.kubernetes.kubernetes_file import KUBERNETES_FILE, KubernetesDocument, load_settings
 from jellybean.documents import InfrastructureDocument, ProfilesDocument, Project, WorkflowDocument, load_project
 from jellybean.documents.build import python_ref
+from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE
 from jellybean.documents.schema.fields import FROM_DOCUMENT, Duration, Name, PricePerHour, Strict
 from jellybean.documents.schema.models import LimitsSpec, LinkSpec, MigrationSpec, Tiers
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_agent.execution.python_code import OURS, split
-from jellybean_k8s.manifests.settings import Settings
-from jellybean_k8s.names import dns_name
-from jellybean_k8s.resource.crd import API_VERSION, KIND, crd
-from jellybean_k8s.resource.structural import Rules, structural
+from jellybean_agent import OURS, split
+from jellybean_k8s import API_VERSION, KIND, Rules, Settings, crd, dns_name, structural
 
 Object = Mapping[str, Any]
 _WORKFLOW_KEYS = ("description", "sources", "operators", "labels", "metric", "slo")

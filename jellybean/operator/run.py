@@ -16,8 +16,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.operator.handlers import registry_for
 from jellybean.operator.leader import Leader
 from jellybean.operator.reconcile import LOOK_S
-from jellybean_k8s.cluster.cluster import Cluster
-from jellybean_k8s.resource.crd import API_VERSION, CRD_NAME
+from jellybean_k8s import API_VERSION, CRD_NAME, Cluster
 
 _log = logging.getLogger("jellybean.operator")
 

@@ -6,10 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
-from jellybean_solver.pipeline.partitioning.partition import ITERATIONS, Partition, Stage
-from jellybean_solver.pipeline.schedule.memory import memory
-from jellybean_solver.pipeline.schedule.simulator import Timeline, bubble_fraction
+from jellybean_solver.pipeline import ITERATIONS, LayerGraph, Partition, Stage, Timeline, bubble_fraction, memory
 
 
 def to_json(timeline: Timeline) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from jellybean.errors import JellyBeanError
-from jellybean_agent.errors import in_words
+from jellybean_agent import in_words
 
 
 def load_function(place: str, name: str, directory: Path = Path()) -> Callable[..., Any]:

@@ -8,12 +8,12 @@ from typing import Any
 
 from rich.table import Table
 
+from jellybean.display import figures as units
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.functions import load_function
 from jellybean.pipeline.onnx_graph import OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, made_up, profile_onnx, requests_of
-from jellybean.report import units
-from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph, cuts
+from jellybean_solver.pipeline import LayerGraph, cuts
 
 _SECONDS_PER_RUN = 0.1
 

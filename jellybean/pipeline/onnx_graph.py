@@ -21,7 +21,7 @@ import onnxruntime as ort
 from google.protobuf.message import DecodeError
 
 from jellybean.errors import DocumentError, DocumentProblem, JellyBeanError
-from jellybean_agent.execution.executor import ORT_ERRORS
+from jellybean_agent import ORT_ERRORS
 
 Array = npt.NDArray[Any]
 Feed = Mapping[str, Array]

@@ -20,7 +20,7 @@ import onnxruntime as ort
 
 from jellybean.pipeline.onnx_graph import Feed, GraphError, OnnxGraph, node_session
 from jellybean.pipeline.onnx_split import Layered, LegalCut, hindrance, layer_edges, layered
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
+from jellybean_solver.pipeline import Layer, LayerGraph
 
 FEWEST_RUNS = 5
 WARM_UP_RUNS = 3

@@ -15,7 +15,12 @@ import onnx
 from onnx import helper, numpy_helper
 
 from jellybean.pipeline.onnx_graph import GraphError, Made, OnnxGraph, names_read
-from jellybean_solver.pipeline.partitioning.layer_graph import MOST_CUTS, Layer, LayerGraph, cuts
+from jellybean_solver.pipeline import (
+    MOST_CUTS,
+    Layer,
+    LayerGraph,
+    cuts,
+)
 
 PACKED = "jellybean_crossing"
 PACKED_OPSET = 13  # Split takes its sizes as an input since

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jellybean.pictures import SOFT, STYLE, require_picture, save_figure
-from jellybean_solver.pipeline.schedule.actions import Action, Kind
-from jellybean_solver.pipeline.schedule.simulator import Timeline, bubble_fraction
+from jellybean.display.pictures import SOFT, STYLE, require_picture, save_figure
+from jellybean_solver.pipeline import Action, Kind, Timeline, bubble_fraction
 
 # By kind: of first and of second stages or copies.
 _COLOURS = {

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph, layer_graph
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import Layer, LayerGraph, layer_graph
 
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _NODE = re.compile(r"(\S+) -- (.*) -- (\w+=.*)")

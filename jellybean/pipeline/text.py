@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from jellybean_solver.pipeline.schedule.actions import Action, Kind
-from jellybean_solver.pipeline.schedule.simulator import Timeline
+from jellybean_solver.pipeline import Action, Kind, Timeline
 
 MOST_CELLS = 240  # slots that are drawn; a longer timeline is cut with a mark
 CUT = " ..."

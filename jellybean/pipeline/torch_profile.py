@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from jellybean.errors import JellyBeanError
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph, layer_graph
+from jellybean_solver.pipeline import Layer, LayerGraph, layer_graph
 
 RUNS = 5
 _COMPUTES = {"call_module", "call_function", "call_method"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jellybean_solver.pipeline.schedule.simulator import Timeline
+from jellybean_solver.pipeline import Timeline
 
 _US_PER_S = 1e6
 

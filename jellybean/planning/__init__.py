@@ -1,1 +1,1 @@
-"""."""
+"""From documents to a checked plan: planning, re-planning, simulation, explanation of a project."""

@@ -14,16 +14,22 @@ from dataclasses import replace
 from jellybean.planning.project_plan import more_accurate, settle
 from jellybean.planning.simulated_deadline import cost_of
 from jellybean.planning.simulation import latency_breach
-from jellybean_solver.deadline.capacity_margin import Room, in_own_figures, with_headroom
-from jellybean_solver.deadline.search import LEAST_SHARE
-from jellybean_solver.errors import SolverError
-from jellybean_solver.explain.counterfactuals import Settled
-from jellybean_solver.fleet.dispatch import GAP
-from jellybean_solver.model.evaluate import evaluate
-from jellybean_solver.model.plan import Certificate, Plan
-from jellybean_solver.model.problem import Problem
-from jellybean_solver.planning.solver import Solution, solve
-from jellybean_solver.small.beam_search import RELATIVE
+from jellybean_solver import (
+    GAP,
+    LEAST_SHARE,
+    RELATIVE,
+    Certificate,
+    Plan,
+    Problem,
+    Room,
+    Settled,
+    Solution,
+    SolverError,
+    evaluate,
+    in_own_figures,
+    solve,
+    with_headroom,
+)
 
 PARTS = (0.5, 1.0, 1.7)  # of the room that the plan in question leaves
 

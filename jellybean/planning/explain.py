@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from jellybean.documents import AnyProject, SharedProject, build_cuts, build_problem
-from jellybean.documents.schema.places import Place, Places, places_of
+from jellybean.documents.places import Place, Places, places_of
 from jellybean.documents.schema.units import (
     BANDWIDTH,
     DURATION,
@@ -26,12 +26,20 @@ from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.planning.alternatives import Settling
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.simulation import SEEDS, simulated_p99_s
-from jellybean_solver.explain.counterfactuals import Means
-from jellybean_solver.explain.explanation import Explanation, explain
-from jellybean_solver.explain.forced_choices import Question
-from jellybean_solver.explain.relaxations import Kind, Requirement
-from jellybean_solver.model.problem import OF_WORKFLOW, Problem, Sharing
-from jellybean_solver.planning.cut_models import PlannedCut, as_planned, planned_cuts
+from jellybean_solver import (
+    OF_WORKFLOW,
+    Explanation,
+    Kind,
+    Means,
+    PlannedCut,
+    Problem,
+    Question,
+    Requirement,
+    Sharing,
+    as_planned,
+    explain,
+    planned_cuts,
+)
 
 DIGITS = 5  # of a relaxation as it is proposed
 LEAST_S = 0.1  # left for what comes after a plan with cuts

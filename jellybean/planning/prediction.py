@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jellybean.planning.simulation import highest_sustained_rate, simulate_plan
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 
 Progress = Callable[[float, float, str], None]
 

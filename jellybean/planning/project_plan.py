@@ -21,18 +21,29 @@ from jellybean.errors import InfeasibleError, JellyBeanError
 from jellybean.folders import state_folder
 from jellybean.planning.simulated_deadline import SAME, InTime, cost_of, in_time
 from jellybean.planning.simulation import SEEDS, Judged, judged_latency, latency_breach, latency_targets
-from jellybean_agent.errors import in_words
-from jellybean_solver.baseline.rules import Baseline, baselines
-from jellybean_solver.demand.demand import Network
-from jellybean_solver.errors import SolverError
-from jellybean_solver.fleet.dispatch import GAP, is_large
-from jellybean_solver.model.plan import PLAN_VERSION, Plan
-from jellybean_solver.model.plan_document import PlanDocumentError, content_hash, encode, from_document, to_document
-from jellybean_solver.model.problem import Problem
-from jellybean_solver.planning.cut_models import Cuts, solve_cut
-from jellybean_solver.planning.infeasibility import Infeasibility
-from jellybean_solver.planning.solver import Solution, solve
-from jellybean_solver.small.beam_search import RELATIVE
+from jellybean_agent import in_words
+from jellybean_solver import (
+    GAP,
+    PLAN_VERSION,
+    RELATIVE,
+    Baseline,
+    Cuts,
+    Infeasibility,
+    Network,
+    Plan,
+    PlanDocumentError,
+    Problem,
+    Solution,
+    SolverError,
+    baselines,
+    content_hash,
+    encode,
+    from_document,
+    is_large,
+    solve,
+    solve_cut,
+    to_document,
+)
 
 PLAN_FILE = "plan.json"
 MORE_ACCURATE = 1e-6  # percent points: accuracies closer than this are one

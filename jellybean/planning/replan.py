@@ -12,15 +12,21 @@ from jellybean.documents import AnyProject, build_cuts, build_problem, require_f
 from jellybean.planning.project_plan import PLAN_FILE, Planned, plan_project, read_document, save_plan, write_plan
 from jellybean.planning.simulation import latency_breach
 from jellybean.serving.run_state import running_state
-from jellybean_solver.diff.plan_diff import PlanDiff, plan_diff
-from jellybean_solver.fleet.dispatch import GAP
-from jellybean_solver.migration.migration_cost import MigrationPrices, worth
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem
-from jellybean_solver.planning.cut_models import Cuts
-from jellybean_solver.planning.solver import Solution
-from jellybean_solver.replanning.replan import Replanned, Terms, Verdict
-from jellybean_solver.replanning.replan_cut_models import replan_cut
+from jellybean_solver import (
+    GAP,
+    Cuts,
+    MigrationPrices,
+    Plan,
+    PlanDiff,
+    Problem,
+    Replanned,
+    Solution,
+    Terms,
+    Verdict,
+    plan_diff,
+    replan_cut,
+    worth,
+)
 
 RUNNING = "running"  # in place of a file: what is being served from the project
 

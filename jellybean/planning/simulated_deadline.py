@@ -13,14 +13,21 @@ from dataclasses import dataclass, replace
 
 from jellybean.documents.schema.units import DURATION, format_quantity, rounded_up
 from jellybean.planning.simulation import Judged, judged_latency
-from jellybean_solver.deadline.latency_lower_bound import CERTAIN, least_latency_s
-from jellybean_solver.errors import OutOfTimeError, SolverError
-from jellybean_solver.model.deadline_shares import deadline_s, shares
-from jellybean_solver.model.plan import Certificate, Plan
-from jellybean_solver.model.problem import Problem
-from jellybean_solver.planning.cut_models import Cuts, solve_cut
-from jellybean_solver.planning.solver import Solution
-from jellybean_solver.small.beam_search import RELATIVE
+from jellybean_solver import (
+    CERTAIN,
+    RELATIVE,
+    Certificate,
+    Cuts,
+    OutOfTimeError,
+    Plan,
+    Problem,
+    Solution,
+    SolverError,
+    deadline_s,
+    least_latency_s,
+    shares,
+    solve_cut,
+)
 
 QUICK = (1.0, 0.7)  # of the p99 latency, where there is little time
 TIGHTER = (1.0, 0.8, 0.6)  # of the p99 latency, asked of the solver in turn: simulated queues may be longer

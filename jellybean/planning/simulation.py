@@ -9,17 +9,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from jellybean_agent.brain.brain import Brain, OperatorWiring
-from jellybean_agent.brain.sites import SiteRoutes, Sites
-from jellybean_solver.latency.estimate import waits
-from jellybean_solver.model.flows import link_uses
-from jellybean_solver.model.plan import Plan, PlannedWorker
-from jellybean_solver.model.problem import Arrivals, Edge
-from jellybean_solver.model.sites import worker_at
-from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
-from jellybean_solver.simulation.result import SimulationResult
-from jellybean_solver.simulation.simulator import MakeTimes, simulate
-from jellybean_solver.simulation.sustained import WINDOW_S, grace_s, highest_sustained, is_sustained
+from jellybean_agent import Brain, OperatorWiring, SiteRoutes, Sites
+from jellybean_solver import (
+    WINDOW_S,
+    Arrivals,
+    Edge,
+    MakeTimes,
+    Plan,
+    PlannedWorker,
+    RequestStream,
+    SimulationResult,
+    arrival_times,
+    grace_s,
+    highest_sustained,
+    is_sustained,
+    link_uses,
+    request_streams,
+    simulate,
+    waits,
+    worker_at,
+)
 
 REQUESTS = 2_000  # of the slowest stream, so that p99 stands on 20 requests or more
 SITE_REQUESTS = 10  # of each site, where there are many

@@ -24,10 +24,8 @@ from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Inputs
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Step, Workload
-from jellybean_agent.errors import AgentError
-from jellybean_agent.execution.executor import Executor
-from jellybean_solver.model.problem import Edge, EdgeKind
-from jellybean_solver.planning.cut_models import head_name
+from jellybean_agent import AgentError, Executor
+from jellybean_solver import Edge, EdgeKind, head_name
 
 FOLDER = Path("models") / "stages"
 LAYERS_S = 2.0  # measuring the layers of one model

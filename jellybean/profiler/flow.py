@@ -15,12 +15,20 @@ import numpy as np
 
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Array, Model, Selection, Workload
-from jellybean_agent.brain.brain import Brain
-from jellybean_agent.brain.messages import GATEWAY, Failed, Instruction, Message, Path, Run, Send
-from jellybean_agent.errors import AgentError
-from jellybean_agent.execution.executor import Executor
-from jellybean_agent.tensors.stacking import Input
-from jellybean_solver.model.problem import Edge, EdgeKind
+from jellybean_agent import (
+    GATEWAY,
+    AgentError,
+    Brain,
+    Executor,
+    Failed,
+    Input,
+    Instruction,
+    Message,
+    Path,
+    Run,
+    Send,
+)
+from jellybean_solver import Edge, EdgeKind
 
 Inputs = tuple[Input, ...]
 _WORKER = "profiler"

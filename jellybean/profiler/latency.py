@@ -23,9 +23,7 @@ from jellybean.profiler.cache import Cache, key_of
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Inputs, load
 from jellybean.profiler.workload import Array, Model, Workload
-from jellybean_agent.errors import AgentError
-from jellybean_agent.execution.executor import Executor
-from jellybean_agent.tensors.stacking import stacked
+from jellybean_agent import AgentError, Executor, stacked
 
 BLOCKS = 4
 WARM_UP_RUNS = 2  # at the start of a block: what ran before was another model

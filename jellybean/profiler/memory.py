@@ -15,9 +15,7 @@ import psutil
 
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model
-from jellybean_agent.errors import AgentError
-from jellybean_agent.execution.executor import Code, Executor
-from jellybean_agent.tensors.stacking import Input
+from jellybean_agent import AgentError, Code, Executor, Input
 
 RUNS = 3
 SMALLEST_BYTES = 4096  # growth is counted in pages

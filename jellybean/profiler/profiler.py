@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from jellybean.bench.hop import measure_hop_s
 from jellybean.documents import Project, write_profiles
 from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.profiler import accuracy
@@ -17,8 +18,7 @@ from jellybean.profiler.memory import memory_bytes
 from jellybean.profiler.project import workload_of
 from jellybean.profiler.survey import Survey, ratio_warnings, survey
 from jellybean.profiler.workload import Model, Workload
-from jellybean.serving.bench.hop import measure_hop_s
-from jellybean_solver.model.problem import EdgeKind
+from jellybean_solver import EdgeKind
 
 Progress = Callable[[float, float, str], None]
 

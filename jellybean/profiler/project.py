@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from jellybean.bench.heldout import held_out
 from jellybean.documents import Project
 from jellybean.documents.build import python_ref
 from jellybean.documents.flow import flow_of
 from jellybean.documents.schema.models import VariantSpec
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model, Step, Workload
-from jellybean.serving.bench.heldout import held_out
-from jellybean_agent.errors import AgentError
-from jellybean_agent.execution.python_code import PythonStep
+from jellybean_agent import AgentError, PythonStep
 
 
 def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) -> Workload:

@@ -9,7 +9,7 @@ from jellybean.profiler.accuracy import covering_selections
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Flow, Inputs
 from jellybean.profiler.workload import Workload
-from jellybean_solver.model.problem import EdgeKind
+from jellybean_solver import EdgeKind
 
 MOST_REQUESTS = 1000  # for children per fan-out, under each operator's first variant
 OTHER_REQUESTS = 60  # under the other variants, where none of them decides how many children there are

@@ -11,11 +11,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from jellybean_agent.brain.brain import OperatorWiring
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.execution.executor import Code
-from jellybean_agent.execution.python_code import PythonStep
-from jellybean_solver.model.problem import Edge, EdgeKind
+from jellybean_agent import GATEWAY, Code, OperatorWiring, PythonStep
+from jellybean_solver import Edge, EdgeKind
 
 Array = npt.NDArray[Any]
 Selection = Mapping[str, str]

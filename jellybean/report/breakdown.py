@@ -10,8 +10,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jellybean_solver.model.flows import Flow, LinkUse, flows, link_uses
-from jellybean_solver.model.plan import Plan, PlannedWorker
+from jellybean_solver import (
+    Flow,
+    LinkUse,
+    Plan,
+    PlannedWorker,
+    flows,
+    link_uses,
+)
 
 
 @dataclass(frozen=True, slots=True)

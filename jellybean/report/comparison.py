@@ -8,9 +8,9 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from jellybean.report import units
+from jellybean.display import figures as units
 from jellybean.report.store import Row
-from jellybean_solver.model.problem import Slo
+from jellybean_solver import Slo
 
 ROUNDING = 1e-9
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from jellybean.report import units
+from jellybean.display import figures as units
 from jellybean.report.graph import Key, Rows, ends
-from jellybean_solver.model.flows import Flow
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Edge, EdgeKind
+from jellybean_solver import Edge, EdgeKind, Flow, Plan
 
 Point = tuple[float, float]
 LETTER = 11 * 0.56  # mean width of a label's character

@@ -9,15 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.documents.schema.places import Place
+from jellybean.display import figures as units
+from jellybean.documents.places import Place
 from jellybean.planning.explain import Explained
-from jellybean.report import units
 from jellybean.report.plan_view import answer
-from jellybean_solver.explain.conflicts import Conflict, Relaxation
-from jellybean_solver.explain.counterfactuals import EQUAL, Change
-from jellybean_solver.explain.explanation import Limit
-from jellybean_solver.explain.forced_choices import WhyNot
-from jellybean_solver.explain.relaxations import Kind, Requirement
+from jellybean_solver import EQUAL, Change, Conflict, Kind, Limit, Relaxation, Requirement, WhyNot
 
 
 def explained_text(explained: Explained) -> RenderableType:

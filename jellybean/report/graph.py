@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jellybean_solver.model.flows import Flow
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Flow, Plan
 
 Key = tuple[str, str | None]  # (operator, pool), or (source, None)
 

@@ -14,7 +14,8 @@ from importlib import resources
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from jellybean.report import topology, units, views
+from jellybean.display import figures
+from jellybean.report import topology, views
 from jellybean.report.comparison import METRIC_BY_KEY
 from jellybean.report.plan_view import cut_lines, proof, where
 from jellybean.report.report import Report
@@ -76,16 +77,16 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "usd": units.usd,
-        "number": units.number,
-        "duration": units.duration,
-        "rate": units.rate,
-        "byte_rate": units.byte_rate,
-        "size": units.size,
-        "share": units.percent,
-        "accuracy": units.accuracy,
-        "moment": units.moment,
-        "plain": units.plain,
+        "usd": figures.usd,
+        "number": figures.number,
+        "duration": figures.duration,
+        "rate": figures.rate,
+        "byte_rate": figures.byte_rate,
+        "size": figures.size,
+        "share": figures.percent,
+        "accuracy": figures.accuracy,
+        "moment": figures.moment,
+        "plain": figures.plain,
         "count": _count,
         "saved": _saved,
         "advice": _advice,
@@ -101,7 +102,7 @@ def _xy(value: float) -> str:
 
 
 def _count(value: float | None) -> str:
-    return units.MISSING if value is None else f"{value:.0f}"
+    return figures.MISSING if value is None else f"{value:.0f}"
 
 
 def _saved(fraction: float) -> str:

@@ -10,9 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.report import units
-from jellybean_solver.diff.plan_diff import PlanDiff, WorkerChange
-from jellybean_solver.migration.plan_matching import HostedModel
+from jellybean.display import figures as units
+from jellybean_solver import HostedModel, PlanDiff, WorkerChange
 
 MOST_FIGURES, MOST_CHARACTERS = 20, 40  # lines of figures; of a list in one
 MOST_WORKERS = 20  # listed one by one; of more, those with the same change in one line

@@ -10,9 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.report import units
-from jellybean_solver.model.plan import Placement, Plan
-from jellybean_solver.planning.cut_models import head_name, planned_cuts
+from jellybean.display import figures as units
+from jellybean_solver import Placement, Plan, head_name, planned_cuts
 
 MAX_RANGES = 3
 

@@ -10,13 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from jellybean.display import figures
 from jellybean.documents.schema.units import DURATION, format_quantity
 from jellybean.planning.replan import Change
-from jellybean.report import plan_text, units
+from jellybean.report import plan_text
 from jellybean.report.plan_diff_view import diff_json, diff_text
-from jellybean_solver.migration.migration_cost import Migration
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.replanning.replan import SAME, Replanned, Verdict
+from jellybean_solver import SAME, Migration, Plan, Replanned, Verdict
 
 MOST_REASONS = 3  # why a plan is replaced, listed one by one
 NEW, RUNNING = "the new plan", "the running plan"
@@ -133,7 +132,7 @@ def _totals(found: Replanned) -> Table:
     table.add_column("")
     for heading in ("USD/h", "migration USD", f"over {_horizon(found)} USD"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_row(RUNNING, units.usd(found.running.cost.total_usd_per_h), "", _usd(found.running_usd))
+    table.add_row(RUNNING, figures.usd(found.running.cost.total_usd_per_h), "", _usd(found.running_usd))
     saved = found.saved_usd is not None and found.saved_usd > SAME * found.running_usd
     if (
         found.best_usd is not None
@@ -142,7 +141,7 @@ def _totals(found: Replanned) -> Table:
         and (saved or found.broken)
     ):
         name = NEW if found.verdict is Verdict.REPLACE else "the best change"
-        hourly = units.usd(found.best.cost.total_usd_per_h)
+        hourly = figures.usd(found.best.cost.total_usd_per_h)
         table.add_row(name, hourly, _usd(found.migration.total_usd), _usd(found.best_usd))
     return table
 
@@ -154,7 +153,7 @@ def _migration(found: Migration) -> list[str]:
         return [f"{total}: nothing to load; {stays}"]
     size = sum(load.replicas * (load.size_bytes or 0.0) for load in found.loads)
     start = f"{found.replicas} to start {_usd(found.start_usd)}"
-    return [f"{total}: {start}, {units.size(size)} to download {_usd(found.download_usd)}; {stays}"]
+    return [f"{total}: {start}, {figures.size(size)} to download {_usd(found.download_usd)}; {stays}"]
 
 
 def _loads(found: Migration) -> Table:
@@ -165,7 +164,7 @@ def _loads(found: Migration) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for load in found.loads:
         where, what = f"{load.tier}: {load.pool}", f"{load.operator} {load.variant}"
-        size = units.size(load.size_bytes)
+        size = figures.size(load.size_bytes)
         table.add_row(Text(where), Text(what), str(load.replicas), size, _usd(load.replica_usd))
     return table
 
@@ -176,8 +175,8 @@ def _horizon(found: Replanned) -> str:
 
 def _usd(value: float) -> str:
     """Money that may be negative: what a forced change costs."""
-    return f"-{units.usd(-value)}" if value < 0 else units.usd(value)
+    return f"-{figures.usd(-value)}" if value < 0 else figures.usd(value)
 
 
 def _percent(share: float) -> str:
-    return f"{units.plain(share * 100.0, 2)} %"
+    return f"{figures.plain(share * 100.0, 2)} %"

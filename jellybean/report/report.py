@@ -25,10 +25,7 @@ from jellybean.report.comparison import (
     judge,
 )
 from jellybean.report.store import Record, Row, Snapshot, Store
-from jellybean_solver.errors import JellyBeanError
-from jellybean_solver.model.plan import Cost, Plan, PlannedWorker
-from jellybean_solver.model.plan_document import from_document
-from jellybean_solver.model.streams import request_streams
+from jellybean_solver import Cost, JellyBeanError, Plan, PlannedWorker, from_document, request_streams
 
 REPORT_VERSION = 3
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from jellybean.folders import STATE_FOLDER, state_folder
-from jellybean_agent.errors import in_words
-from jellybean_solver.errors import JellyBeanError
+from jellybean_agent import in_words
+from jellybean_solver import JellyBeanError
 
 SCHEMA_VERSION = 1
 LOCK_TIMEOUT_S = 10.0

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.report import units
+from jellybean.display import figures as units
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, SloState, Verdict
 from jellybean.report.plan_view import plan_text
 from jellybean.report.report import Level, Report

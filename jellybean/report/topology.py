@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jellybean.report import units
+from jellybean.display import figures as units
 from jellybean.report.curves import Curve, Frame, Pill, draw_lines, labelled
 from jellybean.report.graph import Key, Rows, Slot, arrange, ends
 from jellybean.report.report import Report, WorkerUse
-from jellybean_solver.model.flows import Flow
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Flow, Plan
 
 GLYPH = 0.56  # mean width of a character in ems, on the safe side
 CARD_HEIGHT, SOURCE_HEIGHT = 76.0, 36.0

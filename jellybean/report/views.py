@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 
-from jellybean.report import units
+from jellybean.display import figures as units
 from jellybean.report.breakdown import Share
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, Verdict
 from jellybean.report.report import Report, WorkerUse

@@ -17,12 +17,19 @@ import numpy as np
 
 from jellybean.serving.errors import KeptError, RequestError, ServingError
 from jellybean.serving.run_state import running_state
-from jellybean_agent.errors import AgentError, InvalidInputError, StatusError
-from jellybean_agent.rpc.unix_socket_client import LaneClient, NoLaneError
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.system import versions
-from jellybean_agent.tensors.tensors import Array, decode, encode
-from jellybean_agent.transport.channels import Transport
+from jellybean_agent import (
+    AgentError,
+    Array,
+    CertificateFolder,
+    InvalidInputError,
+    LaneClient,
+    NoLaneError,
+    StatusError,
+    Transport,
+    decode,
+    encode,
+    versions,
+)
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 

@@ -23,26 +23,40 @@ from jellybean.serving.gateway.metrics import GatewayCollector
 from jellybean.serving.gateway.replaced_plan import Replaced
 from jellybean.serving.gateway.workflow_model import Workflow
 from jellybean.serving.spool.spool import Spool
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.brain.plan_view import PlanView, read_plan
-from jellybean_agent.errors import AgentError, PlanViewError
-from jellybean_agent.inference.service import INFER, InferenceService
-from jellybean_agent.process.health_port import serve_health
-from jellybean_agent.process.metrics import serve_metrics
-from jellybean_agent.process.server import DRAIN_S, read_peers, reflect, stop_event, tell_health
-from jellybean_agent.rpc.server import Server
-from jellybean_agent.security.identity import Policy, Role
-from jellybean_agent.system.malloc import keep_freed
-from jellybean_agent.telemetry import logs
-from jellybean_agent.telemetry.tracing import spans_of
-from jellybean_agent.transport.channels import RENEW_S, AnyServer, Transport, make_transport
-from jellybean_agent.transport.inboxes import Inboxes, deliver_handler
-from jellybean_agent.transport.streams import DELIVER
-from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_agent import (
+    DELIVER,
+    DRAIN_S,
+    GATEWAY,
+    INFER,
+    RENEW_S,
+    AgentError,
+    AnyServer,
+    EmulatedLinks,
+    Inboxes,
+    InferenceService,
+    PlanView,
+    PlanViewError,
+    Policy,
+    Role,
+    Server,
+    Transport,
+    deliver_handler,
+    keep_freed,
+    logs,
+    make_transport,
+    read_peers,
+    read_plan,
+    reflect,
+    serve_health,
+    serve_metrics,
+    spans_of,
+    stop_event,
+    tell_health,
+)
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 if TYPE_CHECKING:
-    from jellybean_agent.telemetry.spans import Spans
+    from jellybean_agent import Spans
 
 LOG = logging.getLogger("jellybean.gateway")
 _SCRAPE_S = 5.0
@@ -137,7 +151,7 @@ def _gateway(given: argparse.Namespace, spans: Spans | None, view: PlanView, *mo
 def _takes_traces(spans: Spans | None) -> list[grpc.aio.ServerInterceptor]:  # type: ignore[type-arg]
     if spans is None:
         return []
-    from jellybean_agent.telemetry.spans import TakesTraces
+    from jellybean_agent import TakesTraces
 
     return [TakesTraces()]
 

@@ -10,14 +10,21 @@ from torch import fx
 from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced
 from jellybean.training.errors import TrainingError
-from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
-from jellybean_solver.pipeline.partitioning.partition import Level, partition
-from jellybean_solver.pipeline.schedule.actions import Kind
-from jellybean_solver.pipeline.schedule.memory import memory
-from jellybean_solver.pipeline.schedule.schedule import Schedule
-from jellybean_solver.pipeline.schedule.simulator import Costs, Seconds, bubble_fraction, simulate
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import (
+    SCHEDULES,
+    Costs,
+    Kind,
+    LayerGraph,
+    Level,
+    Schedule,
+    Seconds,
+    bubble_fraction,
+    make_schedule,
+    memory,
+    partition,
+    simulate,
+)
 
 STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # copies of the weights that an optimizer keeps, momentum counted
 NO_FLUSH_SHOWN = 12  # rounds of a schedule without a flush that are compared: its start and end hardly count then

@@ -13,7 +13,7 @@ import torch
 from jellybean.documents.training import FolderSpec, TrainingDocument
 from jellybean.pipeline.functions import load_function
 from jellybean.training.errors import TrainingError
-from jellybean_agent.errors import in_words
+from jellybean_agent import in_words
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 _SHAPE = "it must return {'train': (inputs, targets), 'test': (inputs, targets)}, one row per sample"

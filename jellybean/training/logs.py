@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from jellybean.documents.training import TrainingDocument
 from jellybean.training.setup import Run
 from jellybean.training.train import Epoch, to_json
-from jellybean_agent.errors import in_words
+from jellybean_agent import in_words
 
 _MORE_IDLE = 0.2  # of the devices' time, above the prediction, is worth a word
 

@@ -22,7 +22,7 @@ from jellybean.training.stages.gradient_sums import make_groups
 from jellybean.training.stages.interpreter import Interpreter, peers_of
 from jellybean.training.stages.stage import Settings, Stage
 from jellybean.training.stages.updates import Updates, refuse_ties
-from jellybean_solver.pipeline.schedule.schedule import Schedule
+from jellybean_solver.pipeline import Schedule
 
 
 @dataclass(frozen=True)

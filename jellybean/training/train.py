@@ -29,7 +29,7 @@ from jellybean.training.measure import accuracy_of, whole_model
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import Run
 from jellybean.training.stages.interpreter import Record
-from jellybean_solver.pipeline.schedule.simulator import Timeline, bubble_fraction
+from jellybean_solver.pipeline import Timeline, bubble_fraction
 
 _RECENT = 5  # epochs
 

@@ -12,9 +12,7 @@ from jellybean.documents.trace import TraceFile, read_trace
 from jellybean.errors import DocumentError, SolverError
 from jellybean.planning.project_plan import current_plan, plan_project
 from jellybean.planning.simulation import brains, slow_latency_s
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import OF_WORKFLOW
-from jellybean_solver.simulation.replay import Replay, replay
+from jellybean_solver import OF_WORKFLOW, Plan, Replay, replay
 
 HEADROOM = (1.0, 1.1, 1.25, 1.5)  # times the peak rates, tried in turn
 

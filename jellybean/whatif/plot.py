@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jellybean.pictures import ACCENT, BAD, GOOD, LINE, PAID, SOFT, STYLE, require_picture, save_figure
+from jellybean.display.pictures import ACCENT, BAD, GOOD, LINE, PAID, SOFT, STYLE, require_picture, save_figure
 from jellybean.whatif.check import Check
-from jellybean_solver.simulation.replay import ReplayInterval
+from jellybean_solver import ReplayInterval
 
 _TIMES = ((3 * 86_400.0, 86_400.0, "days"), (3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "s"))
 

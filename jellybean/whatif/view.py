@@ -13,10 +13,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.report import units
+from jellybean.display import figures as units
 from jellybean.whatif.check import Check, Hint
-from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.simulation.replay import Break, ReplayInterval
+from jellybean_solver import Break, ReplayInterval, to_document
 
 MOST_ROWS = 24  # of the table; JSON has every interval
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jellybean_solver.errors import JellyBeanError
+from jellybean_solver import JellyBeanError
 
 
 class DeployError(JellyBeanError):

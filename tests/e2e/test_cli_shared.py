@@ -12,7 +12,7 @@ from jellybean.cli import run
 from jellybean.planning import simulated_deadline as in_time
 from jellybean.planning.project_plan import load_plan
 from jellybean.planning.simulation import simulate_plan
-from jellybean.records import record_prediction
+from jellybean.report.records import record_prediction
 
 COUNTING = """\
 kind: Workflow

@@ -1,1 +1,1 @@
-"""."""
+"""The agent as a process: its server, health and metrics."""

@@ -102,7 +102,7 @@ def identities(auth_context: Mapping[str, Iterable[bytes]]) -> list[Identity]:
     return [identity for identity in found if identity is not None]
 
 
-def caller(context: Any) -> str:
+def caller_uri(context: Any) -> str:
     """The URI of who calls; empty without TLS, where it may be anybody on this machine."""
     found = identities(context.auth_context())
     return found[0].uri if found else ""

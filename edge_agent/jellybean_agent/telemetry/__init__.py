@@ -1,1 +1,1 @@
-"""."""
+"""Logs and OpenTelemetry spans."""

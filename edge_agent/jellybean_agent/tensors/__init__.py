@@ -1,1 +1,1 @@
-"""."""
+"""Tensors between the wire and numpy, stacked into batches and cut apart."""

@@ -165,7 +165,7 @@ def _dialling(
     return options, grpc.ssl_channel_credentials(found.ca, found.key, found.chain)
 
 
-def caller(context: Any) -> Identity | None:
+def caller_identity(context: Any) -> Identity | None:
     """Who calls, by certificate; None without one."""
     found = identities(context.auth_context())
     return found[0] if len(found) == 1 else None

@@ -1,1 +1,1 @@
-"""."""
+"""Drives the brain: messages in, model runs, messages out."""

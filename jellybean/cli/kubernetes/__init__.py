@@ -1,1 +1,1 @@
-"""."""
+"""Commands for Kubernetes: render, deploy, status, discover, operator."""

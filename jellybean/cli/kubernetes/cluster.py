@@ -19,10 +19,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
 
 if TYPE_CHECKING:
-    from jellybean_k8s.cluster.cluster import Cluster
-    from jellybean_k8s.cluster.deploy import Options, Outcome
-    from jellybean_k8s.cluster.status import Status
-    from jellybean_k8s.manifests.served import Deployed
+    from jellybean_k8s import Cluster, Deployed, Options, Outcome, Status
 
 Context = Annotated[str | None, typer.Option("--context", help="Of the kubeconfig; the current one unless given.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="The context's unless given.")]
@@ -67,7 +64,7 @@ def deploy(
     """Serve the plan on Kubernetes, beside the running one, which goes when this one serves. May be run again."""
     project = load_project(directory, overrides or ())
     cluster = connect_to(kubeconfig, context, namespace)
-    from jellybean_k8s.cluster.deploy import deploy as bring
+    from jellybean_k8s import deploy as bring
 
     deployed, objects = _wanted(project, cluster, certs)
     if dry_run:
@@ -91,7 +88,7 @@ def status(
     """Show what is deployed, what serves, and why pods do not run. Status 1 unless all is well."""
     name = _name(directory, overrides)
     cluster = connect_to(kubeconfig, context, namespace)
-    from jellybean_k8s.cluster.status import read_status
+    from jellybean_k8s import read_status
 
     found = read_status(cluster, name)
     if json:
@@ -120,7 +117,7 @@ def rollback(
     """Serve an earlier revision again."""
     name = _name(directory, overrides)
     cluster = connect_to(kubeconfig, context, namespace)
-    from jellybean_k8s.cluster.deploy import rollback as back_to
+    from jellybean_k8s import rollback as back_to
 
     with progress("rollback") as advance:
         options = _options(wait, timeout, force=force, back=False, in_place=in_place, progress=advance)
@@ -141,7 +138,7 @@ def undeploy(
     """Take away all that deployments of this project made, once requests in hand are answered."""
     name = _name(directory, overrides)
     cluster = connect_to(kubeconfig, context, namespace)
-    from jellybean_k8s.cluster.deploy import undeploy as take_away
+    from jellybean_k8s import undeploy as take_away
 
     gone = take_away(cluster, name, _options(wait, timeout))
     out.print(f"{name} is gone from {cluster.namespace}: {len(gone)} objects", style="green")
@@ -150,7 +147,7 @@ def undeploy(
 def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
     """The cluster that the options name. JellyBeanError without the client library."""
     try:
-        from jellybean_k8s.cluster.cluster import connect
+        from jellybean_k8s import connect
     except ImportError as error:
         raise JellyBeanError("clusters need the Kubernetes client: pip install 'jellybean-serving[k8s]'") from error
     return connect(kubeconfig, context, namespace)
@@ -165,8 +162,7 @@ def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, 
 
 def _wanted(project: Project, cluster: Cluster, certs: Path | None) -> tuple[Deployed, tuple[Any, ...]]:
     """The project's plan and all of its objects, certificates included where they were made."""
-    from jellybean_k8s.cluster.certificates import certificate_secrets
-    from jellybean_k8s.manifests.render import render
+    from jellybean_k8s import certificate_secrets, render
 
     deployed = _deployed(project)
     folder = certs or state_folder(project.directory) / "certs"
@@ -176,8 +172,8 @@ def _wanted(project: Project, cluster: Cluster, certs: Path | None) -> tuple[Dep
 
 
 def _deployed(project: Project) -> Deployed:
-    from jellybean.cli.kubernetes.kubernetes_file import load_settings
-    from jellybean_k8s.manifests.served import Deployed
+    from jellybean.documents.kubernetes import load_settings
+    from jellybean_k8s import Deployed
 
     settings = load_settings(project.directory)
     return Deployed(plan_of(project), settings)
@@ -185,15 +181,15 @@ def _deployed(project: Project) -> Deployed:
 
 def _name(directory: Path, overrides: list[str] | None) -> str:
     """Of the deployment, which does not depend on a plan."""
-    from jellybean.cli.kubernetes.kubernetes_file import load_settings
-    from jellybean_k8s.manifests.served import app_name
+    from jellybean.documents.kubernetes import load_settings
+    from jellybean_k8s import app_name
 
     project = load_project(directory, overrides or (), profiles=False)
     return app_name(load_settings(project.directory), project.workflow.name)
 
 
 def _options(wait: bool, timeout_s: float, **more: Any) -> Options:
-    from jellybean_k8s.cluster.deploy import Options
+    from jellybean_k8s import Options
 
     return Options(wait=wait, timeout_s=timeout_s, say=say, **more)
 
@@ -208,7 +204,7 @@ def _tell(outcome: Outcome, name: str, cluster: Cluster) -> None:
 
 
 def _show_changes(cluster: Cluster, deployed: Deployed, objects: tuple[Any, ...], *, force: bool) -> None:
-    from jellybean_k8s.cluster.deploy import dry_run
+    from jellybean_k8s import dry_run
 
     pairs = dry_run(cluster, deployed, objects, force=force)
     for before, after in pairs:
@@ -221,7 +217,7 @@ def _show_changes(cluster: Cluster, deployed: Deployed, objects: tuple[Any, ...]
 
 
 def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[str]:
-    from jellybean_k8s.manifests.yaml_text import to_yaml
+    from jellybean_k8s import to_yaml
 
     item = after or before or {}
     name = f"{item['kind']}/{item['metadata']['name']}"

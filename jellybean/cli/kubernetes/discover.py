@@ -16,7 +16,7 @@ from jellybean.documents.schema.units import PRICE_PER_H, SIZE, UnitError, forma
 from jellybean.errors import DocumentError, JellyBeanError
 
 if TYPE_CHECKING:
-    from jellybean_k8s.cluster.discover import Fleet, NodePool
+    from jellybean_k8s import Fleet, NodePool
 
 _UNPRICED = "there is no price for {}: give --prices FILE with its line, or label its nodes {}=0.526"
 _DIGITS = 6
@@ -48,8 +48,8 @@ def discover(
     if not names:
         raise typer.BadParameter("--tiers names none: --tiers edge,cloud")
     cluster = connect_to(kubeconfig, context, None)
-    from jellybean_k8s.cluster.discover import PRICE_LABEL
-    from jellybean_k8s.cluster.discover import discover as pools_of
+    from jellybean_k8s import PRICE_LABEL
+    from jellybean_k8s import discover as pools_of
 
     known = _prices(prices) if prices is not None else {}
     fleet = pools_of(cluster.list("Node"), names, known, tier_label=tier_label, site_label=site_label)

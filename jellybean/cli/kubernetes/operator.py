@@ -51,6 +51,6 @@ def run(
 def crd() -> None:
     """Print the CustomResourceDefinition of Workflow."""
     from jellybean.operator.resource import resource_definition
-    from jellybean_k8s.manifests.yaml_text import to_yaml
+    from jellybean_k8s import to_yaml
 
     print(to_yaml(resource_definition()), end="")

@@ -13,7 +13,7 @@ from jellybean.cli.current import plan_of
 from jellybean.documents import load_project
 
 if TYPE_CHECKING:
-    from jellybean_k8s.manifests.render import Objects
+    from jellybean_k8s import Objects
 
 ServiceMonitor = Annotated[
     bool, typer.Option("--service-monitor", help="Metrics by a ServiceMonitor, not by annotations.")
@@ -36,9 +36,7 @@ def render(
     role: Annotated[bool, typer.Option("--role", help="Print the Role of whoever deploys, and nothing else.")] = False,
 ) -> None:
     """Print the plan as Kubernetes objects; kubernetes.yaml says what they need beside it. Asks no cluster."""
-    from jellybean_k8s.manifests.kustomize import kustomize_base
-    from jellybean_k8s.manifests.yaml_text import documents, to_yaml
-    from jellybean_k8s.resource.rights import deployer_role
+    from jellybean_k8s import deployer_role, documents, kustomize_base, to_yaml
 
     if role:
         print(to_yaml(deployer_role()), end="")
@@ -59,7 +57,7 @@ def render(
 
 
 def _resource(directory: Path, overrides: list[str] | None) -> dict[str, Any]:
-    from jellybean.cli.kubernetes.kubernetes_file import load_kubernetes
+    from jellybean.documents.kubernetes import load_kubernetes
     from jellybean.operator.resource import to_resource
 
     project = load_project(directory, overrides or ())
@@ -68,7 +66,7 @@ def _resource(directory: Path, overrides: list[str] | None) -> dict[str, Any]:
 
 def rendered(directory: Path, overrides: list[str] | None, *, service_monitor: bool) -> Objects:
     """The objects of a project's plan."""
-    from jellybean.cli.kubernetes.kubernetes_file import load_settings
+    from jellybean.documents.kubernetes import load_settings
     from jellybean_k8s import render as objects_of
 
     project = load_project(directory, overrides or ())

@@ -1,1 +1,1 @@
-"""."""
+"""Commands that plan: profile, plan, simulate, explain, frontier, diff."""

@@ -15,8 +15,7 @@ from jellybean.documents import require_folder
 from jellybean.errors import JellyBeanError
 from jellybean.planning.project_plan import load_plan, read_plan
 from jellybean.report.plan_diff_view import diff_json, diff_text
-from jellybean_solver.diff.plan_diff import plan_diff
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan, plan_diff
 
 EXIT_DIFFERENT = EXIT_FAILURE  # as of `diff`: 0 same, 1 different, 2 trouble
 

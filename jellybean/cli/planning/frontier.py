@@ -15,7 +15,7 @@ from jellybean.cli.failures import failure
 from jellybean.documents import load_project
 from jellybean.documents.schema.units import RATE, UnitError, parse_quantity
 from jellybean.errors import InfeasibleError
-from jellybean_solver.model.problem import Problem
+from jellybean_solver import Problem
 
 RANGE_POINTS = 8  # rates that FROM..TO stands for
 MOST_RATES = 200

@@ -21,10 +21,9 @@ from jellybean.documents import SharedProject, load_any
 from jellybean.errors import InfeasibleError, OutOfTimeError
 from jellybean.planning.prediction import predict
 from jellybean.planning.project_plan import kept_plan, plan_project, save_plan, unproven
-from jellybean.records import record_plan, record_prediction
 from jellybean.report import plan_text
-from jellybean_solver.fleet.dispatch import GAP
-from jellybean_solver.model.plan import Plan
+from jellybean.report.records import record_plan, record_prediction
+from jellybean_solver import GAP, Plan
 
 
 @app.command(epilog=example("jellybean profile my-digits", "jellybean profile my-digits --fresh --seconds 1"))

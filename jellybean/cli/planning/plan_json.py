@@ -9,10 +9,7 @@ from jellybean.cli.failures import failure
 from jellybean.cli.planning.plan_latency import latency_json
 from jellybean.errors import InfeasibleError
 from jellybean.planning.project_plan import Planned
-from jellybean_solver.model.plan import Cost, Plan, PlannedWorkflow
-from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.model.problem import OF_WORKFLOW
-from jellybean_solver.planning.cut_models import planned_cuts
+from jellybean_solver import OF_WORKFLOW, Cost, Plan, PlannedWorkflow, planned_cuts, to_document
 
 
 def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from jellybean.display import figures as units
 from jellybean.planning.project_plan import Planned
 from jellybean.planning.simulated_deadline import cost_of
-from jellybean.report import units
-from jellybean_solver.explain.counterfactuals import differences
-from jellybean_solver.latency.estimate import p99_by_workflow
+from jellybean_solver import differences, p99_by_workflow
 
 
 def latency_lines(planned: Planned) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from jellybean.documents import load_any
 from jellybean.documents.schema.units import DURATION, UnitError, parse_quantity
 from jellybean.errors import InfeasibleError
 from jellybean.planning.project_plan import PLAN_FILE, kept_plan
-from jellybean.records import record_plan
-from jellybean_solver.replanning.replan import Verdict
+from jellybean.report.records import record_plan
+from jellybean_solver import Verdict
 
 HORIZON = "24h"
 

@@ -1,1 +1,1 @@
-"""."""
+"""Commands that serve and measure: up, infer, top, bench, report, gateway, certs."""

@@ -13,9 +13,8 @@ from jellybean.cli.current import plan_of
 from jellybean.documents import load_project
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
-from jellybean_agent.brain.plan_view import plan_view
-from jellybean_agent.system.private_files import is_inside
-from jellybean_solver.model.plan_document import to_document
+from jellybean_agent import is_inside, plan_view
+from jellybean_solver import to_document
 
 
 @app.command(
@@ -42,7 +41,7 @@ def certs(
         from jellybean.serving.enrolment.authority import open_authority
     except ImportError as error:
         raise JellyBeanError("certificates need cryptography: pip install 'jellybean-serving[agent]'") from error
-    from jellybean_agent.security.identity import Identity, Role
+    from jellybean_agent import Identity, Role
 
     project = load_project(directory, overrides or ())
     view = plan_view(to_document(plan_of(project)))

@@ -14,8 +14,8 @@ from jellybean.cli.current import plan_of
 from jellybean.documents import load_project
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
-from jellybean_agent.brain.plan_view import plan_view
-from jellybean_solver.model.plan_document import to_document
+from jellybean_agent import plan_view
+from jellybean_solver import to_document
 
 
 @app.command(epilog=example("jellybean token my-digits --worker camera-box-1 > token"))
@@ -28,7 +28,7 @@ def token(
     """Print a token with which one box joins the gateway: jellybean-agent --join GATEWAY --token-file FILE."""
     from jellybean.serving.enrolment.authority import read_authority
     from jellybean.serving.enrolment.enrolment import make_token
-    from jellybean_agent.security.identity import Identity, Role
+    from jellybean_agent import Identity, Role
 
     project = load_project(directory, overrides or ())
     view = plan_view(to_document(plan_of(project)))

@@ -9,17 +9,17 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from jellybean.bench import bench as bench_module
+from jellybean.bench.bench import BenchResult
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, page
 from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, say, warn
 from jellybean.cli.current import plan_of
 from jellybean.cli.documents import Example, check, copy_example
 from jellybean.documents import Project, load_project
 from jellybean.planning.prediction import predict
-from jellybean.records import predicted_rate_per_s, record_measurement, record_prediction
 from jellybean.report import Store, build_report, render_html, to_table
-from jellybean.serving.bench import bench as bench_module
-from jellybean.serving.bench.bench import BenchResult
-from jellybean_solver.simulation.sustained import WINDOW_S
+from jellybean.report.records import predicted_rate_per_s, record_measurement, record_prediction
+from jellybean_solver import WINDOW_S
 
 
 @app.command(

@@ -31,10 +31,8 @@ from jellybean.documents.layout import is_shared, workflow_folders
 from jellybean.errors import JellyBeanError
 from jellybean.planning.project_plan import unproven
 from jellybean.tensor_files import Array, read_npy, read_npz
-from jellybean_agent.errors import in_words
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.model.streams import request_streams
+from jellybean_agent import in_words
+from jellybean_solver import Plan, request_streams, to_document
 
 MAX_INPUT_BYTES = 64 * 2**20
 MOST_WORKERS = 100  # processes on one machine

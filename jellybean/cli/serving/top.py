@@ -13,8 +13,8 @@ from rich.text import Text
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json
-from jellybean.dashboard import dashboard as grafana
 from jellybean.errors import JellyBeanError
+from jellybean.serving.top.dashboard import dashboard as grafana
 
 _FIRST_S = 1.0  # between the two looks that --once compares
 

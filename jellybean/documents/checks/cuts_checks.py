@@ -11,7 +11,7 @@ from jellybean.documents.schema.models import InfrastructureDocument
 from jellybean.documents.schema.profiles import CutProfile, StageProfile, VariantProfile
 from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.units import UnitError
-from jellybean_solver.planning.cut_models import head_name
+from jellybean_solver import head_name
 
 _MEASURE = "run: jellybean profile"
 

@@ -17,10 +17,9 @@ from jellybean.documents.flow import Flow
 from jellybean.documents.schema.models import VariantSpec
 from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.units import UnitError, close, shown
-from jellybean_agent.errors import AgentError, in_words
-from jellybean_agent.execution.python_code import find_source, signature_of, split
-from jellybean_agent.tensors import ports as agent_ports
-from jellybean_solver.model.problem import Edge, EdgeKind
+from jellybean_agent import AgentError, find_source, in_words, signature_of, split
+from jellybean_agent import ports as agent_ports
+from jellybean_solver import Edge, EdgeKind
 
 _CHUNK = 2**20
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jellybean_solver.errors import JellyBeanError
-from jellybean_solver.model.problem import EdgeKind
+from jellybean_solver import EdgeKind, JellyBeanError
 
 
 class ModelError(JellyBeanError):

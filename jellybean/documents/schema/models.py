@@ -29,10 +29,8 @@ from jellybean.documents.schema.fields import (
     Strict,
 )
 from jellybean.documents.schema.units import UnitError, describe, shown
-from jellybean_agent.errors import ModelError
-from jellybean_agent.execution.python_code import split
-from jellybean_solver.model.problem import Arrivals, Deliver, Sharing
-from jellybean_solver.replanning.replan import AT_LEAST
+from jellybean_agent import ModelError, split
+from jellybean_solver import AT_LEAST, Arrivals, Deliver, Sharing
 
 MOST_SITES = 100_000  # of a tier
 AUTO_CUTS, MOST_CUTS = 6, 50  # of one model

@@ -30,7 +30,7 @@ from ruamel.yaml.reader import ReaderError
 
 from jellybean.documents.schema.units import shown
 from jellybean.errors import DocumentProblem
-from jellybean_agent.errors import in_words
+from jellybean_agent import in_words
 
 MAX_BYTES = 2 * 2**20
 MAX_DEPTH = 24

@@ -20,10 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from jellybean.serving.errors import ServingError
-from jellybean_agent.errors import in_words
-from jellybean_agent.security.certificates import CA, CHAIN, KEY
-from jellybean_agent.security.identity import Identity
-from jellybean_agent.system.private_files import write_private
+from jellybean_agent import CA, CHAIN, KEY, Identity, in_words, write_private
 
 LIFE_S = 7 * 86400.0
 _NEXT = "next.key"  # of an authority that is believed already and does not sign yet

@@ -25,13 +25,25 @@ import grpc.aio
 
 from jellybean.serving.enrolment.authority import LIFE_S, Authority, read_authority
 from jellybean.serving.errors import ServingError
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.brain.plan_view import PlanView
-from jellybean_agent.enrolment.join_token import SECRET_BYTES, Token
-from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, in_words, status_of
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_agent.system.private_files import is_inside, write_private
-from jellybean_agent.transport.channels import AnyServer, Transport, caller, server_credentials
+from jellybean_agent import (
+    GATEWAY,
+    SECRET_BYTES,
+    AgentError,
+    AnyServer,
+    Identity,
+    InvalidInputError,
+    PlanView,
+    Role,
+    StatusError,
+    Token,
+    Transport,
+    caller_identity,
+    in_words,
+    is_inside,
+    server_credentials,
+    status_of,
+    write_private,
+)
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2
 
@@ -232,7 +244,7 @@ def add_enrolment(server: AnyServer, enrolment: Enrolment) -> None:
 
 
 def _agent_of(context: Any) -> Identity:
-    found = caller(context)
+    found = caller_identity(context)
     if found is None:
         raise StatusError(grpc.StatusCode.UNAUTHENTICATED, "this is for agents with a certificate")
     return found

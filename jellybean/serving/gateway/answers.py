@@ -6,9 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from jellybean_agent.brain.messages import Path
-from jellybean_agent.errors import PermanentError
-from jellybean_agent.tensors.tensors import Array, decode, encode
+from jellybean_agent import Array, Path, PermanentError, decode, encode
 from jellybean_protos.agent.v1 import agent_pb2
 
 

@@ -21,11 +21,17 @@ from jellybean.serving.gateway.fleet import Fleet
 from jellybean.serving.gateway.hedging import RESERVE, Hedge
 from jellybean.serving.gateway.in_flight import Attempt, Figures, Request, Tell, Tensors, outputs_of
 from jellybean.serving.gateway.inputs import Inputs
-from jellybean.serving.gateway.outcomes import Outcome
 from jellybean.serving.gateway.retry_budget import RetryBudget
-from jellybean_agent.errors import AgentError, InvalidInputError, in_words, status_from_number, status_of
-from jellybean_agent.telemetry.logs import about
-from jellybean_agent.transport.message_wire import read_path
+from jellybean.serving.outcomes import Outcome
+from jellybean_agent import (
+    AgentError,
+    InvalidInputError,
+    about,
+    in_words,
+    read_path,
+    status_from_number,
+    status_of,
+)
 from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.gateway")

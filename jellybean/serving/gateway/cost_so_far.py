@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from jellybean_agent.brain.plan_view import PlanView
-from jellybean_agent.process.metrics import GIB
+from jellybean_agent import GIB, PlanView
 
 _COST = b"jellybean_network_cost_usd_total{"  # of a worker, by operator and tiers
 

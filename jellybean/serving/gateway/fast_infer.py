@@ -9,13 +9,9 @@ import grpc
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.in_flight import Request, Tensors
 from jellybean.serving.gateway.inputs import check_inputs
-from jellybean.serving.gateway.outcomes import Outcome
 from jellybean.serving.gateway.workflow_model import Workflow
-from jellybean_agent.errors import AgentError, in_words
-from jellybean_agent.inference.envelopes import Known, limit_s
-from jellybean_agent.inference.fast import FastInfer
-from jellybean_agent.rpc.calls import Call
-from jellybean_agent.tensors.tensors import RawTensor
+from jellybean.serving.outcomes import Outcome
+from jellybean_agent import AgentError, Call, FastInfer, Known, RawTensor, in_words, limit_s
 
 _KEPT_BYTES = 2**16  # of a tensor: one that is smaller may lie in something larger
 

@@ -20,12 +20,7 @@ import grpc.aio
 
 from jellybean.serving.gateway.inputs import Inputs, children
 from jellybean.serving.gateway.route_choice import PlaceDrawer
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.brain.plan_view import PlanView
-from jellybean_agent.system import versions
-from jellybean_agent.transport.channels import Transport
-from jellybean_agent.transport.peers import Peer
-from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_agent import GATEWAY, EmulatedLinks, Peer, PlanView, Transport, versions
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 
 LOG = logging.getLogger("jellybean.gateway")

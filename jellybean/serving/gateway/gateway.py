@@ -25,15 +25,20 @@ from jellybean.serving.gateway.fleet import Fleet
 from jellybean.serving.gateway.hedging import Hedge
 from jellybean.serving.gateway.in_flight import Request, Tell, Tensors
 from jellybean.serving.gateway.inputs import Inputs, check_inputs
-from jellybean.serving.gateway.outcomes import Outcome
+from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool.delivery import Eventually, Key
 from jellybean.serving.spool.spool import Spool
-from jellybean_agent.brain.plan_view import PlanView, plan_view
-from jellybean_agent.errors import AgentError, StatusError, status_of
-from jellybean_agent.process.metrics import text_of
-from jellybean_agent.security.identity import caller
-from jellybean_agent.transport.channels import Transport
-from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_agent import (
+    AgentError,
+    EmulatedLinks,
+    PlanView,
+    StatusError,
+    Transport,
+    caller_uri,
+    plan_view,
+    status_of,
+    text_of,
+)
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
@@ -101,7 +106,7 @@ class Gateway(Trying):
 
     async def Infer(self, request: gateway_pb2.InferRequest, context: Any) -> gateway_pb2.InferResponse:
         response = gateway_pb2.InferResponse(request_id=request.request_id or uuid.uuid4().hex)
-        who = caller(context)
+        who = caller_uri(context)
         outcome, outputs = await self.infer(request.inputs, context.time_remaining(), request.request_id, who)
         if outcome is not None and outcome.kept:
             return gateway_pb2.InferResponse(request_id=outcome.kept, kept=True)

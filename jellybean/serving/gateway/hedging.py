@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from jellybean_agent.errors import PlanViewError
+from jellybean_agent import PlanViewError
 
 _REMEMBERED, _FIRST, _AGAIN = 512, 64, 32  # answers: kept, needed, between two looks at them
 RESERVE = 0.5  # of the budget of retries: it stays for what is lost

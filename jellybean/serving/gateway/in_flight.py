@@ -14,8 +14,8 @@ import grpc
 from jellybean.serving.gateway.answers import SinkAnswer
 from jellybean.serving.gateway.fleet import Fleet
 from jellybean.serving.gateway.inputs import Inputs
-from jellybean.serving.gateway.outcomes import Outcome
-from jellybean_agent.brain.messages import GATEWAY
+from jellybean.serving.outcomes import Outcome
+from jellybean_agent import GATEWAY
 from jellybean_protos.agent.v1 import agent_pb2
 
 Tensors = Mapping[str, agent_pb2.Tensor]  # by source, or by sink

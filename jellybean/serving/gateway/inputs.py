@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from jellybean_agent.brain.plan_view import PlanView
-from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.tensors.tensors import RawTensor, check_names, decode, mismatch
+from jellybean_agent import (
+    InvalidInputError,
+    PlanView,
+    RawTensor,
+    check_names,
+    decode,
+    mismatch,
+)
 from jellybean_protos.agent.v1 import agent_pb2
 
 Tensor = agent_pb2.Tensor | RawTensor

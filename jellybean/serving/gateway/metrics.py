@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.in_flight import LATENCY_BOUNDS_S
-from jellybean_agent.process.metrics import of_bytes
+from jellybean_agent import of_bytes
 
 
 class GatewayCollector(Collector):

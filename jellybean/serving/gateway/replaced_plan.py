@@ -9,10 +9,7 @@ import json
 import logging
 from pathlib import Path
 
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.brain.plan_view import plan_view, read_plan
-from jellybean_agent.errors import PlanViewError, in_words
-from jellybean_agent.system.private_files import write_private
+from jellybean_agent import GATEWAY, PlanViewError, in_words, plan_view, read_plan, write_private
 from jellybean_protos.gateway.v1 import gateway_pb2
 
 LOG = logging.getLogger("jellybean.gateway")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from jellybean_solver.model.route_drawing import RouteDrawer
+from jellybean_solver import RouteDrawer
 
 _SEED = 0
 

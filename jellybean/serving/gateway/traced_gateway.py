@@ -13,9 +13,16 @@ from opentelemetry.trace import SpanKind
 from jellybean.serving.gateway.fleet import Fleet
 from jellybean.serving.gateway.gateway import MAX_ID_BYTES, Gateway
 from jellybean.serving.gateway.in_flight import Attempt, Request
-from jellybean.serving.gateway.outcomes import Outcome
+from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool.delivery import Tensors
-from jellybean_agent.telemetry.spans import Spans, context_of, fail, parent_of_call, sent, trace_id_of
+from jellybean_agent import (
+    Spans,
+    context_of,
+    fail,
+    parent_of_call,
+    sent,
+    trace_id_of,
+)
 from jellybean_protos.agent.v1 import agent_pb2
 
 if TYPE_CHECKING:

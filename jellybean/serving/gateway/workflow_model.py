@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jellybean.serving.gateway.gateway import Gateway
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.errors import StatusError
-from jellybean_agent.inference.models import Model, ModelFigures
-from jellybean_agent.tensors.ports import Port
+from jellybean_agent import GATEWAY, Model, ModelFigures, Port, StatusError
 from jellybean_protos.agent.v1 import agent_pb2
 
 PLATFORM = "jellybean_workflow"

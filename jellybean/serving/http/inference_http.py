@@ -19,13 +19,23 @@ import grpc
 from aiohttp import web
 
 from jellybean.serving.http.inference_json import plain, read_request, write_response
-from jellybean_agent.errors import AgentError, InvalidInputError, PlanViewError, in_words, status_of
-from jellybean_agent.inference.service import SERVICE, InferenceService, log_refusal
-from jellybean_agent.security.identity import Policy, shown
-from jellybean_agent.security.tls_context import Handshake
-from jellybean_agent.telemetry.logs import about
-from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
-from jellybean_agent.transport.channels import Transport, check_caller
+from jellybean_agent import (
+    MAX_MESSAGE_BYTES,
+    SERVICE,
+    AgentError,
+    Handshake,
+    InferenceService,
+    InvalidInputError,
+    PlanViewError,
+    Policy,
+    Transport,
+    about,
+    check_caller,
+    in_words,
+    log_refusal,
+    shown,
+    status_of,
+)
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -156,7 +166,7 @@ async def _only_this_machine(request: web.Request, handler: Handler) -> web.Stre
 
 async def _take_trace(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Remember what the client says of its span."""
-    from jellybean_agent.telemetry.spans import CARRIER, HEADERS
+    from jellybean_agent import CARRIER, HEADERS
 
     CARRIER.set({key: request.headers[key] for key in HEADERS if key in request.headers})
     return await handler(request)

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
-from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.inference.tensors import DATATYPES, dtype_of, laid_out
-from jellybean_agent.tensors.tensors import DTYPES, MAX_RANK, checked_shape
+from jellybean_agent import DATATYPES, DTYPES, MAX_RANK, InvalidInputError, checked_shape, dtype_of, laid_out
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 MAX_JSON_BYTES = 16 * 2**20  # larger tensors go behind it, as bytes

@@ -31,10 +31,7 @@ from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunnin
 from jellybean.serving.gateway.gateway import MAX_IN_HAND, TIMEOUT_S
 from jellybean.serving.local.processes import Child, describe, spawn, stop, told
 from jellybean.serving.run_state import GATEWAY_NAME, RunState, clear_state, lock_path, locked, read_state, write_state
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.brain.plan_view import PlanView, plan_view
-from jellybean_agent.errors import AgentError
-from jellybean_agent.execution.python_code import ALLOW_FLAG, refusal
+from jellybean_agent import ALLOW_FLAG, GATEWAY, AgentError, PlanView, plan_view, refusal
 
 START_S = 120.0
 DRAIN_S = 30.0

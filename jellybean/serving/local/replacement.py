@@ -44,9 +44,8 @@ from jellybean.serving.run_state import (
     running_state,
     write_state,
 )
-from jellybean_agent.brain.plan_view import PlanView, plan_view
-from jellybean_agent.errors import AgentError
-from jellybean_agent.telemetry.logs import VARIABLES as LOG_VARIABLES
+from jellybean_agent import VARIABLES as LOG_VARIABLES
+from jellybean_agent import AgentError, PlanView, plan_view
 
 _POLL_S = 0.05
 _STATUS_S = 5.0

@@ -1,1 +1,1 @@
-"""."""
+"""Requests that must be answered eventually, kept on disk until they are."""

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from jellybean.serving.gateway.outcomes import Outcome
+from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool.spool import Answer, Kept, Spool
-from jellybean_agent.errors import AgentError, status_from_number, status_of
+from jellybean_agent import AgentError, status_from_number, status_of
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 

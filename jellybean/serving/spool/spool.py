@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import grpc
 
-from jellybean_agent.errors import StatusError, in_words
+from jellybean_agent import StatusError, in_words
 
 MOST_BYTES = 2**30
 TAKEN_IDS = 1_000_000  # of answers that were taken, whose ids are remembered

@@ -1,1 +1,1 @@
-"""."""
+"""What a run does right now: `jellybean top` and the Grafana dashboard."""

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean.serving.client import Client
 from jellybean.serving.run_state import GATEWAY_NAME, running_state
-from jellybean_agent.brain.plan_view import PlanView, WorkerView, read_plan
+from jellybean_agent import PlanView, WorkerView, read_plan
 
 _ASK_S = 5.0
 Labels = tuple[tuple[str, str], ...]

@@ -1,1 +1,1 @@
-"""."""
+"""Checkpoints, and the state that they hold."""

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from jellybean.training.errors import TrainingError
-from jellybean_agent.errors import in_words
+from jellybean_agent import in_words
 
 VERSION = 1
 MANIFEST = "manifest.json"

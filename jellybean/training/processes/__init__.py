@@ -1,1 +1,1 @@
-"""."""
+"""The processes of a training run: ranks, their messages and heartbeats."""

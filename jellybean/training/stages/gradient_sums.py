@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from jellybean.training.processes.ranks import NEVER
-from jellybean_solver.pipeline.schedule.schedule import Schedule
+from jellybean_solver.pipeline import Schedule
 
 Gradients = dict[str, torch.Tensor]
 Ties = dict[str, dict[int, str]]  # a shared weight -> the stages that share it, and what each calls it

@@ -17,8 +17,7 @@ from jellybean.training.processes.messages import Key, Tensors
 from jellybean.training.processes.transport import Transport
 from jellybean.training.stages.stage import Stage
 from jellybean.training.stages.updates import Updates
-from jellybean_solver.pipeline.schedule.actions import Action, Kind
-from jellybean_solver.pipeline.schedule.schedule import Schedule
+from jellybean_solver.pipeline import Action, Kind, Schedule
 
 Held = Mapping[tuple[int, int], Stage]  # stage, pipe
 

@@ -15,8 +15,7 @@ from torch import nn
 from jellybean.training.errors import TrainingError
 from jellybean.training.stages.gradient_sums import Groups, Pending, Ties, begin_sum, norm_of, scale
 from jellybean.training.stages.stage import Stage
-from jellybean_solver.pipeline.schedule.actions import Action
-from jellybean_solver.pipeline.schedule.schedule import Schedule
+from jellybean_solver.pipeline import Action, Schedule
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 

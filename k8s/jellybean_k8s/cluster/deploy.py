@@ -38,7 +38,7 @@ from jellybean_k8s.manifests.commands import tls_secret
 from jellybean_k8s.manifests.pods import SPOOL_VOLUME
 from jellybean_k8s.manifests.served import Deployed
 from jellybean_k8s.names import APP, OWN
-from jellybean_solver.model.plan_document import to_document
+from jellybean_solver import to_document
 
 Object = dict[str, Any]
 Say = Callable[[str], None]

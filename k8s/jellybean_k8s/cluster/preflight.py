@@ -11,7 +11,7 @@ from jellybean_k8s.cluster.reasons import summary
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.commands import tls_secret
 from jellybean_k8s.manifests.served import Deployed
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 
 Object = Mapping[str, Any]
 _FORBIDDEN = 403

@@ -18,8 +18,7 @@ from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import Key, key_of
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import APP, MANAGER
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import to_document
+from jellybean_solver import Plan, to_document
 
 Object = dict[str, Any]
 KEPT = 5  # revisions

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 
 from jellybean_k8s.manifests.workers import Group
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 
 _TOLERANCE = 1e-9
 

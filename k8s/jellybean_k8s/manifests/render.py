@@ -16,7 +16,7 @@ from jellybean_k8s.manifests.served import AGENT_PORT, CLIENT_PORT, METRICS_PORT
 from jellybean_k8s.manifests.settings import Settings
 from jellybean_k8s.manifests.workers import Group
 from jellybean_k8s.names import APP, MANAGER, OWN, label_value
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 
 Object = dict[str, Any]
 Objects = tuple[Object, ...]

@@ -16,9 +16,7 @@ from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.settings import OWN_STEPS, Settings
 from jellybean_k8s.manifests.workers import Group, groups
 from jellybean_k8s.names import MOST_SET_NAME, dns_name
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.model.problem import Deliver
+from jellybean_solver import Deliver, Plan, to_document
 
 AGENT_PORT = 7001
 CLIENT_PORT = 8001

@@ -11,9 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
-from jellybean_solver.model.problem import ModelRef
-from jellybean_solver.model.sites import tier_at
+from jellybean_solver import ModelRef, Plan, PlannedOperator, PlannedWorker, tier_at
 
 _NUMBERED = re.compile(r"(.*-)(0|[1-9][0-9]*)")
 _MOST_NUMBER = 99_999  # a longer one does not fit into a pod's name

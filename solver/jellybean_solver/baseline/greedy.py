@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Demand, Network
 from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing
+from jellybean_solver.outcome import ACCURACY_SLACK, Selection
 from jellybean_solver.small.assignment import Assignment, Group
-from jellybean_solver.small.beam_search import ACCURACY_SLACK, Selection
 
 KEPT = 16  # partial assignments per operator
 SELECTIONS = 256  # as many are tried, those with the cheapest variants when there are more

@@ -13,8 +13,9 @@ from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, eva
 from jellybean_solver.model.multi_workflow import alone
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
+from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import cheapest, finish
-from jellybean_solver.small.beam_search import BeamSearch, Clock
+from jellybean_solver.small.beam_search import BeamSearch
 from jellybean_solver.small.objectives import Fleet, MostAccurate
 from jellybean_solver.small.routes import build_plan
 

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from jellybean_solver.deadline.capacity_margin import Room, with_headroom
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import RELATIVE, Clock, Outcome, Selection
 from jellybean_solver.small.assignment import Assignment
-from jellybean_solver.small.beam_search import RELATIVE, Attempt, BeamSearch, Clock, Outcome, Selection
+from jellybean_solver.small.beam_search import Attempt, BeamSearch
 from jellybean_solver.small.objectives import Cheapest, Fleet
 
 SHARES = (1.0, 0.75, 0.5, 0.3)  # of the cap on utilisation

@@ -20,7 +20,7 @@ from jellybean_solver.latency.stations import Stations
 from jellybean_solver.model.deadline_shares import share_of
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Sharing
-from jellybean_solver.small.beam_search import RELATIVE, Clock
+from jellybean_solver.outcome import RELATIVE, Clock
 
 NODES, FEWER = 60, 8  # plans looked at; where there is one that keeps the deadline already
 LESS = 0.8  # of a pool's load, where requests wait

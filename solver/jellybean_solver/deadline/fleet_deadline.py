@@ -24,8 +24,8 @@ from jellybean_solver.latency.estimate import Latency, latency
 from jellybean_solver.latency.route_table import RouteTable
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Variant
+from jellybean_solver.outcome import RELATIVE, Clock, Outcome
 from jellybean_solver.small.assignment import Assignment
-from jellybean_solver.small.beam_search import RELATIVE, Clock, Outcome
 
 TILT = 20.0  # theta x deadline where Chernoff's bound on a fleet's p99 is close to its least
 PENALTY = 3.25  # minus the logarithm of what Chernoff's bound may be at p99

@@ -14,7 +14,7 @@ from jellybean_solver.joint.deadline_rows import link_s, modes, visits_per_reque
 from jellybean_solver.latency.stations import jobs
 from jellybean_solver.model.deadline_shares import share_of
 from jellybean_solver.model.problem import Edge, Problem, Variant
-from jellybean_solver.small.beam_search import ACCURACY_SLACK
+from jellybean_solver.outcome import ACCURACY_SLACK
 
 CERTAIN = 1e-6  # relative: further above a deadline than rounding
 

@@ -17,8 +17,8 @@ from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import Clock, Outcome, Selection
 from jellybean_solver.small.assignment import Assignment
-from jellybean_solver.small.beam_search import Clock, Outcome, Selection
 from jellybean_solver.small.routes import build_plan
 
 WAITS = 12.0  # mean waits for the bursts on a link, in a deadline: little enough to begin with

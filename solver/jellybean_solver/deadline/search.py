@@ -30,8 +30,8 @@ from jellybean_solver.model.deadline_shares import share_of
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Variant
+from jellybean_solver.outcome import RELATIVE, Clock, Outcome
 from jellybean_solver.small.assignment import Assignment
-from jellybean_solver.small.beam_search import RELATIVE, Clock, Outcome
 
 DEADLINES = (1.0, 0.7, 0.45, 0.25)  # shares of the deadline that a request may take unqueued
 STARTS = (1.0, 0.8)  # shares of the cap on utilisation

@@ -24,7 +24,7 @@ from jellybean_solver.fleet.integer_counts import Box
 from jellybean_solver.fleet.relaxation import Point
 from jellybean_solver.fleet.worker_classes import Mask
 from jellybean_solver.milp.highs_program import Floats, Indices
-from jellybean_solver.small.beam_search import Clock
+from jellybean_solver.outcome import Clock
 
 WHOLE = 1e-6  # a fraction this close to a whole number is whole
 LEAST_RISE = 1e-9

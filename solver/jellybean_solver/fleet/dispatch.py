@@ -18,8 +18,8 @@ from jellybean_solver.joint.joint_milp import Proposal, propose
 from jellybean_solver.migration.running_plan import Running
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.variant_ratios import settled
+from jellybean_solver.outcome import RELATIVE, Clock, Outcome
 from jellybean_solver.small.assignment import Assignment, improve
-from jellybean_solver.small.beam_search import RELATIVE, Clock, Outcome
 from jellybean_solver.small.ratio_branching import over_ratios
 
 MOST_SELECTIONS = 5_000

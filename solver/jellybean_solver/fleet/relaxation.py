@@ -22,7 +22,7 @@ from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.worker_classes import Mask
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.milp.warm_lp import Block, Linear, Optimum
-from jellybean_solver.small.beam_search import Clock
+from jellybean_solver.outcome import Clock
 
 PAYS = 1e-7  # USD per hour that a column must save
 MENDS = 1e-9  # of the largest weight in a proof of infeasibility

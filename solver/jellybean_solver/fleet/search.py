@@ -33,8 +33,8 @@ from jellybean_solver.fleet.shared_rounding import whole_near
 from jellybean_solver.fleet.worker_classes import Mask
 from jellybean_solver.fleet.worker_counts import Staff
 from jellybean_solver.milp.highs_program import Floats, Indices
+from jellybean_solver.outcome import RELATIVE, Clock, Outcome, Selection
 from jellybean_solver.small.assignment import Assignment, improve
-from jellybean_solver.small.beam_search import RELATIVE, Clock, Outcome, Selection
 
 CLOSE = (0.6, 0.3, 0.1)  # of the gap: how close to the best relaxed selection the search goes, step by step
 GUESSES = (0.012, 0.03, math.inf)  # what the cheapest plan may cost more than the relaxation, in turn

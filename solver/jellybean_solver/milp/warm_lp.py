@@ -12,7 +12,7 @@ import numpy as np
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.milp.pulp_program import TOLERANCE
-from jellybean_solver.small.beam_search import Clock
+from jellybean_solver.outcome import Clock
 
 AT_A_TIME = 2_000  # iterations, before the clock is looked at: by count, so that the way taken does not depend on time
 _NONE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)

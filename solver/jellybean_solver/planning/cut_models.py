@@ -18,8 +18,9 @@ from jellybean_solver.fleet.dispatch import GAP
 from jellybean_solver.model.multi_workflow import qualified_variant
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import OF_WORKFLOW, Edge, Operator, Problem, Variant
+from jellybean_solver.outcome import RELATIVE
 from jellybean_solver.planning.solver import Solution, limited, solve
-from jellybean_solver.small.beam_search import BEAM_WIDTH, RELATIVE
+from jellybean_solver.small.beam_search import BEAM_WIDTH
 from jellybean_solver.small.objectives import Fleet
 
 MOST_CHOICES = 512

@@ -14,8 +14,9 @@ from jellybean_solver.model.evaluate import Evaluation
 from jellybean_solver.model.multi_workflow import alone
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Operator, Problem, Sharing, Workflow
+from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
 from jellybean_solver.small.assignment import Assignment, RateScale
-from jellybean_solver.small.beam_search import ACCURACY_SLACK, BeamSearch, Clock, Outcome, Selection
+from jellybean_solver.small.beam_search import BeamSearch
 from jellybean_solver.small.objectives import Fastest, Fleet, MostAccurate
 from jellybean_solver.small.tree_bounds import can_flow
 

@@ -19,9 +19,10 @@ from jellybean_solver.model.deadline_shares import shares
 from jellybean_solver.model.evaluate import Evaluation, evaluate
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import RELATIVE, Clock, Outcome, Selection
 from jellybean_solver.planning.infeasibility import Effort, Infeasibility, explain, explain_breaches
 from jellybean_solver.small.assignment import Assignment
-from jellybean_solver.small.beam_search import BEAM_WIDTH, RELATIVE, BeamSearch, Clock, Outcome, Selection
+from jellybean_solver.small.beam_search import BEAM_WIDTH, BeamSearch
 from jellybean_solver.small.objectives import Cheapest, Fleet
 from jellybean_solver.small.ratio_branching import over_ratios
 from jellybean_solver.small.routes import build_plan

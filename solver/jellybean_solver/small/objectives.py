@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.migration.running_plan import Running
+from jellybean_solver.outcome import RELATIVE, Selection
 from jellybean_solver.small.assignment import Assignment, RateScale, assign, largest_rate_scale, relax
-from jellybean_solver.small.beam_search import RELATIVE, Attempt, Selection
+from jellybean_solver.small.beam_search import Attempt
 from jellybean_solver.small.tree_bounds import Multipliers, can_flow, congestion, lagrangian, prices
 
 REMEMBERED = 6  # sets of duals; each costs one dynamic program per bound

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.variant_ratios import plain, settled
-from jellybean_solver.small.beam_search import RELATIVE, Clock, Outcome
+from jellybean_solver.outcome import RELATIVE, Clock, Outcome
 
 T = TypeVar("T")
 

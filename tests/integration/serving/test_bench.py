@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from serving_models import chain
 
-from jellybean.serving.bench.bench import Target
-from jellybean.serving.bench.heldout import HeldOut
-from jellybean.serving.bench.hop import measure_hop_s
+from jellybean.bench.bench import Target
+from jellybean.bench.heldout import HeldOut
+from jellybean.bench.hop import measure_hop_s
 from jellybean.serving.errors import ServingError
 from jellybean.serving.local import launcher
 from jellybean.serving.local import replacement as replacing

@@ -18,7 +18,7 @@ import pytest
 from partition import Run, run_over_a_link
 from serving_models import make_plan, scale
 
-from jellybean.serving.bench.load import INFER
+from jellybean.bench.load import INFER
 from jellybean.serving.client import request_of
 from jellybean_agent.transport.channels import Transport
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from serving_models import chain
 
-from jellybean.serving.bench.bench import Target
-from jellybean.serving.bench.heldout import HeldOut
+from jellybean.bench.bench import Target
+from jellybean.bench.heldout import HeldOut
 from jellybean.serving.client import Client
 from jellybean.serving.gateway.route_choice import PlaceDrawer
 from jellybean.serving.local import launcher

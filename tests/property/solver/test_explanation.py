@@ -12,11 +12,11 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import Problem, Sharing, Slo
-from jellybean_solver.explain.conflicts import Conflict
-from jellybean_solver.explain.counterfactuals import Change
-from jellybean_solver.explain.explanation import Explanation, explain
-from jellybean_solver.explain.forced_choices import Question
-from jellybean_solver.explain.relaxations import Kind, Requirement, eased, requirements, without
+from jellybean_solver.explanation.conflicts import Conflict
+from jellybean_solver.explanation.counterfactuals import Change
+from jellybean_solver.explanation.explain import Explanation, explain
+from jellybean_solver.explanation.forced_choices import Question
+from jellybean_solver.explanation.relaxations import Kind, Requirement, eased, requirements, without
 from jellybean_solver.planning.infeasibility import scaled
 from tests import brute_force
 from tests.brute_force import Selection

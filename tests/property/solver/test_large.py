@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from jellybean_solver import Pool, Problem, Sharing, evaluate
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.dispatch import cheapest_large
+from jellybean_solver.outcome import Clock, Outcome
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.small.assignment import Assignment
-from jellybean_solver.small.beam_search import Clock, Outcome
 from tests import brute_force
 from tests.plan_check import complaints
 from tests.strategies import problems

@@ -17,10 +17,10 @@ from jellybean_solver.latency.estimate import latency
 from jellybean_solver.migration.migration_cost import MigrationPrices
 from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.model.variant_ratios import plain, settled
+from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.replanning.replan import Terms, replan
-from jellybean_solver.small.beam_search import Clock
 from tests import brute_force, brute_force_latency, brute_rates, plan_check, site_check
 from tests.strategies import mixed_problems
 

@@ -18,10 +18,10 @@ from jellybean_solver.migration import migration_rows as moving
 from jellybean_solver.migration.migration_cost import MigrationPrices, migration
 from jellybean_solver.migration.running_plan import Running
 from jellybean_solver.model.problem import ModelRef
+from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.replanning.replan import Replanned, Terms, Verdict, replan
 from jellybean_solver.replanning.rescore import restated
-from jellybean_solver.small.beam_search import Clock
 from tests.brute_force_moves import Prices, cheapest_move, cheapest_move_of_larger, moved
 from tests.plan_check import complaints
 from tests.strategies import problems

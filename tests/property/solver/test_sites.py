@@ -14,10 +14,10 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.migration.migration_cost import MigrationPrices
 from jellybean_solver.model.plan_document import from_document, to_document
+from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.replanning.replan import Terms, replan
-from jellybean_solver.small.beam_search import Clock
 from tests import brute_force, plan_check
 from tests.site_check import complaints
 from tests.strategies import problems, with_sites

@@ -19,9 +19,9 @@ from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.multi_workflow import alone, together
 from jellybean_solver.model.plan_document import from_document, to_document
+from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
-from jellybean_solver.small.beam_search import Clock
 from tests import brute_force, brute_force_latency
 from tests.plan_check import complaints
 from tests.strategies import problems, with_ratios

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import build_problem, load_project
-from jellybean.documents.schema.places import places_of
+from jellybean.documents.places import places_of
 from jellybean.documents.schema.units import BANDWIDTH, RATE, SIZE, Kind, parse_quantity
 from jellybean.errors import DocumentError
 from jellybean.planning.explain import _rounded, parse_questions

@@ -17,7 +17,7 @@ from jellybean.documents.schema.profiles import (
     MeasuredSelection,
     VariantProfile,
 )
-from jellybean.documents.schema.writer import profiles_text
+from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError
 from jellybean_solver.model.accuracy import EndToEnd, Independent, PerOperator, Row
 from jellybean_solver.model.problem import (

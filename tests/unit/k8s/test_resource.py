@@ -15,8 +15,8 @@ import jsonschema
 import pytest
 import yaml
 
-from jellybean.cli.kubernetes.kubernetes_file import load_kubernetes
 from jellybean.documents import build_problem, load_project
+from jellybean.documents.kubernetes import load_kubernetes
 from jellybean.errors import DocumentError
 from jellybean.operator.fleet import discovered, with_pools
 from jellybean.operator.resource import lay_out, operator_spec, resource_definition, stated_profiles, to_resource

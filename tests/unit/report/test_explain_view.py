@@ -8,14 +8,14 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from jellybean.documents.schema.places import Place
+from jellybean.documents.places import Place
 from jellybean.planning.explain import Explained
 from jellybean.report.explain_view import explained_text
-from jellybean_solver.explain.conflicts import Conflict, Relaxation
-from jellybean_solver.explain.counterfactuals import Means
-from jellybean_solver.explain.explanation import Explanation, explain
-from jellybean_solver.explain.relaxations import Kind, Requirement
-from jellybean_solver.explain.relaxations import requirements as asked
+from jellybean_solver.explanation.conflicts import Conflict, Relaxation
+from jellybean_solver.explanation.counterfactuals import Means
+from jellybean_solver.explanation.explain import Explanation, explain
+from jellybean_solver.explanation.relaxations import Kind, Requirement
+from jellybean_solver.explanation.relaxations import requirements as asked
 from tests.unit.solver.fleet import box, operator, problem, variant
 from tests.unit.solver.test_explanation import seeing
 

@@ -12,8 +12,8 @@ import pytest
 
 from jellybean.serving.gateway.fleet import Fleet
 from jellybean.serving.gateway.gateway import Gateway
-from jellybean.serving.gateway.outcomes import Outcome
 from jellybean.serving.gateway_main import _spool
+from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool import delivery as module
 from jellybean.serving.spool.delivery import AT_ONCE, MOST_STUCK, Eventually, Key
 from jellybean.serving.spool.spool import Spool

@@ -8,8 +8,8 @@ import socket
 import numpy as np
 import pytest
 
-from jellybean.serving.bench import load
-from jellybean.serving.bench.load import due_times
+from jellybean.bench import load
+from jellybean.bench.load import due_times
 from jellybean.serving.errors import ServingError
 from jellybean_solver.model.problem import Arrivals
 

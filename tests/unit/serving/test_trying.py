@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 
 from jellybean.serving.gateway.attempts import Trying
-from jellybean.serving.gateway.outcomes import Outcome
+from jellybean.serving.outcomes import Outcome
 from jellybean_agent.tensors.tensors import encode
 from jellybean_protos.agent.v1 import agent_pb2
 

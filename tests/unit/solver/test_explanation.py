@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import EndToEnd, Link, Plan, Problem, Sharing, Slo, SolverError
-from jellybean_solver.explain.conflicts import conflict
-from jellybean_solver.explain.counterfactuals import Answer, Change, Means, Resolver, Settled, compared
-from jellybean_solver.explain.explanation import Explanation, explain
-from jellybean_solver.explain.forced_choices import Question
-from jellybean_solver.explain.relaxations import Kind, requirements
-from jellybean_solver.explain.restrictions import without_pool
+from jellybean_solver.explanation.conflicts import conflict
+from jellybean_solver.explanation.counterfactuals import Answer, Change, Means, Resolver, Settled, compared
+from jellybean_solver.explanation.explain import Explanation, explain
+from jellybean_solver.explanation.forced_choices import Question
+from jellybean_solver.explanation.relaxations import Kind, requirements
+from jellybean_solver.explanation.restrictions import without_pool
 from jellybean_solver.planning.solver import Solution, solve
 from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
 

@@ -18,9 +18,9 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.rounding_patterns import ways_near
 from jellybean_solver.fleet.search import FleetSearch
+from jellybean_solver.outcome import Clock, Outcome
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.small.assignment import Assignment
-from jellybean_solver.small.beam_search import Clock, Outcome
 from tests.plan_check import complaints
 from tests.unit.solver.fleet import operator, problem, variant
 

@@ -27,14 +27,14 @@ from jellybean_solver import (
 )
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import SolverError
-from jellybean_solver.explain.explanation import explain
-from jellybean_solver.explain.restrictions import only_variant
+from jellybean_solver.explanation.explain import explain
+from jellybean_solver.explanation.restrictions import only_variant
 from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.frontier.curves import cost_accuracy
 from jellybean_solver.model.variant_ratios import plain, settled
+from jellybean_solver.outcome import Clock
 from jellybean_solver.replanning.replan import Terms, replan
 from jellybean_solver.replanning.rescore import restated
-from jellybean_solver.small.beam_search import Clock
 
 ROWS = {"small": (0.0, 0.0, 1.0), "large": (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.25)}  # 2 and 4.75 in the mean
 RATIOS = {"small": 2.0, "large": 4.75}

@@ -20,8 +20,8 @@ from jellybean_solver.joint.deadline_rows import CLASSES, _levels
 from jellybean_solver.joint.joint_milp import propose
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.flows import link_uses
+from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import finish
-from jellybean_solver.small.beam_search import Clock
 from tests.plan_check import complaints
 from tests.unit.solver.fleet import operator, problem, variant
 

@@ -26,8 +26,8 @@ from jellybean_solver import (
     baselines,
     solve,
 )
-from jellybean_solver.explain.explanation import explain
-from jellybean_solver.explain.relaxations import Kind, eased, requirements, without
+from jellybean_solver.explanation.explain import explain
+from jellybean_solver.explanation.relaxations import Kind, eased, requirements, without
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.deadline_shares import deadline_s, shares
 from jellybean_solver.model.multi_workflow import Margins, alone, together

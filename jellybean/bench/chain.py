@@ -6,8 +6,21 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.model.problem import Arrivals, Edge, ModelRef, ServiceTime, Sharing, Slo, Source
+from jellybean_solver import (
+    Arrivals,
+    Certificate,
+    Cost,
+    Edge,
+    ModelRef,
+    Plan,
+    PlannedOperator,
+    PlannedWorker,
+    Route,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+)
 
 SOURCE = "in"
 _NOTHING_S = 1e-5

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from jellybean.serving.errors import ServingError
 from jellybean.tensor_files import read_npz
-from jellybean_agent.tensors.tensors import Array
-from jellybean_solver.model.problem import Arrivals
+from jellybean_agent import Array
+from jellybean_solver import Arrivals
 
 if TYPE_CHECKING:
     from jellybean.documents import Project

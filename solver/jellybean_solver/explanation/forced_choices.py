@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jellybean_solver.explain.conflicts import Conflict, conflict
-from jellybean_solver.explain.counterfactuals import EQUAL, Answer, Ask, Change, Resolver, compared
-from jellybean_solver.explain.relaxations import Kind
-from jellybean_solver.explain.restrictions import as_paid, only_at, only_variant, runs_at, with_one_paid
+from jellybean_solver.explanation.conflicts import Conflict, conflict
+from jellybean_solver.explanation.counterfactuals import EQUAL, Answer, Ask, Change, Resolver, compared
+from jellybean_solver.explanation.relaxations import Kind
+from jellybean_solver.explanation.restrictions import as_paid, only_at, only_variant, runs_at, with_one_paid
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Pool, Problem
 

@@ -15,8 +15,15 @@ from jellybean.documents.schema.models import Function
 from jellybean.documents.schema.reader import read_file
 from jellybean.documents.schema.units import UnitError, shown
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_k8s.manifests.settings import GPU_RESOURCES, MIB, Models, PoolSettings, Settings
-from jellybean_k8s.names import SITE_LABEL, TIER_LABEL
+from jellybean_k8s import (
+    GPU_RESOURCES,
+    MIB,
+    SITE_LABEL,
+    TIER_LABEL,
+    Models,
+    PoolSettings,
+    Settings,
+)
 
 KUBERNETES_FILE = "kubernetes.yaml"
 _LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")

@@ -13,13 +13,9 @@ import grpc.aio
 
 from jellybean.serving.errors import ServingError
 from jellybean.serving.run_state import GATEWAY_NAME, RunState, read_state
-from jellybean_agent.brain.plan_view import PlanView
-from jellybean_agent.transport.channels import Transport
-from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_agent import EmulatedLinks, PlanView, Transport
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import GIB
-from jellybean_solver.model.sites import link_ends
+from jellybean_solver import GIB, Plan, link_ends
 
 Progress = Callable[[float, float, str], None]
 _DESCRIBE_S = 2.0

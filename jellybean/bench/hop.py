@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper
 
-from jellybean.serving.bench.bench import Target
-from jellybean.serving.bench.chain import SOURCE, chain
-from jellybean.serving.bench.heldout import HeldOut
-from jellybean.serving.bench.load import OK, due_times
+from jellybean.bench.bench import Target
+from jellybean.bench.chain import SOURCE, chain
+from jellybean.bench.heldout import HeldOut
+from jellybean.bench.load import OK, due_times
 from jellybean.serving.local import launcher
-from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.model.problem import Arrivals
+from jellybean_solver import Arrivals, to_document
 
 STAGES = 2
 _RATE_PER_S = 25.0  # far below what the chain can do: nothing queues

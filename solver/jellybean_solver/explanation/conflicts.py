@@ -14,9 +14,9 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from jellybean_solver.explain.counterfactuals import EQUAL, Answer, Ask, Resolver
-from jellybean_solver.explain.minimum_conflict import smallest
-from jellybean_solver.explain.relaxations import LEAST_RATE, Kind, Requirement, eased, requirements, without
+from jellybean_solver.explanation.counterfactuals import EQUAL, Answer, Ask, Resolver
+from jellybean_solver.explanation.minimum_conflict import smallest
+from jellybean_solver.explanation.relaxations import LEAST_RATE, Kind, Requirement, eased, requirements, without
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Plan

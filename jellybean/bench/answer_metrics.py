@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from jellybean_solver.errors import JellyBeanError
+from jellybean_solver import JellyBeanError
 
 Array = npt.NDArray[np.generic]
 

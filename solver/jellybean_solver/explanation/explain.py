@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jellybean_solver.errors import OutOfTimeError
-from jellybean_solver.explain.conflicts import Conflict, conflict, used_of
-from jellybean_solver.explain.counterfactuals import EQUAL, Answer, Change, Means, Resolver, compared
-from jellybean_solver.explain.forced_choices import Question, WhyNot, why_not
-from jellybean_solver.explain.relaxations import Kind, Requirement, eased, requirements, without
-from jellybean_solver.explain.restrictions import only_variant, without_pool, without_tier
+from jellybean_solver.explanation.conflicts import Conflict, conflict, used_of
+from jellybean_solver.explanation.counterfactuals import EQUAL, Answer, Change, Means, Resolver, compared
+from jellybean_solver.explanation.forced_choices import Question, WhyNot, why_not
+from jellybean_solver.explanation.relaxations import Kind, Requirement, eased, requirements, without
+from jellybean_solver.explanation.restrictions import only_variant, without_pool, without_tier
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 

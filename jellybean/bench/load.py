@@ -16,8 +16,8 @@ import grpc.aio
 import numpy as np
 
 from jellybean.serving.errors import ServingError
-from jellybean_agent.transport.channels import Transport
-from jellybean_solver.model.problem import Arrivals
+from jellybean_agent import Transport
+from jellybean_solver import Arrivals
 
 INFER = "/jellybean.gateway.v1.Gateway/Infer"
 OK, UNANSWERED = "OK", "UNANSWERED"

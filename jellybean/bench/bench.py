@@ -17,21 +17,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jellybean.answer_metrics import is_correct
+from jellybean.bench.answer_metrics import is_correct
+from jellybean.bench.heldout import HeldOut, held_out
+from jellybean.bench.load import OK, UNANSWERED, Sample, Tick, due_times, offer
+from jellybean.bench.window import Meters, Progress, Window
 from jellybean.planning.simulation import slow_latency_s
-from jellybean.serving.bench.heldout import HeldOut, held_out
-from jellybean.serving.bench.load import OK, UNANSWERED, Sample, Tick, due_times, offer
-from jellybean.serving.bench.window import Meters, Progress, Window
 from jellybean.serving.client import Client, request_of
 from jellybean.serving.errors import ServingError
 from jellybean.serving.run_state import RunState, read_state, running_state
-from jellybean_agent.brain.plan_view import PlanView, read_plan
-from jellybean_agent.tensors.tensors import decode
+from jellybean_agent import PlanView, decode, read_plan
 from jellybean_protos.gateway.v1 import gateway_pb2
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import from_document
-from jellybean_solver.model.problem import Arrivals
-from jellybean_solver.simulation.sustained import TOLERANCE, WINDOW_S, grace_s, highest_sustained, is_sustained
+from jellybean_solver import (
+    TOLERANCE,
+    WINDOW_S,
+    Arrivals,
+    Plan,
+    from_document,
+    grace_s,
+    highest_sustained,
+    is_sustained,
+)
 
 if TYPE_CHECKING:
     from jellybean.documents import Project

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from jellybean_solver.explain.relaxations import Requirement
+from jellybean_solver.explanation.relaxations import Requirement
 
 QUESTIONS = 60  # asked at most; each is a solve
 

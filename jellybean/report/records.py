@@ -10,8 +10,7 @@ from typing import Any
 from jellybean.planning.project_plan import Planned
 from jellybean.report import Store
 from jellybean.serving.run_state import running_state
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import from_document, to_document
+from jellybean_solver import Plan, from_document, to_document
 
 
 def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned | None = None) -> None:

@@ -1,0 +1,1 @@
+"""Measures a served plan: load, held-out requests, sustained rate, the cost of a hop."""

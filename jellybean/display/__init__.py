@@ -1,0 +1,1 @@
+"""What people look at: figures as text, and the style of all pictures."""
