@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from jellybean_agent.errors import StatusError
-from jellybean_agent.rpc import http2, lane
+from jellybean_agent.rpc import http2
+from jellybean_agent.rpc import unix_socket as lane
 from jellybean_agent.rpc.server import Server
 from jellybean_agent.rpc.unix_socket_client import LaneClient
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.rpc import lane
+from jellybean_agent.rpc import unix_socket as lane
 from jellybean_agent.rpc.server import Server
 from jellybean_agent.security.identity import SENDER_KEY, Policy
 from jellybean_agent.transport import streams

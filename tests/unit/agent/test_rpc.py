@@ -17,7 +17,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from jellybean_agent.rpc import frames, http2, lane
+from jellybean_agent.rpc import frames, http2
+from jellybean_agent.rpc import unix_socket as lane
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, frame
 from jellybean_agent.rpc.hpack import encode
 from jellybean_agent.rpc.server import Server

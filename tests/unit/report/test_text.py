@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from jellybean.report import Store, build_report, plan_text, to_table, units
+from jellybean.display import figures as units
+from jellybean.report import Store, build_report, plan_text, to_table
 from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
 
