@@ -11,11 +11,16 @@ from dataclasses import replace
 from benchmarks.fleet import Size, fleet
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
-from jellybean.simulation import brains
-from jellybean_solver import Arrivals, Problem, Sharing, solve
-from jellybean_solver.latency import latency
-from jellybean_solver.plan import Plan
-from jellybean_solver.simulate import simulate
+from jellybean.planning.simulation import brains
+from jellybean_solver import (
+    Arrivals,
+    Plan,
+    Problem,
+    Sharing,
+    simulate,
+    solve,
+)
+from jellybean_solver.latency.estimate import latency
 
 REQUESTS = 10_000
 PLANS = 50

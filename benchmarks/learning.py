@@ -10,8 +10,12 @@ from typing import Any
 
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Picture, Result, Table, Topic
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
-from jellybean_solver.pipeline.simulate import Costs, simulate
+from jellybean_solver.pipeline import (
+    SCHEDULES,
+    Costs,
+    make_schedule,
+    simulate,
+)
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "training.svg"
 ALONE = "one device"

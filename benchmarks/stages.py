@@ -19,10 +19,12 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
 from benchmarks.overhead.load import Connect, Grpc, measure
-from jellybean.serving import launcher
-from jellybean.serving.chain import SOURCE, chain
+from jellybean.bench.chain import SOURCE, chain
+from jellybean.serving.local import launcher
 from jellybean_protos.inference.v2 import inference_pb2 as pb
-from jellybean_solver.plan_document import to_document
+from jellybean_solver import (
+    to_document,
+)
 
 ROWS, SIZE = 16, 256  # of a message's matrix
 WAITS_S = 0.002

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
-from jellybean_solver.pipeline.schedules import SCHEDULES
-from jellybean_solver.pipeline.simulate import Costs, bubble_fraction, simulate
+from jellybean_solver.pipeline import (
+    SCHEDULES,
+    Costs,
+    bubble_fraction,
+    simulate,
+)
 
 if TYPE_CHECKING:
     from tests.integration.training.sleeping import Sleeping, Slept

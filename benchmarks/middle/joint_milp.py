@@ -32,11 +32,21 @@ import highspy
 import numpy as np
 
 from benchmarks.middle.rows import Rows, Terms, plus
-from jellybean_solver.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator
-from jellybean_solver.assignment import Assignment, Group
-from jellybean_solver.demand import Demand, Network
-from jellybean_solver.problem import Pool, Problem, Sharing
-from jellybean_solver.together import Margins
+from jellybean_solver import (
+    AccuracyModel,
+    EndToEnd,
+    Independent,
+    Network,
+    PerOperator,
+    Pool,
+    Problem,
+    Sharing,
+)
+from jellybean_solver.demand.demand import (
+    Demand,
+)
+from jellybean_solver.model.multi_workflow import Margins
+from jellybean_solver.small.assignment import Assignment, Group
 
 TOLERANCE = 1e-9  # of rows and integers, as the solver's, so that optima can be compared to 1e-6
 SLACK = 1e-9  # percent points of accuracy, as the solver's

@@ -14,11 +14,17 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.middle.joint_milp import THREADS, solve_milp
 from benchmarks.middle.problems import middle_problem
-from jellybean_solver import Problem, evaluate, solve
-from jellybean_solver.decomposition import build_plan
-from jellybean_solver.demand import Network
-from jellybean_solver.errors import OutOfTimeError, SolverError
-from jellybean_solver.plan import Certificate, Plan
+from jellybean_solver import (
+    Certificate,
+    Network,
+    OutOfTimeError,
+    Plan,
+    Problem,
+    SolverError,
+    evaluate,
+    solve,
+)
+from jellybean_solver.small.routes import build_plan
 from tests.plan_check import complaints
 
 

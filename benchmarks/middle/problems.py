@@ -21,8 +21,8 @@ from jellybean_solver import (
     Slo,
     Source,
     Variant,
+    together,
 )
-from jellybean_solver.together import together
 
 GIB = 2.0**30
 SPEED = {"edge": 1.0, "hub": 4.0, "cloud": 12.0}  # work per second of a typical worker
