@@ -11,12 +11,13 @@ Columns (o operator, v variant, p pool, s scenario, b bag, a tiers of a bag's op
     f[b, a, s]        fraction of requests whose operators of bag b sit in tiers a
     g[e, v, t, s]     fraction of requests whose edge e carries v's messages between the tiers t
     n[p, k]           workers of pool p in group k; integer
-    h[o, v, p, k]     workers of group k hold v as operator o; sums over v are binary
     y[o, v, p, k, s]  fraction of requests whose operator o runs as v on workers of group k
+    h[o, v, p, k]     workers of group k hold v as operator o; sums over v are binary
 Groups of a pool: one per operator if it is exclusive; a single one if it is shared and all models fit together; else
-one per operator that leads it, which its workers hold. So many are enough: shares that are a vertex of the
-transportation problem between operators and groups form a forest; a group that is a leaf can join a neighbouring group
-of its operator, and then each tree has fewer groups than operators, each below an operator of its own.
+one per worker, or, where workers are more than operators, one per operator that leads it, which its workers hold. So
+many are enough: shares that are a vertex of the transportation problem between operators and groups form a forest; a
+group that is a leaf can join a neighbouring group of its operator, and then each tree has fewer groups than operators,
+each below an operator of its own.
 """
 
 from __future__ import annotations
@@ -31,25 +32,14 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from benchmarks.middle.accuracy_rows import add_accuracy
 from benchmarks.middle.rows import Rows, Terms, plus
-from jellybean_solver import (
-    AccuracyModel,
-    EndToEnd,
-    Independent,
-    Network,
-    PerOperator,
-    Pool,
-    Problem,
-    Sharing,
-)
-from jellybean_solver.demand.demand import (
-    Demand,
-)
-from jellybean_solver.model.multi_workflow import Margins
+from jellybean_solver.demand.demand import Demand, Network
+from jellybean_solver.model.problem import Pool, Problem, Sharing
 from jellybean_solver.small.assignment import Assignment, Group
 
 TOLERANCE = 1e-9  # of rows and integers, as the solver's, so that optima can be compared to 1e-6
-SLACK = 1e-9  # percent points of accuracy, as the solver's
+EQUAL = 1e-7  # relative: value and bound closer than this are a proof
 USED = 1e-7  # a smaller fraction is rounding
 THREADS = 2
 GIB = 2.0**30
@@ -91,10 +81,10 @@ def solve_milp(
     bound = float(info.mip_dual_bound)
     if info.primal_solution_status != highspy.kSolutionStatusFeasible:
         return MilpResult("time_limit", None, bound, seconds)
-    value = float(info.objective_function_value)
-    near = value - bound <= 1e-7 * max(1.0, abs(value))
     values = np.array(model.getSolution().col_value)
-    selection, assignment = milp.solution(values, value, bound)
+    selection, assignment = milp.solution(values, float(info.objective_function_value), bound)
+    value = assignment.cost
+    near = value - bound <= EQUAL * max(1.0, abs(value))
     return MilpResult(
         "optimal" if near else "time_limit" if late else "gap", value, bound, seconds, selection, assignment
     )
@@ -116,7 +106,6 @@ class _JointMilp:
         self.c: dict[tuple[str, str, int], int] = {}
         self.f: list[list[dict[tuple[str, ...], int]]] = []  # scenario -> bag -> tiers -> column
         self.n: dict[tuple[str, str], int] = {}  # pool, group
-        self.h: dict[tuple[str, str, str, str], int] = {}  # operator, variant, pool, group
         self.y: dict[tuple[str, str, str, str, int], int] = {}
         self.on_link: dict[tuple[str, str], Terms] = {link: [] for link in self.network.bandwidth}
         self._selection()
@@ -132,7 +121,7 @@ class _JointMilp:
             if terms:
                 self.rows.row(terms, high=1.0)
         if problem.accuracy_target is not None:
-            self._accuracy(problem.accuracy, problem.accuracy_target)
+            add_accuracy(self.rows, self.z, problem.accuracy, problem.accuracy_target)
         if problem.slo.budget_usd_per_h is not None:
             terms = [(column, cost) for column, cost in enumerate(self.rows.cost) if cost]
             self.rows.row(terms, high=problem.slo.budget_usd_per_h)
@@ -154,16 +143,20 @@ class _JointMilp:
         return model
 
     def solution(self, values: np.ndarray, value: float, bound: float) -> tuple[dict[str, str], Assignment]:
-        """The selection, and its assignment as plans are built from it."""
+        """The selection, and its assignment as plans are built from it, without workers that are not needed."""
         selection = {name: variant for (name, variant), column in self.z.items() if values[column] > 0.5}
         chosen = max(range(len(self.scenarios)), key=lambda s: sum(values[f] for f in self.f[s][0].values()))
         bags = tuple({a: float(values[f]) for a, f in bag.items() if values[f] > USED} for bag in self.f[chosen])
         shares: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+        load: dict[tuple[str, str], float] = defaultdict(float)
         for (name, variant, pool, group, s), column in self.y.items():
             if selection[name] == variant and s == chosen and values[column] > USED:
                 shares[pool, group][name] = float(values[column])
-        groups = [Group(pool, own, round(values[self.n[pool, group]])) for (pool, group), own in shares.items()]
-        return selection, Assignment(value, bound, bags, tuple(groups))
+                load[pool, group] += values[column] * self.demand[name, variant, s].workers[name][pool]
+        groups = [Group(key[0], own, max(1, math.ceil(load[key] - USED))) for key, own in shares.items()]
+        paid = sum(round(values[n]) * self.network.usd_per_h[pool] for (pool, _), n in self.n.items())
+        needed = sum(group.count * self.network.usd_per_h[group.pool] for group in groups)
+        return selection, Assignment(value - paid + needed, bound, bags, tuple(groups))
 
     def _selection(self) -> None:
         scenarios = range(len(self.scenarios))
@@ -246,19 +239,45 @@ class _JointMilp:
             for name in names:
                 self._group(pool, name, [key for key in memory if key[0] == name])
         elif pool.memory_bytes is None or sum(largest.values()) <= pool.memory_bytes:
-            if names:
-                self._group(pool, "all", list(memory))
+            self._group(pool, "all", list(memory))
         else:
-            for name in names:
-                self._group(pool, name, list(memory))
-                self._contents(pool, name, names, memory)
+            self._limited(pool, names, memory)
         groups = [column for (own, _), column in self.n.items() if own == pool.name]
         if len(groups) > 1:
             self.rows.row(plus(groups), high=float(pool.count))
+        if groups and pool.sharing is Sharing.SHARED and pool.memory_bytes is not None:
+            self._memory(pool, groups)
 
-    def _group(self, pool: Pool, group: str, models: list[tuple[str, str]]) -> None:
+    def _limited(self, pool: Pool, names: Sequence[str], memory: Mapping[tuple[str, str], float]) -> None:
+        """Groups of a shared pool whose workers cannot hold all models."""
+        if pool.count < len(names):
+            workers = [str(number) for number in range(pool.count)]
+            for worker in workers:
+                self._group(pool, worker, list(memory), most=1.0)
+                self._contents(pool, worker, names, memory)
+            for first, second in itertools.pairwise(workers):
+                self.rows.row([(self.n[pool.name, second], 1.0), (self.n[pool.name, first], -1.0)])
+        else:
+            for leader in names:
+                self._group(pool, leader, list(memory))
+                self._contents(pool, leader, names, memory, leader)
+
+    def _memory(self, pool: Pool, groups: Sequence[int]) -> None:
+        """Models fill no more memory than all workers have: implied, but not in the linear relaxation.
+
+        An operator's model is on at least as many workers as its requests keep busy, and on one if there are any.
+        """
+        stored: Terms = [(column, -1.0) for column in groups]
+        for (name, variant, own, _, s), y in self.y.items():
+            if own == pool.name:
+                workers = self.demand[name, variant, s].workers[name][own]
+                share = self.memory[name, variant][own] / float(pool.memory_bytes or GIB)
+                stored.append((y, max(workers, 1.0) * share))
+        self.rows.row(stored)
+
+    def _group(self, pool: Pool, group: str, models: list[tuple[str, str]], most: float = math.inf) -> None:
         """Workers that are enough for what they serve, at least one where they serve anything."""
-        n = self.rows.column(self.network.usd_per_h[pool.name], float(pool.count), integer=True)
+        n = self.rows.column(self.network.usd_per_h[pool.name], min(most, pool.count), integer=True)
         self.n[pool.name, group] = n
         load: Terms = [(n, -1.0)]
         present: dict[str, Terms] = defaultdict(lambda: [(n, -1.0)])
@@ -272,24 +291,33 @@ class _JointMilp:
         for terms in present.values():
             self.rows.row(terms)
 
-    def _contents(self, pool: Pool, leader: str, names: Sequence[str], memory: Mapping[tuple[str, str], float]) -> None:
+    def _contents(
+        self,
+        pool: Pool,
+        group: str,
+        names: Sequence[str],
+        memory: Mapping[tuple[str, str], float],
+        leader: str | None = None,
+    ) -> None:
         """What a group's workers hold fits into their memory, and they serve nothing else."""
-        n = self.n[pool.name, leader]
+        n = self.n[pool.name, group]
         held = {name: self.rows.column(integer=True) for name in names}
-        full: Terms = [(held[leader], -float(pool.memory_bytes or 0.0) / GIB)]
+        used = n if leader is None else held[leader]
+        full: Terms = [(used, -float(pool.memory_bytes or 0.0) / GIB)]
         for name in names:
             of_name: Terms = [(held[name], -1.0)]
             for (own, variant), needed in memory.items():
                 if own == name:
-                    h = self.h[name, variant, pool.name, leader] = self.rows.column()
+                    h = self.rows.column()
                     of_name.append((h, 1.0))
                     full.append((h, needed / GIB))
                     self.rows.row([(h, 1.0), (self.z[name, variant], -1.0)])
-                    keys = [(name, variant, pool.name, leader, s) for s in range(len(self.scenarios))]
+                    keys = [(name, variant, pool.name, group, s) for s in range(len(self.scenarios))]
                     self.rows.row([(h, -1.0), *plus([self.y[key] for key in keys if key in self.y])])
             self.rows.equal(of_name)
-            self.rows.row([(held[name], 1.0), (held[leader], -1.0)])
             self.rows.row([(held[name], 1.0), (n, -1.0)])
+            if leader is not None:
+                self.rows.row([(held[name], 1.0), (used, -1.0)])
         self.rows.row(full)
 
     def _meet(self) -> None:
@@ -309,60 +337,6 @@ class _JointMilp:
                         at[name, a[where], s].append((column, -1.0))
         for terms in at.values():
             self.rows.equal(terms)
-
-    def _accuracy(self, model: AccuracyModel, target: float) -> None:
-        least = target - SLACK
-        if isinstance(model, Margins):
-            for workflow, own in model.targets.items():
-                self._accuracy(model.models[workflow], own + target)
-        elif isinstance(model, Independent):
-            self._independent(model, least)
-        elif isinstance(model, EndToEnd):
-            self._end_to_end(model, least)
-        elif isinstance(model, PerOperator):
-            self._per_operator(model, least)
-        else:
-            raise TypeError(f"no rows for the accuracy model {type(model).__name__}")
-
-    def _independent(self, model: Independent, least: float) -> None:
-        """The logarithm of the product."""
-        terms = [
-            (column, -math.log(model.table[name][variant] / 100.0))
-            for (name, variant), column in self.z.items()
-            if name in model.table
-        ]
-        self.rows.row(terms, high=-math.log(least / 100.0))
-
-    def _end_to_end(self, model: EndToEnd, least: float) -> None:
-        """One column per measured selection that is accurate enough; z are its marginals."""
-        columns = {row: self.rows.column() for row, accuracy in model.table.items() if accuracy >= least}
-        self.rows.equal(plus(list(columns.values())), 1.0)
-        for (name, variant), z in self.z.items():
-            if name in model.operators:
-                where = model.operators.index(name)
-                own = [column for row, column in columns.items() if row[where] == variant]
-                self.rows.equal([(z, -1.0), *plus(own)])
-
-    def _per_operator(self, model: PerOperator, least: float) -> None:
-        """One binary per measured point. Exact for tables that do not fall where inputs rise."""
-        output: dict[str, Terms] = {}
-        for name in model.order:
-            output[name] = []
-            needed: dict[str, Terms] = defaultdict(list)
-            for variant, points in model.tables[name].items():
-                columns = [self.rows.column(integer=True) for _ in points]
-                if (name, variant) in self.z:
-                    self.rows.equal([(self.z[name, variant], -1.0), *plus(columns)])
-                else:
-                    self.rows.equal(plus(columns))
-                for point, column in zip(points, columns, strict=True):
-                    output[name].append((column, point.output))
-                    for upstream, reached in zip(model.inputs.get(name, ()), point.inputs, strict=True):
-                        needed[upstream].append((column, -reached))
-            for upstream, terms in needed.items():
-                self.rows.row([*output[upstream], *terms], 0.0, math.inf)
-        for name in model.answers:
-            self.rows.row(output[name], least, math.inf)
 
 
 def _scenarios(problem: Problem) -> Iterator[Scenario]:
