@@ -59,7 +59,7 @@ def _cells(metric: str, run: Comparisons) -> tuple[str, str, str]:
 
 def _deviation(run: Comparisons) -> float:
     """The largest deviation of a shown figure from its prediction."""
-    return max(abs((run[metric]["ratio"] or 1.0) - 1.0) for metric in SHOWN)
+    return max(abs(float(run[metric]["ratio"] or 1.0) - 1.0) for metric in SHOWN)
 
 
 def _run(seconds: int, setting: str | None = None) -> Comparisons:

@@ -67,12 +67,11 @@ def asked() -> tuple[float | None, bool]:
 p99_s, p99_binds = asked()
 began = now()
 try:
-    solution = solved(problem, p99_s=p99_s)
+    plan = solved(problem, p99_s=p99_s).plan
 except SolverError:  # no plan in time
-    solution = None
+    plan = None
 seconds = now() - began
 megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-plan = solution.plan if solution is not None else None
 certificate = plan.certificate if plan is not None else None
 roomy = replace(problem, pools=tuple(replace(pool, memory_bytes=None) for pool in problem.pools))
 wide = replace(problem, links=tuple(replace(link, bandwidth_bytes_per_s=None) for link in problem.links))

@@ -21,8 +21,8 @@ from jellybean_solver.pipeline import (
     Partition,
     make_schedule,
     partition,
+    simulate,
 )
-from jellybean_solver.pipeline.schedule import simulator as simulate
 
 PROFILES = Path(__file__).resolve().parents[2] / "shared" / "data" / "pipedream_profiles"
 PIPEDREAM = [  # profile, workers and bytes per second by level, seconds of PipeDream's own optimizer

@@ -41,7 +41,8 @@ def stages(smoke: bool) -> Result:
         (f"wait 2 ms each (emulated devices; at most {1 / WAITS_S:.0f}/s)", (1, 1, 1), WAITS_S),
         ("compute; the slowest takes twice the others' sum", (OTHERS, SLOWEST, OTHERS), None),
     ):
-        whole, alone = [], []
+        whole: list[float] = []
+        alone: list[float] = []
         with _up((max(counts),), wait_s) as one_stage, _up(counts, wait_s) as three_stages:
             for _ in range(rounds):
                 for connect, rates in ((one_stage, alone), (three_stages, whole)):

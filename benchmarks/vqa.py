@@ -41,7 +41,7 @@ def vqa_grid(smoke: bool) -> Result:
         reference="the cost that the JellyBean prototype's own optimizer finds, where it was published (rate 40/s, "
         "accuracy 56). Gap 0 is a proof of optimality.",
         tables=(Table.of(columns, rows),),
-        notes=(f"The slowest cell takes {max(float(row[-1]) for row in rows):.2f} s.",),
+        notes=(f"The slowest cell takes {max(float(str(row[-1])) for row in rows):.2f} s.",),
     )
 
 

@@ -144,7 +144,7 @@ def _links(rng: random.Random, rate: float, sites: dict[str, int]) -> tuple[Link
 
 def _workload(rng: random.Random, graph: Wiring, work: dict[str, float]) -> _Workload:
     """Ratios depend on the variant for at most two operators, in one problem of five that fan out."""
-    readers = {name: [] for name in graph.inputs}
+    readers: dict[str, list[str]] = {name: [] for name in graph.inputs}
     fan_outs: dict[str, list[tuple[str, float]]] = {}
     for name, edges in graph.inputs.items():
         for edge in edges:

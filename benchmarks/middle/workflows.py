@@ -90,7 +90,8 @@ def restricted_to_tiers(
     Every restriction leaves each operator a tier above or level with the lowest tiers that its inputs can be in.
     """
     lowest = {name: UPWARD.index(tier) for name, (tier, _) in graph.sources.items()}
-    inputs, tiers = {}, {}
+    inputs: dict[str, tuple[Edge, ...]] = {}
+    tiers: dict[str, tuple[str, ...]] = {}
     for name, edges in graph.inputs.items():
         low = max(lowest[edge.upstream] for edge in edges)
         if rng.random() < 0.2:
