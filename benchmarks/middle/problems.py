@@ -10,8 +10,19 @@ from dataclasses import dataclass, replace
 
 from benchmarks.middle.accuracies import accuracy_model, reachable_target
 from benchmarks.middle.workflows import UPWARD, Wiring, restricted_to_tiers, wiring
-from jellybean_solver import EdgeKind, Link, Operator, Pool, Problem, ServiceTime, Sharing, Slo, Source, Variant
-from jellybean_solver.model import multi_workflow as together
+from jellybean_solver import (
+    EdgeKind,
+    Link,
+    Operator,
+    Pool,
+    Problem,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+    Variant,
+    together,
+)
 
 GIB = 2.0**30
 SPEED = {"edge": 1.0, "hub": 4.0, "cloud": 12.0}  # work per second of a typical worker
