@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from jellybean.documents.flow import Flow, flow_of
 from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
@@ -23,6 +21,7 @@ from jellybean.documents.schema.reader import dotted
 from jellybean.documents.shared import AnyProject, SharedProject
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_agent import AgentError, find_source, split
+from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import (
     AccuracyModel,
     EndToEnd,
@@ -267,14 +266,9 @@ def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) 
         raise DocumentError(
             [DocumentProblem(str(directory / WORKFLOW_FILE), None, None, where, str(error), hint)]
         ) from error
-    arguments = canonical(spec.arguments)
-    digest = hashlib.sha256(canonical([spec.python, arguments, module_sha256]).encode()).hexdigest()
+    arguments = canonical_json(spec.arguments)
+    digest = hashlib.sha256(canonical_json([spec.python, arguments, module_sha256]).encode()).hexdigest()
     return ModelRef("", digest, 0.0, PythonRef(spec.python, arguments, module_sha256))
-
-
-def canonical(value: Any) -> str:
-    """JSON that is equal for equal values."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _fits(figures: Figures, size: int, worker: WorkerPoolSpec) -> bool:

@@ -14,7 +14,7 @@ from rich.text import Text
 from jellybean.display import figures as units
 from jellybean.frontier.changes import Change, changes
 from jellybean.frontier.find import Frontier
-from jellybean_solver import STEP, CostRate, Plan, Problem, encode, to_document
+from jellybean_solver import STEP, CostRate, Plan, Problem, json_values, to_document
 
 MOST_CHANGES = 8  # lines of one point in the table; JSON has all
 
@@ -36,14 +36,14 @@ def to_json(frontier: Frontier) -> dict[str, Any]:
     curve = frontier.accuracy
     return {
         "name": frontier.problem.name,
-        "slo": encode(slo),
+        "slo": json_values(slo),
         "corners": [
             {
                 "accuracy": corner.accuracy,
                 **_point(corner.plan, corner.bound_usd_per_h, corner.gap),
                 "breaches": list(corner.breaches),
                 "chosen": corner is chosen,
-                "changes": [encode(change) for change in changes(before.plan if before else None, corner.plan)],
+                "changes": [json_values(change) for change in changes(before.plan if before else None, corner.plan)],
             }
             for before, corner in zip((None, *curve.corners), curve.corners, strict=False)
         ],
@@ -52,7 +52,7 @@ def to_json(frontier: Frontier) -> dict[str, Any]:
         "step": None if curve.step <= STEP else curve.step,
         "ended": list(curve.ended),
         "rates": None if frontier.rates is None else _rates_json(frontier.problem, frontier.rates),
-        "current": None if current is None else encode(current),
+        "current": None if current is None else json_values(current),
         "notes": list(frontier.notes),
         "elapsed_s": frontier.elapsed_s,
     }
@@ -72,7 +72,7 @@ def _point(plan: Plan | None, bound: float, gap: float | None) -> dict[str, Any]
         "bound_usd_per_h": bound,
         "hash": to_document(plan)["hash"],
         "selection": dict(plan.selection),
-        "placements": [encode(placement) for placement in plan.placements],
+        "placements": [json_values(placement) for placement in plan.placements],
     }
 
 

@@ -22,9 +22,9 @@ from jellybean.folders import state_folder
 from jellybean.planning.simulated_deadline import SAME, InTime, cost_of, in_time
 from jellybean.planning.simulation import SEEDS, Judged, judged_latency, latency_breach, latency_targets
 from jellybean_agent import in_words
+from jellybean_protos import plan_format
 from jellybean_solver import (
     GAP,
-    PLAN_VERSION,
     RELATIVE,
     Baseline,
     Cuts,
@@ -36,10 +36,9 @@ from jellybean_solver import (
     Solution,
     SolverError,
     baselines,
-    content_hash,
-    encode,
     from_document,
     is_large,
+    json_values,
     solve,
     solve_cut,
     to_document,
@@ -321,7 +320,9 @@ def unproven(plan: Plan) -> str | None:
 
 def problem_key(problem: Problem, cuts: Cuts) -> str:
     """Content hash of a problem: tells whether a plan still answers the documents, in a version that can be read."""
-    return content_hash({"plan_version": PLAN_VERSION, "problem": encode(problem), "cuts": encode(cuts)})
+    return plan_format.content_hash(
+        {"plan_version": plan_format.VERSION, "problem": json_values(problem), "cuts": json_values(cuts)}
+    )
 
 
 def _key_path(directory: Path) -> Path:

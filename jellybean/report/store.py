@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 
 from jellybean.folders import STATE_FOLDER, state_folder
 from jellybean_agent import in_words
+from jellybean_protos import plan_format
 from jellybean_solver import JellyBeanError
 
 SCHEMA_VERSION = 1
@@ -106,8 +107,8 @@ class Store:
         `baselines` as [name, USD/h or null, note].
         """
         plan_hash = document.get("hash")
-        if document.get("kind") != "Plan" or not isinstance(plan_hash, str):
-            raise StoreError("not a plan document: it has no hash; make one with jellybean_solver.model.plan_document")
+        if document.get("kind") != plan_format.KIND or not isinstance(plan_hash, str):
+            raise StoreError("not a plan document: it has no hash; make one with jellybean_solver.to_document")
         now = self.clock()
         with self._writing() as connection:
             connection.execute(

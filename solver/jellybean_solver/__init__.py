@@ -112,7 +112,6 @@ from jellybean_solver.model.multi_workflow import (
     together,
 )
 from jellybean_solver.model.plan import (
-    PLAN_VERSION,
     Certificate,
     Cost,
     Placement,
@@ -124,9 +123,8 @@ from jellybean_solver.model.plan import (
 )
 from jellybean_solver.model.plan_document import (
     PlanDocumentError,
-    content_hash,
-    encode,
     from_document,
+    json_values,
     to_document,
 )
 from jellybean_solver.model.problem import (
@@ -227,7 +225,6 @@ __all__ = [
     "GIB",
     "LEAST_SHARE",
     "OF_WORKFLOW",
-    "PLAN_VERSION",
     "RELATIVE",
     "SAME",
     "STEP",
@@ -315,12 +312,10 @@ __all__ = [
     "as_planned",
     "baselines",
     "best_batch",
-    "content_hash",
     "cost_accuracy",
     "cost_rate",
     "deadline_s",
     "differences",
-    "encode",
     "evaluate",
     "explain",
     "flows",
@@ -331,6 +326,7 @@ __all__ = [
     "in_own_figures",
     "is_large",
     "is_sustained",
+    "json_values",
     "least_latency_s",
     "link_ends",
     "link_uses",

@@ -1,13 +1,12 @@
 """One worker's view of a plan document: what it runs, with whom it talks, over which links.
 
-Reads plain JSON only, so a device needs no solver; kind, version and content hash are checked by the same rule as the
-solver writes them (sha256 of the canonical JSON of everything but kind, version and hash). Where the plan has alike
-sites, the view has every worker, link and route of every site, each site a tier of its own.
+Reads the plan document's JSON, so that a device needs no solver; `plan_format` checks kind, version and content hash.
+If a tier of the plan stands for several identical sites, the view lists the workers, links and routes of each site,
+and each site is a tier of its own.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,10 +18,9 @@ from jellybean_agent.brain.brain import EdgeKind, OperatorWiring
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.brain.sites import SiteRoutes, Sites
 from jellybean_agent.errors import PlanViewError, in_words
+from jellybean_protos import plan_format
 
-PLAN_VERSION = 3
 MAX_PLAN_BYTES = 64 * 2**20
-_ENVELOPE = {"kind", "version", "hash"}
 _KINDS = ("each", "fan_out", "gather")
 
 
@@ -140,31 +138,16 @@ def read_plan(path: Path) -> PlanView:
 
 def plan_view(document: Any) -> PlanView:
     """The view of a plan document. PlanViewError unless kind, version and hash are right."""
-    if not isinstance(document, dict) or document.get("kind") != "Plan":
-        raise PlanViewError("not a plan: kind is not 'Plan'")
-    if document.get("version") not in (PLAN_VERSION - 1, PLAN_VERSION):
-        raise PlanViewError(
-            f"plan version {document.get('version')!r}; this agent reads {PLAN_VERSION} and {PLAN_VERSION - 1}: "
-            "plan again, with its JellyBean"
-        )
-    if content_hash(document) != document.get("hash"):
-        raise PlanViewError("the plan's content does not match its hash: it was changed; plan again")
+    try:
+        plan_format.body_of(document, "this agent")
+    except plan_format.PlanFormatError as error:
+        raise PlanViewError(str(error)) from error
     try:
         view = _parse(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PlanViewError(f"not a plan: {type(error).__name__} {error}") from error
     _check_routes(view)
     return _in_sites(view, document.get("sites", {}))
-
-
-def content_hash(document: Mapping[str, Any]) -> str:
-    """sha256 (hex) over the canonical JSON, as the solver's plan_document computes it."""
-    kept = {key: value for key, value in document.items() if key not in _ENVELOPE}
-    try:
-        canonical = json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except ValueError as error:
-        raise PlanViewError(f"not a plan: {error}") from error
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _parse(document: Mapping[str, Any]) -> PlanView:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import encode
+from jellybean_solver.model.plan_document import json_values
 
 SAME = 1e-9  # relative difference of figures that is only rounding
 
@@ -45,14 +45,14 @@ def figure_changes(before: Plan, after: Plan) -> Iterator[FigureChange]:
 def _stated(plan: Plan) -> dict[tuple[str, ...], Any]:
     return _flat(
         {
-            ("slo",): encode(plan.slo),
+            ("slo",): json_values(plan.slo),
             ("utilisation",): plan.utilisation,
             ("hop_s",): plan.hop_s,
             ("sites",): dict(plan.sites),
-            **{("sources", source.name): _rest(encode(source), "name") for source in plan.sources},
+            **{("sources", source.name): _rest(json_values(source), "name") for source in plan.sources},
             **{
                 ("links", link.upstream_tier, link.downstream_tier): _rest(
-                    encode(link), "upstream_tier", "downstream_tier"
+                    json_values(link), "upstream_tier", "downstream_tier"
                 )
                 for link in plan.links
             },
@@ -69,13 +69,15 @@ def _measured(plan: Plan) -> dict[tuple[str, ...], Any]:
         for downstream, size in item.message_bytes.items():
             found[*name, "message_bytes", downstream, choice] = size
         for edge in item.inputs:
-            found[*name, "inputs", edge.upstream, choice] = _rest(encode(edge), "upstream", "downstream")
+            found[*name, "inputs", edge.upstream, choice] = _rest(json_values(edge), "upstream", "downstream")
         for pool, times in item.service.items():
-            found[*name, "service", pool, f"{choice} x {item.batch[pool]}"] = encode(times)
+            found[*name, "service", pool, f"{choice} x {item.batch[pool]}"] = json_values(times)
         for pool, size in item.memory_bytes.items():
             found[*name, "memory_bytes", pool, f"{choice} x {item.batch[pool]}"] = size
     for worker in plan.workers:
-        figures = {key: encode(getattr(worker, key)) for key in ("price_usd_per_h", "sharing", "memory_bytes", "speed")}
+        figures = {
+            key: json_values(getattr(worker, key)) for key in ("price_usd_per_h", "sharing", "memory_bytes", "speed")
+        }
         found["workers", worker.pool, f"={worker.tier}"] = figures
     return found
 

@@ -1,7 +1,6 @@
-"""The plan: what the solver answers and all that a deployment needs.
+"""The plan: selection, workers, routes, cost and optimality certificate; all that a deployment needs.
 
-`to_document` / `from_document` turn it into plain JSON values and back. The document is versioned, complete (agents,
-Kubernetes and the simulator read nothing else) and its content hash names it.
+`plan_document` turns it into a versioned, content-hashed JSON document and back.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from jellybean_solver.model.problem import (
     Times,
     request_s,
 )
-
-PLAN_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The agent reads what the solver writes, with its own copy of the rules."""
+"""One worker's view of a plan document: what is read, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_agent.brain import plan_view as view_module
 from jellybean_agent.brain.plan_view import plan_view, read_plan
 from jellybean_agent.errors import PlanViewError
+from jellybean_protos import plan_format
 from jellybean_solver.model import plan_document
-from jellybean_solver.model.plan import PLAN_VERSION, Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import Edge, EdgeKind, Link, ModelRef, ServiceTime, Sharing, Slo, Source
 
 
@@ -55,11 +55,10 @@ def make_document(batches: Mapping[str, int] | None = None, **changes: object) -
 
 
 def rehash(document: plan_document.Document) -> plan_document.Document:
-    return document | {"hash": plan_document.content_hash(document)}
+    return document | {"hash": plan_format.content_hash(document)}
 
 
 def test_reads_what_the_solver_writes(tmp_path: Path) -> None:
-    assert view_module.PLAN_VERSION == PLAN_VERSION
     path = tmp_path / "plan.json"
     document = make_document({"each": 8})
     path.write_text(json.dumps(document, indent=2))
@@ -96,7 +95,7 @@ def test_reads_what_the_solver_writes(tmp_path: Path) -> None:
         ),
         (rehash(make_document(operators=[{"name": "a"}])), "not a plan"),
         (rehash(make_document(operators=7)), "not a plan"),
-        (make_document(version=1), "version 1; this agent reads 3 and 2: plan again"),
+        (make_document(version=1), "version 1; this agent reads 2 and 3: plan again"),
         (make_document({"each": 0}), "batches of 0 of each"),
     ],
 )
@@ -133,5 +132,15 @@ def test_times_of_an_emulated_device_are_needed() -> None:
         plan_view(rehash(document))
 
 
-def test_a_plan_of_the_version_before_is_read() -> None:
-    assert plan_view(make_document(version=2)).hash == plan_view(make_document()).hash
+def test_a_plan_that_version_2_wrote_is_read() -> None:
+    view = read_plan(Path(__file__).parents[1] / "solver" / "plans" / "version-2.json")
+    assert [(worker.name, worker.tier) for worker in view.serving] == [("box-1", "edge"), ("server-1", "cloud")]
+    assert view.workers["server-1"].batches == {"read": 8, "sum": 1}
+    assert view.periodic
+    assert len(view.tiers_at) == 1
+
+
+def test_a_plan_of_several_sites_is_read() -> None:
+    view = plan_view(rehash(make_document(sites={"edge": 2})))
+    assert len(view.tiers_at) == 2
+    assert len({worker.tier for worker in view.serving}) == 3

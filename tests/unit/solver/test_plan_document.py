@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
+from jellybean_protos import plan_format
 from jellybean_solver.model.plan_document import PlanDocumentError, from_document, to_document
 from jellybean_solver.model.problem import Deliver
 from tests.report_plans import digits, vqa
@@ -27,6 +29,25 @@ def test_a_changed_document_is_refused() -> None:
         from_document({**document, "version": 99})
     with pytest.raises(PlanDocumentError, match="kind"):
         from_document({})
+
+
+def test_a_plan_that_version_2_wrote_is_read() -> None:
+    document = json.loads((Path(__file__).parent / "plans" / "version-2.json").read_text())
+    assert document["version"] == 2
+    plan = from_document(document)
+    assert (plan.sites, plan.workflows) == ({}, ())
+    assert plan.operator_by_name["read"].batch == {"server": 8}
+    written = to_document(plan)
+    assert written["version"] == plan_format.VERSION
+    assert written["hash"] != document["hash"]  # it also states sites and workflows
+    assert from_document(written) == plan
+
+
+def test_each_readable_version_is_read() -> None:
+    document = to_document(vqa())
+    for version in plan_format.READABLE_VERSIONS:
+        assert from_document({**document, "version": version}) == from_document(document)
+    assert plan_format.VERSION in plan_format.READABLE_VERSIONS
 
 
 def test_delivery_is_said_only_where_it_is_not_the_default() -> None:

@@ -1,0 +1,58 @@
+"""The format of a plan document: its versions, canonical JSON and content hash.
+
+The solver writes and reads whole plans, an agent reads one worker's part; both take the format from here. Standard
+library only, so that a device that runs an agent needs no solver.
+
+A document is a JSON object: `kind`, `version` and `hash` (the header), then the fields of the plan (the body).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+KIND = "Plan"
+VERSION = 3  # written: with `sites` and `workflows`
+READABLE_VERSIONS = (2, 3)  # 2 has neither: one site of each tier, one workflow. 1 has no batch sizes
+HEADER_KEYS = frozenset({"kind", "version", "hash"})
+
+
+class PlanFormatError(ValueError):
+    """Not a plan document, of a version that is not read, or changed since it was written."""
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces, so that equal values have equal text. ValueError for NaN and infinity."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def content_hash(document: Mapping[str, Any]) -> str:
+    """sha256 (64 hex digits) of the canonical JSON of a document without its header."""
+    body = {key: value for key, value in document.items() if key not in HEADER_KEYS}
+    return hashlib.sha256(canonical_json(body).encode()).hexdigest()
+
+
+def with_header(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a plan's fields: `kind`, `version` and `hash` in front of them."""
+    return {"kind": KIND, "version": VERSION, "hash": content_hash(body), **body}
+
+
+def body_of(document: Any, reader: str) -> dict[str, Any]:
+    """The plan's fields of a document whose kind, version and hash are right; PlanFormatError otherwise.
+
+    `reader`: the program that reads it, for the message ("this agent").
+    """
+    if not isinstance(document, Mapping) or document.get("kind") != KIND:
+        raise PlanFormatError(f"not a plan: kind is not {KIND!r}")
+    if document.get("version") not in READABLE_VERSIONS:
+        versions = " and ".join(str(version) for version in READABLE_VERSIONS)
+        raise PlanFormatError(f"plan version {document.get('version')!r}; {reader} reads {versions}: plan again")
+    try:
+        content = content_hash(document)
+    except (TypeError, ValueError) as error:
+        raise PlanFormatError(f"not a plan: {error}") from error
+    if content != document.get("hash"):
+        raise PlanFormatError("the plan's content does not match its hash: it was changed by hand; plan again")
+    return {key: value for key, value in document.items() if key not in HEADER_KEYS}
