@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from benchmarks.middle.rows import Rows, Terms, plus
-from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator
+from jellybean_solver import AccuracyModel, EndToEnd, Independent, PerOperator
 from jellybean_solver.model.multi_workflow import Margins
 
 SLACK = 1e-9  # percent points, as the solver's

@@ -34,8 +34,8 @@ import numpy as np
 
 from benchmarks.middle.accuracy_rows import add_accuracy
 from benchmarks.middle.rows import Rows, Terms, plus
-from jellybean_solver.demand.demand import Demand, Network
-from jellybean_solver.model.problem import Pool, Problem, Sharing
+from jellybean_solver import Network, Pool, Problem, Sharing
+from jellybean_solver.demand.demand import Demand
 from jellybean_solver.small.assignment import Assignment, Group
 
 TOLERANCE = 1e-9  # of rows and integers, as the solver's, so that optima can be compared to 1e-6
