@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 
 import pytest
 
@@ -24,8 +23,9 @@ from jellybean_solver import (
     Source,
     Variant,
 )
+from tests.support.paths import SHARED_DATA
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "vqa_medium"
+DATA = SHARED_DATA / "vqa_medium"
 USD_PER_GIB = 0.1
 NAMES = {"ExtractImageFeature": "image_features", "SpeechRecognition": "speech_to_text", "VQA": "answer"}
 

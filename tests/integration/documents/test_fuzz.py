@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from jellybean.documents import build_problem, load_project
 from jellybean.documents.schema.reader import MAX_BYTES, read_text
 from jellybean.errors import DocumentError, DocumentProblem
+from tests.support.paths import EXAMPLES
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "vqa"
+EXAMPLE = EXAMPLES / "vqa"
 FILES = ("workflow.yaml", "infrastructure.yaml", "profiles.yaml")
 TEXTS = {file: (EXAMPLE / file).read_text() for file in FILES}
 # Parts of the example's own language and of YAML's, so that mutations reach beyond the parser.

@@ -17,8 +17,9 @@ from PIL import Image
 
 from jellybean.documents import build_problem, load_project
 from jellybean_solver.model.problem import EdgeKind
+from tests.support.paths import EXAMPLES
 
-DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits"
+DIGITS = EXAMPLES / "digits"
 MODELS = sorted((DIGITS / "models").glob("*.onnx"))
 MIB = 2**20
 

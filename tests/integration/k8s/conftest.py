@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import pytest
 import yaml
 
 from tests.k8s_target import REAL, Target, running_target
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "serving"))  # for serving_models
 
 
 @pytest.fixture

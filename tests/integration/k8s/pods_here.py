@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,14 +19,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jellybean.serving.enrolment.authority import Authority, open_authority
 from jellybean_agent.security.identity import Identity, Role
+from tests.support.ports import free_port
 
 _PORTS = {"--listen": 7001, "--port": 8001, "--health-port": 7002, "--metrics-port": 9090}
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @dataclass

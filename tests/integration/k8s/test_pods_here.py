@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving_models import chain
 
 from jellybean.serving.client import Client
 from jellybean_k8s import Models, Settings, render
 from jellybean_solver.model.plan_document import from_document
 from tests.integration.k8s.pods_here import cluster_here
+from tests.support.tiny_models import chain
 
 pytestmark = pytest.mark.alone
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits"
+from tests.support.paths import EXAMPLES
+
+DIGITS = EXAMPLES / "digits"
 STRIPS = 30
 
 INFRASTRUCTURE = """\

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ import pytest
 from jellybean.serving.errors import NotRunningError
 from jellybean.serving.local import launcher
 from jellybean_solver.model.plan_document import Document
-
-sys.path.insert(0, str(Path(__file__).parent))  # for serving_models
 
 Start = Callable[..., launcher.Running]
 

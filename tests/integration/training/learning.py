@@ -15,8 +15,9 @@ from jellybean.training.measure import accuracy_of
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import load_material, optimizers, set_up
 from jellybean.training.train import rate, train
+from tests.support.paths import EXAMPLES
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "pipeline"
+EXAMPLE = EXAMPLES / "pipeline"
 DEVICES = 2
 
 

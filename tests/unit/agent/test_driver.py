@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -33,9 +32,7 @@ from jellybean_agent.worker.direct_calls import MAX_ASKED
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.agent.v1 import agent_pb2
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "integration/serving"))
-from serving_models import make_plan, save, scale
+from tests.support.tiny_models import make_plan, save, scale
 
 
 def view_of(root: Path, sha256: str, batch: int) -> PlanView:

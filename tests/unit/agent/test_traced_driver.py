@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +17,8 @@ from jellybean_agent.transport.message_wire import parts_of
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.traced_driver import TracedDriver
 from jellybean_protos.agent.v1 import agent_pb2
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "integration/serving"))
-sys.path.insert(0, str(Path(__file__).parent))
-from serving_models import scale
-from test_driver import Gated, view_of
+from tests.support.tiny_models import scale
+from tests.unit.agent.test_driver import Gated, view_of
 
 
 class Answers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,7 @@ from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.latency import LatencyMeter, batched
 from jellybean.profiler.workload import Model, Step, Workload
 from jellybean_solver.model.problem import Edge
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "integration/serving"))
-from serving_models import save
+from tests.support.tiny_models import save
 
 
 def test_batches_stack_along_the_leading_dimension_and_wrap() -> None:

@@ -1,0 +1,43 @@
+"""`jellybean certs`: what it makes, for whom, and that a second time renews."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+from jellybean_agent.enrolment.join_token import parse_token
+from jellybean_agent.security.certificates import CA, CHAIN, KEY, read_credentials
+from jellybean_agent.security.identity import parse_identity
+from tests.support.command_line import jellybean
+
+
+def test_certificates_for_every_part_and_renewed(tmp_path: Path) -> None:
+    project = tmp_path / "vqa"
+    jellybean("init", "vqa", str(project))
+    made = json.loads(jellybean("certs", str(project), "--client", "alice", "--json").stdout)
+    folder = Path(made["folder"])
+    assert folder == project / ".jellybean/certs"
+    assert {"gateway", "client/alice", "admin/admin"} < set(made["identities"])
+    workers = [path for path in made["identities"] if path.startswith("agent/")]
+    assert len(workers) == 5
+    worker = workers[0].removeprefix("agent/")
+    assert parse_token(jellybean("token", str(project), "--worker", worker).stdout.strip()).identity.name == worker
+    for path, uri in made["identities"].items():
+        found = read_credentials(folder / path)
+        assert found.identity == parse_identity(uri)
+        assert stat.S_IMODE((folder / path / KEY).stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "ca" / KEY).stat().st_mode) == 0o600
+    before = {name: (folder / "gateway" / name).read_bytes() for name in (CA, CHAIN, KEY)}
+    told = jellybean("certs", str(project), "--new-ca").stderr  # believed, and the old one goes on signing
+    assert "signs from the next `jellybean certs` on" in " ".join(told.split())
+    after = {name: (folder / "gateway" / name).read_bytes() for name in (CA, CHAIN, KEY)}
+    assert after[CA].endswith(before[CA])
+    assert after[CHAIN] != before[CHAIN]
+    assert after[KEY] != before[KEY]
+    jellybean("certs", str(project))
+    assert (folder / "gateway" / CA).read_bytes() == after[CA]  # believed as before, and now the new one signs
+    assert not (folder / "ca" / "next.key").exists()
+    (folder / "ca" / KEY).write_text("no key")
+    done = jellybean("certs", str(project), status=1)
+    assert "remove it, it is made anew" in done.stderr

@@ -1,0 +1,123 @@
+"""What the command line says when something is wrong, as real processes: words and a way out, and JSON with --json."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import jellybean
+
+
+@pytest.fixture(scope="module")
+def vqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("projects") / "vqa"
+    jellybean("init", "vqa", str(directory))
+    return directory
+
+
+def error(*arguments: str, status: int) -> dict[str, Any]:
+    """The error object that a command prints with --json; people read its message on stderr."""
+    done = jellybean(*arguments, "--json", status=status)
+    found: dict[str, Any] = json.loads(done.stdout)["error"]
+    assert set(found) == {"kind", "message", "problems"}
+    assert found["message"].splitlines()[0] in done.stderr
+    return found
+
+
+@pytest.mark.parametrize(
+    "command", ["validate", "plan", "explain", "frontier", "simulate", "bench", "report", "infer --input a=b.npy"]
+)
+def test_bad_input_is_json_with_file_line_and_path(vqa: Path, tmp_path: Path, command: str) -> None:
+    name, *options = command.split()
+    (missing,) = error(name, str(tmp_path / "nowhere"), *options, status=2)["problems"]
+    assert missing["message"] == "there is no such folder"
+    found = error(name, str(vqa), *options, "--set", "slo.acuracy=57", status=2)
+    assert found["kind"] == "documents"
+    assert found["problems"][0]["path"] == "slo.acuracy"
+    broken = tmp_path / "broken"
+    shutil.copytree(vqa, broken)
+    (broken / "workflow.yaml").write_text((vqa / "workflow.yaml").read_text().replace("accuracy: 56", "accuracy: high"))
+    if name in {"report", "infer"}:  # they do not read the documents
+        return
+    (problem,) = error(name, str(broken), status=2)["problems"]
+    assert (Path(problem["file"]).name, problem["line"], problem["path"]) == ("workflow.yaml", 18, "slo.accuracy")
+
+
+def test_a_wrong_command_line_is_json(vqa: Path) -> None:
+    for arguments in ("plan", f"plan {vqa} --nonsense", f"plann {vqa}", f"plan {vqa} --gap x"):
+        assert error(*arguments.split(), status=2)["kind"] == "usage"
+    assert "there is no plan yet" in error("diff", str(vqa), str(vqa), status=2)["message"]
+
+
+@pytest.mark.nightly
+def test_errors_of_the_system_are_words(vqa: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    answers = [
+        jellybean("init", "vqa", str(tmp_path / "file" / "x"), status=1).stderr,
+        jellybean("infer", str(vqa), "--input", f"image={tmp_path}", status=1).stderr,
+        jellybean("infer", str(vqa), "--input", "image=nowhere.png", status=1).stderr,
+        jellybean("plan", str(vqa), "--check", str(tmp_path / "nowhere.csv"), status=2).stderr,
+        jellybean("plan", str(vqa), "--check", str(tmp_path), status=2).stderr,
+        jellybean("diff", str(tmp_path / "nowhere.json"), str(vqa), status=2).stderr,
+    ]
+    for wrong in (tmp_path, tmp_path / "nowhere" / "page.html"):  # before the report is made
+        done = jellybean("report", str(vqa), "--html", str(wrong), status=2)
+        assert done.stdout == ""
+        answers.append("".join(done.stderr.replace("│", "").split()))
+    for answer in answers:
+        assert "Errno" not in answer
+        assert str(tmp_path) in answer or "nowhere.png" in answer
+
+
+def test_nothing_half_done_stands_above_an_error_in_a_log(vqa: Path) -> None:
+    for arguments in (["frontier", str(vqa), "--set", "slo.budget=1 EUR/h"], ["plan", str(vqa), "--check", "no.csv"]):
+        (line,) = jellybean(*arguments, status=2).stderr.splitlines()
+        assert "no.csv" in line or "EUR/h" in line
+
+
+def on_a_terminal(*arguments: str) -> str:
+    """What a command writes on a terminal's stderr."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    command = [sys.executable, "-m", "jellybean", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment):
+        os.close(theirs)
+        written = b""
+        with contextlib.suppress(OSError):  # how Linux says that the other side has closed it
+            while part := os.read(ours, 65536):
+                written += part
+    os.close(ours)
+    return written.decode()
+
+
+@pytest.mark.parametrize("command", ["plan", "explain", "frontier"])
+def test_work_shows_time_left_on_a_terminal_and_ends_whole(vqa: Path, command: str) -> None:
+    written = on_a_terminal(command, str(vqa))
+    assert "left" in written
+    last = written.split("\x1b[2K")[-1]
+    assert f"{command}: done" in last
+
+
+def test_no_bar_stands_above_an_error_on_a_terminal(vqa: Path) -> None:
+    *drawn, left = on_a_terminal("plan", str(vqa), "--check", "none.csv").split("\x1b[2K")
+    assert any("━" in part for part in drawn)
+    assert "none.csv" in left
+    assert "━" not in left
+
+
+def test_the_version_and_the_first_steps(tmp_path: Path) -> None:
+    name, version = jellybean("--version").stdout.split()
+    assert name == "jellybean"
+    assert version[0].isdigit()
+    steps = [line.split()[1] for line in jellybean("init", "digits", str(tmp_path / "d")).stdout.splitlines()[1:]]
+    assert steps == ["profile", "plan", "simulate", "up", "bench", "report", "down"]
+    assert "profile " not in jellybean("init", "vqa", str(tmp_path / "v")).stdout, "its models are not here"

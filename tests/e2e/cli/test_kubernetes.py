@@ -1,0 +1,219 @@
+"""render, deploy, status, rollback, undeploy as a person runs them, against a mock API server named by a kubeconfig."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from jellybean.cli import run
+from tests.api_server import RunningServer
+from tests.k8s_check import complaints
+from tests.support.command_line import jellybean
+from tests.support.paths import EXAMPLES
+
+EXAMPLE = EXAMPLES / "digits"
+SETTINGS = """\
+kind: Kubernetes
+images: {agent: "registry.example/agent:1", gateway: "registry.example/gateway:1"}
+models: {url: https://models.example/digits}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example, planned, with certificates."""
+    directory = tmp_path_factory.mktemp("projects") / "digits"
+    shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns(".jellybean", "plan.json"))
+    (directory / "kubernetes.yaml").write_text(SETTINGS)
+    assert run(["plan", str(directory)]) == 0
+    assert run(["certs", str(directory)]) == 0
+    return directory
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    with RunningServer() as found:
+        for name, tier in (("a", "edge"), ("b", "edge"), ("c", "cloud")):
+            meta = {"name": name, "uid": name, "labels": {"jellybean.dev/tier": tier}}
+            found.api.store["nodes", "", name] = {"kind": "Node", "metadata": meta, "spec": {}, "status": {}}
+        yield found
+
+
+@pytest.fixture
+def flags(server: RunningServer, tmp_path: Path) -> list[str]:
+    cluster = {"name": "c", "cluster": {"server": server.url}}
+    context = {"name": "fleet", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}
+    config = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context]}
+    config |= {"current-context": "fleet"}
+    config |= {"users": [{"name": "u", "user": {}}]}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    return ["--kubeconfig", str(tmp_path / "kubeconfig"), "--context", "fleet"]
+
+
+def ready(server: RunningServer, stop: threading.Event) -> None:
+    while not stop.wait(0.02):
+        for key, pod in list(server.api.store.items()):
+            if key[0] == "pods" and pod["status"]["phase"] == "Pending":
+                conditions = [{"type": "Ready", "status": "True"}]
+                server._loop.call_soon_threadsafe(
+                    server.api._save, key, {**pod, "status": {"phase": "Running", "conditions": conditions}}, pod
+                )
+
+
+@pytest.fixture
+def kubelet(server: RunningServer) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=ready, args=(server, stop), daemon=True)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+def test_render_prints_sound_objects_and_writes_a_base(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objects = list(yaml.safe_load_all(jellybean("render", str(project)).stdout))
+    assert complaints(objects) == []
+    assert run(["render", str(project), "--kustomize", str(tmp_path / "base")]) == 0
+    assert f"wrote {len(objects)} objects" in capsys.readouterr().out
+    assert (tmp_path / "base" / "kustomization.yaml").exists()
+
+
+def test_a_project_is_printed_as_a_resource_that_its_definition_takes(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["render", str(project), "--resource"]) == 0
+    made = yaml.safe_load(capsys.readouterr().out)
+    assert run(["operator", "crd"]) == 0
+    definition = yaml.safe_load(capsys.readouterr().out)
+    assert (made["kind"], made["metadata"]) == ("Workflow", {"name": "digits"})
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert list(jsonschema.Draft4Validator(schema).iter_errors(made)) == []
+
+
+def test_a_difference_to_a_cluster_is_shown_and_changes_nothing(
+    project: Path, flags: list[str], server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["diff", str(project), "--cluster", *flags]) == 1
+    assert "+ Service/digits: new" in capsys.readouterr().out
+    assert {key[0] for key in server.api.store} == {"nodes"}
+    assert run(["diff", str(project), str(project), "--cluster", *flags]) == 2
+    assert "--cluster goes with one project" in capsys.readouterr().err
+
+
+def test_settings_that_are_missing_or_wrong_are_told_with_place(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "digits"
+    shutil.copytree(project, copy)
+    (copy / "kubernetes.yaml").write_text(
+        SETTINGS.replace("gateway:", "gatewy:", 1) + "pools: {cloud: {gpu: matrox}}\n"
+    )
+    assert run(["render", str(copy)]) == 2
+    text = capsys.readouterr().err
+    assert "kubernetes.yaml:2:" in text
+    assert "did you mean 'gateway'" in text
+    assert "kubernetes.yaml:4:" in text
+    assert "no vendor of GPUs" in text
+    (copy / "kubernetes.yaml").unlink()
+    assert run(["render", str(copy)]) == 2
+    assert "models: {url: https://HOST/FOLDER}" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("kubelet")
+def test_a_project_is_deployed_changed_rolled_back_and_taken_away(
+    project: Path, flags: list[str], server: RunningServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def call(command: str, *more: str) -> tuple[int, str]:
+        capsys.readouterr()
+        status = run([command, str(directory), *flags, *more])
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
+
+    directory = tmp_path / "digits"
+    shutil.copytree(project, directory)
+    assert call("deploy", "--dry-run")[0] == 1
+    assert server.api.of("services") == {}
+    status, text = call("deploy")
+    assert (status, "digits in shop: revision 1" in text, "digits.shop.svc:8001" in text) == (0, True, True), text
+    assert "nothing was applied" in call("deploy")[1]
+    assert call("deploy", "--dry-run") == (0, "nothing would change\n")
+
+    (directory / "kubernetes.yaml").write_text(SETTINGS.replace("gateway:1", "gateway:2"))
+    status, text = call("deploy", "--dry-run")
+    assert status == 1
+    assert '+        image: "registry.example/gateway:2"' in text
+    assert "Secret" not in text
+    assert call("deploy", "--timeout", "20")[0] == 0
+    status, text = call("status")
+    assert (status, "digits in shop is well" in text, "revision 1 (replaced)" in text) == (0, True, True)
+    found = json.loads(call("status", "--json")[1])
+    assert found["well"]
+    assert found["revisions"][-1]["number"] == 2
+
+    assert "revision 3" in call("rollback")[1]
+    gateway = next(iter(server.api.of("deployments").values()))
+    assert gateway["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/gateway:1"
+    assert call("rollback", "--revision", "9")[0] == 1
+    assert call("undeploy")[0] == 0
+    assert {key[0] for key in server.api.store} == {"nodes"}
+    status, text = call("status")
+    assert (status, "nothing of digits is deployed in shop" in text) == (1, True)
+
+
+def test_pods_that_do_not_come_up_end_with_their_reasons(project: Path, flags: list[str]) -> None:
+    command = [sys.executable, "-m", "jellybean", "deploy", str(project), *flags, "--timeout", "0.5", "--rollback"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=dict(os.environ))
+    assert done.returncode == 1
+    assert "not ready after 0.5 s" in done.stderr
+    assert "of 2 pods are available" in done.stderr
+    assert "what was applied is taken away again" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_cluster_that_is_not_named_or_not_there_is_told(
+    project: Path, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["deploy", str(project), "--kubeconfig", str(tmp_path / "none")]) == 1
+    assert "no cluster to talk to" in capsys.readouterr().err
+    assert run(["status", str(project), *flags[:2], "--context", "other"]) == 1
+    assert "no cluster to talk to" in capsys.readouterr().err
+
+
+def test_nodes_become_a_document_that_plans(
+    project: Path, flags: list[str], server: RunningServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    directory = tmp_path / "digits"
+    shutil.copytree(project, directory)
+    for item, pool in zip(server.api.of("nodes").values(), ("camera-box", "camera-box", "cloud"), strict=True):
+        item["metadata"]["labels"]["jellybean.dev/pool"] = pool
+        item["status"] = {
+            "allocatable": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1" if pool == "cloud" else "0"}
+        }
+    (tmp_path / "prices.yaml").write_text("camera-box: 0.04 USD/h\n")
+    command = ["discover", *flags, "--tiers", "edge,cloud", "--prices", str(tmp_path / "prices.yaml")]
+    assert run(command) == 1
+    assert "there is no price for cloud" in capsys.readouterr().err
+    (tmp_path / "prices.yaml").write_text("camera-box: 0.04 USD/h\ncloud: 0.3 USD/h\n")
+    file = directory / "infrastructure.yaml"
+    assert run([*command, "--out", str(file)]) == 1  # it is there already
+    file.unlink()
+    capsys.readouterr()
+    assert run([*command, "--out", str(file)]) == 0
+    assert "pools: {cloud: {gpu: nvidia, gpus: 1}}" in capsys.readouterr().err
+    assert "camera-box: {tier: edge, count: 2, price: 0.04 USD/h, memory: 8 GiB}" in file.read_text()
+    assert run(["validate", str(directory)]) == 0
+    (tmp_path / "prices.yaml").write_text("cloud: 3 EUR/h\n")
+    assert run(command) == 2
+    assert "prices.yaml:1:" in capsys.readouterr().err

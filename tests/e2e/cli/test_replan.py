@@ -1,0 +1,124 @@
+"""`jellybean plan --from` on the published figures, as real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import jellybean
+
+
+@pytest.fixture
+def vqa(tmp_path: Path) -> Path:
+    """The example with a plan for 40 requests a second."""
+    directory = tmp_path / "vqa"
+    jellybean("init", "vqa", str(directory))
+    jellybean("plan", str(directory))
+    return directory
+
+
+def rate(per_s: float) -> list[str]:
+    return [part for name in ("image", "speech") for part in ("--set", f"sources.{name}.rate={per_s:g}/s")]
+
+
+def words(text: str) -> str:
+    """Without the ends of lines."""
+    return " ".join(text.split())
+
+
+def replanned(directory: Path, *options: str, start: str | None = None, status: int = 0) -> dict[str, Any]:
+    """The JSON answer, as one dictionary."""
+    done = jellybean("plan", str(directory), "--from", start or str(directory), "--json", *options, status=status)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_nothing_changed_nothing_changes(vqa: Path) -> None:
+    before = (vqa / "plan.json").read_text()
+    answer = replanned(vqa)
+    assert answer["replan"]["verdict"] == "keep"
+    assert answer["replan"]["migration"]["total_usd"] == 0
+    assert answer["replan"]["migration"]["loads"] == []
+    assert answer["hash"] == answer["replan"]["running"]["hash"] == json.loads(before)["hash"]
+    assert json.loads((vqa / "plan.json").read_text()) == json.loads(before)
+    said = jellybean("plan", str(vqa), "--from", str(vqa / "plan.json"))
+    assert "keep the running plan: no change was found that saves anything over 24 h" in words(said.stdout)
+    assert "again, unchanged" in said.stderr
+
+
+@pytest.mark.nightly
+def test_hysteresis_keeps_what_a_small_saving_would_change(vqa: Path) -> None:
+    before = json.loads((vqa / "plan.json").read_text())
+    terms = [*rate(39.5), "--horizon", "2h", "--set", "migration.start=0.63 USD"]
+    answer = replanned(vqa, *terms)
+    decision = answer["replan"]
+    assert decision["verdict"] == "keep"
+    assert 0 < decision["best"]["saved_share"] < decision["at_least"] == 0.02
+    assert decision["best"]["saved_usd"] == pytest.approx(
+        decision["running"]["total_usd"] - decision["best"]["total_usd"]
+    )
+    hourly = decision["best"]["cost_usd_per_h"]["total"]
+    moved = decision["migration"]
+    assert decision["best"]["total_usd"] == pytest.approx(2 * hourly + moved["total_usd"])
+    assert moved["start_usd"] == pytest.approx(0.63 * sum(load["replicas"] for load in moved["loads"])) == 3.15
+    assert json.loads((vqa / "plan.json").read_text()) == before
+    said = jellybean("plan", str(vqa), "--from", str(vqa), *terms)
+    assert "after 3.15 USD of migration, below 2 %" in words(said.stdout)
+    assert "plan.json states the rates that it was made for (image 40/s, speech 40/s)" in said.stderr
+    # The kept plan is the current plan now: nothing plans anew behind one's back.
+    assert "planned anew" not in jellybean("simulate", str(vqa), *terms[:4], *terms[6:]).stderr
+
+    asked_for_less = replanned(vqa, *terms, "--set", "migration.at_least=0.4 %")
+    assert asked_for_less["replan"]["verdict"] == "replace"
+    after = json.loads((vqa / "plan.json").read_text())
+    assert after["hash"] == asked_for_less["hash"] != before["hash"]
+
+
+def test_a_longer_horizon_pays_for_more_and_all_is_told(vqa: Path) -> None:
+    (vqa / "before.json").write_text((vqa / "plan.json").read_text())
+    start = str(vqa / "before.json")
+    dear = [*rate(39.5), "--set", "migration.start=60 USD"]
+    assert replanned(vqa, *dear, "--horizon", "1h", start=start)["replan"]["verdict"] == "keep"
+    said = words(jellybean("plan", str(vqa), "--from", start, *dear, "--horizon", "30d").stdout)
+    assert "replace the running plan: this saves " in said
+    assert "over 720 h (" in said
+    assert " to start " in said
+    assert "the running plan -> the new plan" in said
+    assert "proven optimal" in said
+    difference = json.loads(jellybean("diff", start, str(vqa), "--json", status=1).stdout)
+    assert any(change["load"] for change in difference["workers"])
+
+
+def test_a_running_plan_that_breaks_a_target_is_replaced(vqa: Path) -> None:
+    answer = replanned(vqa, *rate(44), "--horizon", "1h", "--set", "migration.start=1000 USD")
+    assert answer["replan"]["verdict"] == "replace"
+    assert "would be busy" in answer["replan"]["running"]["broken"][0]
+    assert answer["replan"]["best"]["saved_usd"] < -900
+
+
+def test_a_plan_of_another_workflow_is_replaced(vqa: Path, tmp_path: Path) -> None:
+    jellybean("init", "digits", str(tmp_path / "digits"))
+    said = words(jellybean("plan", str(tmp_path / "digits"), "--from", str(vqa)).stdout)
+    assert "replace the running plan: it no longer meets the targets" in said
+    assert "the plan has no operator find" in said
+
+
+def test_no_plan_at_all_is_exit_3_and_writes_nothing(vqa: Path) -> None:
+    before = (vqa / "plan.json").read_bytes()
+    answer = replanned(vqa, "--set", "slo.accuracy=58.9", status=3)
+    assert answer["replan"]["verdict"] == "none"
+    assert any(reason.startswith("the running plan: accuracy 56.59") for reason in answer["reasons"])
+    assert (vqa / "plan.json").read_bytes() == before
+
+
+def test_what_cannot_be_done_is_said_in_one_message(vqa: Path) -> None:
+    jellybean("plan", str(vqa), "--from", str(vqa), "--horizon", "3", status=2)
+    jellybean("plan", str(vqa), "--from", str(vqa), "--horizon", "0h", status=2)
+    jellybean("plan", str(vqa), "--horizon", "3h", status=2)
+    jellybean("plan", str(vqa), "--from", str(vqa), "--check", "trace.csv", status=2)
+    assert "jellybean up" in jellybean("plan", str(vqa), "--from", "running", status=1).stderr
+    assert "nowhere.json" in jellybean("plan", str(vqa), "--from", "nowhere.json", status=1).stderr
+    assert "migration.start" in jellybean("plan", str(vqa), "--set", "migration.start=1 USD/h", status=2).stderr

@@ -1,0 +1,153 @@
+"""The digits example from `init` to `down`, with real processes, models and sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jellybean.serving.client import Client
+from tests.support.command_line import jellybean
+
+pytestmark = pytest.mark.alone
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("projects") / "digits"
+    jellybean("init", "digits", str(directory))
+    jellybean("plan", str(directory))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def running(digits: Path) -> Iterator[Path]:
+    jellybean("up", str(digits), "--detach")
+    yield digits
+    jellybean("down", str(digits))
+
+
+def test_answers_one_request_from_the_command_line(running: Path) -> None:
+    sample = next((running / "samples").glob("*.png"))
+    answer = json.loads(jellybean("infer", str(running), "--input", f"strip={sample}", "--json").stdout)
+    assert answer == {"number": [24899]}  # the sample is the first held-out strip
+
+
+def test_the_ten_line_client_works(running: Path) -> None:
+    program = (
+        "import numpy as np\n"
+        "from jellybean.serving.client import Client\n"
+        f"with np.load({str(running / 'data/heldout.npz')!r}) as data:\n"
+        "    strips, labels = data['strips'][:20], data['labels'][:20]\n"
+        f"with Client.of({str(running)!r}) as client:\n"
+        "    answers = [client.infer({'strip': strips[row : row + 1]})['number'].item() for row in range(20)]\n"
+        "print(sum(answers == labels))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) >= 14  # nine of ten are right in the long run
+
+
+def test_bench_at_an_easy_rate_has_no_error(running: Path) -> None:
+    easy = ("--set", "sources.strip.rate=2/s")  # a tenth of the plan's capacity: it must hold on a slow machine too
+    record = json.loads(jellybean("bench", str(running), "--duration", "8", *easy, "--json").stdout)
+    assert record["failed"] == 0
+    assert record["completed"] == record["offered"] > 0
+    assert record["accuracy"] > 0
+    report = json.loads(jellybean("report", str(running), "--json").stdout)
+    assert report["plan_hash"] == record["plan"]
+    assert "scaled" in {run["kind"] for run in report["runs"]}, "another rate is not the workflow's own measurement"
+
+
+def test_bench_reports_overload(running: Path) -> None:
+    record = json.loads(jellybean("simulate", str(running), "--json").stdout)
+    rate = record["highest_rate_per_s"] * 8  # far above, so that it is an overload on a fast machine too
+    done = jellybean("bench", str(running), "--duration", "8", "--set", f"sources.strip.rate={rate:.3f}/s", status=4)
+    assert "overload" in (done.stdout + done.stderr).lower()
+
+
+def test_planning_from_what_is_served_keeps_it(running: Path) -> None:
+    before = json.loads((running / "plan.json").read_text())
+    (running / "plan.json").unlink()
+    answer = json.loads(jellybean("plan", str(running), "--from", "running", "--json").stdout)
+    assert answer["replan"]["verdict"] == "keep"
+    assert answer["replan"]["running"]["hash"] == answer["hash"] == before["hash"]
+    assert json.loads((running / "plan.json").read_text()) == before
+
+
+def test_a_second_up_is_refused(running: Path) -> None:
+    assert "jellybean down" in jellybean("up", str(running), "--detach", status=1).stderr
+
+
+@contextmanager
+def up_in_front(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """`jellybean up` in front, serving; killed with all it started if a test leaves it running."""
+    jellybean("init", "digits", str(directory))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jellybean", "up", str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert "serving" in process.stdout.readline()
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def test_up_in_front_drains_on_ctrl_c(tmp_path: Path) -> None:
+    with up_in_front(tmp_path / "digits") as process:
+        os.kill(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    jellybean("down", str(tmp_path / "digits"), status=1)
+
+
+def test_a_killed_agent_is_named(tmp_path: Path) -> None:
+    with up_in_front(tmp_path / "digits") as process:
+        state = json.loads((tmp_path / "digits" / ".jellybean" / "run.json").read_text())
+        worker, pid = next((child["name"], child["pid"]) for child in state["processes"] if child["name"] != "gateway")
+        os.kill(pid, signal.SIGKILL)
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if worker in line)  # ends with the process when it is never said
+        os.kill(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert worker in said
+    assert "Traceback" not in said + err
+
+
+@pytest.mark.nightly
+def test_a_bench_in_which_a_worker_dies_loses_nothing_and_says_so(tmp_path: Path) -> None:
+    directory = tmp_path / "digits"
+    jellybean("init", "digits", str(directory))
+    jellybean("up", str(directory), "--detach")
+    try:
+        state = json.loads((directory / ".jellybean" / "run.json").read_text())
+        worker, pid = next((one["name"], one["pid"]) for one in state["processes"] if one["name"].startswith("camera"))
+        easy = ("--duration", "10", "--set", "sources.strip.rate=2/s", "--json")
+        command = [sys.executable, "-m", "jellybean", "bench", str(directory), *easy]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as bench, Client.of(directory) as client:
+            begun = client.status().answered
+            while client.status().answered < begun + 8:
+                time.sleep(0.1)
+            os.kill(pid, signal.SIGKILL)
+            out, _ = bench.communicate(timeout=120)
+        record = json.loads(out)
+    finally:
+        jellybean("down", str(directory))
+    assert bench.returncode == 5
+    assert record["failed"] == 0
+    assert f"{worker} died and was started again" in " ".join(record["breaches"])

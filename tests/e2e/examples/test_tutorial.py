@@ -1,0 +1,53 @@
+"""What the tutorial shows is what the commands print."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import jellybean
+from tests.support.paths import DOCS
+
+TUTORIAL = (DOCS / "tutorial.md").read_text()
+BLOCKS = [block for block in TUTORIAL.split("\n\n") if block.startswith("    ")]
+
+
+def shown(start: str) -> list[str]:
+    """The words of each line of the block that begins so."""
+    (block,) = (block for block in BLOCKS if block.lstrip().startswith(start))
+    return [line for line in map(_plain, block.splitlines()) if line and line != "..."]
+
+
+def _plain(text: str) -> str:
+    """Without times, dates and folders; however it was wrapped."""
+    words = " ".join(text.split())
+    return re.sub(r" in [0-9.]+ s\b|\S*/(?=plan.json)|plan of \S+ \S+,", "", words)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tutorial")
+    for name in ("my-digits", "morning"):
+        jellybean("init", "digits", str(folder / name))
+    return folder
+
+
+def test_the_tutorials_plans_are_those_of_the_example(folder: Path) -> None:
+    answers = {
+        "digits: 0.61 USD/h (compute 0.38, network 0.23), accuracy 90.00 >= 89, proven optimal in": jellybean(
+            "plan", str(folder / "my-digits")
+        ).stdout,
+        "digits: no plan meets the targets\n      - budget": jellybean(
+            "plan", str(folder / "my-digits"), "--set", "sources.strip.rate=40/s", status=3
+        ).stderr,
+    }
+    fallen = ("--from", str(folder / "my-digits"), "--set", "sources.strip.rate=9.5/s")
+    answers["digits: keep the running plan"] = jellybean("plan", str(folder / "my-digits"), *fallen).stdout
+    jellybean("plan", str(folder / "morning"), "--set", "sources.strip.rate=18/s")
+    answers["my-digits -> morning"] = jellybean(
+        "diff", str(folder / "my-digits"), str(folder / "morning"), status=1
+    ).stdout.replace(f"{folder}/", "")
+    for start, answer in answers.items():
+        assert [line for line in shown(start) if line not in _plain(answer)] == [], answer

@@ -1,0 +1,191 @@
+"""Models that crash, hang, grow or are none, against a real agent: the request fails, the agent serves on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from jellybean_agent.errors import ModelError
+from jellybean_agent.execution.executor import Executor, file_sha256
+from jellybean_agent.execution.onnx_scan import look_into
+from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from jellybean_protos.inference.v2 import inference_pb2 as pb
+from jellybean_protos.inference.v2 import inference_pb2_grpc
+from tests.support.tiny_models import make_plan, save, scale
+
+pytestmark = pytest.mark.alone
+
+RUN_LIMIT_S = 1.5
+
+
+def bomb(path: Path) -> str:
+    """Zeros of a shape that the request names: 16 bytes in, as much as is asked for out."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["sizes"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["sizes", "flat"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["y"]),
+    ]
+    return save(path, nodes, {"x": [1, 4]}, ("y", ["a", "b", "c", "d"]), flat=np.array([-1], np.int64))
+
+
+def spin(path: Path) -> str:
+    """Adds as often as its input says."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Add", ["sum", "one"], ["more"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum", TensorProto.FLOAT, [1, 1]),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("more", TensorProto.FLOAT, [1, 1]),
+        ],
+        [numpy_helper.from_array(np.ones((1, 1), np.float32), "one")],
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["times"], to=TensorProto.INT64),
+        helper.make_node("Loop", ["times", "", "start"], ["y"], body=body),
+    ]
+    return save(path, nodes, {"x": [1, 4]}, ("y", [1, 1]), start=np.zeros((1, 1), np.float32))
+
+
+@dataclass
+class Alone:
+    """An agent without a gateway, asked for its operators by themselves."""
+
+    process: psutil.Popen
+    channel: grpc.Channel
+
+    def infer(self, operator: str, *values: float, timeout_s: float = 30.0) -> np.ndarray:
+        request = pb.ModelInferRequest(model_name=operator, raw_input_contents=[np.float32(values).tobytes()])
+        request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
+        stub = inference_pb2_grpc.GRPCInferenceServiceStub(self.channel)
+        answer = stub.ModelInfer(request, timeout=timeout_s)
+        return np.frombuffer(answer.raw_output_contents[0], np.float32)
+
+    def serves(self) -> bool:
+        return self.infer("double", 1, 2, 3, 4).tolist() == [2, 4, 6, 8]
+
+    def host(self) -> psutil.Process:
+        """The process that models run in: the child of the agent's child."""
+        ((host,),) = [child.children() for child in self.process.children()]
+        return host
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
+    root = tmp_path_factory.mktemp("contained")
+    makers = {"double": lambda path: scale(path, 2.0), "bomb": bomb, "spin": spin}
+    operators = {name: (["x"], make(root / f"models/{name}.onnx")) for name, make in makers.items()}
+    route = dict.fromkeys(operators, "edge-1")
+    (root / "plan.json").write_text(json.dumps(make_plan(root, operators, [(1.0, route)], sources={"x": "edge"})))
+    (root / "peers.json").write_text(json.dumps({"": f"unix:{root}/g.sock", "edge-1": f"unix:{root}/a.sock"}))
+    files = [f"--plan={root}/plan.json", f"--peers={root}/peers.json", f"--root={root}", f"--listen=unix:{root}/a.sock"]
+    limits = [f"--max-run-s={RUN_LIMIT_S}", "--model-memory-mib=256", "--drain-s=0"]
+    command = [sys.executable, "-m", "jellybean_agent", "--worker=edge-1", *files, *limits]
+    process = psutil.Popen(command, stderr=subprocess.DEVNULL)
+    with grpc.insecure_channel(f"unix:{root}/a.sock") as channel:
+        found = Alone(process, channel)
+        try:
+            until = time.monotonic() + 30
+            while True:
+                try:
+                    status = agent_pb2_grpc.AgentStub(channel).Describe(agent_pb2.DescribeRequest(), timeout=5)
+                    if status.state == "ready":
+                        break
+                except grpc.RpcError:
+                    assert time.monotonic() < until
+                time.sleep(0.05)
+            yield found
+        finally:
+            process.kill()
+            process.wait()
+
+
+def refusal(alone: Alone, operator: str, *values: float) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        alone.infer(operator, *values)
+    assert alone.serves()
+    return caught.value.code(), caught.value.details()
+
+
+def test_a_model_that_allocates_too_much(alone: Alone) -> None:
+    """16 bytes that ask for 4 GiB, for 2 EiB, and for more than a message may have."""
+    for values in ((1024, 1024, 1024, 1), (2**20, 2**20, 2**20, 1), (1024, 1024, 20, 1)):
+        status, reason = refusal(alone, "bomb", *values)
+        assert status in (grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT)
+        assert "onnxruntime" in reason or "limit" in reason
+    assert alone.infer("bomb", 2, 3, 1, 1).shape == (6,)
+
+
+def test_a_model_that_does_not_end(alone: Alone) -> None:
+    assert alone.infer("spin", 3, 0, 0, 0).tolist() == [3]
+    began = time.monotonic()
+    status, reason = refusal(alone, "spin", 2**40, 0, 0, 0)
+    assert (status, "took longer than 1.5 s" in reason) == (grpc.StatusCode.INTERNAL, True)
+    assert time.monotonic() - began < 15.0
+
+
+def test_a_model_that_crashes(alone: Alone) -> None:
+    """The native code's segmentation fault, sent while it runs."""
+    assert alone.serves()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(refusal, alone, "spin", 2**40, 0, 0, 0)
+        time.sleep(0.3)
+        alone.host().send_signal(signal.SIGSEGV)
+        status, reason = running.result(20)
+    assert status is grpc.StatusCode.INTERNAL
+    assert "the model crashed: its process was killed by SIGSEGV; it is loaded again" in reason
+
+
+def test_a_killed_agent_leaves_no_process(alone: Alone) -> None:
+    assert alone.serves()
+    family = alone.process.children(recursive=True)
+    assert len(family) == 2
+    os.kill(alone.process.pid, signal.SIGKILL)
+    _, left = psutil.wait_procs(family, timeout=10)
+    assert not left
+
+
+def test_operators_of_other_domains_are_refused_and_own_functions_are_not(tmp_path: Path) -> None:
+    node = helper.make_node("Twice", ["x"], ["y"], domain="mine")
+    path = tmp_path / "m.onnx"
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in ("x", "y")]
+    graph = helper.make_graph([node], "g", value[:1], value[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+    with pytest.raises(ModelError, match=r"operator mine\.Twice is not of ai\.onnx, ai\.onnx\.ml, com\.microsoft"):
+        Executor(path, file_sha256(path), ("x",))
+    own = helper.make_function("mine", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], opsets[:1])
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=[own])
+    assert look_into(model.SerializeToString()).foreign == ""
+    path.write_bytes(model.SerializeToString())
+    found = Executor(path, file_sha256(path), ("x",)).run((np.float32([[1, 2]]),))
+    assert found.outputs["y"].tolist() == [[2, 4]]
+
+
+def test_a_pipe_is_no_model(tmp_path: Path) -> None:
+    """Opening one would wait for ever for somebody who writes."""
+    os.mkfifo(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="not a file"):
+        Executor(tmp_path / "m.onnx", "", ("x",))

@@ -1,0 +1,271 @@
+"""Starting, dying, draining, stopping: with real processes and real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from jellybean.serving.client import Client
+from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
+from jellybean.serving.local import launcher
+from jellybean.serving.run_state import read_state, state_path
+from jellybean_solver.model.problem import Link
+from tests.support.tiny_models import chain, make_plan, scale
+
+pytestmark = pytest.mark.alone
+
+ONES = {"x": np.ones((1, 4), np.float32)}
+SLOW = [Link("edge", "cloud", 0.0, None, 0.3)]  # keeps requests in hand while something happens
+
+
+def until(condition, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def pid(running: launcher.Running, name: str) -> int:
+    return next(process.pid for process in running.state.processes if process.name == name)
+
+
+def lives(number: int) -> bool:
+    try:
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_an_altered_model_is_refused_by_name(tmp_path: Path, start) -> None:
+    document = chain(tmp_path)
+    model = tmp_path / "models/triple.onnx"
+    model.write_bytes(model.read_bytes() + b"\0")
+    with pytest.raises(LaunchError, match=r"(?s)cloud-1 ended with status 2.*triple/only.*sha256.*altered"):
+        start(tmp_path, document)
+    assert not state_path(tmp_path).exists()
+
+
+def test_a_plan_changed_by_hand_is_refused(tmp_path: Path, start) -> None:
+    document = chain(tmp_path)
+    document["utilisation"] = 0.5
+    with pytest.raises(LaunchError, match="does not match its hash"):
+        start(tmp_path, document)
+
+
+def test_a_port_in_use_is_said(tmp_path: Path, start) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LaunchError, match=rf"(?s)gateway ended with status 2.*127.0.0.1:{port}.*in use"):
+            start(tmp_path, chain(tmp_path), port=port)
+
+
+def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_nothing(tmp_path: Path, start) -> None:
+    running = start(tmp_path, chain(tmp_path, links=SLOW))
+    said: list[str] = []
+    results: list[str | None] = []
+    watcher = threading.Thread(target=lambda: results.append(running.wait(said.append)))
+    watcher.start()
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(client.infer, ONES) for _ in range(4)]
+        until(lambda: client.status().requests_in_hand == 4)
+        os.kill(pid(running, "cloud-1"), signal.SIGKILL)
+        until(lambda: client.status().state == "degraded")
+        with pytest.raises(RequestError, match=r"no route was open within 0.\d+ s: .*worker cloud-1 is gone") as caught:
+            client.infer(ONES, timeout_s=0.3)
+        assert caught.value.status == "DEADLINE_EXCEEDED"
+        assert all(request.result(30)["triple"].tolist() == [[6, 6, 6, 6]] for request in waiting)
+        status = client.status()
+        assert dict(status.workers) == {"edge-1": "ready", "cloud-1": "ready"}
+        assert (status.answered, status.failed, status.retried, status.left_out) == (4, 1, 4, 1)
+    until(lambda: bool(said))
+    assert "cloud-1 was killed by SIGKILL" in said[0]
+    assert "cloud-1 is started again" in said[0]
+    state = read_state(tmp_path)
+    assert state is not None
+    with pytest.raises(AlreadyRunningError, match="is up already"):
+        launcher.up(tmp_path, chain(tmp_path))
+
+    code = (
+        "import sys; from pathlib import Path; from jellybean.serving import launcher; launcher.down(Path(sys.argv[1]))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
+    watcher.join(20)
+    assert results == [None]
+    assert not any(lives(process.pid) for process, _ in state.alive())
+    assert not Path(running.state.folder).exists()
+    with pytest.raises(NotRunningError):
+        Client.of(tmp_path)
+    with pytest.raises(NotRunningError):
+        launcher.down(tmp_path)
+
+
+def test_down_finishes_what_is_in_hand(tmp_path: Path, start) -> None:
+    running = start(tmp_path, chain(tmp_path, links=SLOW))
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(client.infer, ONES) for _ in range(8)]
+        until(lambda: client.status().requests_in_hand == 8)
+        assert running.down() == 0
+        assert all(request.result(1)["triple"].tolist() == [[6, 6, 6, 6]] for request in waiting)
+    assert not any(lives(process.pid) for process in running.state.processes)
+
+
+def test_a_worker_told_to_leave_loses_nothing(tmp_path: Path, start) -> None:
+    operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
+    routes = [(0.5, {"double": "cloud-1"}), (0.5, {"double": "cloud-2"})]
+    document = make_plan(tmp_path, operators, routes, sources={"x": "edge"}, links=SLOW)
+    running = start(tmp_path, document)
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(client.infer, ONES) for _ in range(8)]
+        until(lambda: client.status().requests_in_hand == 8)
+        os.kill(pid(running, "cloud-1"), signal.SIGTERM)
+        until(lambda: client.status().workers["cloud-1"] != "ready")
+        more = [pool.submit(client.infer, ONES) for _ in range(8)]
+        assert all(request.result(20)["double"].tolist() == [[2, 2, 2, 2]] for request in waiting + more)
+        until(lambda: not lives(pid(running, "cloud-1")))
+        assert client.status().failed == 0
+
+
+def test_a_gateway_that_dies_while_workers_load_is_named(tmp_path: Path, start) -> None:
+    def progress(_done: float, _total: float, label: str) -> None:
+        state = read_state(tmp_path)
+        assert state is not None
+        found = {process.name: process.pid for process in state.processes}
+        if label.startswith("starting"):
+            os.kill(found["cloud-1"], signal.SIGSTOP)  # it is never ready before the gateway dies
+        elif lives(found["gateway"]):
+            os.kill(found["gateway"], signal.SIGKILL)
+            os.kill(found["cloud-1"], signal.SIGCONT)
+
+    with pytest.raises(LaunchError, match="gateway was killed by SIGKILL"):
+        start(tmp_path, chain(tmp_path), progress=progress)
+    assert not state_path(tmp_path).exists()
+
+
+def test_only_the_private_socket_drains_and_zero_seconds_do_not_wait(tmp_path: Path, start) -> None:
+    running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 30.0)]))
+    assert state_path(tmp_path).parent.stat().st_mode & 0o777 == 0o700
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(2) as pool:
+        with pytest.raises(RequestError, match="jellybean down") as caught:
+            client.drain(0.0)
+        assert caught.value.status == "PERMISSION_DENIED"
+        waiting = [pool.submit(client.infer, ONES) for _ in range(2)]
+        until(lambda: client.status().requests_in_hand == 2)
+        began = time.monotonic()
+        assert running.down(0.0) == 2
+        assert time.monotonic() - began < 15.0
+        assert all(isinstance(request.exception(20), RequestError) for request in waiting)
+
+
+def test_a_gateway_that_cannot_be_asked_is_said(tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_STATUS_S", 0.2)
+    monkeypatch.setattr(launcher, "_STOP_S", 0.5)
+    running = start(tmp_path, chain(tmp_path), start_timeout_s=60.0)
+    os.kill(pid(running, "gateway"), signal.SIGSTOP)
+    with pytest.raises(ServingError, match="did not say how many requests"):
+        running.down(0.0)
+    assert not any(lives(process.pid) for process in running.state.processes)
+    assert not state_path(tmp_path).exists()
+
+
+def test_deadlines_and_too_many_requests(tmp_path: Path, start) -> None:
+    running = start(tmp_path, chain(tmp_path, links=SLOW), max_in_hand=2)
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(2) as pool:
+        with pytest.raises(RequestError) as caught:
+            client.infer(ONES, timeout_s=0.1)
+        assert caught.value.status == "DEADLINE_EXCEEDED"
+        until(lambda: client.status().requests_in_hand == 0)
+        waiting = [pool.submit(client.infer, ONES, request_id=name) for name in "ab"]
+        until(lambda: client.status().requests_in_hand == 2)
+        with pytest.raises(RequestError, match="overloaded") as caught:
+            client.infer(ONES)
+        assert caught.value.status == "RESOURCE_EXHAUSTED"
+        assert all(request.result(20) for request in waiting)
+        first = pool.submit(client.infer, ONES, request_id="same")
+        until(lambda: client.status().requests_in_hand == 1)
+        with pytest.raises(RequestError) as caught:
+            client.infer(ONES, request_id="same")
+        assert caught.value.status == "ALREADY_EXISTS"
+        first.result(20)
+
+
+def test_a_stale_state_file_is_recognised(tmp_path: Path, start) -> None:
+    """Its process id may have been given to somebody else since: here to this test."""
+    state_path(tmp_path).parent.mkdir()
+    stale = {
+        "version": 2,
+        "plan": "p",
+        "workflow": "w",
+        "folder": str(tmp_path / "gone"),
+        "plan_folder": str(tmp_path / "gone/1"),
+        "keeper": None,
+        "others": [],
+        "gateway_address": "127.0.0.1:1",
+        "stopping": False,
+        "processes": [
+            {"name": "gateway", "pid": os.getpid(), "started": 1.0, "address": "unix:x", "log": "x", "command": []}
+        ],
+    }
+    state_path(tmp_path).write_text(json.dumps(stale))
+    with pytest.raises(NotRunningError, match="died"):
+        Client.of(tmp_path)
+    running = start(tmp_path, chain(tmp_path))
+    state = read_state(tmp_path)
+    assert state is not None
+    assert state.gateway_address == running.gateway_address
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("then", ["sys.exit(running.wait())", "time.sleep(60)"])
+def test_a_launcher_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: signal.Signals, then: str) -> None:
+    """Also when the signal comes before anybody watches."""
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(chain(tmp_path)))
+    code = (
+        "import signal, sys, json, time; from pathlib import Path; from jellybean.serving import launcher\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent may have had it ignored
+        "running = launcher.up(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()))\n"
+        f"print('up', flush=True); {then}"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), str(plan)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "up\n"
+        state = read_state(tmp_path)
+        child.send_signal(number)
+        child.wait(30)
+    assert state is not None
+    assert not any(lives(process.pid) for process in state.processes)
+    assert not state_path(tmp_path).exists()
+
+
+def test_a_slow_request_goes_a_second_way_and_is_answered_once(tmp_path: Path, start) -> None:
+    """One of two workers stands still, for less time than it takes to be given up."""
+    operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
+    routes = [(0.5, {"double": "edge-1"}), (0.5, {"double": "edge-2"})]
+    running = start(tmp_path, make_plan(tmp_path, operators, routes, sources={"x": "edge"}), hedge_after="0.2")
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(4) as pool:
+        os.kill(pid(running, "edge-1"), signal.SIGSTOP)
+        try:
+            waiting = [pool.submit(client.infer, ONES, timeout_s=1.5) for _ in range(4)]
+            assert all(request.result(20)["double"].tolist() == [[2, 2, 2, 2]] for request in waiting)
+            status = client.status()
+        finally:
+            os.kill(pid(running, "edge-1"), signal.SIGCONT)
+        assert (status.answered, status.failed, status.hedged, status.retried) == (4, 0, 2, 0)
+        assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
+        until(lambda: client.status().requests_in_hand == 0)
+        assert client.status().answered == 5

@@ -1,0 +1,440 @@
+"""The Open Inference Protocol on a gateway and on agents, spoken by tritonclient in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from jellybean.serving.client import Client
+from jellybean.serving.local import launcher
+from jellybean_agent.transport.channels import CHANNEL_OPTIONS
+from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from jellybean_protos.inference.v2 import inference_pb2 as pb
+from jellybean_solver.model.problem import Link
+from tests.integration.serving.inference.triton_remote import Remote, triton_process
+from tests.support.tiny_models import chain, difference, fan_out, gather, make_plan, positives, scale, total
+
+pytestmark = pytest.mark.alone
+
+SERVICE = "inference.GRPCInferenceService"
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[Remote]:
+    with triton_process() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[launcher.Running]:
+    """A join, and a fan-out that is gathered and answers by itself too."""
+    root = tmp_path_factory.mktemp("tiny")
+    models = root / "models"
+    operators = {
+        "left": (["x"], scale(models / "left.onnx", 2.0)),
+        "right": (["x"], scale(models / "right.onnx", 5.0)),
+        "join": (["right", "left"], difference(models / "join.onnx", "left", "right")),
+        "split": (["y"], positives(models / "split.onnx")),
+        "each": ([fan_out("split", "each")], scale(models / "each.onnx", 10.0, 1)),
+        "sum": ([gather("each", "sum")], total(models / "sum.onnx")),
+        "tenth": ([fan_out("split", "tenth")], scale(models / "tenth.onnx", 0.1, 1)),
+    }
+    route = dict.fromkeys(operators, "edge-1") | {"right": "cloud-1", "each": "cloud-1"}
+    running = launcher.up(root, make_plan(root, operators, [(1.0, route)], sources={"x": "edge", "y": "edge"}))
+    yield running
+    running.down()
+
+
+def inputs(seed: int = 0) -> dict[str, np.ndarray]:
+    drawn = np.random.default_rng(seed)
+    return {name: drawn.normal(size=(1, size)).astype(np.float32) for name, size in (("x", 4), ("y", 6))}
+
+
+def floats(count: int) -> np.ndarray:
+    return np.ones((1, count), np.float32)
+
+
+def address(running: launcher.Running, worker: str) -> str:
+    return next(process.address for process in running.state.processes if process.name == worker)
+
+
+def same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert (array.dtype, array.shape, array.tobytes()) == (
+            theirs[name].dtype,
+            theirs[name].shape,
+            theirs[name].tobytes(),
+        )
+
+
+# -- the gateway: its workflow is a model ------------------------------------------------------------------------------
+
+
+def test_what_a_gateway_says_of_itself(tiny: launcher.Running, remote: Remote) -> None:
+    version = tiny.state.plan[:12]
+    found = remote("about", tiny.gateway_address, "tiny")
+    assert (found["live"], found["ready"], found["model_ready"]) == (True, True, True)
+    assert found["server"]["name"] == "jellybean-gateway"
+    assert found["index"] == [{"name": "tiny", "version": version, "state": "READY"}]
+    assert found["metadata"] == {
+        "name": "tiny",
+        "versions": [version],
+        "platform": "jellybean_workflow",
+        "inputs": [
+            {"name": "x", "datatype": "FP32", "shape": ["1", "4"]},
+            {"name": "y", "datatype": "FP32", "shape": ["1", "-1"]},
+        ],
+        "outputs": [
+            {"name": "join", "datatype": "FP32", "shape": ["1", "4"]},
+            {"name": "sum", "datatype": "FP32", "shape": ["1", "1"]},
+            {"name": "tenth", "datatype": "FP32", "shape": ["-1", "1"]},
+        ],
+    }
+    assert found["config"]["input"][0] == {"name": "x", "data_type": "TYPE_FP32", "dims": ["1", "4"]}
+    assert found["config"]["output"][2] == {"name": "tenth", "data_type": "TYPE_FP32", "dims": ["-1", "1"]}
+    with Client(tiny.gateway_address) as client:
+        client.infer(inputs())
+        answered = client.status().answered
+    (statistics,) = remote("about", tiny.gateway_address, "tiny")["statistics"]
+    assert (statistics["name"], int(statistics["inference_count"])) == ("tiny", answered)
+    assert int(statistics["inference_stats"]["success"]["ns"]) > 0
+    assert abs(int(statistics["last_inference"]) / 1e3 - time.time()) < 60
+
+
+def test_tritonclient_gets_what_our_client_gets_bit_for_bit(tiny: launcher.Running, remote: Remote) -> None:
+    with Client(tiny.gateway_address) as client:
+        for seed in range(5):
+            sent = inputs(seed)
+            head, found = remote("infer", tiny.gateway_address, "tiny", sent, request_id=f"id {seed}")
+            assert head == {"id": f"id {seed}", "name": "tiny", "version": tiny.state.plan[:12]}
+            same(client.infer(sent), found)
+        _, found = remote("infer", tiny.gateway_address, "tiny", inputs(), outputs=["tenth", "join"])
+        assert list(found) == ["tenth", "join"]
+        nothing = {"x": inputs()["x"], "y": -np.ones((1, 3), np.float32)}
+        _, found = remote("infer", tiny.gateway_address, "tiny", nothing, model_version=tiny.state.plan[:12])
+        same(client.infer(nothing), found)
+        assert found["tenth"].shape == (0, 1)
+    assert remote("beside_our_client", tiny.gateway_address, inputs())
+
+
+def test_a_stream_answers_in_order_and_outlives_a_request_that_fails(tiny: launcher.Running, remote: Remote) -> None:
+    sent = [inputs(seed) for seed in range(80)]  # more than are under way at once
+    sent[3] = {"x": sent[3]["x"]}
+    found = remote("stream", tiny.gateway_address, "tiny", sent, enable_empty_final_response=True)
+    assert [item[0] for item in found] == [str(number) if number != 3 else "" for number in range(80)]
+    assert all(final for _, _, final in found)
+    assert found[3][1] == "a request takes one tensor per source (x, y), got x (INVALID_ARGUMENT)"
+    with Client(tiny.gateway_address) as client:
+        for number in (0, 4, 79):
+            same(client.infer(sent[number]), found[number][1])
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "told"),
+    [
+        ({"model": "other"}, "NOT_FOUND", "no model 'other' here; served: tiny"),
+        ({"model_version": "7"}, "NOT_FOUND", "not '7'"),
+        ({"inputs": {"x": inputs()["x"]}}, "INVALID_ARGUMENT", "one tensor per source (x, y), got x"),
+        ({"inputs": inputs() | {"z": inputs()["x"]}}, "INVALID_ARGUMENT", "got x, y, z"),
+        ({"inputs": inputs() | {"x": np.ones((1, 4))}}, "INVALID_ARGUMENT", "expected float32 [any, 4], got float64"),
+        ({"inputs": inputs() | {"x": np.ones((1, 5), np.float32)}}, "INVALID_ARGUMENT", "got float32 [1, 5]"),
+        ({"inputs": inputs() | {"x": np.ones((2, 4), np.float32)}}, "INVALID_ARGUMENT", "leading dimension of 1"),
+        ({"inputs": inputs() | {"x": np.array([b"text"], object)}}, "INVALID_ARGUMENT", "datatype 'BYTES' is not"),
+        ({"datatypes": {"x": "INT64"}}, "INVALID_ARGUMENT", "int64 [1, 4] takes 32 bytes, but 16 came"),
+        ({"datatypes": {"x": "BF16"}}, "INVALID_ARGUMENT", "datatype 'BF16' is not served"),
+        ({"inputs": inputs() | {"y": np.ones((1, 2**24 + 2**13), np.float32)}}, "INVALID_ARGUMENT", "above the limit"),
+        (
+            {"inputs": inputs() | {"y": np.ones((1, 2**24 + 2**16), np.float32)}},
+            "RESOURCE_EXHAUSTED",
+            "larger than max",
+        ),
+        ({"outputs": ["join", "nobody"]}, "INVALID_ARGUMENT", "no output 'nobody'; tiny gives join, sum, tenth"),
+        ({"outputs": ["join", "join"]}, "INVALID_ARGUMENT", "asked for twice"),
+        ({"sequence_id": 5}, "UNIMPLEMENTED", "parameter sequence_id"),
+        ({"timeout": -1}, "INVALID_ARGUMENT", "parameter timeout"),
+    ],
+)
+def test_what_a_gateway_refuses(tiny: launcher.Running, remote: Remote, change: dict, status: str, told: str) -> None:
+    model, sent = change.pop("model", "tiny"), change.pop("inputs", inputs())
+    found = remote("refused", tiny.gateway_address, model, sent, **change)
+    assert found[0] == status
+    assert told in found[1]
+
+
+def test_the_plan_decides_what_is_loaded(tiny: launcher.Running, remote: Remote) -> None:
+    for url, model in ((tiny.gateway_address, "tiny"), (address(tiny, "edge-1"), "left")):
+        found = remote("refusals", url, model)
+        assert found["load"][0] == found["unload"][0] == "FAILED_PRECONDITION"
+        assert "the plan decides what is loaded" in found["load"][1]
+        for what in ("load unknown", "metadata", "ready", "config", "statistics"):
+            assert found[what][0] == "NOT_FOUND", what
+        assert found["shared memory"] == (
+            "UNIMPLEMENTED",
+            "shared memory is not served: send tensors in the request",
+        )
+        assert found["trace"][0] == "UNIMPLEMENTED"
+
+
+def test_typed_contents_are_taken_too(tiny: launcher.Running) -> None:
+    request = pb.ModelInferRequest(model_name="tiny")
+    sent = inputs()
+    for name, array in sent.items():
+        contents = pb.InferTensorContents(fp32_contents=array.ravel())
+        request.inputs.add(name=name, datatype="FP32", shape=array.shape, contents=contents)
+    with grpc.insecure_channel(tiny.gateway_address) as channel, Client(tiny.gateway_address) as client:
+        response = infer_on(channel)(request.SerializeToString())
+        expected = client.infer(sent)
+    found = zip(response.outputs, response.raw_output_contents, strict=True)
+    assert {output.name: raw for output, raw in found} == {name: array.tobytes() for name, array in expected.items()}
+
+
+def infer_on(channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable:
+    return channel.unary_unary(f"/{SERVICE}/ModelInfer", response_deserializer=pb.ModelInferResponse.FromString)
+
+
+def test_whatever_comes_the_gateway_lives_and_every_refusal_is_a_status(tiny: launcher.Running) -> None:
+    drawn = random.Random(0)
+    seen: dict[str, int] = {}
+    with grpc.insecure_channel(tiny.gateway_address, CHANNEL_OPTIONS) as channel:
+        for _ in range(200):
+            try:
+                infer_on(channel)(broken(drawn), timeout=10)
+                status = "OK"
+            except grpc.RpcError as error:
+                status = error.code().name
+                assert error.details()
+                assert "raceback" not in error.details()
+            seen[status] = seen.get(status, 0) + 1
+    assert set(seen) <= {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED"}, seen
+    assert seen["INVALID_ARGUMENT"] > 100
+    with Client(tiny.gateway_address) as client:
+        assert client.status().state == "ready"
+        assert client.infer(inputs())["join"].shape == (1, 4)
+    for process in tiny.state.processes:
+        log = Path(process.log).read_text()
+        assert "Traceback" not in log, log
+
+
+def broken(drawn: random.Random) -> bytes:
+    """A request with one thing wrong with it, or some bytes of it."""
+    request = pb.ModelInferRequest(model_name="tiny")
+    for name, array in inputs(drawn.randrange(100)).items():
+        request.inputs.add(name=name, datatype="FP32", shape=array.shape)
+        request.raw_input_contents.append(array.tobytes())
+    first, huge = request.inputs[0], drawn.choice((-1, 2**62, 2**31, 0, 3))
+    ways = [
+        lambda: first.shape.append(huge),
+        lambda: first.shape.extend([2] * drawn.randrange(1, 10_000)),
+        lambda: setattr(first, "datatype", drawn.choice(("", "FP64", "BYTES", "💥" * 5000, "BOOL"))),
+        lambda: setattr(first, "name", drawn.choice(("", "z", "y", "\0\n", "é" * 20_000))),
+        request.raw_input_contents.pop,
+        lambda: request.raw_input_contents.append(bytes(drawn.randrange(100))),
+        lambda: request.raw_input_contents.__setitem__(0, drawn.randbytes(drawn.randrange(64))),
+        lambda: first.contents.bytes_contents.append(b"x"),
+        lambda: [request.inputs.add(name=str(number)) for number in range(drawn.randrange(1, 3000))],
+        lambda: request.outputs.add(name=drawn.choice(("", "nobody", "x" * 70_000))),
+        lambda: setattr(request.parameters["timeout"], "string_param", "soon"),
+        lambda: setattr(request.parameters["sequence_id"], "int64_param", 1),
+        lambda: setattr(request, "model_name", drawn.choice(("", "Tiny", "x" * 70_000))),
+    ]
+    way = drawn.randrange(len(ways) + 4)
+    if way < len(ways):
+        ways[way]()
+        return request.SerializeToString()
+    data = bytearray(request.SerializeToString())
+    for _ in range(drawn.randrange(1, 8)):
+        data[drawn.randrange(len(data))] = drawn.randrange(256)
+    return bytes(data[: drawn.randrange(len(data) + 1)])
+
+
+@pytest.mark.parametrize("worker", ["gateway", "edge-1"])
+def test_reflection_and_health(tiny: launcher.Running, worker: str) -> None:
+    url, own = tiny.gateway_address, "jellybean.gateway.v1.Gateway"
+    if worker != "gateway":
+        url, own = address(tiny, worker), "jellybean.agent.v1.Agent"
+    with grpc.insecure_channel(url) as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        listed = {own, SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+        assert set(database.get_services()) == listed
+        found = DescriptorPool(database).FindServiceByName(SERVICE)
+        assert found.methods_by_name["ModelInfer"].input_type.fields_by_name["raw_input_contents"].number == 7
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("", SERVICE):
+            assert health.Check(health_pb2.HealthCheckRequest(service=name)).status == 1
+
+
+def test_our_messages_are_those_of_tritonclient(remote: Remote) -> None:
+    """Names, numbers and types of every field, and the methods: what we leave out is skipped, nothing is another."""
+    theirs = [descriptor_pb2.FileDescriptorProto.FromString(data) for data in remote("descriptors")]
+    known = {m.name: m for file in theirs for m in file.message_type} | {e.name: e for f in theirs for e in f.enum_type}
+    ours = descriptor_pb2.FileDescriptorProto()
+    pb.DESCRIPTOR.CopyToProto(ours)
+    for message in ours.message_type:
+        same_fields(message, known[message.name])
+    assert [(v.name, v.number) for v in ours.enum_type[0].value] == [
+        (v.name, v.number) for v in known["DataType"].value
+    ]
+    methods = {method.name: method for file in theirs for service in file.service for method in service.method}
+    for method in ours.service[0].method:
+        assert method.input_type == methods[method.name].input_type
+        assert (method.client_streaming, method.server_streaming) == (
+            methods[method.name].client_streaming,
+            methods[method.name].server_streaming,
+        )
+
+
+def same_fields(ours: descriptor_pb2.DescriptorProto, theirs: descriptor_pb2.DescriptorProto) -> None:
+    def told(field: descriptor_pb2.FieldDescriptorProto) -> tuple:
+        return field.name, field.number, field.type, field.label, field.type_name
+
+    known = {told(field) for field in theirs.field}
+    assert {told(field) for field in ours.field} <= known, ours.name
+    nested = {message.name: message for message in theirs.nested_type}
+    for message in ours.nested_type:
+        same_fields(message, nested[message.name])
+
+
+# -- agents: operators are models --------------------------------------------------------------------------------------
+
+
+def test_an_agent_runs_one_operator_alone(tiny: launcher.Running, remote: Remote) -> None:
+    url = address(tiny, "edge-1")
+    before, answered = described(url), 6
+    found = remote("about", url, "join")
+    assert found["server"]["name"] == "jellybean-agent"
+    assert {item["name"] for item in found["index"]} == {"left", "join", "split", "sum", "tenth"}
+    assert all((item["version"], item["state"]) == ("only", "READY") for item in found["index"])
+    assert found["metadata"] == {
+        "name": "join",
+        "versions": ["only"],
+        "platform": "onnxruntime_onnx",
+        "inputs": [{"name": name, "datatype": "FP32", "shape": ["1", "4"]} for name in ("right", "left")],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": ["1", "4"]}],
+    }
+    ones = np.ones((1, 4), np.float32)
+    head, outputs = remote("infer", url, "join", {"left": 7 * ones, "right": 2 * ones}, request_id="a")
+    assert head == {"id": "a", "name": "join", "version": "only"}
+    assert outputs["y"].tolist() == [[5, 5, 5, 5]]
+    _, outputs = remote("infer", url, "sum", {"x": np.array([[1], [2], [3]], np.float32)}, model_version="only")
+    assert outputs["y"].tolist() == [[6]]
+    _, outputs = remote("infer", url, "split", {"x": np.array([[1, -2, 3]], np.float32)}, outputs=["y"])
+    assert outputs["y"].tolist() == [[1], [3]]
+    streamed = remote("stream", url, "left", [{"x": number * ones} for number in range(3)])
+    assert [tensors["y"][0, 0] for _, tensors, _ in streamed] == [0, 2, 4]
+    after = described(url)
+    assert dict(after.completed) == dict(before.completed)  # the pipeline's figures
+    assert dict(after.runs) == dict(before.runs)
+    assert all(after.busy_s[name] > before.busy_s[name] for name in ("join", "sum", "split", "left"))
+    (statistics,) = [item for item in remote("about", url, "left")["statistics"] if item["name"] == "left"]
+    assert int(statistics["inference_count"]) == before.completed["left"] + answered - 3
+    for sent, told in [
+        ({"left": ones}, "one tensor per input (right, left), got left"),
+        ({"left": ones, "right": np.ones((1, 5), np.float32)}, "input right: expected float32 [1, 4], got float32"),
+        ({"left": ones, "right": np.ones((1, 4))}, "got float64 [1, 4]"),
+    ]:
+        assert remote("refused", url, "join", sent)[0] == "INVALID_ARGUMENT"
+        assert told in remote("refused", url, "join", sent)[1]
+    two = {"x": np.ones((2, 4), np.float32)}
+    assert "leading dimension of 1" in remote("refused", url, "left", two)[1]
+    assert remote("refused", url, "right", {"x": ones}) == (
+        "NOT_FOUND",
+        "no model 'right' here; served: left, join, split, sum, tenth",
+    )
+
+
+def described(url: str) -> agent_pb2.AgentStatus:
+    with grpc.insecure_channel(url) as channel:
+        return agent_pb2_grpc.AgentStub(channel).Describe(agent_pb2.DescribeRequest(), timeout=5)
+
+
+# -- time and leaving --------------------------------------------------------------------------------------------------
+
+
+def test_readiness_time_limits_and_leaving(tmp_path: Path, remote: Remote, start) -> None:
+    running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 1.5)]))
+    url = running.gateway_address
+    ones = {"x": np.ones((1, 4), np.float32)}
+    status, reason = remote("refused", url, "tiny", ones, timeout=50_000)
+    assert status == "DEADLINE_EXCEEDED"
+    assert "no answer of triple within 0.05 s" in reason
+    private = Client(address(running, "gateway"))
+    with Client(url) as client, private, ThreadPoolExecutor(2) as pool, grpc.insecure_channel(url) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=30)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        in_hand = pool.submit(client.infer, ones)
+        until = time.monotonic() + 10
+        while client.status().requests_in_hand < 1:
+            assert time.monotonic() < until
+        left = pool.submit(private.drain, 10.0)
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        told = "the gateway is draining: it takes no new requests"
+        assert remote("readiness", url, "tiny") == (True, False, False, [("UNAVAILABLE", told)])
+        assert remote("refused", url, "tiny", ones) == ("UNAVAILABLE", told)
+        assert in_hand.result(20)["triple"].tolist() == [[6, 6, 6, 6]]
+        assert left.result(20) == 0
+
+
+def test_a_gateway_whose_workers_are_not_there_yet_is_live_but_not_ready(tmp_path: Path, remote: Remote) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(chain(tmp_path)))
+    sockets = {"": "g", "edge-1": "1", "cloud-1": "2"}
+    (tmp_path / "peers.json").write_text(json.dumps({name: f"unix:{tmp_path}/{of}" for name, of in sockets.items()}))
+    files = [f"--{name}={tmp_path / file}" for name, file in (("plan", "plan.json"), ("peers", "peers.json"))]
+    files += [f"--links={tmp_path / 'links'}", f"--address-file={tmp_path / 'address'}"]
+    with subprocess.Popen([sys.executable, "-m", "jellybean.serving.gateway_main", *files]) as gateway:
+        try:
+            until = time.monotonic() + 20
+            while not (tmp_path / "address").exists():
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            url = (tmp_path / "address").read_text()
+            told = "still starting: waiting for edge-1, cloud-1"
+            assert remote("readiness", url, "tiny") == (True, False, False, [("UNAVAILABLE", told)])
+            assert remote("refused", url, "tiny", {"x": np.ones((1, 4), np.float32)}) == ("UNAVAILABLE", told)
+            assert remote("refusals", url, "tiny")["load"][0] == "FAILED_PRECONDITION"
+            with grpc.insecure_channel(url) as channel:
+                health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
+                assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        finally:
+            gateway.terminate()
+    assert gateway.returncode == 0
+
+
+def test_an_agent_finishes_what_was_asked_of_it_alone_before_it_leaves(tmp_path: Path, remote: Remote, start) -> None:
+    running = start(tmp_path, chain(tmp_path, slow_s=0.4))
+    url = address(running, "edge-1")
+    ones = {"x": np.ones((1, 4), np.float32)}
+    status, reason = remote("refused", url, "double", ones, timeout=100_000)
+    assert (status, reason) == ("DEADLINE_EXCEEDED", "no answer of double within 0.1 s: 0 requests wait")
+    until = time.monotonic() + 10
+    while described(url).requests_in_hand:  # the run of the one that was given up
+        assert time.monotonic() < until
+    request = pb.ModelInferRequest(model_name="double", raw_input_contents=[ones["x"].tobytes()])
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
+    with grpc.insecure_channel(url) as channel:
+        waiting = [infer_on(channel).future(request.SerializeToString()) for _ in range(3)]
+        until = time.monotonic() + 10
+        while described(url).requests_in_hand < 3:
+            assert time.monotonic() < until
+        os.kill(next(process.pid for process in running.state.processes if process.name == "edge-1"), signal.SIGTERM)
+        with pytest.raises(grpc.RpcError, match="takes no requests"):
+            while True:
+                infer_on(channel)(request.SerializeToString(), timeout=5)
+        for answer in waiting:
+            assert np.frombuffer(answer.result(10).raw_output_contents[0], np.float32).tolist() == [2, 2, 2, 2]

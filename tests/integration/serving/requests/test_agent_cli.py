@@ -1,0 +1,76 @@
+"""`jellybean-agent` by itself: what it refuses, its help, its metrics."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny_models import chain
+
+pytestmark = pytest.mark.alone
+
+AGENT = [sys.executable, "-m", "jellybean_agent"]
+
+
+def agent(folder: Path, **changes: object) -> list[str]:
+    """A command line for worker edge-1 of a chain in `folder`."""
+    (folder / "plan.json").write_text(json.dumps(chain(folder)))
+    peers = {"": f"unix:{folder}/g.sock", "edge-1": f"unix:{folder}/0.sock", "cloud-1": f"unix:{folder}/1.sock"}
+    (folder / "peers.json").write_text(json.dumps(peers))
+    options = {"plan": folder / "plan.json", "peers": folder / "peers.json", "root": folder, "worker": "edge-1"}
+    options |= {"listen": f"unix:{folder}/0.sock"} | changes
+    return [*AGENT, *(f"--{name.replace('_', '-')}={value}" for name, value in options.items())]
+
+
+def test_help_shows_an_example() -> None:
+    told = subprocess.run([*AGENT, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "example:" in told
+    assert "--peers" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"listen": "0.0.0.0:7000"}, "TCP needs a certificate (--tls FOLDER"),
+        ({"listen": "127.0.0.1:7000"}, "TCP needs a certificate (--tls FOLDER"),
+        ({"listen": "127.0.0.1:99999"}, "not an address; write unix:/path or HOST:PORT"),
+        ({"listen": "unix:/" + "x" * 120}, "shorter than 100"),
+        ({"worker": "moon-1"}, "gives worker 'moon-1' nothing to do; its workers: edge-1, cloud-1"),
+        ({"plan": "/nowhere/plan.json"}, "/nowhere/plan.json: there is no such file or folder"),
+        ({"root": "/nowhere"}, "double/only: model /nowhere/models/double.onnx"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, changes: dict[str, str], told: str) -> None:
+    done = subprocess.run(agent(tmp_path, **changes), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_metrics_on_loopback_and_sigterm(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with subprocess.Popen(agent(tmp_path, metrics_port=port), stderr=subprocess.DEVNULL) as child:
+        text, end = "", time.monotonic() + 30
+        while not text and time.monotonic() < end:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                    text = answer.read().decode()
+            except urllib.error.URLError:
+                time.sleep(0.05)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 0
+    labels = '{operator="double",variant="only",worker="edge-1"}'
+    assert f"jellybean_requests_total{labels} 0.0" in text
+    assert f"jellybean_busy_seconds_total{labels} 0.0" in text
+    assert 'jellybean_queue{operator="double",variant="only",worker="edge-1"} 0.0' in text

@@ -1,0 +1,124 @@
+"""Load, counts and verdicts against a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jellybean.bench.bench import Target
+from jellybean.bench.heldout import HeldOut
+from jellybean.bench.hop import measure_hop_s
+from jellybean.serving.errors import ServingError
+from jellybean.serving.local import launcher
+from jellybean.serving.local import replacement as replacing
+from jellybean_solver.model.problem import Arrivals, Link
+from tests.support.tiny_models import chain
+
+pytestmark = pytest.mark.alone
+
+INPUTS = np.arange(40, dtype=np.float32).reshape(10, 4)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("bench")
+    running = launcher.up(root, chain(root, links=[Link("edge", "cloud", 1e6, None, 0.001)]))
+    yield root
+    running.down()
+
+
+def test_counts_accuracy_cost_and_utilisation(directory: Path) -> None:
+    labels = 6 * INPUTS
+    labels[:5] += 1.0  # half of the answers are wrong
+    data = HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, labels)
+    told: list[str] = []
+    result = Target(directory, data).measure(
+        20.0, duration_s=2.0, warmup_s=0.5, progress=lambda done, total, label: told.append(label)
+    )
+    assert (result.offered, result.completed, result.failed) == (40, 40, 0)
+    assert result.accuracy == 50.0
+    assert result.sustained
+    assert result.latency_p50_s is not None
+    assert result.latency_p99_s is not None
+    assert 0.001 < result.latency_p50_s <= result.latency_p99_s
+    assert set(result.utilisation) == {"edge-1", "cloud-1"}
+    assert all(0 < busy < 1 for busy in result.utilisation.values())
+    assert result.cost_usd_per_h is not None
+    network = 20.0 * 16 * 3600 / 2**30 * 1e6  # 20 messages of 16 bytes per second over the link
+    assert result.cost_usd_per_h == pytest.approx(0.2 + network, rel=0.25)
+    assert {"warm-up", "offering load"} <= set(told)
+    record = result.to_dict()
+    assert record["errors"] == 0
+    assert record["plan"] == Target(directory, data).plan_hash
+
+
+def test_the_accuracy_is_of_all_held_out_rows(directory: Path) -> None:
+    labels = 6 * INPUTS
+    labels[:7] += 1.0  # 3 of 10 are right: no 6 rows show that
+    target = Target(directory, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, labels))
+    told: list[str] = []
+    whole = target.measure(
+        20.0,
+        duration_s=0.3,
+        warmup_s=0.0,
+        whole_round=True,
+        progress=lambda done, total, label: told.append(label),
+    )
+    assert whole.offered == 6
+    assert whole.accuracy == pytest.approx(30.0)
+    assert "the other held-out inputs, for the accuracy" in told
+    assert target.measure(20.0, duration_s=0.3, warmup_s=0.0).accuracy != pytest.approx(30.0)
+    short = target.measure(20.0, duration_s=0.1, warmup_s=0.0, whole_round=True)  # 8 rows do not fit into 0.1 s
+    assert short.accuracy in (0.0, 50.0, 100.0)
+
+
+def test_failures_are_counted_by_reason(directory: Path) -> None:
+    data = HeldOut({"x": np.ones((3, 5), np.float32)}, 20.0, Arrivals.PERIODIC)
+    result = Target(directory, data).measure(20.0, duration_s=1.0, warmup_s=0.0)
+    assert (result.offered, result.completed, result.failed) == (20, 0, 20)
+    assert not result.sustained
+    assert result.verdict.startswith("failures")
+    assert "INVALID_ARGUMENT" in next(iter(result.reasons))
+    assert result.latency_p50_s is None
+    assert "latency_p50_s" not in result.to_dict()
+
+
+def test_labels_of_a_target_and_rates_are_checked(directory: Path) -> None:
+    target = Target(directory, HeldOut({"x": INPUTS}, 20.0))
+    with pytest.raises(ServingError, match="above 0"):
+        target.measure(0.0)
+
+
+def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
+    """A device of 40 ms a run: 1000/s is overload."""
+    start(tmp_path, chain(tmp_path, slow_s=0.04, links=[Link("edge", "cloud", 0.0, None, 0.001)]))
+    target = Target(tmp_path, HeldOut({"x": INPUTS}, 1.0, Arrivals.PERIODIC))
+    overloaded = target.measure(1000.0, duration_s=1.5, warmup_s=0.0, settle_s=0.0)
+    assert not overloaded.sustained
+    assert "overload" in overloaded.verdict or "RESOURCE_EXHAUSTED" in overloaded.verdict
+    assert max(overloaded.utilisation.values()) > 0.5
+    assert overloaded.answered_in_time < 0.98 * overloaded.offered
+    found = target.saturate(30.0, window_s=1.5, tolerance=0.3)
+    assert found.highest_rate_per_s is not None
+    assert 0 < found.highest_rate_per_s < 1000
+
+
+def test_hop_is_a_small_positive_time() -> None:
+    assert 0 < measure_hop_s(duration_s=1.0) < 1.0
+
+
+def test_a_plan_that_is_replaced_or_stopped_meanwhile_is_not_measured(tmp_path: Path) -> None:
+    running = launcher.up(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 2.0, None, 0.001)]))
+    target = Target(tmp_path, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, None))
+    try:
+        assert replacing.apply(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 1.0, None, 0.001)]))
+        with pytest.raises(ServingError, match=r"served no more: another took over.*nothing was stored"):
+            target.measure(20.0, duration_s=0.2, warmup_s=0.1)
+        target = Target(tmp_path, target.data)
+    finally:
+        running.down()
+    with pytest.raises(ServingError, match="served no more: it was stopped"):
+        target.meters.require_served()

@@ -1,0 +1,200 @@
+"""Enrolment over real TLS in one process: what a token is good for, and what leaves it as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving.enrolment.enrolment import MAX_DOWNLOADS, Enrolment, add_enrolment, make_token, serve_enrolment
+from jellybean.serving.gateway.gateway import Gateway
+from jellybean_agent.brain.plan_view import plan_view
+from jellybean_agent.enrolment import join
+from jellybean_agent.enrolment.join_token import Token
+from jellybean_agent.execution.executor import file_sha256
+from jellybean_agent.security.certificates import CertificateFolder, read_credentials
+from jellybean_agent.security.identity import Identity, Policy, Role
+from jellybean_agent.system import versions
+from jellybean_agent.transport.channels import CHANNEL_OPTIONS, Transport
+from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
+from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from tests.support.tiny_models import chain
+
+GATEWAY = Identity("tiny", Role.GATEWAY)
+EDGE = Identity("tiny", Role.AGENT, "edge-1")
+Use = Callable[[str], Awaitable[None]]
+
+
+def serving(root: Path, use: Use, ca: str = "ca") -> None:
+    open_authority(root / "ca").equip(root / "gateway", GATEWAY, hosts=("127.0.0.1",))
+
+    async def served() -> None:
+        view = plan_view(chain(root))
+        enrolment = Enrolment(lambda: (view, None), root / ca, root / "tokens", root, root, root, {"": "127.0.0.1:1"})
+        transport = Transport("tiny", CertificateFolder(root / "gateway"))
+        address = f"unix:{root / 's'}"
+        server = await serve_enrolment(enrolment, transport, address)
+        try:
+            await use(address)
+        finally:
+            await server.stop(None)
+
+    asyncio.run(served())
+
+
+async def enrol(address: str, token: Token, request: bytes) -> Any:
+    options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", GATEWAY.tls_name)]
+    credentials = grpc.ssl_channel_credentials(token.ca)
+    async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
+        stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
+        return await stub.Enrol(enrol_pb2.EnrolRequest(secret=token.secret, request=request), timeout=10)
+
+
+async def refused(address: str, token: Token, request: bytes) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await enrol(address, token, request)
+    return f"{caught.value.code().name}: {caught.value.details()}"
+
+
+def token(root: Path, identity: Identity = EDGE) -> Token:
+    return make_token(root / "tokens", open_authority(root / "ca"), identity, life_s=60.0)
+
+
+def test_a_token_outlives_a_lost_answer_but_is_one_keys(tmp_path: Path) -> None:
+    mine, request = token(tmp_path), join._key_and_request(EDGE)[1]
+
+    async def use(address: str) -> None:
+        assert (await enrol(address, mine, request)).chain
+        assert (await enrol(address, mine, request)).chain  # the first answer was lost
+        assert "PERMISSION_DENIED" in await refused(address, mine, join._key_and_request(EDGE)[1])
+
+    serving(tmp_path, use)
+
+
+def test_a_box_that_stops_before_it_kept_its_certificate_joins_with_the_same_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, box = token(tmp_path), tmp_path / "box"
+    box.mkdir()
+
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    async def use(address: str) -> None:
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+            patch.setattr(join, "write_credentials", full)
+            await join._enrol(address, mine, box)
+        await join._enrol(address, mine, box)
+
+    serving(tmp_path, use)
+    assert read_credentials(box / "tls").identity == EDGE
+    assert {path.name for path in box.iterdir()} == {"gateway", "tls"}
+
+
+def test_a_wrong_worker_is_told_before_the_token_is_taken(tmp_path: Path) -> None:
+    moon, request = token(tmp_path, Identity("tiny", Role.AGENT, "moon-1")), join._key_and_request(EDGE)[1]
+
+    async def use(address: str) -> None:
+        assert "no worker of the plan" in await refused(address, moon, request)
+        assert "no worker of the plan" in await refused(address, moon, join._key_and_request(EDGE)[1])
+
+    serving(tmp_path, use)
+    assert len(list((tmp_path / "tokens").iterdir())) == 1  # nobody's
+
+
+def test_the_gateway_makes_no_authority_and_keeps_the_token(tmp_path: Path) -> None:
+    mine, request = token(tmp_path), join._key_and_request(EDGE)[1]
+
+    async def use(address: str) -> None:
+        assert "no authority is there" in await refused(address, mine, request)
+
+    serving(tmp_path, use, ca="mistyped")
+    assert not (tmp_path / "mistyped").exists()
+    assert len(list((tmp_path / "tokens").iterdir())) == 1
+
+
+def test_tokens_whose_time_is_over_are_removed(tmp_path: Path) -> None:
+    make_token(tmp_path / "tokens", open_authority(tmp_path / "ca"), EDGE, life_s=-1.0)
+    assert len(list((tmp_path / "tokens").iterdir())) == 1
+    token(tmp_path)
+    assert len(list((tmp_path / "tokens").iterdir())) == 1
+
+
+def test_boxes_get_the_plan_that_took_over_and_no_more_downloads_than_fit(tmp_path: Path) -> None:
+    document = chain(tmp_path)
+    now = plan_view(document)
+    replaced = gateway_pb2.ReplaceRequest(plan=json.dumps(document).encode(), peers={"": "127.0.0.1:1"})
+    certs, transport = open_authority(tmp_path / "ca"), dict[str, Transport]()
+    for name, identity in (("gateway", GATEWAY), ("edge", EDGE), ("new", Identity("tiny", Role.AGENT, "new-1"))):
+        certs.equip(tmp_path / name, identity)
+        transport[name] = Transport("tiny", CertificateFolder(tmp_path / name))
+    enrolment = Enrolment(lambda: (now, replaced), *[tmp_path] * 5, {})  # no file of a plan is there
+    (model,) = [now.operators[name].model_sha256 for name in now.workers["edge-1"].operators]
+
+    async def ask() -> None:
+        server = transport["gateway"].server(Policy("tiny", set(now.workers) | {"new-1"}))
+        port = transport["gateway"].bind(server, "127.0.0.1:0")
+        add_enrolment(server, enrolment)
+        await server.start()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(server.stop, None)
+            stubs: dict[str, Any] = {}
+            for name in ("edge", "new"):
+                channel = await stack.enter_async_context(transport[name].channel(f"127.0.0.1:{port}"))
+                stubs[name] = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
+            given = await stubs["edge"].Plan(enrol_pb2.PlanRequest(), metadata=versions.metadata())
+            assert (given.plan, json.loads(given.peers)) == (replaced.plan, {"": "127.0.0.1:1"})
+            with pytest.raises(grpc.aio.AioRpcError, match=r"the plan gives .* no model"):  # not in the plan by now
+                await join._fetch(stubs["new"], model, tmp_path / "part")
+            enrolment.downloads.update(range(MAX_DOWNLOADS))
+            with pytest.raises(grpc.aio.AioRpcError, match=f"{MAX_DOWNLOADS} downloads are under way") as full:
+                await join._fetch(stubs["edge"], model, tmp_path / "part")
+            assert full.value.code() is grpc.StatusCode.UNAVAILABLE  # boxes ask again
+            enrolment.downloads.clear()
+            await join._fetch(stubs["edge"], model, tmp_path / "part")
+            assert file_sha256(tmp_path / "part") == model
+            assert not enrolment.downloads
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("address", "emulate", "made"), [("tcp", True, False), ("unix", False, False), ("unix", True, True)]
+)
+def test_only_the_own_socket_names_a_file_of_links(tmp_path: Path, address: str, emulate: bool, made: bool) -> None:
+    document = chain(tmp_path)
+    view = plan_view(document)
+    peers = {worker: f"127.0.0.1:{number}" for number, worker in enumerate(view.workers, 1)}
+    links = tmp_path / "made"
+    request = gateway_pb2.ReplaceRequest(
+        plan=json.dumps(document).encode(), peers=peers, links=str(links), timeout_s=0.05
+    )
+
+    async def replace() -> None:
+        emulated, transport = EmulatedLinks((), None), Transport(view.name, insecure=True)
+        gateway = Gateway(view, peers, emulated, transport, emulate=emulate)
+        server = grpc.aio.server()
+        gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, server)  # type: ignore[no-untyped-call]
+        at = f"unix:{tmp_path / 's'}" if address == "unix" else "127.0.0.1:0"
+        port = server.add_insecure_port(at)
+        await server.start()
+        async with grpc.aio.insecure_channel(at if address == "unix" else f"127.0.0.1:{port}") as channel:
+            stub: Any = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
+            with pytest.raises(grpc.aio.AioRpcError, match="not ready within"):
+                await stub.Replace(request)
+        assert gateway.replaced is None
+        await gateway.close()
+        await server.stop(None)
+        emulated.close()
+
+    asyncio.run(replace())
+    assert links.exists() is made

@@ -1,0 +1,65 @@
+"""What a run's processes log of requests that get no answer: one line each, as JSON, without tensors' content."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from onnx import helper
+
+from jellybean.serving.client import Client
+from jellybean.serving.errors import RequestError
+from tests.support.tiny_models import make_plan, save
+
+pytestmark = pytest.mark.alone
+
+
+def lines(folder: Path, process: str) -> list[dict]:
+    text = (folder / f".jellybean/logs/{process}.log").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_every_refusal_and_failure_is_one_line_of_json(tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JELLYBEAN_LOG", "json")
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    sha256 = save(tmp_path / "models/four.onnx", [node], {"x": [1, "m"]}, ("y", [1, 4]), shape=np.array([1, 4]))
+    plan = make_plan(tmp_path, {"four": (["x"], sha256)}, [(1.0, {"four": "edge-1"})], sources={"x": "edge"})
+    running = start(tmp_path, plan)
+    fits, breaks = np.full((1, 4), 0.123456789, np.float32), np.full((1, 5), 0.123456789, np.float32)
+    with Client(running.gateway_address) as client:
+        client.infer({"x": fits}, request_id="good")
+        for tensor, request, status in (
+            (breaks, "broken", "INTERNAL"),
+            (fits.astype(np.int8), "of int8", "INVALID_ARGUMENT"),
+            (fits, "good", "ALREADY_EXISTS"),
+        ):
+            with pytest.raises(RequestError) as caught:
+                client.infer({"x": tensor}, request_id=request)
+            assert caught.value.status == status
+        with pytest.raises(RequestError, match="jellybean down"):
+            client.drain(0.0)
+    with grpc.insecure_channel(running.gateway_address) as channel:  # a model that is not there
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError):
+            call(b"\n\x07nothing", timeout=20)
+
+    gateway, agent = lines(tmp_path, "gateway"), lines(tmp_path, "edge-1")
+    told = [line for line in gateway if "refused" in line["message"] or "failed" in line["message"]]
+    assert [(line.get("request_id"), line["status"], line["level"]) for line in told] == [
+        ("broken", "INTERNAL", "warning"),
+        ("of int8", "INVALID_ARGUMENT", "info"),
+        ("good", "ALREADY_EXISTS", "info"),
+        (None, "PERMISSION_DENIED", "warning"),
+        (None, "NOT_FOUND", "info"),
+    ]
+    assert told[0]["message"].startswith("a request failed: worker edge-1, operator four: onnxruntime:")
+    assert told[3]["method"] == "/jellybean.gateway.v1.Gateway/Drain"
+    (failed,) = [line for line in agent if "failed" in line["message"]]
+    assert failed["operator"] == "four"
+    assert failed["worker"] == failed["process"] == "edge-1"
+    assert failed["request_id"] == told[0]["attempts"]
+    assert {"time", "level", "logger", "process", "message"} <= failed.keys()
+    assert not [line for line in gateway + agent if "0.1234" in json.dumps(line)]

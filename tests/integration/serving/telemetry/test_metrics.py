@@ -1,0 +1,189 @@
+"""What is seen of a run: its metrics in one scrape, `jellybean top`."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from jellybean.cli import run
+from jellybean.serving.client import Client
+from jellybean.serving.errors import RequestError
+from jellybean.serving.local import launcher
+from jellybean.serving.local.replacement import apply
+from jellybean.serving.top.top import Watcher, parse, top_of
+from jellybean.serving.top.view import render
+from jellybean_solver.model.problem import GIB, Link
+from tests.support.paths import DOCS
+from tests.support.ports import free_port
+from tests.support.tiny_models import difference, make_plan, scale
+
+pytestmark = pytest.mark.alone
+
+REQUESTS = 40
+SLOW_S = 0.02, 0.01  # a run, in the plan that is up and in one that may take over
+BYTES = 16  # of a request's tensor
+PRICE_USD_PER_GIB = GIB / 1e6  # a microdollar a byte
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, launcher.Running, int]]:
+    """A run over two tiers that has answered some requests and refused one."""
+    folder, port = tmp_path_factory.mktemp("seeing"), free_port()
+    operators = {
+        "double": (["x"], scale(folder / "models/double.onnx", 2.0)),
+        "minus": (["double", "x"], difference(folder / "models/minus.onnx", "double", "x")),  # x crosses the link too
+    }
+    links = [Link("edge", "cloud", PRICE_USD_PER_GIB, None, 0.0)]
+    route = {"double": "edge-1", "minus": "cloud-1"}
+    plans = [
+        make_plan(folder, operators, [(1.0, route)], sources={"x": "edge"}, links=links, slow_s=slow_s)
+        for slow_s in SLOW_S
+    ]
+    (folder / "next.json").write_text(json.dumps(plans[1]))
+    running = launcher.up(folder, plans[0], port=0, insecure=True, metrics_port=port)
+    try:
+        yield folder, running, port
+    finally:
+        running.down(1.0)
+
+
+def offer(running: launcher.Running, number: int) -> None:
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: client.infer({"x": np.ones((1, 4), np.float32)}), range(number)))
+        with pytest.raises(RequestError):
+            client.infer({"y": np.ones((1, 4), np.float32)})
+
+
+def test_the_gateways_port_tells_what_its_workers_do_too(up: tuple[Path, launcher.Running, int]) -> None:
+    _, running, port = up
+    offer(running, 4)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
+        text = response.read().decode()
+    found = parse(text)
+    edge = {"operator": "double", "variant": "only", "worker": "edge-1"}
+    cloud = {"operator": "minus", "variant": "only", "worker": "cloud-1"}
+    tiers = {"tier": "edge", "to_tier": "cloud"}
+    for name, labels, value in (
+        ("requests_total", edge, 4),
+        ("requests_total", cloud, 4),
+        ("queue", cloud, 0),
+        ("planned_load", cloud, 0.4),
+        ("price_usd_per_h", edge, 0.1),
+        ("link_bytes_total", edge | tiers, 4 * BYTES),
+        ("network_cost_usd_total", edge | tiers, 4 * BYTES * 1e-6),
+        ("gateway_link_bytes_total", {"source": "x"} | tiers, 4 * BYTES),
+        ("gateway_latency_seconds_count", {}, 4),
+    ):
+        assert found[f"jellybean_{name}"][tuple(sorted(labels.items()))] == pytest.approx(value), name
+    assert text.count("# TYPE jellybean_requests_total counter") == 1
+    with Client(running.gateway_address) as client, pytest.raises(RequestError, match="is for admin"):
+        client.metrics()  # which the port of clients does not give
+
+
+def test_top_tells_rates_latency_load_links_and_cost(
+    up: tuple[Path, launcher.Running, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, running, _ = up
+    watcher = Watcher(folder)
+    before = watcher.look()
+    offer(running, REQUESTS)
+    top = top_of(before, watcher.look())
+    assert top.answered_per_s * top.window_s == pytest.approx(REQUESTS)
+    assert top.failed_per_s * top.window_s == pytest.approx(1)
+    assert top.wrong == top.failed >= 1  # the clients' own mistakes
+    assert top.latency_p50_s is not None
+    assert top.latency_p99_s is not None
+    assert 0.04 <= top.latency_p50_s <= top.latency_p99_s
+    assert [(row.worker, row.tier, row.state) for row in top.workers] == [
+        ("cloud-1", "cloud", "ready"),
+        ("edge-1", "edge", "ready"),
+    ]
+    for row in top.workers:
+        assert row.planned == pytest.approx(0.4)
+        assert row.busy is not None
+        assert REQUESTS * 0.02 * 0.99 <= row.busy * top.window_s <= top.window_s
+    assert [(row.operator, row.variant, row.workers, row.batch) for row in top.operators] == [
+        ("double", "only", 1, 1.0),
+        ("minus", "only", 1, 1.0),
+    ]
+    (link,) = top.links
+    assert (link.tier, link.to_tier) == ("edge", "cloud")
+    assert link.bytes_per_s * top.window_s == pytest.approx(2 * REQUESTS * BYTES)
+    assert top.network_usd_per_h == pytest.approx(2 * REQUESTS * BYTES * 1e-6 / top.window_s * 3600)
+    assert top.usd_per_h == pytest.approx(0.2 + top.network_usd_per_h)
+    assert top.so_far_usd > link.bytes * 1e-6
+
+    console = Console(width=110, record=True, file=io.StringIO())
+    console.print(render(top))
+    text = console.export_text()
+    assert "worker    tier" in text
+    assert "edge → cloud" in text
+    assert " 0 failed (0 refused, 0 late)" in text
+    assert len(max(text.splitlines(), key=len)) <= 110
+
+    assert run(["top", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["workers"][0]["worker"] == "cloud-1"
+    assert run(["top", str(folder), "--once"]) == 0
+    assert "USD so far" in capsys.readouterr().out
+
+
+def test_top_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["top", str(tmp_path)]) == 1
+    assert "nothing is up" in capsys.readouterr().err
+
+
+def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
+    up: tuple[Path, launcher.Running, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, running, port = up
+    offer(running, 1)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
+        told = parse(response.read().decode())
+    docs = (DOCS / "metrics.md").read_text()
+    assert run(["dashboard"]) == 0
+    panels = json.loads(capsys.readouterr().out)["panels"]
+    queries = [target for panel in panels for target in panel["targets"]]
+    assert len(queries) > 20
+    for query in queries:
+        names = set(re.findall(r"jellybean_\w+", query["expr"]))
+        assert names
+        for name in names:
+            assert name in told, query["expr"]
+            labels = {label for sample in told[name] for label, _ in sample}
+            wanted = {word for by in re.findall(r"by \(([^)]*)\)", query["expr"]) for word in by.split(", ")}
+            wanted |= set(re.findall(r"{(\w+)=", query["expr"])) | set(re.findall(r"{{(\w+)}}", query["legendFormat"]))
+            assert wanted <= labels, query
+            assert all(f"`{label}`" in docs for label in wanted)
+    told_names = {re.sub("_(bucket|count|sum)$", "", name) for name in told if name.startswith("jellybean_")}
+    assert not [name for name in told_names if f"`{name}`" not in docs]
+
+
+def test_the_cost_so_far_goes_on_over_a_plan_that_is_replaced(up: tuple[Path, launcher.Running, int]) -> None:
+    folder, running, _ = up
+    watcher = Watcher(folder)
+
+    def cost() -> tuple[float, dict[str, float]]:
+        look = watcher.look()
+        return top_of(look, look).so_far_usd, {
+            labels["of"]: usd for labels, usd in look.of("jellybean_gateway_cost_usd_total")
+        }
+
+    offer(running, 3)
+    so_far_usd, before = cost()
+    assert before["links"] >= 2 * 3 * BYTES * 1e-6
+    assert apply(folder, json.loads((folder / "next.json").read_text()))
+    after_usd, after = cost()
+    assert after_usd > so_far_usd
+    assert after["workers"] > before["workers"]
+    assert after["links"] == pytest.approx(before["links"])
+    offer(running, 3)
+    assert cost()[1]["links"] == pytest.approx(before["links"] + 2 * 3 * BYTES * 1e-6)

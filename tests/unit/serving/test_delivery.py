@@ -1,0 +1,147 @@
+"""Requests of the spool, on a real disk: none holds up others, each is its caller's own, who waits is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import grpc
+import pytest
+
+from jellybean.serving.gateway.fleet import Fleet
+from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway_main import _spool
+from jellybean.serving.outcomes import Outcome
+from jellybean.serving.spool import delivery as module
+from jellybean.serving.spool.delivery import AT_ONCE, MOST_STUCK, Eventually, Key
+from jellybean.serving.spool.spool import Spool
+from jellybean_agent.brain.plan_view import PlanView, plan_view
+from jellybean_agent.errors import StatusError
+from jellybean_agent.transport.channels import Transport
+from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_protos.agent.v1 import agent_pb2
+from jellybean_solver.model.problem import Deliver
+from tests.support.tiny_models import make_plan
+
+Tensors = Mapping[str, agent_pb2.Tensor]
+LATE = Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer: stuck", stuck=True)
+
+
+def of(data: bytes) -> Tensors:
+    return {"in": agent_pb2.Tensor(data=data)}
+
+
+async def serve(inputs: Tensors) -> tuple[Outcome | None, Tensors]:
+    """What says `late` never is in time."""
+    return (LATE, {}) if inputs["in"].data == b"late" else (None, of(inputs["in"].data.upper()))
+
+
+def run(path: Path, test: Callable[[Eventually], Awaitable[None]], *, is_open: bool = True) -> None:
+    async def whole() -> None:
+        found = Eventually(Spool(path), serve, lambda: is_open)
+        try:
+            await test(found)
+        finally:
+            await found.close()
+
+    asyncio.run(whole())
+
+
+def test_what_is_never_in_time_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    async def test(found: Eventually) -> None:
+        late = [found.infer(Key("", str(number)), of(b"late"), 0.0) for number in range(2 * AT_ONCE)]
+        assert all(outcome is not None and outcome.kept for outcome, _ in await asyncio.gather(*late))
+        outcome, outputs = await found.infer(Key("", "good"), of(b"good"), 5.0)
+        assert outcome is None
+        assert outputs["in"].data == b"GOOD"
+
+    run(tmp_path / "spool.db", test)
+
+
+def test_a_worker_s_silence_is_an_answer_after_many_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "_LOOK_S", 0.001)
+
+    async def test(found: Eventually) -> None:
+        outcome, _ = await found.infer(Key("", "a"), of(b"late"), 10.0)
+        assert outcome == Outcome(LATE.status, f"no answer: stuck (so {MOST_STUCK} times: given up)")
+
+    run(tmp_path / "spool.db", test)
+
+
+def test_an_id_is_its_caller_s_own(tmp_path: Path) -> None:
+    alice, bob, carol = (Key(f"jellybean://flow/client/{name}", "1") for name in ("alice", "bob", "carol"))
+
+    async def test(found: Eventually) -> None:
+        answers = [await found.infer(key, of(data), 5.0) for key, data in ((alice, b"a"), (bob, b"b"))]
+        assert [outputs["in"].data for _, outputs in answers] == [b"A", b"B"]
+        outcome, _ = await found.infer(carol, {}, 0.0)
+        assert outcome is not None
+        assert outcome.status is grpc.StatusCode.NOT_FOUND
+
+    run(tmp_path / "spool.db", test)
+
+
+def test_who_waits_at_the_end_is_told_that_his_request_is_kept(tmp_path: Path) -> None:
+    async def test(found: Eventually) -> None:
+        asked = asyncio.create_task(found.infer(Key("", "a"), of(b"x"), 60.0))
+        while not found.spool.waiting:
+            await asyncio.sleep(0.01)
+        await found.close()
+        async with asyncio.timeout(1.0):
+            outcome, _ = await asked
+        assert outcome is not None
+        assert outcome.kept == "a"
+
+    run(tmp_path / "spool.db", test, is_open=False)
+
+
+def view_of(root: Path, deliver: Deliver) -> PlanView:
+    operators = {"double": (["x"], "0" * 64)}
+    return plan_view(make_plan(root, operators, [(1.0, {"double": "edge-1"})], sources={"x": "edge"}, deliver=deliver))
+
+
+def test_a_plan_that_takes_over_keeps_requests_or_is_refused(tmp_path: Path) -> None:
+    """The first plan keeps none; its workers are not there, so no plan takes over within its time."""
+    in_time, kept = view_of(tmp_path, Deliver.IN_TIME), view_of(tmp_path, Deliver.EVENTUALLY)
+    addresses = {"edge-1": f"unix:{tmp_path}/e.sock"}
+
+    async def refused(spool: Spool | None) -> tuple[str, Outcome | None, Outcome | None]:
+        transport = Transport("tiny", None, insecure=True)
+        links = EmulatedLinks(in_time.links, tmp_path / "links")
+        gateway = Gateway(in_time, addresses, links, transport, spool=spool)
+        with pytest.raises(StatusError) as caught:
+            await gateway.replace(kept, addresses, tmp_path / "links", 0.1)
+        asked, _ = await gateway.infer({}, 0.1, "of the plan before")
+        long, _ = await gateway.infer({}, 0.1, "i" * 257)
+        await gateway.close()
+        links.close()
+        return str(caught.value), asked, long
+
+    reason, _, _ = asyncio.run(refused(None))
+    assert "give --spool" in reason
+    reason, asked, long = asyncio.run(refused(_spool(tmp_path / "spool.db", in_time)))
+    assert reason.startswith("not ready within 0.1 s")
+    assert asked is not None
+    assert asked.status is grpc.StatusCode.NOT_FOUND
+    assert long is not None
+    assert long.reason == "a request's id has 257 bytes; 256 are the most"
+
+
+def test_a_gateway_ends_while_plans_before_its_own_are_let_go(tmp_path: Path) -> None:
+    view, addresses = view_of(tmp_path, Deliver.IN_TIME), {"edge-1": f"unix:{tmp_path}/e.sock"}
+
+    async def test() -> None:
+        transport = Transport("tiny", None, insecure=True)
+        links = EmulatedLinks(view.links, tmp_path / "links")
+        gateway = Gateway(view, addresses, links, transport)
+        for number in range(3):
+            own = EmulatedLinks(view.links, tmp_path / f"links-{number}")
+            fleet = Fleet(view, addresses, own, transport, on_change=lambda: None, on_gone=lambda *_: None)
+            gateway._retiring[fleet] = asyncio.create_task(gateway._retire(fleet))
+        await asyncio.sleep(0.0)  # each is under way
+        await gateway.close()
+        links.close()
+
+    asyncio.run(test())
