@@ -210,7 +210,7 @@ def test_functions_are_named_with_the_module_that_is_here(tmp_path: Path, monkey
     assert old in workflow.read_text()
     (tmp_path / "vqa" / "kubernetes.yaml").write_text(SETTINGS + "allow_python: [own_steps:swapped]\n")
     with monkeypatch.context() as patch:
-        patch.syspath_prepend(ROOT / "tests/unit/agent")
+        patch.syspath_prepend(ROOT / "tests/unit/agent/execution")
         workflow.write_text(workflow.read_text().replace(old, "variants: {default: {python: own_steps:swapped}}"))
         project = load_project(tmp_path / "vqa")
         made = json.loads(json.dumps(to_resource(project, load_kubernetes(tmp_path / "vqa"))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from onnx import helper
 from prometheus_client import CollectorRegistry, generate_latest
 
 from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.brain.plan_view import PlanView, plan_view
+from jellybean_agent.brain.plan_view import PlanView
 from jellybean_agent.errors import StatusError
 from jellybean_agent.execution.executor import Executor, RunResult
 from jellybean_agent.process.metrics import AgentCollector
@@ -32,13 +31,8 @@ from jellybean_agent.worker.direct_calls import MAX_ASKED
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.agent.v1 import agent_pb2
-from tests.support.tiny_models import make_plan, save, scale
-
-
-def view_of(root: Path, sha256: str, batch: int) -> PlanView:
-    """One operator on one worker."""
-    route = {"double": "edge-1"}
-    return plan_view(make_plan(root, {"double": (["x"], sha256)}, [(1.0, route)], sources={"x": "edge"}, batch=batch))
+from tests.support.tiny_models import save, scale
+from tests.unit.agent.worker.one_operator import Gated, view_of
 
 
 def scrape(view: PlanView, driver: Driver) -> str:
@@ -129,18 +123,6 @@ def test_an_unforeseen_fault_where_the_loop_begins_a_run_fails_its_request_only(
     assert "out of memory" in first
     assert "unexpected" in second
     assert third == "(1, 4)"
-
-
-class Gated(Executor):
-    """A real executor whose first run waits until all requests are there."""
-
-    def __init__(self, *args: object, **more: object) -> None:
-        self.gate = threading.Event()
-        super().__init__(*args, **more)
-
-    def run(self, inputs: Sequence[Input], requests: int = 1) -> RunResult:
-        assert self.gate.wait(20)
-        return super().run(inputs, requests)
 
 
 def test_an_unforeseen_fault_fails_its_request_only(tmp_path: Path) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from jellybean_agent.errors import AgentError
 from jellybean_agent.execution.executor import Executor

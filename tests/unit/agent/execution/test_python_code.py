@@ -99,8 +99,10 @@ def test_what_is_no_step_says_what_is_missing(function: str, arguments: dict[str
         declared(function, **arguments)
 
 
-def test_what_the_documentation_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (HERE.parents[2] / "docs/documents.md").read_text()
+def test_what_the_documentation_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    text = (pytestconfig.rootpath / "docs/documents.md").read_text()
     shown = text[text.index("    # my_steps.py") :].split("\n\nIt takes")[0]
     (tmp_path / "my_steps.py").write_text(textwrap.dedent(shown))
     monkeypatch.syspath_prepend(tmp_path)

@@ -18,7 +18,7 @@ from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.traced_driver import TracedDriver
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.tiny_models import scale
-from tests.unit.agent.test_driver import Gated, view_of
+from tests.unit.agent.worker.one_operator import Gated, view_of
 
 
 class Answers:
