@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 from jellybean_solver import JellyBeanError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -83,4 +83,4 @@ def _explained(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise JellyBeanError(f"{path}: there is no such file") from error
     except (*_DAMAGED, MemoryError) as error:
-        raise JellyBeanError(f"{path} cannot be read as arrays: {in_words(error)}") from error
+        raise JellyBeanError(f"{path} cannot be read as arrays: {describe_error(error)}") from error

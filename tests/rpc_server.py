@@ -16,7 +16,7 @@ import pytest
 
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame
 from jellybean_agent.rpc.hpack import encode
-from jellybean_agent.rpc.server import Server
+from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.security.identity import Policy
 from jellybean_agent.transport.channels import Transport
 
@@ -46,7 +46,7 @@ async def broken(_request: bytes, _context: Any) -> bytes:
     raise ZeroDivisionError
 
 
-def served(folder: Path, ask: Callable[[Server, str], Awaitable[Found]], within_s: float = 60) -> Found:
+def served(folder: Path, ask: Callable[[RpcServer, str], Awaitable[Found]], within_s: float = 60) -> Found:
     """What `ask` finds at a server; nothing may go wrong in the event loop meanwhile."""
 
     async def run() -> Found:
@@ -54,7 +54,7 @@ def served(folder: Path, ask: Callable[[Server, str], Awaitable[Found]], within_
         asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
         transport = Transport("w", insecure=True)
         server = transport.server(Policy("w", ()))
-        assert isinstance(server, Server)
+        assert isinstance(server, RpcServer)
         handlers = {
             "Echo": grpc.unary_unary_rpc_method_handler(echo),
             "Slow": grpc.unary_unary_rpc_method_handler(slow),

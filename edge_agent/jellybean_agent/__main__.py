@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jellybean_agent.enrolment.join import another_plan, join, keep_renewed
-from jellybean_agent.errors import AgentError, ModelError, PlanViewError, in_words
+from jellybean_agent.errors import AgentError, ModelError, PlanViewError, describe_error
 from jellybean_agent.execution.model_process import RUN_LIMIT_S
 from jellybean_agent.execution.process_pool import Nursery
-from jellybean_agent.execution.python_code import ALLOW_FLAG, OURS, allow
-from jellybean_agent.process.server import DRAIN_S, Options, serve
-from jellybean_agent.telemetry import logs
-from jellybean_agent.transport.channels import RENEW_S
+from jellybean_agent.execution.python_code import ALLOW_PYTHON_FLAG, BUILTIN_STEPS_MODULE, parse_allow_list
+from jellybean_agent.process.server import DEFAULT_DRAIN_S, Options, serve
+from jellybean_agent.telemetry.logs import add_log_options, configure_logging
+from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S
 
 _EXAMPLE = """example:
   jellybean-agent --plan run/plan.json --worker edge-1 --root digits --listen unix:/tmp/run/edge-1.sock \\
@@ -44,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if joining["join"] is None and missing:
         parser.error(f"the following arguments are required: {', '.join(missing)} (or --join)")
     name = given["worker"] or "jellybean-agent"
-    logs.configure(name, given.pop("log_format"), given.pop("log_level"))
+    configure_logging(name, given.pop("log_format"), given.pop("log_level"))
     try:
-        given["allow_python"] = allow(given["allow_python"])
+        given["allow_python"] = parse_allow_list(given["allow_python"])
         with contextlib.ExitStack() as stack:
             nursery: Nursery | None = None
             if not given["in_process"]:  # before anything of gRPC is used: later no process may be forked
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return 2 if isinstance(error, PlanViewError | ModelError) else 1
     except OSError as error:
-        print(f"{name}: {in_words(error, name=True)}", file=sys.stderr)
+        print(f"{name}: {describe_error(error, name=True)}", file=sys.stderr)
         return 1
     if is_new:  # with nothing left of the plan before; the process stays the one that its supervisor knows
         os.execv(sys.executable, [sys.executable, "-P", "-m", "jellybean_agent", *(argv or sys.argv[1:])])
@@ -127,22 +127,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-emulation", action="store_true", help="links and devices are real: emulate none")
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
     parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
-    parser.add_argument("--renew-s", type=float, default=RENEW_S, help="seconds after which connections are made anew")
+    parser.add_argument(
+        "--renew-s", type=float, default=CONNECTION_LIFETIME_S, help="seconds after which connections are made anew"
+    )
     parser.add_argument("--metrics-host", default="127.0.0.1", help="where Prometheus metrics are served")
     parser.add_argument("--metrics-port", type=int, default=0, help="port of Prometheus metrics (0: off)")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes (0: off)")
     parser.add_argument("--in-process", action="store_true", help="run models here: one that crashes ends the agent")
     parser.add_argument("--max-run-s", type=float, default=RUN_LIMIT_S, help="a run that takes longer is ended")
     parser.add_argument("--model-memory-mib", type=int, help="most that models may take (default: half of all)")
-    parser.add_argument("--drain-s", type=float, default=DRAIN_S, help="seconds that a drain may take")
+    parser.add_argument("--drain-s", type=float, default=DEFAULT_DRAIN_S, help="seconds that a drain may take")
     parser.add_argument(
-        ALLOW_FLAG,
+        ALLOW_PYTHON_FLAG,
         action="append",
         default=[],
         metavar="MODULE:FUNCTION",
-        help=f"a Python step that a plan may have run here, besides those of {OURS}; may be given several times",
+        help=f"a Python step that a plan may have run here, besides {BUILTIN_STEPS_MODULE}; may be given several times",
     )
-    logs.add_options(parser)
+    add_log_options(parser)
     return parser
 
 

@@ -72,7 +72,7 @@ _FILE_WORDS = {
 }
 
 
-def in_words(error: BaseException, *, name: bool = False) -> str:
+def describe_error(error: BaseException, *, name: bool = False) -> str:
     """One line for a person on what a library or the operating system raised; `name`: the file's name first.
 
     An OSError says only what is wrong: its own text has a number in front that helps nobody.

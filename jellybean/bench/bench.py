@@ -25,7 +25,7 @@ from jellybean.planning.simulation import slow_latency_s
 from jellybean.serving.client import Client, request_of
 from jellybean.serving.errors import ServingError
 from jellybean.serving.run_state import RunState, read_state, running_state
-from jellybean_agent import PlanView, decode, read_plan
+from jellybean_agent import PlanView, decode_tensor, read_plan
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver import (
     TOLERANCE,
@@ -323,7 +323,7 @@ class Target:
         right: dict[int, list[bool]] = {}
         for sample in fine:
             response = gateway_pb2.InferResponse.FromString(sample.answer)
-            correct = is_correct(self.data.metric, decode(response.outputs[sink]), labels[sample.row])
+            correct = is_correct(self.data.metric, decode_tensor(response.outputs[sink]), labels[sample.row])
             right.setdefault(sample.row, []).append(correct)
         return 100.0 * float(np.mean([np.mean(answers) for answers in right.values()]))
 

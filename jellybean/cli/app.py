@@ -59,10 +59,10 @@ MODULES = {  # command or group -> the module here that adds it, in the order of
 
 def allowed_python(given: Sequence[str] | None) -> frozenset[str]:
     """The functions of `--allow-python`."""
-    from jellybean_agent import ModelError, allow
+    from jellybean_agent import ModelError, parse_allow_list
 
     try:
-        return allow(given or ())
+        return parse_allow_list(given or ())
     except ModelError as error:
         raise typer.BadParameter(f"--allow-python: {error}") from error
 

@@ -7,7 +7,7 @@ from typing import Any
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INFEASIBLE
 from jellybean.errors import DocumentError, DocumentProblem, InfeasibleError, OutOfTimeError
 from jellybean.serving.errors import RequestError
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 
 
 def status_of(error: BaseException) -> int:
@@ -23,7 +23,7 @@ def text_of(error: BaseException) -> str:
     """The message for people."""
     if isinstance(error, RequestError) and _is_input(error):
         return error.reason
-    return in_words(error, name=True) if isinstance(error, OSError) else str(error) or type(error).__name__
+    return describe_error(error, name=True) if isinstance(error, OSError) else str(error) or type(error).__name__
 
 
 def failure(error: BaseException) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from jellybean.documents.schema.profiles import (
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.shared import AnyProject, SharedProject
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_agent import AgentError, find_source, split
+from jellybean_agent import AgentError, find_module_source, split_function_name
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import (
     AccuracyModel,
@@ -259,7 +259,7 @@ def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) 
     if spec.python is None:
         return None
     try:
-        module_sha256 = spec.sha256 or find_source(split(spec.python)[0]).sha256
+        module_sha256 = spec.sha256 or find_module_source(split_function_name(spec.python)[0]).sha256
     except AgentError as error:
         where = dotted(("operators", operator, "variants", variant, "python"))
         hint = "where only the agents have it, write its sha256 there"

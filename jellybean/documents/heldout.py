@@ -13,7 +13,7 @@ from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.project import Project
 from jellybean.documents.schema.units import UnitError
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 
 Array = npt.NDArray[Any]
 
@@ -58,4 +58,4 @@ def _load(directory: Path, reference: str) -> Array:
         with np.load(inside(directory, file), allow_pickle=False) as archive:
             return np.asarray(archive[name])
     except (OSError, ValueError, KeyError, EOFError) as error:
-        raise UnitError(f"{reference} cannot be read: {in_words(error)}", "write it with numpy.savez") from error
+        raise UnitError(f"{reference} cannot be read: {describe_error(error)}", "write it with numpy.savez") from error

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jellybean.documents.schema.units import close, shown
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 from jellybean_solver import Plan, Problem, RateTrace, Source, rate_trace, request_streams
 
 HEADER = ("time_s", "source", "rate_per_s")
@@ -92,7 +92,12 @@ def _lines(path: Path, reading: _Reading) -> list[str]:
     except OSError as error:
         reading.problems.append(
             DocumentProblem(
-                reading.file, None, None, "", f"cannot be read: {in_words(error)}", f"its header is {','.join(HEADER)}"
+                reading.file,
+                None,
+                None,
+                "",
+                f"cannot be read: {describe_error(error)}",
+                f"its header is {','.join(HEADER)}",
             )
         )
     except UnicodeDecodeError as error:

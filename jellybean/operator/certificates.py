@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from jellybean.serving.enrolment.authority import LIFE_S, open_authority
-from jellybean_agent import CA, CHAIN, KEY, Identity, Role, write_private
+from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, Identity, Role, write_private_file
 from jellybean_k8s import APP, MANAGER, Cluster, Deployed, certificate_secrets, tls_secret
 
 Object = dict[str, Any]
@@ -30,7 +30,7 @@ def issued(cluster: Cluster, deployed: Deployed, folder: Path) -> tuple[Object, 
     there = cluster.get("Secret", name)
     if there is not None:
         _restore(there, {item: ca / item for item in there.get("data") or {}})
-    bundle = (ca / CA).read_bytes() if (ca / CA).exists() else b""
+    bundle = (ca / CA_FILE).read_bytes() if (ca / CA_FILE).exists() else b""
     authority = open_authority(ca, renew=bool(bundle) and _is_old(bundle))
     hosts = [f"{deployed.app}{tail}" for tail in ("", f".{cluster.namespace}", f".{cluster.namespace}.svc")]
     _keep_or_issue(cluster, deployed, folder, authority, [*hosts, "localhost"])
@@ -62,7 +62,9 @@ def _keep_or_issue(cluster: Cluster, deployed: Deployed, folder: Path, authority
     for secret, at, identity, key in wanted:
         there = secrets[secret]
         if there is not None:
-            _restore(there, {"ca.crt": at / CA, f"{key}crt": at / CHAIN, f"{key}key": at / KEY})
+            _restore(
+                there, {"ca.crt": at / CA_FILE, f"{key}crt": at / CERTIFICATE_FILE, f"{key}key": at / PRIVATE_KEY_FILE}
+            )
         if not _holds_on(at, authority):
             of_gateway = identity.role is Role.GATEWAY
             authority.equip(at, identity, hosts=hosts if of_gateway else (), life_s=LIFE_S)
@@ -73,15 +75,18 @@ def _restore(secret: Mapping[str, Any], files: Mapping[str, Path]) -> None:
         text = (secret.get("data") or {}).get(key)
         if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_private(path, base64.b64decode(text))
+            write_private_file(path, base64.b64decode(text))
 
 
 def _holds_on(at: Path, authority: Any) -> bool:
     """Whether there is a key with a certificate of this authority that holds for a while, and the bundle of today."""
-    if not all((at / item).exists() for item in (CA, CHAIN, KEY)) or (at / CA).read_bytes() != authority.bundle:
+    if (
+        not all((at / item).exists() for item in (CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE))
+        or (at / CA_FILE).read_bytes() != authority.bundle
+    ):
         return False
     try:
-        found = x509.load_pem_x509_certificate((at / CHAIN).read_bytes())
+        found = x509.load_pem_x509_certificate((at / CERTIFICATE_FILE).read_bytes())
         found.verify_directly_issued_by(authority.certificate)
     except (ValueError, TypeError, InvalidSignature):
         return False

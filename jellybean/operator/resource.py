@@ -21,7 +21,7 @@ from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKF
 from jellybean.documents.schema.fields import FROM_DOCUMENT, Duration, Name, PricePerHour, Strict
 from jellybean.documents.schema.models import LimitsSpec, LinkSpec, MigrationSpec, Tiers
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_agent import OURS, split
+from jellybean_agent import BUILTIN_STEPS_MODULE, split_function_name
 from jellybean_k8s import API_VERSION, KIND, Rules, Settings, crd, dns_name, structural
 
 Object = Mapping[str, Any]
@@ -248,7 +248,11 @@ def _name_modules(project: Project, dumped: dict[str, Any]) -> None:
     for name, operator in project.workflow.operators.items():
         for variant, spec in operator.variants.items():
             found = python_ref(project.directory, name, variant, spec)
-            if found is not None and found.python is not None and split(found.python.function)[0] != OURS:
+            if (
+                found is not None
+                and found.python is not None
+                and split_function_name(found.python.function)[0] != BUILTIN_STEPS_MODULE
+            ):
                 dumped["operators"][name]["variants"][variant]["sha256"] = found.python.module_sha256
 
 

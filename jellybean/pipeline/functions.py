@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from jellybean.errors import JellyBeanError
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 
 
 def load_function(place: str, name: str, directory: Path = Path()) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def _told(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def _said(error: BaseException) -> str:
-    return f"it exits with {error.code}" if isinstance(error, SystemExit) else in_words(error, name=True)
+    return f"it exits with {error.code}" if isinstance(error, SystemExit) else describe_error(error, name=True)
 
 
 def _loaded(path: Path) -> ModuleType:

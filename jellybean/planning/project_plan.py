@@ -21,7 +21,7 @@ from jellybean.errors import InfeasibleError, JellyBeanError
 from jellybean.folders import state_folder
 from jellybean.planning.simulated_deadline import SAME, InTime, cost_of, in_time
 from jellybean.planning.simulation import SEEDS, Judged, judged_latency, latency_breach, latency_targets
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 from jellybean_protos import plan_format
 from jellybean_solver import (
     GAP,
@@ -246,7 +246,7 @@ def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
         missing = "there is no plan yet" if hint else "there is no such file"
         raise JellyBeanError(f"{path}: {missing}{hint}") from error
     except (OSError, ValueError) as error:
-        raise JellyBeanError(f"{path}: cannot be read as a plan: {in_words(error)}{hint}") from error
+        raise JellyBeanError(f"{path}: cannot be read as a plan: {describe_error(error)}{hint}") from error
     if not isinstance(document, dict):
         raise JellyBeanError(f"{path}: holds no plan{hint}")
     try:

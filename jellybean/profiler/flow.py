@@ -19,18 +19,18 @@ from jellybean_agent import (
     GATEWAY,
     AgentError,
     Brain,
+    EdgeMessage,
     Executor,
-    Failed,
-    Input,
+    FanOutPath,
     Instruction,
-    Message,
-    Path,
-    Run,
-    Send,
+    OperatorInput,
+    RequestFailed,
+    RunOperator,
+    SendMessage,
 )
 from jellybean_solver import Edge, EdgeKind
 
-Inputs = tuple[Input, ...]
+Inputs = tuple[OperatorInput, ...]
 _WORKER = "profiler"
 KEPT_INPUTS = 64  # per operator: enough to vary, little enough to hold
 
@@ -78,7 +78,7 @@ class Flow:
         self._workload = workload
         self._executors: dict[tuple[str, str], Executor] = {}
         self._request = -1
-        self._memo: dict[tuple[tuple[str, ...], Path], Mapping[str, Array]] = {}
+        self._memo: dict[tuple[tuple[str, ...], FanOutPath], Mapping[str, Array]] = {}
         self.traffic = Traffic()
         self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> inputs of its first runs
 
@@ -92,20 +92,20 @@ class Flow:
         todo: deque[Instruction] = deque()
         for edge in workload.edges:
             for path, payload in self._source_messages(edge, request):
-                message = Message("request", 0, edge.upstream, edge.downstream, path, payload)
+                message = EdgeMessage("request", 0, edge.upstream, edge.downstream, path, payload)
                 todo.extend(brain.received(message))
-        answers: dict[str, dict[Path, Array | None]] = {sink: {} for sink in workload.sinks}
+        answers: dict[str, dict[FanOutPath, Array | None]] = {sink: {} for sink in workload.sinks}
         while todo:
             match todo.popleft():
-                case Run() as run:
+                case RunOperator() as run:
                     todo.extend(brain.completed(run.run, [_Outputs(self._outputs(run, selection))]))
-                case Send(_, message):
+                case SendMessage(_, message):
                     answers[message.upstream][message.path] = message.payload
-                case Failed() as failed:
+                case RequestFailed() as failed:
                     raise ProfileError(f"operator {failed.operator}: {failed.reason}")
         return {sink: _joined(found) for sink, found in answers.items()}
 
-    def _source_messages(self, edge: Edge, request: int) -> list[tuple[Path, Array | None]]:
+    def _source_messages(self, edge: Edge, request: int) -> list[tuple[FanOutPath, Array | None]]:
         """What a request's source sends on an edge; nothing when the edge comes from an operator."""
         if edge.upstream not in self._workload.requests:
             return []
@@ -114,14 +114,14 @@ class Flow:
             return [((), tensor)]
         return [(((row, len(tensor)),), tensor[row : row + 1]) for row in range(len(tensor))]
 
-    def _outputs(self, run: Run, selection: Selection) -> Mapping[str, Array]:
+    def _outputs(self, run: RunOperator, selection: Selection) -> Mapping[str, Array]:
         above = self._workload.ancestors[run.operator]
         key = ((run.operator, *(selection[name] for name in above)), run.items[0].path)
         if key not in self._memo:
             self._memo[key] = self._execute(run, self._workload.step_by_name[run.operator].model(selection[above[-1]]))
         return self._memo[key]
 
-    def _execute(self, run: Run, model: Model) -> Mapping[str, Array]:
+    def _execute(self, run: RunOperator, model: Model) -> Mapping[str, Array]:
         workload, (item,) = self._workload, run.items
         try:
             result = self.executor(model).run(item.inputs)
@@ -169,7 +169,7 @@ def _output(model: Model, edge: Edge, outputs: Mapping[str, Array]) -> Array:
     return array
 
 
-def _joined(found: Mapping[Path, Array | None]) -> Array:
+def _joined(found: Mapping[FanOutPath, Array | None]) -> Array:
     """One tensor per answer: the children's rows in order; no rows when there was no child."""
     rows = [payload for _, payload in sorted(found.items(), key=lambda item: item[0]) if payload is not None]
     return np.concatenate(rows) if rows else np.zeros((0,))

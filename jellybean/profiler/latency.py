@@ -23,7 +23,7 @@ from jellybean.profiler.cache import Cache, key_of
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Inputs, load
 from jellybean.profiler.workload import Array, Model, Workload
-from jellybean_agent import AgentError, Executor, stacked
+from jellybean_agent import AgentError, Executor, stack_requests
 
 BLOCKS = 4
 WARM_UP_RUNS = 2  # at the start of a block: what ran before was another model
@@ -167,7 +167,7 @@ class LatencyMeter:
     def accepts_batches(self, model: Model) -> bool:
         """Whether real requests can be stacked for the model, and what it gives can be cut apart again: by one run."""
         executor, sample = self._executor(model), self._inputs[model.operator]
-        pair = stacked([sample[0], sample[-1]]) if stacked(sample) is not None else None
+        pair = stack_requests([sample[0], sample[-1]]) if stack_requests(sample) is not None else None
         if pair is None or any(port.shape[:1] != (-1,) for port in executor.inputs):
             return False
         try:

@@ -15,13 +15,13 @@ import psutil
 
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model
-from jellybean_agent import AgentError, Code, Executor, Input
+from jellybean_agent import AgentError, Executor, OperatorCode, OperatorInput
 
 RUNS = 3
 SMALLEST_BYTES = 4096  # growth is counted in pages
 
 
-def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple[Input, ...]]) -> float:
+def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple[OperatorInput, ...]]) -> float:
     """Bytes by which a process grows that loads `model` and runs each of `batches`. ProfileError when it dies."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
@@ -37,7 +37,9 @@ def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple
     return float(max(SMALLEST_BYTES, grown))
 
 
-def _growth(code: Code, sha256: str, upstreams: tuple[str, ...], batches: Sequence[tuple[Input, ...]]) -> int:
+def _growth(
+    code: OperatorCode, sha256: str, upstreams: tuple[str, ...], batches: Sequence[tuple[OperatorInput, ...]]
+) -> int:
     process = psutil.Process()
     before = process.memory_info().rss
     executor = Executor(code, sha256, upstreams)

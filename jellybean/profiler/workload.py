@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from jellybean_agent import GATEWAY, Code, OperatorWiring, PythonStep
+from jellybean_agent import GATEWAY, OperatorCode, OperatorWiring, PythonStep
 from jellybean_solver import Edge, EdgeKind
 
 Array = npt.NDArray[Any]
@@ -30,7 +30,7 @@ class Model:
     module_sha256: str = ""
 
     @property
-    def code(self) -> tuple[Code, str]:
+    def code(self) -> tuple[OperatorCode, str]:
         """What an executor loads."""
         return (self.path, self.sha256) if self.step is None else (self.step, self.module_sha256)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from jellybean.folders import STATE_FOLDER, state_folder
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 from jellybean_protos import plan_format
 from jellybean_solver import JellyBeanError
 
@@ -289,7 +289,7 @@ def _explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise StoreError(f"{path}: {error}. {_advice(error)}") from error
     except OSError as error:
-        raise StoreError(f"{path}: {in_words(error)}. Check the folder's owner and permissions.") from error
+        raise StoreError(f"{path}: {describe_error(error)}. Check the folder's owner and permissions.") from error
 
 
 def _advice(error: sqlite3.Error) -> str:

@@ -22,13 +22,13 @@ from jellybean_agent import (
     Array,
     CertificateFolder,
     InvalidInputError,
-    LaneClient,
-    NoLaneError,
     StatusError,
     Transport,
-    decode,
-    encode,
-    versions,
+    UnixSocketClient,
+    UnixSocketRpcUnsupportedError,
+    decode_tensor,
+    encode_tensor,
+    protocol_metadata,
 )
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
@@ -47,7 +47,7 @@ class Client:
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S, tls: Path | str | None = None) -> None:
         self.address, self._timeout_s = address, timeout_s
         self._opening = threading.Lock()
-        self._lane: LaneClient | None = None
+        self._lane: UnixSocketClient | None = None
         self._has_lane = address.startswith("unix:")  # until it is known that there is none
         try:
             folder = None if tls is None else CertificateFolder(Path(tls))
@@ -93,7 +93,7 @@ class Client:
         response = self._call("Infer", request, timeout_s, headers)
         if response.kept:
             raise KeptError(response.request_id)
-        return {name: decode(tensor) for name, tensor in response.outputs.items()}
+        return {name: decode_tensor(tensor) for name, tensor in response.outputs.items()}
 
     def status(self) -> gateway_pb2.StatusResponse:
         """State of the gateway and of every worker."""
@@ -152,18 +152,18 @@ class Client:
             self._open()  # calls under way end on the channel before it
         try:
             return getattr(self._stub, method)(
-                request, timeout=timeout_s or self._timeout_s, metadata=(*versions.metadata(), *(headers or {}).items())
+                request, timeout=timeout_s or self._timeout_s, metadata=(*protocol_metadata(), *(headers or {}).items())
             )
         except grpc.RpcError as error:
             raise RequestError(error.code().name, error.details() or "no details") from error
 
-    def _lane_there(self) -> LaneClient | None:
+    def _lane_there(self) -> UnixSocketClient | None:
         """The fast lane of a Unix socket that has one: a gateway that runs with certificates has none."""
         with self._opening:
             if self._lane is None and self._has_lane:
                 try:
-                    self._lane = LaneClient(self.address.removeprefix("unix:"), dict(versions.metadata()))
-                except NoLaneError:
+                    self._lane = UnixSocketClient(self.address.removeprefix("unix:"), dict(protocol_metadata()))
+                except UnixSocketRpcUnsupportedError:
                     self._has_lane = False
                 except OSError:  # nobody listens just now: gRPC says so, or waits
                     return None
@@ -173,7 +173,7 @@ class Client:
 def request_of(inputs: Mapping[str, Any], request_id: str = "") -> gateway_pb2.InferRequest:
     """A request on the wire. RequestError when a value cannot be a tensor."""
     try:
-        tensors = {name: encode(np.asarray(value)) for name, value in inputs.items()}
+        tensors = {name: encode_tensor(np.asarray(value)) for name, value in inputs.items()}
     except InvalidInputError as error:
         raise RequestError(grpc.StatusCode.INVALID_ARGUMENT.name, str(error)) from error
     return gateway_pb2.InferRequest(request_id=request_id, inputs=tensors)

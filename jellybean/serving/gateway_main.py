@@ -24,13 +24,13 @@ from jellybean.serving.gateway.replaced_plan import Replaced
 from jellybean.serving.gateway.workflow_model import Workflow
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent import (
-    DELIVER,
-    DRAIN_S,
+    CONNECTION_LIFETIME_S,
+    DEFAULT_DRAIN_S,
+    DELIVER_METHOD,
     GATEWAY,
-    INFER,
-    RENEW_S,
+    MODEL_INFER_METHOD,
     AgentError,
-    AnyServer,
+    AnyGrpcServer,
     EmulatedLinks,
     Inboxes,
     InferenceService,
@@ -38,25 +38,26 @@ from jellybean_agent import (
     PlanViewError,
     Policy,
     Role,
-    Server,
+    RpcServer,
     Transport,
-    deliver_handler,
-    keep_freed,
-    logs,
+    add_log_options,
+    add_reflection,
+    agent_service_handler,
+    configure_logging,
+    keep_freed_memory,
+    make_span_factory,
     make_transport,
-    read_peers,
+    read_peer_addresses,
     read_plan,
-    reflect,
     serve_health,
     serve_metrics,
-    spans_of,
-    stop_event,
-    tell_health,
+    set_health,
+    termination_event,
 )
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 if TYPE_CHECKING:
-    from jellybean_agent import Spans
+    from jellybean_agent import SpanFactory
 
 LOG = logging.getLogger("jellybean.gateway")
 _SCRAPE_S = 5.0
@@ -71,10 +72,10 @@ async def serve(given: argparse.Namespace) -> None:
     view = read_plan(given.plan)
     me = (Role.GATEWAY, GATEWAY)
     transport = make_transport(view.name, me, given.tls, insecure=given.insecure, renew_s=given.renew_s)
-    addresses, stop = read_peers(given.peers, transport), stop_event()
+    addresses, stop = read_peer_addresses(given.peers, transport), termination_event()
     with EmulatedLinks(() if given.no_emulation else view.links, given.links) as links:
         known = set(view.workers)
-        spans = spans_of("jellybean-gateway", "gateway", view.name, os.environ)
+        spans = make_span_factory("jellybean-gateway", "gateway", view.name, os.environ)
         policy = Policy(view.name, known, plain=Role.CLIENT)
         workers = transport.server(Policy(view.name, known), *_takes_traces(spans))
         clients = transport.server(policy, *_takes_traces(spans))
@@ -91,7 +92,7 @@ async def serve(given: argparse.Namespace) -> None:
             _add_client_services(server, gateway, workflow, healthy)
         http = (given.host, given.http_port), transport, policy
         async with _http(InferenceService(workflow), *http, traced=spans is not None):
-            await tell_health(healthy, serving=False)
+            await set_health(healthy, serving=False)
             no_health = await serve_health(given.health_port, healthy)
             following = asyncio.create_task(_follow(gateway, healthy))
             metrics = serve_metrics(
@@ -137,7 +138,7 @@ def _workers(given: argparse.Namespace, gateway: Gateway) -> Callable[[], Sequen
     return lambda: asyncio.run_coroutine_threadsafe(gateway.worker_metrics(), loop).result(_SCRAPE_S)
 
 
-def _gateway(given: argparse.Namespace, spans: Spans | None, view: PlanView, *more: Any) -> Gateway:
+def _gateway(given: argparse.Namespace, spans: SpanFactory | None, view: PlanView, *more: Any) -> Gateway:
     """`more`: the rest of what a gateway takes by position, and the workers known."""
     options = {"hedge": given.hedge_after, "max_in_hand": given.max_in_hand, "timeout_s": given.timeout_s}
     options |= {"known": more[-1], "spool": _spool(given.spool, view), "emulate": not given.no_emulation}
@@ -148,12 +149,12 @@ def _gateway(given: argparse.Namespace, spans: Spans | None, view: PlanView, *mo
     return TracedGateway(spans, view, *more[:-1], **options)
 
 
-def _takes_traces(spans: Spans | None) -> list[grpc.aio.ServerInterceptor]:  # type: ignore[type-arg]
+def _takes_traces(spans: SpanFactory | None) -> list[grpc.aio.ServerInterceptor]:  # type: ignore[type-arg]
     if spans is None:
         return []
-    from jellybean_agent import TakesTraces
+    from jellybean_agent import TraceHeadersInterceptor
 
-    return [TakesTraces()]
+    return [TraceHeadersInterceptor()]
 
 
 def _spool(path: Path | None, view: PlanView) -> Spool | None:
@@ -168,7 +169,7 @@ async def _enrolment(
     gateway: Gateway,
     addresses: dict[str, str],
     transport: Transport,
-    workers: AnyServer,
+    workers: AnyGrpcServer,
 ) -> grpc.aio.Server | None:
     """Let boxes enrol where that is asked for: with a token at a port of its own; the rest is among workers' calls."""
     if given.enrol is None:
@@ -184,21 +185,21 @@ async def _enrolment(
     return await serve_enrolment(found, transport, given.enrol)
 
 
-def _add_deliver(server: AnyServer, gateway: Gateway) -> None:
+def _add_deliver(server: AnyGrpcServer, gateway: Gateway) -> None:
     inboxes = Inboxes(gateway.receive, lambda: False)
-    server.add_generic_rpc_handlers((deliver_handler(inboxes.deliver),))
-    if isinstance(server, Server):
-        server.add_raw_stream(DELIVER, inboxes.raw)
+    server.add_generic_rpc_handlers((agent_service_handler(inboxes.deliver),))
+    if isinstance(server, RpcServer):
+        server.add_raw_stream(DELIVER_METHOD, inboxes.raw)
 
 
-def _add_client_services(server: AnyServer, gateway: Gateway, workflow: Workflow, healthy: Any) -> None:
+def _add_client_services(server: AnyGrpcServer, gateway: Gateway, workflow: Workflow, healthy: Any) -> None:
     """All that clients may use, and Drain, which the policy keeps for others."""
     gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, server)  # type: ignore[no-untyped-call]
     server.add_generic_rpc_handlers((InferenceService(workflow).handler(),))
-    if isinstance(server, Server):
-        server.add_raw(INFER, FastWorkflow(gateway, workflow))
+    if isinstance(server, RpcServer):
+        server.add_raw(MODEL_INFER_METHOD, FastWorkflow(gateway, workflow))
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    reflect(server, "jellybean.gateway.v1.Gateway")
+    add_reflection(server, "jellybean.gateway.v1.Gateway")
 
 
 def _http(
@@ -215,7 +216,7 @@ def _http(
 async def _follow(gateway: Gateway, servicer: Any) -> None:
     """Keep health true: serving while a request would be taken."""
     while True:
-        await tell_health(servicer, serving=not gateway.refusing)
+        await set_health(servicer, serving=not gateway.refusing)
         await gateway.changed.wait()
         gateway.changed.clear()
 
@@ -244,7 +245,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--listen", help="instead of the gateway's address in the peers file, e.g. 0.0.0.0:7000")
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
     parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
-    parser.add_argument("--renew-s", type=float, default=RENEW_S, help="seconds after which connections are made anew")
+    parser.add_argument(
+        "--renew-s", type=float, default=CONNECTION_LIFETIME_S, help="seconds after which connections are made anew"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="of --port and --http-port")
     parser.add_argument("--port", type=int, help="for clients, besides the gateway's own address; 0: any free one")
     parser.add_argument("--http-port", type=int, default=0, help="the inference protocol over HTTP; 0: none")
@@ -266,11 +269,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--max-in-hand", type=int, default=MAX_IN_HAND)
     parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S)
-    parser.add_argument("--drain-s", type=float, default=DRAIN_S)
-    logs.add_options(parser)
+    parser.add_argument("--drain-s", type=float, default=DEFAULT_DRAIN_S)
+    add_log_options(parser)
     given = parser.parse_args(argv)
-    logs.configure("gateway", given.log_format, given.log_level)
-    keep_freed()
+    configure_logging("gateway", given.log_format, given.log_level)
+    keep_freed_memory()
     try:
         asyncio.run(serve(given))
     except AgentError as error:

@@ -13,7 +13,7 @@ import torch
 from jellybean.documents.training import FolderSpec, TrainingDocument
 from jellybean.pipeline.functions import load_function
 from jellybean.training.errors import TrainingError
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 _SHAPE = "it must return {'train': (inputs, targets), 'test': (inputs, targets)}, one row per sample"
@@ -81,7 +81,7 @@ def _folder(spec: FolderSpec, directory: Path, seed: int) -> Data:
             with Image.open(path) as picture:
                 small = picture.convert("L" if spec.channels == 1 else "RGB").resize((spec.size, spec.size))
         except (OSError, ValueError) as error:
-            raise TrainingError(f"{path} is no picture: {in_words(error)}") from error
+            raise TrainingError(f"{path} is no picture: {describe_error(error)}") from error
         pictures.append(np.asarray(small, np.float32).reshape(spec.size, spec.size, spec.channels) / 255)
     inputs = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
     targets = torch.tensor([label for _, label in files])

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from jellybean.documents.training import TrainingDocument
 from jellybean.training.setup import Run
 from jellybean.training.train import Epoch, to_json
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 
 _MORE_IDLE = 0.2  # of the devices' time, above the prediction, is worth a word
 
@@ -78,7 +78,9 @@ class Logs:
                 stream.write(json.dumps(to_json(epoch)) + "\n")
         except OSError as error:
             self._given_up = True
-            self._warn(f"{self._folder} cannot be written: {in_words(error)}; training goes on without these logs")
+            self._warn(
+                f"{self._folder} cannot be written: {describe_error(error)}; training goes on without these logs"
+            )
 
     def close(self) -> None:
         """No more follows."""

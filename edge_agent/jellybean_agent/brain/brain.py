@@ -23,20 +23,20 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jellybean_agent.brain.messages import (
-    ALONE,
+    DIRECT_CALL_ROUTE,
     GATEWAY,
-    Expired,
-    Failed,
+    EdgeMessage,
+    FanOutPath,
     Instruction,
-    Item,
-    Message,
     Outputs,
-    Path,
     Payload,
+    RequestExpired,
+    RequestFailed,
     Routes,
-    Run,
-    Send,
-    Wait,
+    RunOperator,
+    SendMessage,
+    WakeAt,
+    WorkItem,
 )
 
 EdgeKind = Literal["each", "fan_out", "gather"]
@@ -61,7 +61,7 @@ class OperatorWiring:
 class _Pending:
     """Inputs of one request at one operator that have arrived, by input edge and child index."""
 
-    path: Path
+    path: FanOutPath
     arrived: dict[str, dict[int, Payload]] = field(default_factory=dict)
     children: dict[str, int] = field(default_factory=dict)  # input edge -> number of messages to wait for
 
@@ -79,7 +79,7 @@ class _Request:
 class _Running:
     """The outstanding run, and the state of each item's request when it started."""
 
-    run: Run
+    run: RunOperator
     states: tuple[_Request, ...]
 
 
@@ -118,7 +118,7 @@ class Brain:
         self._kind = {(up, op): kind for op, wires in wiring.items() for up, kind in wires.inputs}
         self._requests: dict[str, _Request] = {}
         # Invariant: each operator's queue is in ascending order of numbers, so those whose batch failed stand in front.
-        self._queues: dict[str, OrderedDict[int, Item]] = {operator: OrderedDict() for operator in wiring}
+        self._queues: dict[str, OrderedDict[int, WorkItem]] = {operator: OrderedDict() for operator in wiring}
         self._alone: set[int] = set()  # items that share no run: their batch failed, or they are on no route
         self._again: set[int] = set()  # of these, those whose batch failed
         self.together: dict[str, int] = {}  # operator -> how many that were asked for one by one may go into one run
@@ -142,7 +142,7 @@ class Brain:
         running = {item.request for item in self._running.run.items} if self._running is not None else set()
         return len(self._requests.keys() | running)
 
-    def received(self, message: Message, now: float = 0.0) -> Sequence[Instruction]:
+    def received(self, message: EdgeMessage, now: float = 0.0) -> Sequence[Instruction]:
         """A message for one of this worker's operators has come."""
         self._now = now
         out: list[Instruction] = []
@@ -155,7 +155,7 @@ class Brain:
                 where = next((operator for operator, _ in (*state.pending, *state.queued)), message.downstream)
                 self._drop(oldest)
                 reason = f"overloaded: {self._most} newer requests are in hand"
-                out.append(Failed(oldest, where, reason, overloaded=True))
+                out.append(RequestFailed(oldest, where, reason, overloaded=True))
         elif message.request not in self._forgotten:
             self._fail(message.request, message.downstream, refusal, out)
         self._start(out, now)
@@ -175,7 +175,7 @@ class Brain:
         for request, operator, inputs in asks:
             state = self._requests[request] = _Request(math.inf)
             number, self._next_item = self._next_item, self._next_item + 1
-            self._enqueue(operator, Item(number, request, ALONE, (), tuple(inputs)), state)
+            self._enqueue(operator, WorkItem(number, request, DIRECT_CALL_ROUTE, (), tuple(inputs)), state)
             self._alone.add(number)
         self._start(out, now)
         return out
@@ -241,7 +241,7 @@ class Brain:
         late = [request for request, state in self._requests.items() if state.until <= now]
         for request in late:
             self._drop(request)
-        return [Expired(request, "") for request in late]
+        return [RequestExpired(request, "") for request in late]
 
     def _drop(self, request: str) -> None:
         self._forgotten.add(request)
@@ -252,13 +252,13 @@ class Brain:
             self._again.discard(number)
             self._since.pop(number, None)
 
-    def _in_hand(self, item: Item, state: _Request) -> bool:
+    def _in_hand(self, item: WorkItem, state: _Request) -> bool:
         """Whether an item's request was neither given up nor failed since its run started."""
         return self._requests.get(item.request) is state
 
     def _fail(self, request: str, operator: str, reason: str, out: list[Instruction]) -> None:
         self._drop(request)
-        out.append(Failed(request, operator, reason))
+        out.append(RequestFailed(request, operator, reason))
 
     def _settle(self, request: str) -> None:
         """Drop the request's state when nothing of it is in hand."""
@@ -280,7 +280,7 @@ class Brain:
             return
         first, operator = self._next_turn(waiting)
         queue = self._queues[operator]
-        items: list[Item] = []
+        items: list[WorkItem] = []
         if first in self._alone:
             others = min((number for number, other in waiting if other != operator), default=math.inf)
             items = self._take_alone(operator, first, others)
@@ -292,7 +292,7 @@ class Brain:
         for item in items:
             self._requests[item.request].queued.remove((operator, item.number))
             self._since.pop(item.number, None)
-        run, self._next_run = Run(self._next_run, operator, tuple(items)), self._next_run + 1
+        run, self._next_run = RunOperator(self._next_run, operator, tuple(items)), self._next_run + 1
         self._running = _Running(run, tuple(self._requests[item.request] for item in items))
         self._began = now
         out.append(run)
@@ -315,20 +315,20 @@ class Brain:
         if operator in self._used:
             self._used[operator] += (now - self._began) / self._shares[operator]
 
-    def _take_alone(self, operator: str, first: int, others: float) -> list[Item]:
+    def _take_alone(self, operator: str, first: int, others: float) -> list[WorkItem]:
         """The first item, and those asked for right behind it, before `others`: nobody is overtaken by it."""
         queue = self._queues[operator]
         most = self.together.get(operator, 1) if first not in self._again else 1
-        items: list[Item] = []
+        items: list[WorkItem] = []
         while queue and len(items) < most:
             number, item = next(iter(queue.items()))
-            if items and (item.route != ALONE or number in self._again or number > others):
+            if items and (item.route != DIRECT_CALL_ROUTE or number in self._again or number > others):
                 break
             del queue[number]
             items.append(item)
             self._alone.discard(number)
             self._again.discard(number)
-            if item.route != ALONE:
+            if item.route != DIRECT_CALL_ROUTE:
                 break
         return items
 
@@ -345,7 +345,7 @@ class Brain:
         found = [one for one in waiting if until[one] <= now]
         if waiting and not found and self._wait != (first := min(until.values())):
             self._wait = first
-            out.append(Wait(first))
+            out.append(WakeAt(first))
         return found
 
     def _drop_late(self, out: list[Instruction], now: float, *operators: str) -> None:
@@ -354,9 +354,9 @@ class Brain:
             queue = self._queues[operator]
             while queue and self._requests[(request := next(iter(queue.values())).request)].until <= now:
                 self._drop(request)
-                out.append(Expired(request, operator))
+                out.append(RequestExpired(request, operator))
 
-    def _enqueue(self, operator: str, item: Item, state: _Request, *, again: bool = False) -> None:
+    def _enqueue(self, operator: str, item: WorkItem, state: _Request, *, again: bool = False) -> None:
         """Last in its operator's queue; `again`: first, and alone."""
         self._queues[operator][item.number] = item
         if operator in self._delays and not again:
@@ -367,7 +367,7 @@ class Brain:
             self._alone.add(item.number)
             self._again.add(item.number)
 
-    def _refusal(self, message: Message) -> str | None:
+    def _refusal(self, message: EdgeMessage) -> str | None:
         """Why a message cannot be taken: the sender has another plan, or is broken."""
         edge = (message.upstream, message.downstream)
         if edge not in self._kind:
@@ -380,13 +380,13 @@ class Brain:
             return f"the message from {edge[0]!r} to {edge[1]!r} is of a child that cannot be: {message.path}"
         return None
 
-    def _outgoing(self, operator: str, item: Item, until: float, outputs: Outputs) -> list[Message]:
+    def _outgoing(self, operator: str, item: WorkItem, until: float, outputs: Outputs) -> list[EdgeMessage]:
         """The messages of a finished item, children in order."""
-        if item.route == ALONE:
+        if item.route == DIRECT_CALL_ROUTE:
             return []
         messages = []
         for downstream, kind in self._wiring[operator].outputs or ((GATEWAY, "each"),):
-            parts: list[tuple[Path, Payload]]
+            parts: list[tuple[FanOutPath, Payload]]
             if kind != "fan_out":
                 parts = [(item.path, outputs.take(downstream, None))]
             elif (count := outputs.rows(downstream)) > 0:
@@ -394,20 +394,21 @@ class Brain:
             else:
                 parts = [((*item.path, (0, 0)), None)]
             messages += [
-                Message(item.request, item.route, operator, downstream, path, payload, until) for path, payload in parts
+                EdgeMessage(item.request, item.route, operator, downstream, path, payload, until)
+                for path, payload in parts
             ]
         return messages
 
-    def _hand_on(self, message: Message, out: list[Instruction]) -> None:
+    def _hand_on(self, message: EdgeMessage, out: list[Instruction]) -> None:
         """To whoever the request's route names: itself without detour, so that a message never leaves in vain."""
         downstream = message.downstream
         worker = GATEWAY if downstream == GATEWAY else self._routes[message.route][downstream]
         if worker == self._worker:
             self._accept(message, out)
         else:
-            out.append(Send(worker, message))
+            out.append(SendMessage(worker, message))
 
-    def _accept(self, message: Message, out: list[Instruction]) -> None:
+    def _accept(self, message: EdgeMessage, out: list[Instruction]) -> None:
         operator, request = message.downstream, message.request
         gather = self._kind[message.upstream, operator] == "gather"
         path = message.path[:-1] if gather else message.path
@@ -439,13 +440,15 @@ class Brain:
         inputs = self._wiring[operator].inputs
         return len(children) == len(inputs) and all(len(arrived[up]) == count for up, count in children.items())
 
-    def _ready(self, last: Message, pending: _Pending, state: _Request, out: list[Instruction]) -> None:
+    def _ready(self, last: EdgeMessage, pending: _Pending, state: _Request, out: list[Instruction]) -> None:
         """All inputs are here. No child came this way: nothing to run, but who waits for children below must learn."""
         operator, wires = last.downstream, self._wiring[last.downstream]
         if any(count == 0 for _, count in pending.path):
             for downstream, kind in wires.outputs or ((GATEWAY, "each"),):
                 below = (*pending.path, (0, 0)) if kind == "fan_out" else pending.path
-                self._hand_on(Message(last.request, last.route, operator, downstream, below, until=state.until), out)
+                self._hand_on(
+                    EdgeMessage(last.request, last.route, operator, downstream, below, until=state.until), out
+                )
             return
         inputs = tuple(
             tuple(payload for _, payload in sorted(pending.arrived[upstream].items(), key=_index))
@@ -454,7 +457,7 @@ class Brain:
             for upstream, kind in wires.inputs
         )
         number, self._next_item = self._next_item, self._next_item + 1
-        self._enqueue(operator, Item(number, last.request, last.route, pending.path, inputs), state)
+        self._enqueue(operator, WorkItem(number, last.request, last.route, pending.path, inputs), state)
 
 
 class _Recent:

@@ -8,37 +8,37 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Payload = Any
-Path = tuple[tuple[int, int], ...]  # (index, count) per open fan-out, outermost first; count 0: no child at all
+FanOutPath = tuple[tuple[int, int], ...]  # (index, count) per open fan-out, outermost first; count 0: no child at all
 
-ALONE = -1  # the route of what is on none: an operator that was asked for by itself
+DIRECT_CALL_ROUTE = -1  # the route of what is on none: an operator that was asked for by itself
 MAX_CHILDREN = 65536  # of one fan-out
 GATEWAY = ""  # the downstream of a sink, and the worker name under which the gateway is addressed
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class EdgeMessage:
     """One output on its way to one operator. `until`: when its request is too late, by the clock of who holds it."""
 
     request: str
     route: int
     upstream: str
     downstream: str
-    path: Path = ()
+    path: FanOutPath = ()
     payload: Payload = None
     until: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendMessage:
     """Hand `message` to `worker` (GATEWAY for an answer)."""
 
     worker: str
-    message: Message
+    message: EdgeMessage
     kind: Literal["send"] = "send"
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class WorkItem:
     """What one request, or one child of it, has an operator do.
 
     `number` counts a worker's items in the order in which they became ready, from 0. `inputs`: per input edge, in the
@@ -48,22 +48,22 @@ class Item:
     number: int
     request: str
     route: int
-    path: Path
+    path: FanOutPath
     inputs: tuple[Payload | tuple[Payload, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunOperator:
     """Execute `operator` on `items`, at once where their tensors allow it. There is one at least."""
 
     run: int
     operator: str
-    items: tuple[Item, ...]
+    items: tuple[WorkItem, ...]
     kind: Literal["run"] = "run"
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RequestFailed:
     """Tell the gateway that a request cannot be answered."""
 
     request: str
@@ -74,7 +74,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class RequestExpired:
     """A request was dropped because it is too late. Whoever asked knows: nobody needs to be told."""
 
     request: str
@@ -83,14 +83,14 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WakeAt:
     """Nothing is to run yet: call `due` at `until`, by the clock of the events. Others may be under way still."""
 
     until: float
     kind: Literal["wait"] = "wait"
 
 
-Instruction = Send | Run | Failed | Expired | Wait
+Instruction = SendMessage | RunOperator | RequestFailed | RequestExpired | WakeAt
 
 
 class Outputs(Protocol):
@@ -105,10 +105,10 @@ class Outputs(Protocol):
         ...
 
 
-class Worker(Protocol):
+class WorkerBrain(Protocol):
     """The interface of a worker's brain, as the agent's driver and the simulator use it."""
 
-    def received(self, message: Message, now: float = 0.0) -> Sequence[Instruction]: ...
+    def received(self, message: EdgeMessage, now: float = 0.0) -> Sequence[Instruction]: ...
     def completed(self, run: int, outputs: Sequence[Outputs], now: float = 0.0) -> Sequence[Instruction]: ...
     def failed(self, run: int, reason: str, now: float = 0.0) -> Sequence[Instruction]: ...
     def due(self, now: float) -> Sequence[Instruction]: ...

@@ -17,7 +17,7 @@ from typing import Any, cast
 from jellybean_agent.brain.brain import EdgeKind, OperatorWiring
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.brain.sites import SiteRoutes, Sites
-from jellybean_agent.errors import PlanViewError, in_words
+from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_protos import plan_format
 
 MAX_PLAN_BYTES = 64 * 2**20
@@ -130,7 +130,7 @@ def read_plan(path: Path) -> PlanView:
             raise PlanViewError(f"{path}: above {MAX_PLAN_BYTES} bytes; a plan is smaller")
         document = json.loads(path.read_bytes())
     except OSError as error:
-        raise PlanViewError(f"{path}: {in_words(error)}") from error
+        raise PlanViewError(f"{path}: {describe_error(error)}") from error
     except (ValueError, RecursionError) as error:
         raise PlanViewError(f"{path}: not JSON: {error}") from error
     return plan_view(document)

@@ -22,13 +22,20 @@ import grpc
 import grpc.aio
 
 from jellybean_agent.brain.plan_view import PlanView, WorkerView, plan_view
-from jellybean_agent.enrolment.join_token import Token, parse_token
-from jellybean_agent.errors import AgentError, ModelError, PlanViewError, TransientError, in_words
+from jellybean_agent.enrolment.join_token import JoinToken, parse_token
+from jellybean_agent.errors import AgentError, ModelError, PlanViewError, TransientError, describe_error
 from jellybean_agent.execution.executor import MAX_MODEL_BYTES, file_sha256
-from jellybean_agent.security.certificates import CA, CHAIN, FILES, KEY, CertificateFolder, read_credentials
+from jellybean_agent.security.certificates import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    CREDENTIAL_FILES,
+    PRIVATE_KEY_FILE,
+    CertificateFolder,
+    read_credentials,
+)
 from jellybean_agent.security.identity import Identity, Role
-from jellybean_agent.system import versions
-from jellybean_agent.system.private_files import is_inside, write_private
+from jellybean_agent.system.private_files import stays_inside_folder, write_private_file
+from jellybean_agent.system.protocol_version import protocol_metadata
 from jellybean_agent.transport.channels import CHANNEL_OPTIONS, Transport
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 
@@ -121,7 +128,7 @@ async def another_plan(found: Joined, every_s: float) -> None:
                 given = await _call(stub.Plan, enrol_pb2.PlanRequest(have=have))
             view = plan_view(json.loads(given.plan)) if given.plan else found.view
         except (AgentError, grpc.aio.AioRpcError, OSError, ValueError, RecursionError) as error:
-            LOG.debug("the gateway was not asked for another plan: %s", in_words(error))
+            LOG.debug("the gateway was not asked for another plan: %s", describe_error(error))
             continue
         if view.hash == have:
             continue
@@ -139,10 +146,10 @@ def _is_enrolled(folder: Path) -> bool:
     return False
 
 
-async def _enrol(gateway: str, token: Token, folder: Path) -> None:
+async def _enrol(gateway: str, token: JoinToken, folder: Path) -> None:
     waiting = folder / _WAITING  # the same key again after a stop: the token may be this key's already
     key, request = _key_and_request(token.identity, waiting.read_bytes() if waiting.exists() else None)
-    write_private(waiting, key)
+    write_private_file(waiting, key)
     wanted = Identity(token.identity.workflow, Role.GATEWAY)
     options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", wanted.tls_name)]
     credentials = grpc.ssl_channel_credentials(token.ca)
@@ -152,7 +159,7 @@ async def _enrol(gateway: str, token: Token, folder: Path) -> None:
             f"enrolling at {gateway}",
             lambda: _call(stub.Enrol, enrol_pb2.EnrolRequest(secret=token.secret, request=request)),
         )
-    write_private(folder / "gateway", given.gateway.encode())
+    write_private_file(folder / "gateway", given.gateway.encode())
     write_credentials(folder / "tls", key, given)
     waiting.unlink()
     LOG.info("%s has enrolled", token.identity)
@@ -164,12 +171,12 @@ async def _plan(stub: Any, identity: Identity, folder: Path) -> PlanView:
     try:
         document = json.loads(given.plan)
     except (ValueError, RecursionError) as error:
-        raise PlanViewError(f"the gateway's plan is not JSON: {in_words(error)}") from error
+        raise PlanViewError(f"the gateway's plan is not JSON: {describe_error(error)}") from error
     view = plan_view(document)
     if view.name != identity.workflow:
         raise PlanViewError(f"the gateway's plan is of workflow {view.name}, this box belongs to {identity.workflow}")
-    write_private(folder / "plan.json", given.plan)
-    write_private(folder / "peers.json", given.peers)
+    write_private_file(folder / "plan.json", given.plan)
+    write_private_file(folder / "peers.json", given.peers)
     return view
 
 
@@ -193,7 +200,7 @@ async def _download(stub: Any, sha256: str, path: Path) -> None:
 async def _fetch(stub: Any, sha256: str, part: Path) -> None:
     """What is missing of a model, appended to what is there."""
     offset = part.stat().st_size if part.exists() else 0
-    call = stub.Model(enrol_pb2.ModelRequest(sha256=sha256, offset=offset), metadata=versions.metadata())
+    call = stub.Model(enrol_pb2.ModelRequest(sha256=sha256, offset=offset), metadata=protocol_metadata())
     size = None
     with part.open("ab") as file:
         async for piece in call:
@@ -225,7 +232,7 @@ async def _patiently(what: str, attempt: Callable[[], Any]) -> Any:
 
 
 async def _call(method: Any, request: Any) -> Any:
-    return await method(request, timeout=_CALL_S, metadata=versions.metadata())
+    return await method(request, timeout=_CALL_S, metadata=protocol_metadata())
 
 
 def _channel(folder: Path) -> grpc.aio.Channel:
@@ -260,10 +267,12 @@ def write_credentials(folder: Path, key: bytes, given: enrol_pb2.Certificate) ->
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     current = folder / _CURRENT
-    if not current.is_symlink() and all((folder / name).is_file() for name in FILES):  # as agents before kept them
-        _point(current, _generation(folder, {name: (folder / name).read_bytes() for name in FILES}))
-    new = _generation(folder, {CA: given.ca, KEY: key, CHAIN: given.chain})
-    for name in FILES:
+    if not current.is_symlink() and all(
+        (folder / name).is_file() for name in CREDENTIAL_FILES
+    ):  # as agents before kept them
+        _point(current, _generation(folder, {name: (folder / name).read_bytes() for name in CREDENTIAL_FILES}))
+    new = _generation(folder, {CA_FILE: given.ca, PRIVATE_KEY_FILE: key, CERTIFICATE_FILE: given.chain})
+    for name in CREDENTIAL_FILES:
         if not (folder / name).is_symlink():
             _point(folder / name, f"{_CURRENT}/{name}")
     _point(current, new)
@@ -278,7 +287,7 @@ def _generation(folder: Path, files: Mapping[str, bytes]) -> str:
     made.mkdir(mode=0o700)
     try:
         for name, data in files.items():
-            write_private(made / name, data)
+            write_private_file(made / name, data)
     except OSError:
         shutil.rmtree(made, ignore_errors=True)
         raise
@@ -293,6 +302,6 @@ def _point(link: Path, target: str) -> None:
 
 
 def _inside(folder: Path, path: str) -> Path:
-    if not is_inside(path):
+    if not stays_inside_folder(path):
         raise ModelError(f"model {path} is not inside the project's folder")
     return folder / path

@@ -15,11 +15,11 @@ from jellybean_agent.security.identity import Identity, Role, parse_identity
 
 _KIND = "jbt1"
 _MAX_CHARACTERS = 64 * 2**10
-SECRET_BYTES = 32
+TOKEN_SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class JoinToken:
     """`ca`: PEM."""
 
     secret: bytes
@@ -31,7 +31,7 @@ class Token:
         return ".".join([_KIND, *(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)])
 
 
-def parse_token(text: str) -> Token:
+def parse_token(text: str) -> JoinToken:
     """PlanViewError unless it is a token of this version."""
     kind, *parts = text.strip()[:_MAX_CHARACTERS].split(".")
     if kind != _KIND or len(parts) != 3:
@@ -41,7 +41,7 @@ def parse_token(text: str) -> Token:
     except (binascii.Error, ValueError) as error:
         raise PlanViewError("the token is damaged: copy it whole") from error
     identity = parse_identity(uri.decode("utf-8", "replace"))
-    whole = len(secret) == SECRET_BYTES and ca.rstrip().endswith(b"-----END CERTIFICATE-----")
+    whole = len(secret) == TOKEN_SECRET_BYTES and ca.rstrip().endswith(b"-----END CERTIFICATE-----")
     if identity is None or identity.role is not Role.AGENT or not whole:
         raise PlanViewError("the token is damaged: copy it whole")
-    return Token(secret, identity, ca)
+    return JoinToken(secret, identity, ca)

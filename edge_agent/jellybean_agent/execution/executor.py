@@ -21,14 +21,14 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, ModelError, PermanentError, in_words
+from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, ModelError, PermanentError, describe_error
 from jellybean_agent.execution.emulation import EmulatedDevice
 from jellybean_agent.execution.onnx_scan import DOMAINS, look_into
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.python_session import PythonSession
-from jellybean_agent.tensors.ports import Port
-from jellybean_agent.tensors.stacking import Input
-from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, mismatch, name_of
+from jellybean_agent.tensors.ports import TensorPort
+from jellybean_agent.tensors.stacking import OperatorInput
+from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, dtype_name, tensor_mismatch
 
 ORT_ERRORS: tuple[type[Exception], ...] = (
     *(ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.NoModel, ort_errors.EngineError),
@@ -77,22 +77,22 @@ class Session(Protocol):
     """A model that is loaded. `run`: all outputs for the inputs by name; PermanentError when it fails."""
 
     @property
-    def inputs(self) -> tuple[Port, ...]: ...
+    def inputs(self) -> tuple[TensorPort, ...]: ...
     @property
-    def outputs(self) -> tuple[Port, ...]: ...
+    def outputs(self) -> tuple[TensorPort, ...]: ...
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]: ...
 
 
-Code = Path | PythonStep  # what an operator runs: a model file, or a function of a module
+OperatorCode = Path | PythonStep  # what an operator runs: a model file, or a function of a module
 
 
 class OpenSession(Protocol):
     """Loads a model file, or a function, after its content was verified."""
 
-    def __call__(self, code: Code, sha256: str, *, accelerated: bool) -> Session: ...
+    def __call__(self, code: OperatorCode, sha256: str, *, accelerated: bool) -> Session: ...
 
 
-def open_local(code: Code, sha256: str, *, accelerated: bool) -> Session:
+def open_local(code: OperatorCode, sha256: str, *, accelerated: bool) -> Session:
     """Into this process."""
     if isinstance(code, PythonStep):
         return PythonSession(code, sha256)
@@ -112,7 +112,7 @@ class LocalSession:
         try:
             found: Sequence[Array] = self._session.run(self._names, feed)
         except ORT_ERRORS as error:
-            raise PermanentError(f"onnxruntime: {in_words(error)[:300]}") from error
+            raise PermanentError(f"onnxruntime: {describe_error(error)[:300]}") from error
         return found
 
 
@@ -127,7 +127,7 @@ class Executor:
 
     def __init__(
         self,
-        code: Code,
+        code: OperatorCode,
         sha256: str,
         input_order: Sequence[str],
         *,
@@ -153,7 +153,7 @@ class Executor:
             )
         self._warm_up(batch)
 
-    def run(self, inputs: Sequence[Input], requests: int = 1) -> RunResult:
+    def run(self, inputs: Sequence[OperatorInput], requests: int = 1) -> RunResult:
         """One inference; `inputs` in the order of the edges, a tuple of the children's tensors for a gather.
 
         `requests`: how many are stacked in them. InvalidInputError when a tensor does not fit the model, PermanentError
@@ -181,7 +181,7 @@ class Executor:
 
     def begin(
         self,
-        requests: Sequence[Sequence[Input]],
+        requests: Sequence[Sequence[OperatorInput]],
         done: Callable[[Sequence[RunResult] | AgentError], None],
         at: CallAt,
         *,
@@ -216,7 +216,7 @@ class Executor:
         session: Any = self._session
         session.begin(feeds, told, patience_s, hold)
 
-    def _feed(self, inputs: Sequence[Input]) -> dict[str, Array]:
+    def _feed(self, inputs: Sequence[OperatorInput]) -> dict[str, Array]:
         if len(inputs) != len(self.inputs):
             raise InvalidInputError(f"{len(inputs)} inputs for a model of {len(self.inputs)}")
         feed: dict[str, Array] = {}
@@ -224,7 +224,7 @@ class Executor:
             array = _gathered(value, port) if isinstance(value, tuple) else value
             kind = (port.name, array.dtype, array.shape)
             if kind not in self._fitting:
-                why = mismatch(name_of(array), array.shape, port.dtype, port.shape)
+                why = tensor_mismatch(dtype_name(array), array.shape, port.dtype, port.shape)
                 if why is not None:
                     raise InvalidInputError(f"input from {upstream}: {why}")
                 if len(self._fitting) < _MOST_FITTING:
@@ -273,7 +273,7 @@ def read_model(path: Path, sha256: str) -> bytes:
                 raise ModelError(f"model {path}: {status.st_size} bytes; a model has at most {MAX_MODEL_BYTES}")
             model = file.read()
     except OSError as error:
-        raise ModelError(f"model {path}: {in_words(error)}") from error
+        raise ModelError(f"model {path}: {describe_error(error)}") from error
     found = hashlib.sha256(model).hexdigest()
     if found != sha256:
         raise ModelError(f"model {path} has sha256 {found[:12]}..., the plan says {sha256[:12]}...: it was altered")
@@ -299,25 +299,27 @@ def _load(path: Path, sha256: str, *, accelerated: bool) -> ort.InferenceSession
     try:
         return ort.InferenceSession(model, options, providers=providers)
     except ORT_ERRORS as error:
-        raise ModelError(f"model {path}: {in_words(error)[:300]}") from error
+        raise ModelError(f"model {path}: {describe_error(error)[:300]}") from error
 
 
-def _port(item: ort.NodeArg, model: str) -> Port:
+def _port(item: ort.NodeArg, model: str) -> TensorPort:
     if item.type not in _DTYPES:
         raise ModelError(f"model {model}: {item.name} is a {item.type}; only tensors of numbers can be served")
-    return Port(item.name, _DTYPES[item.type], tuple(s if isinstance(s, int) and s >= 0 else -1 for s in item.shape))
+    return TensorPort(
+        item.name, _DTYPES[item.type], tuple(s if isinstance(s, int) and s >= 0 else -1 for s in item.shape)
+    )
 
 
-def _sizes(port: Port, batch: int) -> list[int]:
+def _sizes(port: TensorPort, batch: int) -> list[int]:
     sizes = [max(size, 1) for size in port.shape]
     return [batch, *sizes[1:]] if port.shape[:1] == (-1,) else sizes
 
 
-def _shown(port: Port) -> str:
+def _shown(port: TensorPort) -> str:
     return "[" + ", ".join("any" if size == -1 else str(size) for size in port.shape) + "]"
 
 
-def _wire(ports: Sequence[Port], upstreams: Sequence[str], model: str) -> tuple[Port, ...]:
+def _wire(ports: Sequence[TensorPort], upstreams: Sequence[str], model: str) -> tuple[TensorPort, ...]:
     by_name = {port.name: port for port in ports}
     if len(ports) != len(upstreams):
         raise ModelError(f"model {model} has {len(ports)} inputs ({', '.join(by_name)}), its operator {len(upstreams)}")
@@ -328,7 +330,7 @@ def _wire(ports: Sequence[Port], upstreams: Sequence[str], model: str) -> tuple[
     return wired
 
 
-def _gathered(children: tuple[Array, ...], port: Port) -> Array:
+def _gathered(children: tuple[Array, ...], port: TensorPort) -> Array:
     """The children's tensors one after another; none gives an empty tensor of the model's own type."""
     if not children:
         return np.zeros((0, *(max(size, 1) for size in port.shape[1:])), port.dtype)

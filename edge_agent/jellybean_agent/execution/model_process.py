@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, ModelError, PermanentError
-from jellybean_agent.execution.executor import Code, Hold
+from jellybean_agent.execution.executor import Hold, OperatorCode
 from jellybean_agent.execution.process_pool import Nursery, Process
 from jellybean_agent.execution.process_wire import Heard, Talk
 from jellybean_agent.execution.python_code import PythonStep
-from jellybean_agent.tensors.ports import Port
+from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
 
 LOAD_LIMIT_S = 300.0
@@ -48,7 +48,7 @@ class Host:
         self._process: Process | None = None
         self.generation = 0  # hosts so far: what was loaded into an earlier one is gone
 
-    def open(self, code: Code, sha256: str, *, accelerated: bool) -> HostedSession:
+    def open(self, code: OperatorCode, sha256: str, *, accelerated: bool) -> HostedSession:
         """Load a model. ModelError when it cannot be, or when its loading crashes."""
         return HostedSession(self, code, sha256, accelerated=accelerated)
 
@@ -193,7 +193,7 @@ class Host:
 class HostedSession:
     """A model in a host, loaded again where the host before it has died."""
 
-    def __init__(self, host: Host, code: Code, sha256: str, *, accelerated: bool) -> None:
+    def __init__(self, host: Host, code: OperatorCode, sha256: str, *, accelerated: bool) -> None:
         self._host, self._code = host, code
         self._hosted = Hosted(code.key if isinstance(code, PythonStep) else str(code))
         self._what = {"path": self._hosted.path, "sha256": sha256, "accelerated": accelerated}
@@ -201,7 +201,7 @@ class HostedSession:
             self._what |= {"function": code.function, "arguments": code.arguments}
         self.inputs, self.outputs = self._load()
 
-    def _load(self) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    def _load(self) -> tuple[tuple[TensorPort, ...], tuple[TensorPort, ...]]:
         self._loaded = self._host.alive()
         try:
             answer = self._host.ask({"do": "load", **self._what}).header
@@ -280,5 +280,5 @@ def _raise_fault(answer: Mapping[str, Any]) -> None:
         raise _FAULTS.get(str(answer["fault"]), PermanentError)(str(answer.get("reason"))[:2000])
 
 
-def _ports(items: Any) -> tuple[Port, ...]:
-    return tuple(Port(str(item[0]), str(item[1]), tuple(int(size) for size in item[2])) for item in items)
+def _ports(items: Any) -> tuple[TensorPort, ...]:
+    return tuple(TensorPort(str(item[0]), str(item[1]), tuple(int(size) for size in item[2])) for item in items)

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from jellybean_agent.errors import InvalidInputError, ModelError, TransientError
-from jellybean_agent.execution.executor import Code, Session, open_local
+from jellybean_agent.execution.executor import OperatorCode, Session, open_local
 from jellybean_agent.execution.process_wire import Heard, Memory, Talk
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.system.sockets import receive_exactly
-from jellybean_agent.tensors.ports import Port
+from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _fault(error: Exception, doing: str) -> str:
     return "input" if isinstance(error, InvalidInputError) else "run"
 
 
-def _code(header: Mapping[str, Any]) -> Code:
+def _code(header: Mapping[str, Any]) -> OperatorCode:
     """What is to be loaded. Whether a function may run here the agent has seen to."""
     if (function := header.get("function")) is None:
         return Path(header["path"])
@@ -232,5 +232,5 @@ def _limit_memory(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def _told(ports: Sequence[Port]) -> list[list[Any]]:
+def _told(ports: Sequence[TensorPort]) -> list[list[Any]]:
     return [[port.name, port.dtype, list(port.shape)] for port in ports]

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from jellybean_agent.tensors.tensors import DTYPES, MAX_RANK, Array
+from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK, WIRE_DTYPES, Array
 
 MAX_OUTPUT_BYTES = 2**30  # of the inputs, and of the outputs, of one run
 _ALIGNED = 64
@@ -53,8 +53,8 @@ class Memory:
         items: list[_Item] = []
         at = 0
         for array in arrays:
-            if array.dtype.name not in DTYPES:
-                raise ValueError(f"a tensor of {array.dtype.name}; known: {', '.join(DTYPES)}")
+            if array.dtype.name not in WIRE_DTYPES:
+                raise ValueError(f"a tensor of {array.dtype.name}; known: {', '.join(WIRE_DTYPES)}")
             items.append((array.dtype.name, array.shape, at))
             at += -(-array.nbytes // _ALIGNED) * _ALIGNED
         return items, [self._array(item, at) for item in items]
@@ -64,9 +64,9 @@ class Memory:
         return tuple(self._array((str(dtype), tuple(map(int, shape)), int(at)), 0) for dtype, shape, at in items)
 
     def _array(self, item: _Item, at_least: int) -> Array:
-        (name, shape, at), dtype = item, DTYPES[item[0]]
-        if len(shape) > MAX_RANK or any(size < 0 for size in shape) or at < 0 or at % _ALIGNED:
-            raise ValueError(f"{name} {shape[:MAX_RANK]} at {at}")
+        (name, shape, at), dtype = item, WIRE_DTYPES[item[0]]
+        if len(shape) > MAX_TENSOR_RANK or any(size < 0 for size in shape) or at < 0 or at % _ALIGNED:
+            raise ValueError(f"{name} {shape[:MAX_TENSOR_RANK]} at {at}")
         size = math.prod(shape) * dtype.itemsize
         view = self._view(max(at + size, at_least))
         return np.frombuffer(view, dtype, math.prod(shape), at).reshape(shape) if size else np.empty(shape, dtype)

@@ -19,12 +19,12 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from jellybean_agent.errors import ModelError, in_words
-from jellybean_agent.tensors.ports import Port
-from jellybean_agent.tensors.tensors import DTYPES, MAX_RANK
+from jellybean_agent.errors import ModelError, describe_error
+from jellybean_agent.tensors.ports import TensorPort
+from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK, WIRE_DTYPES
 
-OURS = "jellybean_agent.steps"  # shipped with the agent: its steps are allowed everywhere
-ALLOW_FLAG = "--allow-python"
+BUILTIN_STEPS_MODULE = "jellybean_agent.steps"  # shipped with the agent: its steps are allowed everywhere
+ALLOW_PYTHON_FLAG = "--allow-python"
 _FUNCTION = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*:[A-Za-z]\w*", re.ASCII)
 _MAX_SOURCE_BYTES = 2**22
 _MOST = 2**31 - 1  # of one size
@@ -50,11 +50,11 @@ class Source:
 class Signature:
     """What a function takes and gives under its arguments."""
 
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[TensorPort, ...]
+    outputs: tuple[TensorPort, ...]
 
 
-def split(function: str) -> tuple[str, str]:
+def split_function_name(function: str) -> tuple[str, str]:
     """Module and name of `module:name`. ModelError for anything else, dotted and private names included."""
     if not _FUNCTION.fullmatch(function) or len(function) > 200:
         raise ModelError(
@@ -64,20 +64,20 @@ def split(function: str) -> tuple[str, str]:
     return module, name
 
 
-def allow(functions: Iterable[str]) -> frozenset[str]:
+def parse_allow_list(functions: Iterable[str]) -> frozenset[str]:
     """The functions that the owner of a machine lets run on it. ModelError for one that names none."""
     found = frozenset(functions)
     for function in found:
-        split(function)
+        split_function_name(function)
     return found
 
 
-def refusal(function: str, allowed: frozenset[str], how: str = "") -> str | None:
+def python_refusal(function: str, allowed: frozenset[str], how: str = "") -> str | None:
     """Why a function may not run here; None where it may. `how`: to allow it, the agent's flag unless given."""
-    module, _ = split(function)
-    if module == OURS or function in allowed:
+    module, _ = split_function_name(function)
+    if module == BUILTIN_STEPS_MODULE or function in allowed:
         return None
-    say = how or f"give {ALLOW_FLAG} {function}"
+    say = how or f"give {ALLOW_PYTHON_FLAG} {function}"
     return f"python {function} is not allowed here, and was not imported: if the machine's owner agrees, {say}"
 
 
@@ -91,7 +91,7 @@ class PythonStep:
 
     def __post_init__(self) -> None:
         """ModelError where it is not allowed."""
-        if (why := refusal(self.function, self.allowed)) is not None:
+        if (why := python_refusal(self.function, self.allowed)) is not None:
             raise ModelError(why)
 
     def __str__(self) -> str:
@@ -108,13 +108,13 @@ def arguments_of(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"arguments that are no JSON: {in_words(error)}") from error
+        raise ModelError(f"arguments that are no JSON: {describe_error(error)}") from error
     if not isinstance(found, dict):
         raise ModelError("arguments that are no JSON object")
     return found
 
 
-def find_source(module: str) -> Source:
+def find_module_source(module: str) -> Source:
     """The source that an import of the module would run. ModelError where there is none; no package is imported."""
     importlib.invalidate_caches()
     spec: ModuleSpec | None = None
@@ -137,15 +137,15 @@ def find_source(module: str) -> Source:
         with path.open("rb") as file:
             text = file.read(_MAX_SOURCE_BYTES + 1)
     except OSError as error:
-        raise ModelError(f"module {module}: {path}: {in_words(error)}") from error
+        raise ModelError(f"module {module}: {path}: {describe_error(error)}") from error
     if len(text) > _MAX_SOURCE_BYTES:
         raise ModelError(f"module {module}: {path} has more than {_MAX_SOURCE_BYTES} bytes")
     return Source(module, path, text, spec.submodule_search_locations is not None)
 
 
-def signature_of(source: Source, function: str, arguments: Mapping[str, Any]) -> Signature:
+def step_signature(source: Source, function: str, arguments: Mapping[str, Any]) -> Signature:
     """What a function takes and gives, read from its source. ModelError where that does not say it."""
-    _, name = split(function)
+    _, name = split_function_name(function)
     definition = _definition(source, name)
     declared = _declared(definition, function)
     parameters = _parameters(definition, function)
@@ -178,7 +178,7 @@ def _definition(source: Source, name: str) -> ast.FunctionDef:
     try:
         tree = ast.parse(source.text, str(source.path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ModelError(f"module {source.module} is no Python: {in_words(error)}") from error
+        raise ModelError(f"module {source.module} is no Python: {describe_error(error)}") from error
     found = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name]
     if not found:
         others = [one.name for one in tree.body if isinstance(one, ast.FunctionDef) and _decorator(one) is not None]
@@ -199,7 +199,7 @@ def _decorator(definition: ast.FunctionDef) -> ast.Call | None:
 def _declared(definition: ast.FunctionDef, function: str) -> dict[str, dict[str, Any]]:
     call = _decorator(definition)
     if call is None:
-        raise ModelError(f"{function} is no step: it needs {_FORM} above it, from {OURS}")
+        raise ModelError(f"{function} is no step: it needs {_FORM} above it, from {BUILTIN_STEPS_MODULE}")
     try:
         found = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
     except (ValueError, TypeError, RecursionError) as error:
@@ -225,22 +225,22 @@ def _parameters(definition: ast.FunctionDef, function: str) -> _Parameters:
     return _Parameters(tuple(p.arg for p in own.kwonlyargs), required, defaults, own.kwarg is not None)
 
 
-def _port(function: str, name: Any, what: Any, given: Mapping[str, Any]) -> Port:
+def _port(function: str, name: Any, what: Any, given: Mapping[str, Any]) -> TensorPort:
     """A declared tensor: (dtype, sizes), each a literal or the name of an argument that says it."""
     if not isinstance(name, str) or not name or not isinstance(what, tuple | list) or len(what) != 2:
         raise ModelError(f"{function}: its decorator must say name: (dtype, shape): {_FORM}")
     dtype, shape = what
-    known = given.get(dtype, dtype) if isinstance(dtype, str) and dtype not in DTYPES else dtype
-    if not isinstance(known, str) or known not in DTYPES:
+    known = given.get(dtype, dtype) if isinstance(dtype, str) and dtype not in WIRE_DTYPES else dtype
+    if not isinstance(known, str) or known not in WIRE_DTYPES:
         raise ModelError(
-            f"{function}: {name} has no known dtype ({str(known or dtype)[:40]}); known: {', '.join(DTYPES)}"
+            f"{function}: {name} has no known dtype ({str(known or dtype)[:40]}); known: {', '.join(WIRE_DTYPES)}"
         )
     if not isinstance(shape, tuple | list) or not shape:
         raise ModelError(f"{function}: {name} needs a shape whose first size is that of the batch: (-1, ...)")
     sizes = [size for item in shape for size in _sizes(function, name, item, given)]
-    if len(sizes) > MAX_RANK:
-        raise ModelError(f"{function}: {name} has {len(sizes)} dimensions; {MAX_RANK} are the limit")
-    return Port(name, known, tuple(sizes))
+    if len(sizes) > MAX_TENSOR_RANK:
+        raise ModelError(f"{function}: {name} has {len(sizes)} dimensions; {MAX_TENSOR_RANK} are the limit")
+    return TensorPort(name, known, tuple(sizes))
 
 
 def _sizes(function: str, name: str, item: Any, given: Mapping[str, Any]) -> list[int]:

@@ -14,10 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, in_words
-from jellybean_agent.execution.python_code import PythonStep, Source, arguments_of, find_source, signature_of, split
-from jellybean_agent.tensors.ports import Port
-from jellybean_agent.tensors.tensors import Array, mismatch, name_of
+from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, describe_error
+from jellybean_agent.execution.python_code import (
+    PythonStep,
+    Source,
+    arguments_of,
+    find_module_source,
+    split_function_name,
+    step_signature,
+)
+from jellybean_agent.tensors.ports import TensorPort
+from jellybean_agent.tensors.tensors import Array, dtype_name, tensor_mismatch
 
 _SET_THREADS = tuple(  # of OpenBLAS, under the names that numpy's and scipy's wheels and distributions give it
     f"{first}openblas_set_num_threads{last}" for first in ("", "scipy_") for last in ("", "64_", "_64")
@@ -29,15 +36,15 @@ class PythonSession:
     """A function in this process, from the source whose sha256 the plan has: the bytes hashed are the bytes run."""
 
     def __init__(self, step: PythonStep, sha256: str) -> None:
-        module, name = split(step.function)
-        source = find_source(module)
+        module, name = split_function_name(step.function)
+        source = find_module_source(module)
         if source.sha256 != sha256:
             raise ModelError(
                 f"python {step}: {source.path} has sha256 {source.sha256[:12]}..., the plan says {sha256[:12]}...: "
                 "another version is installed here; install the planned one, or plan again"
             )
         self._step, self._arguments = step, arguments_of(step.arguments)
-        signature = signature_of(source, step.function, self._arguments)
+        signature = step_signature(source, step.function, self._arguments)
         self.inputs, self.outputs = signature.inputs, signature.outputs
         function = getattr(_load(source), name, None)
         if not callable(function):
@@ -52,7 +59,7 @@ class PythonSession:
         except MemoryError:
             raise
         except InvalidInputError as error:
-            raise InvalidInputError(f"python {self._step}: {in_words(error)[:300]}") from error
+            raise InvalidInputError(f"python {self._step}: {describe_error(error)[:300]}") from error
         except (Exception, SystemExit) as error:  # whatever it raises is that request's failure
             raise PermanentError(f"python {self._step}: {_told(error)}") from error
         return self._checked(found, feed)
@@ -66,10 +73,10 @@ class PythonSession:
             )
         return [self._output(port, found[port.name], feed) for port in self.outputs]
 
-    def _output(self, port: Port, array: Any, feed: Mapping[str, Array]) -> Array:
+    def _output(self, port: TensorPort, array: Any, feed: Mapping[str, Array]) -> Array:
         if not isinstance(array, np.ndarray):
             raise PermanentError(f"python {self._step}: output {port.name} is a {type(array).__name__}, not an array")
-        why = mismatch(name_of(array), array.shape, port.dtype, port.shape)
+        why = tensor_mismatch(dtype_name(array), array.shape, port.dtype, port.shape)
         if why is not None:
             raise PermanentError(f"python {self._step}: output {port.name}: {why}")
         # Outputs are laid where the inputs lie: what is a view of these would be written over.
@@ -124,4 +131,4 @@ def _told(error: BaseException) -> str:
     """Its type and the first line of what it says."""
     if isinstance(error, SystemExit):
         return f"SystemExit: it asked the process to end ({str(error)[:100]})"
-    return f"{type(error).__name__}: {in_words(error)[:300]}"
+    return f"{type(error).__name__}: {describe_error(error)[:300]}"

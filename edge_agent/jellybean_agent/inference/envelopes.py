@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jellybean_agent.inference.tensors import dtype_of, outputs_of
-from jellybean_agent.tensors.tensors import DTYPES
+from jellybean_agent.inference.tensors import dtype_of_datatype, outputs_of
+from jellybean_agent.tensors.tensors import WIRE_DTYPES
 from jellybean_agent.transport.message_wire import varint
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
@@ -37,7 +37,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RequestEnvelope:
     """An envelope that was read and found right."""
 
     model: str
@@ -85,9 +85,9 @@ class Envelopes:
     """Those that are remembered."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Known] = {}
+        self._known: dict[bytes, RequestEnvelope] = {}
 
-    def get(self, envelope: bytes) -> Known | None:
+    def get(self, envelope: bytes) -> RequestEnvelope | None:
         return self._known.get(envelope)
 
     def keep(
@@ -98,15 +98,15 @@ class Envelopes:
         names: tuple[str, ...],
         timeout_s: float | None,
         inputs: Sequence[str],
-    ) -> Known:
+    ) -> RequestEnvelope:
         """Remember the envelope of a request that is right in every way. `inputs`: the model's, in its order."""
         slots = []
         for item in request.inputs:
-            dtype, shape = DTYPES[dtype_of(item.datatype)], tuple(item.shape)
+            dtype, shape = WIRE_DTYPES[dtype_of_datatype(item.datatype)], tuple(item.shape)
             slots.append(Slot(item.name, dtype, shape, math.prod(shape) * dtype.itemsize))
         by_name = {slot.name: index for index, slot in enumerate(slots)}
         order = tuple(by_name[name] for name in inputs)
-        known = Known(request.model_name, version, timeout_s, tuple(slots), order, names)
+        known = RequestEnvelope(request.model_name, version, timeout_s, tuple(slots), order, names)
         if len(envelope) <= _KEPT_BYTES:
             if len(self._known) >= _KEPT:
                 self._known.clear()
@@ -117,7 +117,7 @@ class Envelopes:
         self._known.clear()
 
 
-def limit_s(*limits: float | None) -> float | None:
+def shortest_timeout_s(*limits: float | None) -> float | None:
     """The shortest of them; None: there is none."""
     return min((limit for limit in limits if limit is not None), default=None)
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from google.protobuf.message import DecodeError
 
 from jellybean_agent.errors import AgentError
-from jellybean_agent.inference.envelopes import Envelopes, Known, cut
-from jellybean_agent.inference.models import Served
+from jellybean_agent.inference.envelopes import Envelopes, RequestEnvelope, cut
+from jellybean_agent.inference.models import InferenceBackend
 from jellybean_agent.inference.service import asked
 from jellybean_agent.inference.tensors import inputs_of
-from jellybean_agent.rpc.calls import Call
+from jellybean_agent.rpc.calls import RpcCall
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
@@ -20,11 +20,11 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 class FastInfer(ABC):
     """Serves `INFER` raw, for `Server.add_raw`. Who has the models says what fits them, and begins the request."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: InferenceBackend) -> None:
         self._served = served
         self._known = Envelopes()
 
-    def __call__(self, call: Call, data: memoryview) -> bool:
+    def __call__(self, call: RpcCall, data: memoryview) -> bool:
         """Take a request; False leaves it to the handler."""
         parts = cut(data)
         if parts is None:
@@ -35,7 +35,7 @@ class FastInfer(ABC):
             return False
         return self._begin(call, known, bytes(own_id), tensors)
 
-    def _read(self, envelope: bytes, data: memoryview) -> Known | None:
+    def _read(self, envelope: bytes, data: memoryview) -> RequestEnvelope | None:
         """What an envelope asks for, checked with the rest of its request; None where that is wrong or unusual."""
         request = pb.ModelInferRequest()
         try:
@@ -51,5 +51,5 @@ class FastInfer(ABC):
         """The inputs' names in the model's order. AgentError when they do not fit it."""
 
     @abstractmethod
-    def _begin(self, call: Call, known: Known, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
+    def _begin(self, call: RpcCall, known: RequestEnvelope, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
         """Begin a request, or leave it; `tensors` are in the order of its inputs, and of their size."""

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jellybean_agent.errors import AgentError
-from jellybean_agent.inference.envelopes import Known, limit_s
+from jellybean_agent.inference.envelopes import RequestEnvelope, shortest_timeout_s
 from jellybean_agent.inference.fast import FastInfer
 from jellybean_agent.inference.operators import Operators
 from jellybean_agent.inference.service import told
-from jellybean_agent.rpc.calls import Call
-from jellybean_agent.tensors.tensors import Array, bytes_of, name_of
+from jellybean_agent.rpc.calls import RpcCall
+from jellybean_agent.tensors.tensors import Array, dtype_name, tensor_bytes
 from jellybean_agent.worker.driver import Driver
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -29,7 +29,7 @@ class FastOperators(FastInfer):
         self._operators.arrays(model, inputs)
         return self._operators.input_names(model)
 
-    def _begin(self, call: Call, known: Known, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
+    def _begin(self, call: RpcCall, known: RequestEnvelope, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
         driver = self._operators.ready_driver
         if driver is None:
             return False
@@ -46,11 +46,11 @@ class _Request:
 
     __slots__ = ("_call", "_driver", "_id", "_key", "_known", "_left_s", "_timer")
 
-    def __init__(self, call: Call, driver: Driver, known: Known, own_id: bytes) -> None:
+    def __init__(self, call: RpcCall, driver: Driver, known: RequestEnvelope, own_id: bytes) -> None:
         self._call, self._driver, self._known, self._id = call, driver, known, own_id
         self._key = ""
         self._timer: asyncio.TimerHandle | None = None
-        self._left_s = limit_s(call.time_remaining(), known.timeout_s)
+        self._left_s = shortest_timeout_s(call.time_remaining(), known.timeout_s)
 
     def begin(self, arrays: Sequence[Array]) -> None:
         try:
@@ -72,7 +72,7 @@ class _Request:
             if isinstance(what, AgentError):
                 raise what
             arrays = [what[name] for name in self._known.names]
-            outputs = [(name_of(array), array.shape, bytes_of(array)) for array in arrays]
+            outputs = [(dtype_name(array), array.shape, tensor_bytes(array)) for array in arrays]
             response = self._known.response(self._id, outputs)
         except AgentError as error:
             self._call.end(*told(error))

@@ -9,24 +9,24 @@ from typing import Protocol
 import grpc
 
 from jellybean_agent.errors import StatusError
-from jellybean_agent.tensors.ports import Port
+from jellybean_agent.tensors.ports import TensorPort
 from jellybean_protos.agent.v1 import agent_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ServedModel:
     """One model. `reason`: why it is not ready; empty when it is. Ports are None until they are known."""
 
     name: str
     version: str
     platform: str
     reason: str = ""
-    inputs: tuple[Port, ...] | None = None
-    outputs: tuple[Port, ...] | None = None
+    inputs: tuple[TensorPort, ...] | None = None
+    outputs: tuple[TensorPort, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFigures:
+class ModelCounters:
     """What a model has done since the process began.
 
     `busy_s`: in its runs; the other seconds from request to answer. None: not measured.
@@ -41,7 +41,7 @@ class ModelFigures:
     last_unix_s: float = 0.0  # of the last request; 0: none yet, or not known
 
 
-class Served(Protocol):
+class InferenceBackend(Protocol):
     """Whoever serves models: the gateway its workflow, an agent its operators."""
 
     @property
@@ -54,11 +54,11 @@ class Served(Protocol):
         """Whether it takes requests now."""
         ...
 
-    def models(self) -> Mapping[str, Model]:
+    def models(self) -> Mapping[str, ServedModel]:
         """By name."""
         ...
 
-    def figures(self, model: str) -> ModelFigures: ...
+    def figures(self, model: str) -> ModelCounters: ...
 
     async def infer(
         self, model: str, inputs: Mapping[str, agent_pb2.Tensor], timeout_s: float | None
@@ -67,7 +67,7 @@ class Served(Protocol):
         ...
 
 
-def find(served: Served, name: str, version: str) -> Model:
+def find_model(served: InferenceBackend, name: str, version: str) -> ServedModel:
     """The model of a name and version; the empty version is whatever is served. StatusError NOT_FOUND otherwise."""
     models = served.models()
     model = models.get(name)
@@ -80,7 +80,7 @@ def find(served: Served, name: str, version: str) -> Model:
     return model
 
 
-def ports(model: Model) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+def ports_of_model(model: ServedModel) -> tuple[tuple[TensorPort, ...], tuple[TensorPort, ...]]:
     """A model's inputs and outputs. StatusError UNAVAILABLE while they are not known."""
     if model.inputs is None or model.outputs is None:
         raise StatusError(grpc.StatusCode.UNAVAILABLE, model.reason or f"{model.name} is not known yet: try again")

@@ -14,9 +14,9 @@ import grpc
 from jellybean_agent.brain.plan_view import OperatorView, PlanView, WorkerView
 from jellybean_agent.errors import InvalidInputError, StatusError
 from jellybean_agent.execution.executor import Executor
-from jellybean_agent.inference.models import Model, ModelFigures
-from jellybean_agent.tensors.ports import Port
-from jellybean_agent.tensors.tensors import Array, check_names, decode, encode, mismatch
+from jellybean_agent.inference.models import ModelCounters, ServedModel
+from jellybean_agent.tensors.ports import TensorPort
+from jellybean_agent.tensors.tensors import Array, check_tensor_names, decode_tensor, encode_tensor, tensor_mismatch
 from jellybean_agent.worker.driver import Driver
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -58,33 +58,33 @@ class Operators:
         """In the order of the operator's edges, in which a run takes them."""
         return [port.name for port, _ in self._inputs(model, self._agent.executors[model])]
 
-    def models(self) -> Mapping[str, Model]:
+    def models(self) -> Mapping[str, ServedModel]:
         return {name: self._model(name) for name in self._agent.worker.operators}
 
-    def _model(self, name: str) -> Model:
+    def _model(self, name: str) -> ServedModel:
         operator = self._agent.view.operators[name]
         variant, platform = operator.variant, _platform(operator)
         reason = "" if self.is_ready else f"worker {self._agent.worker.name} is {self._agent.state}"
         executor = self._agent.executors.get(name)
         if executor is None:
-            return Model(name, variant, platform, reason)
+            return ServedModel(name, variant, platform, reason)
         inputs = tuple(
-            port if several or port.shape[:1] != (-1,) else Port(port.name, port.dtype, (1, *port.shape[1:]))
+            port if several or port.shape[:1] != (-1,) else TensorPort(port.name, port.dtype, (1, *port.shape[1:]))
             for port, several in self._inputs(name, executor)
         )
-        return Model(name, variant, platform, reason, inputs, executor.outputs)
+        return ServedModel(name, variant, platform, reason, inputs, executor.outputs)
 
-    def _inputs(self, name: str, executor: Executor) -> list[tuple[Port, bool]]:
+    def _inputs(self, name: str, executor: Executor) -> list[tuple[TensorPort, bool]]:
         """Each input, and whether it takes the tensors of several children one after another."""
         wiring = self._agent.view.operators[name].wiring
         return [(port, kind == "gather") for port, (_, kind) in zip(executor.inputs, wiring.inputs, strict=True)]
 
-    def figures(self, model: str) -> ModelFigures:
+    def figures(self, model: str) -> ModelCounters:
         driver = self._agent.driver
         if driver is None:
-            return ModelFigures(0, 0, 0, 0.0)
+            return ModelCounters(0, 0, 0, 0.0)
         figures = driver.figures
-        return ModelFigures(
+        return ModelCounters(
             figures.completed[model] + figures.asked[model],
             figures.failed[model] + figures.asked_failed[model],
             figures.runs[model].total() + figures.asked[model],
@@ -99,19 +99,19 @@ class Operators:
             reason = f"worker {self._agent.worker.name} is {self._agent.state}: it takes no requests"
             raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)
         outputs = await driver.ask(model, self.arrays(model, inputs), timeout_s)
-        return {name: encode(array) for name, array in outputs.items()}
+        return {name: encode_tensor(array) for name, array in outputs.items()}
 
     def arrays(self, model: str, inputs: Mapping[str, agent_pb2.Tensor]) -> list[Array]:
         """The tensors in the order of the operator's edges, checked against the model."""
         ports = self._inputs(model, self._agent.executors[model])
-        check_names("input", [port.name for port, _ in ports], inputs)
+        check_tensor_names("input", [port.name for port, _ in ports], inputs)
         found = []
         for port, several in ports:
             try:
-                array = decode(inputs[port.name])
+                array = decode_tensor(inputs[port.name])
             except InvalidInputError as error:
                 raise InvalidInputError(f"input {port.name}: {error}") from error
-            why = mismatch(array.dtype.name, array.shape, port.dtype, port.shape)
+            why = tensor_mismatch(array.dtype.name, array.shape, port.dtype, port.shape)
             if why is None and not several and array.shape[:1] != (1,):
                 why = f"one request has a leading dimension of 1, got shape {list(array.shape)}"
             if why is not None:

@@ -16,16 +16,16 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
-from jellybean_agent.inference.models import Model, Served, find, ports
-from jellybean_agent.inference.tensors import NAMES, inputs_of, outputs_of
-from jellybean_agent.telemetry.logs import about
+from jellybean_agent.inference.models import InferenceBackend, ServedModel, find_model, ports_of_model
+from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
+from jellybean_agent.telemetry.logs import log_fields
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 LOG = logging.getLogger("jellybean.inference")
-SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+INFERENCE_SERVICE_NAME = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 EXTENSIONS = ("model_repository", "model_configuration", "statistics")
 MAX_IN_STREAM = 64  # requests of one stream that are under way; a stream's further ones are read when one is answered
-INFER = f"/{SERVICE}/ModelInfer"
+MODEL_INFER_METHOD = f"/{INFERENCE_SERVICE_NAME}/ModelInfer"
 _NOT_SERVED = {
     **{
         f"{kind}SharedMemory{what}": "shared memory is not served: send tensors in the request"
@@ -46,7 +46,7 @@ Answer = Callable[[Any, float | None], Awaitable[Message]]  # of a request and t
 class InferenceService:
     """GRPCInferenceService; `handler()` goes to a grpc.aio server."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: InferenceBackend) -> None:
         self._served = served
 
     def handler(self) -> Any:
@@ -69,7 +69,7 @@ class InferenceService:
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self.model_stream_infer, response_serializer=pb.ModelStreamInferResponse.SerializeToString
         )
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        return grpc.method_handlers_generic_handler(INFERENCE_SERVICE_NAME, methods)
 
     # -- the server ---------------------------------------------------------------------------------------------------
 
@@ -85,21 +85,21 @@ class InferenceService:
     # -- its models ---------------------------------------------------------------------------------------------------
 
     async def model_ready(self, request: pb.ModelReadyRequest, _left_s: float | None = None) -> Message:
-        return pb.ModelReadyResponse(ready=not find(self._served, request.name, request.version).reason)
+        return pb.ModelReadyResponse(ready=not find_model(self._served, request.name, request.version).reason)
 
     async def model_metadata(self, request: pb.ModelMetadataRequest, _left_s: float | None = None) -> Message:
-        model = find(self._served, request.name, request.version)
-        inputs, outputs = ports(model)
+        model = find_model(self._served, request.name, request.version)
+        inputs, outputs = ports_of_model(model)
         found = pb.ModelMetadataResponse(name=model.name, versions=[model.version], platform=model.platform)
         for port in inputs:
-            found.inputs.add(name=port.name, datatype=NAMES[port.dtype], shape=port.shape)
+            found.inputs.add(name=port.name, datatype=DATATYPE_BY_DTYPE[port.dtype], shape=port.shape)
         for port in outputs:
-            found.outputs.add(name=port.name, datatype=NAMES[port.dtype], shape=port.shape)
+            found.outputs.add(name=port.name, datatype=DATATYPE_BY_DTYPE[port.dtype], shape=port.shape)
         return found
 
     async def model_config(self, request: pb.ModelConfigRequest, _left_s: float | None = None) -> Message:
-        model = find(self._served, request.name, request.version)
-        inputs, outputs = ports(model)
+        model = find_model(self._served, request.name, request.version)
+        inputs, outputs = ports_of_model(model)
         config = pb.ModelConfig(name=model.name, platform=model.platform, backend="jellybean")
         config.model_transaction_policy.decoupled = False
         for port in inputs:
@@ -109,10 +109,14 @@ class InferenceService:
         return pb.ModelConfigResponse(config=config)
 
     async def model_statistics(self, request: pb.ModelStatisticsRequest, _left_s: float | None = None) -> Message:
-        named = [find(self._served, request.name, request.version)] if request.name else self._served.models().values()
+        named = (
+            [find_model(self._served, request.name, request.version)]
+            if request.name
+            else self._served.models().values()
+        )
         return pb.ModelStatisticsResponse(model_stats=[self._statistics(model) for model in named])
 
-    def _statistics(self, model: Model) -> pb.ModelStatistics:
+    def _statistics(self, model: ServedModel) -> pb.ModelStatistics:
         figures = self._served.figures(model.name)
         found = pb.ModelStatistics(
             name=model.name,
@@ -144,7 +148,7 @@ class InferenceService:
     ) -> Message:
         """Load and unload: what is loaded where is the plan's decision, and everything of it is loaded already."""
         _refuse_repository(request.repository_name)
-        model = find(self._served, request.model_name, "")
+        model = find_model(self._served, request.model_name, "")
         reason = f"the plan decides what is loaded, {model.name} too: plan again, then `jellybean apply`"
         raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
 
@@ -194,10 +198,10 @@ class InferenceService:
         return pb.ModelStreamInferResponse(infer_response=response)
 
 
-def asked(served: Served, request: pb.ModelInferRequest) -> tuple[Model, tuple[str, ...], float | None]:
+def asked(served: InferenceBackend, request: pb.ModelInferRequest) -> tuple[ServedModel, tuple[str, ...], float | None]:
     """What a request asks for, its tensors apart: a model, outputs, within how long. AgentError when it may not."""
-    model = find(served, request.model_name, request.model_version)
-    _, outputs = ports(model)
+    model = find_model(served, request.model_name, request.model_version)
+    _, outputs = ports_of_model(model)
     return model, _wanted(request, tuple(port.name for port in outputs)), _timeout_s(request)
 
 
@@ -225,7 +229,7 @@ def _unary(kind: type[Message], answer: Answer) -> Any:
 def log_refusal(error: AgentError) -> None:
     """One line for a call that gets an error instead of an answer, unless it was said already."""
     if not error.is_logged:
-        LOG.info("refused: %s", str(error)[:_MAX_REASON], extra=about(status=status_of(error).name))
+        LOG.info("refused: %s", str(error)[:_MAX_REASON], extra=log_fields(status=status_of(error).name))
 
 
 def _refused(reason: str) -> Any:
@@ -287,7 +291,7 @@ def _refuse_repository(name: str) -> None:
 
 
 def _data_type(dtype: str) -> Any:
-    return pb.DataType.Value(f"TYPE_{NAMES[dtype]}")
+    return pb.DataType.Value(f"TYPE_{DATATYPE_BY_DTYPE[dtype]}")
 
 
 def _version() -> str:

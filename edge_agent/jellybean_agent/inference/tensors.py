@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.tensors.tensors import DTYPES, MAX_TENSOR_BYTES, Array, checked_shape
+from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, WIRE_DTYPES, Array, checked_shape
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2
 
-DATATYPES = {  # of the protocol -> of our wire
+DTYPE_BY_DATATYPE = {  # of the protocol -> of our wire
     "BOOL": "bool",
     **{f"{sign}INT{bits}": f"{sign}int{bits}".lower() for sign in ("U", "") for bits in (8, 16, 32, 64)},
     **{f"FP{bits}": f"float{bits}" for bits in (16, 32, 64)},
 }
-NAMES = {dtype: datatype for datatype, dtype in DATATYPES.items()}
+DATATYPE_BY_DTYPE = {dtype: datatype for datatype, dtype in DTYPE_BY_DATATYPE.items()}
 _CONTENTS = {  # datatype -> the field of InferTensorContents that holds it; FP16 has none
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -59,28 +59,28 @@ def outputs_of(
     response = inference_pb2.ModelInferResponse(model_name=request.model_name, model_version=version, id=request.id)
     for name in names:
         tensor = tensors[name]
-        response.outputs.add(name=name, datatype=NAMES[tensor.dtype], shape=tensor.shape)
+        response.outputs.add(name=name, datatype=DATATYPE_BY_DTYPE[tensor.dtype], shape=tensor.shape)
         response.raw_output_contents.append(tensor.data)
     return response
 
 
-def dtype_of(datatype: str) -> str:
+def dtype_of_datatype(datatype: str) -> str:
     """The numpy name of a datatype. InvalidInputError for those that no model here takes."""
-    dtype = DATATYPES.get(datatype)
+    dtype = DTYPE_BY_DATATYPE.get(datatype)
     if dtype is None:
-        raise InvalidInputError(f"datatype {datatype[:40]!r} is not served; known: {', '.join(DATATYPES)}")
+        raise InvalidInputError(f"datatype {datatype[:40]!r} is not served; known: {', '.join(DTYPE_BY_DATATYPE)}")
     return dtype
 
 
-def laid_out(dtype: str, shape: Sequence[int], values: Array) -> agent_pb2.Tensor:
+def tensor_from_values(dtype: str, shape: Sequence[int], values: Array) -> agent_pb2.Tensor:
     """Values as a tensor of a dtype. InvalidInputError when their number or size does not fit."""
     sizes = checked_shape(shape)
     needed = math.prod(sizes)
     if needed != len(values):
         raise InvalidInputError(f"shape {list(sizes)} takes {needed} elements, but {len(values)} came")
-    if needed * DTYPES[dtype].itemsize > MAX_TENSOR_BYTES:
+    if needed * WIRE_DTYPES[dtype].itemsize > MAX_TENSOR_BYTES:
         raise InvalidInputError(f"a tensor of {needed} {dtype} is above the limit of {MAX_TENSOR_BYTES} bytes")
-    wanted = DTYPES[dtype]
+    wanted = WIRE_DTYPES[dtype]
     if wanted.kind in "iu" and needed:
         low, high, limits = int(values.min()), int(values.max()), np.iinfo(wanted)
         if low < limits.min or high > limits.max:
@@ -97,12 +97,12 @@ def _raw(item: inference_pb2.ModelInferRequest.InferInputTensor, data: bytes) ->
     _refuse_elsewhere(item)
     if item.contents.ByteSize():
         raise InvalidInputError("has contents beside raw_input_contents: send one of them")
-    return agent_pb2.Tensor(dtype=dtype_of(item.datatype), shape=item.shape, data=data)
+    return agent_pb2.Tensor(dtype=dtype_of_datatype(item.datatype), shape=item.shape, data=data)
 
 
 def _typed(item: inference_pb2.ModelInferRequest.InferInputTensor) -> agent_pb2.Tensor:
     _refuse_elsewhere(item)
-    dtype = dtype_of(item.datatype)
+    dtype = dtype_of_datatype(item.datatype)
     field = _CONTENTS.get(item.datatype)
     if field is None:
         raise InvalidInputError(f"{item.datatype} has no typed contents: send raw_input_contents")
@@ -110,8 +110,8 @@ def _typed(item: inference_pb2.ModelInferRequest.InferInputTensor) -> agent_pb2.
     if filled and filled != [field]:
         raise InvalidInputError(f"{item.datatype} goes into {field}, not {', '.join(filled)}")
     values = getattr(item.contents, field)
-    wide = {"int_contents": np.int32, "uint_contents": np.uint32}.get(field, DTYPES[dtype])
-    return laid_out(dtype, item.shape, np.fromiter(values, wide, len(values)))
+    wide = {"int_contents": np.int32, "uint_contents": np.uint32}.get(field, WIRE_DTYPES[dtype])
+    return tensor_from_values(dtype, item.shape, np.fromiter(values, wide, len(values)))
 
 
 def _refuse_elsewhere(item: inference_pb2.ModelInferRequest.InferInputTensor) -> None:

@@ -17,7 +17,7 @@ from jellybean_agent.worker.driver import Driver
 
 _LABELS = ("operator", "variant", "worker")
 _BYTES_LABELS = (*_LABELS, "tier", "to_tier")
-GIB = 2**30
+BYTES_PER_GIB = 2**30
 
 
 class AgentCollector(Collector):
@@ -36,7 +36,7 @@ class AgentCollector(Collector):
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""
-        return text_of(self)
+        return metrics_text(self)
 
     def _labels(self, operator: str) -> tuple[str, str, str]:
         return operator, self._view.operators[operator].variant, self._worker.name
@@ -73,7 +73,7 @@ class AgentCollector(Collector):
         crossed = [
             ((*self._labels(name), self._worker.tier, to), n) for (name, to), n in driver.figures.crossed.items()
         ]
-        yield from of_bytes("jellybean", _BYTES_LABELS, crossed, self._view)
+        yield from link_byte_metrics("jellybean", _BYTES_LABELS, crossed, self._view)
 
     def _of_the_plan(self) -> Iterator[Metric]:
         """What the worker costs is split as its time is planned to be: so each part only grows."""
@@ -91,7 +91,7 @@ class AgentCollector(Collector):
         yield from (planned, price, cost)
 
 
-def of_bytes(
+def link_byte_metrics(
     prefix: str, labels: Sequence[str], crossed: Sequence[tuple[Sequence[str], float]], view: PlanView
 ) -> Iterator[Metric]:
     """Bytes that left for another tier, and what they cost. The last two labels are the tiers."""
@@ -100,11 +100,11 @@ def of_bytes(
     cost = CounterMetricFamily(f"{prefix}_network_cost_usd", "What they cost.", labels=labels)
     for values, count in sorted(crossed):
         sent.add_metric(values, count)
-        cost.add_metric(values, count / GIB * prices.get((values[-2], values[-1]), 0.0))
+        cost.add_metric(values, count / BYTES_PER_GIB * prices.get((values[-2], values[-1]), 0.0))
     yield from (sent, cost)
 
 
-def text_of(collector: Collector) -> bytes:
+def metrics_text(collector: Collector) -> bytes:
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(registry)

@@ -22,38 +22,38 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.brain.plan_view import OperatorView, PlanView, WorkerView, read_plan
-from jellybean_agent.errors import ModelError, PlanViewError, TransientError, in_words
+from jellybean_agent.errors import ModelError, PlanViewError, TransientError, describe_error
 from jellybean_agent.execution.emulation import EmulatedDevice
-from jellybean_agent.execution.executor import Code, Executor, OpenSession, open_local
+from jellybean_agent.execution.executor import Executor, OpenSession, OperatorCode, open_local
 from jellybean_agent.execution.model_process import RUN_LIMIT_S, Host
 from jellybean_agent.execution.process_pool import NURSERY_DIED, Nursery
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.inference.fast_operators import FastOperators
 from jellybean_agent.inference.operators import Operators
-from jellybean_agent.inference.service import INFER, SERVICE, InferenceService
+from jellybean_agent.inference.service import INFERENCE_SERVICE_NAME, MODEL_INFER_METHOD, InferenceService
 from jellybean_agent.process.health_port import serve_health
 from jellybean_agent.process.metrics import AgentCollector, serve_metrics
-from jellybean_agent.rpc.calls import Call, Receiver
-from jellybean_agent.rpc.server import Server
+from jellybean_agent.rpc.calls import Receiver, RpcCall
+from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.security.identity import Policy, Role
-from jellybean_agent.system import versions
-from jellybean_agent.system.malloc import keep_freed
-from jellybean_agent.system.private_files import is_inside
-from jellybean_agent.telemetry.tracing import spans_of
-from jellybean_agent.tensors.tensors import spec
-from jellybean_agent.transport.channels import RENEW_S, AnyServer, Transport, make_transport
-from jellybean_agent.transport.inboxes import Inboxes, deliver_handler
+from jellybean_agent.system.malloc import keep_freed_memory
+from jellybean_agent.system.private_files import stays_inside_folder
+from jellybean_agent.system.protocol_version import PROTOCOL_VERSION
+from jellybean_agent.telemetry.tracing import make_span_factory
+from jellybean_agent.tensors.tensors import tensor_spec
+from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S, AnyGrpcServer, Transport, make_transport
+from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
 from jellybean_agent.transport.peers import Peer
-from jellybean_agent.transport.streams import DELIVER
+from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.agent.v1 import agent_pb2
 
 if TYPE_CHECKING:
-    from jellybean_agent.telemetry.spans import Spans
+    from jellybean_agent.telemetry.spans import SpanFactory
 
 LOG = logging.getLogger("jellybean.agent")
-DRAIN_S = 30.0
+DEFAULT_DRAIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class Options:
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     health_port: int = 0
-    drain_s: float = DRAIN_S
+    drain_s: float = DEFAULT_DRAIN_S
     tls: Path | None = None
     insecure: bool = False
-    renew_s: float = RENEW_S
+    renew_s: float = CONNECTION_LIFETIME_S
     emulate: bool = True  # links, and devices slower than this one
     in_process: bool = False
     max_run_s: float = RUN_LIMIT_S
@@ -80,12 +80,12 @@ class Options:
     allow_python: frozenset[str] = frozenset()  # functions that may run here besides the agent's own steps
 
 
-def read_peers(path: Path, transport: Transport) -> dict[str, str]:
+def read_peer_addresses(path: Path, transport: Transport) -> dict[str, str]:
     """Worker name -> address, each one that may be dialled; the gateway's is under the empty name."""
     try:
         peers = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise PlanViewError(f"{path}: {in_words(error)}") from error
+        raise PlanViewError(f"{path}: {describe_error(error)}") from error
     if not isinstance(peers, dict) or not all(isinstance(address, str) for address in peers.values()):
         raise PlanViewError(f"{path}: not a map of worker names to addresses")
     return {str(name): transport.check(address) for name, address in peers.items()}
@@ -115,13 +115,13 @@ def load_executors(
     return found
 
 
-def _code(operator: OperatorView, root: Path, allow_python: frozenset[str]) -> tuple[Code, str]:
+def _code(operator: OperatorView, root: Path, allow_python: frozenset[str]) -> tuple[OperatorCode, str]:
     """What the operator runs, and the sha256 of its content."""
     if (python := operator.python) is not None:
         return PythonStep(python.function, python.arguments, allow_python), python.sha256
     if not operator.model_path or not operator.model_sha256:
         raise ModelError("the plan names no model file: it can be planned and simulated, but not served")
-    if not is_inside(operator.model_path):
+    if not stays_inside_folder(operator.model_path):
         raise ModelError(f"model {operator.model_path} is not inside the project's folder")
     return root / operator.model_path, operator.model_sha256
 
@@ -144,7 +144,7 @@ class AgentService:
         links: EmulatedLinks,
         transport: Transport,
         host: Host | None = None,
-        spans: Spans | None = None,
+        spans: SpanFactory | None = None,
         allow_python: frozenset[str] = frozenset(),
     ) -> None:
         self._host, self._spans, self._allow_python = host, spans, allow_python
@@ -161,7 +161,7 @@ class AgentService:
 
     async def load(self, root: Path) -> None:
         """Load and warm up the models off the event loop, so that Describe answers meanwhile."""
-        await tell_health(self.health, serving=False)
+        await set_health(self.health, serving=False)
         open_session: OpenSession = open_local if self._host is None else self._host.open
         self.executors = await asyncio.to_thread(
             load_executors, self.view, self.worker, root, open_session, self._allow_python
@@ -178,7 +178,7 @@ class AgentService:
         )
         self.driver.on_room = self._inboxes.release
         self.state = "ready"
-        await tell_health(self.health, serving=True)
+        await set_health(self.health, serving=True)
 
     def _driver_class(self) -> Callable[..., Driver]:
         """OpenTelemetry is imported only where traces are asked for."""
@@ -204,7 +204,7 @@ class AgentService:
         metrics = grpc.unary_unary_rpc_method_handler(
             self.Metrics, agent_pb2.MetricsRequest.FromString, agent_pb2.MetricsResponse.SerializeToString
         )
-        return deliver_handler(self.Deliver, Describe=describe, Drain=drain, Metrics=metrics)
+        return agent_service_handler(self.Deliver, Describe=describe, Drain=drain, Metrics=metrics)
 
     async def Deliver(self, requests: Any, context: Any) -> None:
         if self._inboxes is None:
@@ -212,7 +212,7 @@ class AgentService:
         else:
             await self._inboxes.deliver(requests, context)
 
-    def deliver_raw(self, call: Call) -> Receiver | None:
+    def deliver_raw(self, call: RpcCall) -> Receiver | None:
         """As `Deliver`, without a task."""
         if self._inboxes is not None:
             return self._inboxes.raw(call)
@@ -229,7 +229,7 @@ class AgentService:
             plan=self.view.hash,
             state=self.state,
             uptime_s=time.monotonic() - self._began,
-            protocol=versions.PROTOCOL,
+            protocol=PROTOCOL_VERSION,
             signatures={name: self._signature(name, executor) for name, executor in self.executors.items()},
         )
         if self.driver is not None:
@@ -249,8 +249,8 @@ class AgentService:
         outputs = {name: ports[operator.output_names.get(name, first)] for name in downstreams}
         inputs = dict(zip((up for up, _ in operator.wiring.inputs), executor.inputs, strict=True))
         return agent_pb2.Signature(
-            inputs={up: spec(port.dtype, port.shape) for up, port in inputs.items()},
-            outputs={down: spec(port.dtype, port.shape) for down, port in outputs.items()},
+            inputs={up: tensor_spec(port.dtype, port.shape) for up, port in inputs.items()},
+            outputs={down: tensor_spec(port.dtype, port.shape) for down, port in outputs.items()},
         )
 
     async def Metrics(self, _request: agent_pb2.MetricsRequest, _context: Any) -> agent_pb2.MetricsResponse:
@@ -266,7 +266,7 @@ class AgentService:
         everything has been handed on. Without a gateway there is nobody to answer, so nothing is waited for.
         """
         self.state = "draining"
-        await tell_health(self.health, serving=False)
+        await set_health(self.health, serving=False)
         if self.driver is None or self._inboxes is None:
             return 0
         self._inboxes.announce_draining()
@@ -299,7 +299,7 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
 
     TransientError when the nursery has died: an agent without one would fail every model that has to start again.
     """
-    keep_freed()  # after the nursery began: models have processes of their own
+    keep_freed_memory()  # after the nursery began: models have processes of their own
     view = read_plan(options.plan)
     worker = view.workers.get(options.worker)
     if worker is None or not worker.operators:
@@ -307,25 +307,25 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
         raise PlanViewError(f"the plan gives worker {options.worker!r} nothing to do; its workers: {serving}")
     me = (Role.AGENT, worker.name)
     transport = make_transport(view.name, me, options.tls, insecure=options.insecure, renew_s=options.renew_s)
-    addresses = read_peers(options.peers, transport)
+    addresses = read_peer_addresses(options.peers, transport)
     links_path = options.links or options.peers.with_name("links")
-    stop = stop_event()
+    stop = termination_event()
     orphaned = _end_of(nursery, stop)
     if not options.emulate:
         worker = replace(worker, device_s=None)
     with EmulatedLinks(view.links if options.emulate else (), links_path) as links:
         host = None if nursery is None else Host(nursery, run_limit_s=options.max_run_s)
-        spans = spans_of("jellybean-agent", worker.name, view.name, os.environ)
+        spans = make_span_factory("jellybean-agent", worker.name, view.name, os.environ)
         service = AgentService(view, worker, addresses, links, transport, host, spans, options.allow_python)
         server = transport.server(Policy(view.name, view.workers))
         server.add_generic_rpc_handlers((service.handler(),))
         operators = Operators(service)
         server.add_generic_rpc_handlers((InferenceService(operators).handler(),))
-        if isinstance(server, Server):
-            server.add_raw(INFER, FastOperators(operators))
-            server.add_raw_stream(DELIVER, service.deliver_raw)
+        if isinstance(server, RpcServer):
+            server.add_raw(MODEL_INFER_METHOD, FastOperators(operators))
+            server.add_raw_stream(DELIVER_METHOD, service.deliver_raw)
         health_pb2_grpc.add_HealthServicer_to_server(service.health, server)
-        reflect(server, "jellybean.agent.v1.Agent")
+        add_reflection(server, "jellybean.agent.v1.Agent")
         transport.bind(server, options.listen)
         await server.start()
         no_health = await serve_health(options.health_port, service.health)
@@ -366,21 +366,21 @@ def _end_of(nursery: Nursery | None, stop: asyncio.Event) -> Callable[[], bool]:
     return ended.is_set
 
 
-async def tell_health(servicer: Any, *, serving: bool) -> None:
+async def set_health(servicer: Any, *, serving: bool) -> None:
     """Set what grpc.health.v1 says of the process and of its inference service, which are one."""
     state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-    for name in ("", SERVICE):
+    for name in ("", INFERENCE_SERVICE_NAME):
         await servicer.set(name, state)
 
 
-def reflect(server: AnyServer, own: str) -> None:
+def add_reflection(server: AnyGrpcServer, own: str) -> None:
     """Let clients list the services of a server: `own`, inference and health."""
-    names = (own, SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    names = (own, INFERENCE_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     servicer = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
 
 
-def stop_event() -> asyncio.Event:
+def termination_event() -> asyncio.Event:
     """Set by the first SIGTERM or SIGINT."""
     event = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -16,8 +16,8 @@ import grpc.aio
 LOG = logging.getLogger("jellybean.calls")
 EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
 Metadata = tuple[tuple[str, str | bytes], ...]
-Raw = Callable[["Call", memoryview], bool]  # takes a request, to `reply` or `end` later; False: the handler is to
-RawStream = Callable[["Call"], "Receiver | None"]  # takes a stream of requests; None: it has ended the call
+Raw = Callable[["RpcCall", memoryview], bool]  # takes a request, to `reply` or `end` later; False: the handler is to
+RawStream = Callable[["RpcCall"], "Receiver | None"]  # takes a stream of requests; None: it has ended the call
 
 
 _RUNNING: set[asyncio.Task[None]] = set()  # of calls whose client is gone too: the event loop holds them weakly
@@ -37,16 +37,16 @@ class Wire(Protocol):
 
     peer: str
 
-    def send(self, call: Call, message: bytes) -> None: ...
-    def finish(self, call: Call, status: grpc.StatusCode, details: str) -> None:
+    def send(self, call: RpcCall, message: bytes) -> None: ...
+    def finish(self, call: RpcCall, status: grpc.StatusCode, details: str) -> None:
         """The call's last word."""
         ...
 
-    def taken(self, call: Call, size: int) -> None:
+    def taken(self, call: RpcCall, size: int) -> None:
         """The handler has taken a message of so many bytes: there is room for more."""
         ...
 
-    async def room(self, call: Call) -> None:
+    async def room(self, call: RpcCall) -> None:
         """Wait until what was sent of a call has mostly left."""
         ...
 
@@ -64,9 +64,9 @@ class Calls(Protocol):
         """Why no further call is taken now; empty when one is."""
         ...
 
-    def began(self, call: Call) -> None: ...
-    def ended(self, call: Call) -> None: ...
-    def allow(self, call: Call) -> None:
+    def began(self, call: RpcCall) -> None: ...
+    def ended(self, call: RpcCall) -> None: ...
+    def allow(self, call: RpcCall) -> None:
         """Ask the policy for a call without a task, which ends when it refuses."""
         ...
 
@@ -109,7 +109,7 @@ class Head:
     is_allowed: bool = False  # the policy was asked, and would say the same again
 
 
-class Call:
+class RpcCall:
     """One call: the context that its handler gets."""
 
     __slots__ = (
@@ -298,7 +298,7 @@ class Call:
 class _Requests:
     """A stream's requests, for handlers that iterate."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: RpcCall) -> None:
         self._call = call
 
     def __aiter__(self) -> Self:
@@ -311,7 +311,7 @@ class _Requests:
         return found
 
 
-async def _handle(call: Call, request: Any) -> None:
+async def _handle(call: RpcCall, request: Any) -> None:
     """Run a call's handler to its end, whatever that is."""
     handler = call.method.handler
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"

@@ -15,7 +15,7 @@ from typing import cast
 import grpc
 import numpy as np
 
-from jellybean_agent.rpc.calls import Call, Calls, Head, no_method
+from jellybean_agent.rpc.calls import Calls, Head, RpcCall, no_method
 from jellybean_agent.rpc.frames import (
     ACK,
     CALM,
@@ -82,7 +82,7 @@ class Connection(Incoming, asyncio.BufferedProtocol):
         self._initial_window = 2**16 - 1
         self._taken = 0  # of the connection's window
         self._reset_s = 0.0  # when resets were counted last
-        self._fresh: list[tuple[Call, Stream]] = []  # calls that came with what is read now
+        self._fresh: list[tuple[RpcCall, Stream]] = []  # calls that came with what is read now
         self._rarely = {
             CONTINUATION: self._continued,
             SETTINGS: self._settings,
@@ -403,13 +403,13 @@ class Connection(Incoming, asyncio.BufferedProtocol):
             raise BrokenError(CALM, f"more than {self._calls.most_streams} streams")
         stream = self._streams[number] = Stream(self._initial_window)
         method = self._calls.methods.get(head.path)
-        call = stream.call = Call(self, number, head, method or no_method(head.path), head.timeout_s)
+        call = stream.call = RpcCall(self, number, head, method or no_method(head.path), head.timeout_s)
         call.state = stream
         self._admit(call, method is not None)
         if over and number in self._streams:
             self._half_closed(number, stream)
 
-    def _admit(self, call: Call, is_known: bool) -> None:
+    def _admit(self, call: RpcCall, is_known: bool) -> None:
         head, method = call.head, call.method
         self._calls.began(call)
         why = self._calls.refusal()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from jellybean_agent.rpc.calls import Call
+from jellybean_agent.rpc.calls import RpcCall
 from jellybean_agent.rpc.frames import PROTOCOL_ERROR, BrokenError, unpacked
 from jellybean_agent.rpc.http2_out import Outgoing
 from jellybean_agent.rpc.http2_stream import Stream
@@ -65,7 +65,7 @@ class Incoming(Outgoing):
         self._whole(call, stream, message)
         return part[wanted:]
 
-    def _whole(self, call: Call, stream: Stream, message: memoryview) -> None:
+    def _whole(self, call: RpcCall, stream: Stream, message: memoryview) -> None:
         if stream.packed:
             found = unpacked(message, call.head.encoding, self._calls.most_message_bytes)
             if found is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import grpc
 
-from jellybean_agent.rpc.calls import Call, Calls
+from jellybean_agent.rpc.calls import Calls, RpcCall
 from jellybean_agent.rpc.frames import (
     BASE,
     CANCEL,
@@ -45,7 +45,7 @@ class Outgoing(Gathering):
         self._is_paused = False  # the client reads slower than we write
         self._is_parsing = False
 
-    def send(self, call: Call, message: bytes) -> None:
+    def send(self, call: RpcCall, message: bytes) -> None:
         stream: Stream = call.state
         if stream.call is None:
             return
@@ -68,7 +68,7 @@ class Outgoing(Gathering):
         self._blocked[call.number] = stream
         self._pump(call.number, stream)
 
-    def finish(self, call: Call, status: grpc.StatusCode, details: str) -> None:
+    def finish(self, call: RpcCall, status: grpc.StatusCode, details: str) -> None:
         stream: Stream = call.state
         if stream.call is None:
             return
@@ -100,7 +100,7 @@ class Outgoing(Gathering):
         if not self._streams and not self._is_parsing:  # no other answer can follow at once
             self._flush()
 
-    def taken(self, call: Call, size: int) -> None:
+    def taken(self, call: RpcCall, size: int) -> None:
         stream: Stream = call.state
         if stream.unread > WINDOW_BYTES // 2 and stream.call is not None and not stream.is_half_closed:
             self._idle_frames = 0
@@ -111,7 +111,7 @@ class Outgoing(Gathering):
         self._write(window_of(number, stream.unread))
         stream.unread = 0
 
-    async def room(self, call: Call) -> None:
+    async def room(self, call: RpcCall) -> None:
         stream: Stream = call.state
         while stream.call is not None and sum(map(len, stream.unsent)) > _ROOM_BYTES:
             stream.waiter = self._loop.create_future()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from jellybean_agent.rpc.calls import Call
+from jellybean_agent.rpc.calls import RpcCall
 from jellybean_agent.rpc.frames import CLOSED, FLOW, WINDOW_BYTES, BrokenError
 
 DIRECT_BYTES = 2**14  # of a message: above it, it is read to where it belongs
@@ -20,7 +20,7 @@ class Stream:
     )
 
     def __init__(self, window: int) -> None:
-        self.call: Call | None = None
+        self.call: RpcCall | None = None
         self.window = window  # that the client gives
         self.credit = WINDOW_BYTES  # that we give
         self.unread = 0  # taken in, not yet given back

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean_agent.errors import StatusError
-from jellybean_agent.rpc.calls import Call, Connected, Method, Raw, RawStream
+from jellybean_agent.rpc.calls import Connected, Method, Raw, RawStream, RpcCall
 from jellybean_agent.rpc.http2 import Connection
 
 _BACKLOG = 1024
@@ -29,7 +29,7 @@ class _Details:
     invocation_metadata: tuple[()] = ()
 
 
-class Server:
+class RpcServer:
     """Serves what is added to it until `stop`. Made in a running event loop."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Server:
         self._sockets: list[socket.socket] = []
         self._listeners: list[asyncio.Server] = []
         self._connections: set[Connected] = set()
-        self._calls: set[Call] = set()
+        self._calls: set[RpcCall] = set()
         self._stopped = asyncio.Event()
 
     # -- as grpc.aio.Server -------------------------------------------------------------------------------------------
@@ -123,13 +123,13 @@ class Server:
         most = self._most_calls
         return f"{most} calls are under way, which is the most" if len(self._calls) > most else ""
 
-    def began(self, call: Call) -> None:
+    def began(self, call: RpcCall) -> None:
         self._calls.add(call)
 
-    def ended(self, call: Call) -> None:
+    def ended(self, call: RpcCall) -> None:
         self._calls.discard(call)
 
-    def allow(self, call: Call) -> None:
+    def allow(self, call: RpcCall) -> None:
         try:
             self._check(call.method.path, call)
         except StatusError as error:

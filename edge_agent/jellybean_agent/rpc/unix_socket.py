@@ -19,7 +19,7 @@ from typing import cast
 import grpc
 import numpy as np
 
-from jellybean_agent.rpc.calls import Call, Calls, Head, Metadata, Method, no_method
+from jellybean_agent.rpc.calls import Calls, Head, Metadata, Method, RpcCall, no_method
 from jellybean_agent.rpc.gathering import Gathering
 
 GREETING, WITH_STREAMS = b"JELLYBEAN LANE 1\n", b"JELLYBEAN LANE 2\n"
@@ -53,7 +53,7 @@ class Lane(Gathering, asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._filled = 0
         self._large: memoryview | None = None  # a frame larger than the buffer, into which the rest of it is read
-        self._open: dict[int, Call] = {}
+        self._open: dict[int, RpcCall] = {}
         self._heads: dict[bytes, Head] = {}
         self._is_leaving = self._is_closed = False
 
@@ -164,7 +164,7 @@ class Lane(Gathering, asyncio.BufferedProtocol):
             raise _BrokenError
         told = bytes(data[HEAD.size - _LENGTHS_BYTES : begins])
         head = self._heads.get(told) or self._read_head(told, path_bytes)
-        call = self._open[number] = Call(self, number, head, head.method or no_method(head.path), left_s or None)
+        call = self._open[number] = RpcCall(self, number, head, head.method or no_method(head.path), left_s or None)
         self._calls.began(call)
         why = self._calls.refusal()
         if self._is_leaving:
@@ -194,7 +194,7 @@ class Lane(Gathering, asyncio.BufferedProtocol):
             self._heads[told] = head
         return head
 
-    def _drop(self, call: Call) -> None:
+    def _drop(self, call: RpcCall) -> None:
         self._open.pop(call.number, None)
         if not call.is_over:
             self._calls.ended(call)
@@ -202,7 +202,7 @@ class Lane(Gathering, asyncio.BufferedProtocol):
 
     # -- of calls -----------------------------------------------------------------------------------------------------
 
-    def send(self, call: Call, message: bytes) -> None:
+    def send(self, call: RpcCall, message: bytes) -> None:
         if not call.method.is_unary:
             self._write(FRAME.pack(len(message) + _AFTER_LENGTH, call.number, MESSAGE), message)
             if self._transport is not None and self._transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
@@ -211,7 +211,7 @@ class Lane(Gathering, asyncio.BufferedProtocol):
             self._calls.ended(call)
             self._write(FRAME.pack(len(message) + _AFTER_LENGTH, call.number, REPLY), message)
 
-    def finish(self, call: Call, status: grpc.StatusCode, details: str) -> None:
+    def finish(self, call: RpcCall, status: grpc.StatusCode, details: str) -> None:
         if self._open.pop(call.number, None) is None:
             return
         self._calls.ended(call)
@@ -222,10 +222,10 @@ class Lane(Gathering, asyncio.BufferedProtocol):
             told = STATUS.pack(status.value[0]) + details.encode(errors="replace")[:8000]
             self._write(FRAME.pack(len(told) + _AFTER_LENGTH, call.number, FAILED) + told)
 
-    def taken(self, call: Call, size: int) -> None:
+    def taken(self, call: RpcCall, size: int) -> None:
         pass
 
-    async def room(self, call: Call) -> None:
+    async def room(self, call: RpcCall) -> None:
         pass
 
     def _write(self, *parts: bytes | memoryview) -> None:

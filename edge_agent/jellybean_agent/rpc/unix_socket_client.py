@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import grpc
 
-from jellybean_agent.errors import StatusError, in_words, status_from_number
+from jellybean_agent.errors import StatusError, describe_error, status_from_number
 from jellybean_agent.rpc.unix_socket import CALL, FAILED, FRAME, GREETING, HEAD, REPLY, SOCKET_BYTES, STATUS, peer_uid
 from jellybean_agent.system.sockets import receive_exactly
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
@@ -21,7 +21,7 @@ _SOON_S = 1e-6  # what is left of a deadline that has passed: 0 would say that t
 _MOST_IDLE = 16  # connections that are kept
 
 
-class NoLaneError(Exception):
+class UnixSocketRpcUnsupportedError(Exception):
     """Who listens there does not speak the lane."""
 
 
@@ -29,7 +29,7 @@ class _UnsentError(OSError):
     """Not all of a request could be sent: nobody has executed it."""
 
 
-class LaneClient:
+class UnixSocketClient:
     """Calls to one Unix socket; safe for several threads. NoLaneError when there is no lane, OSError for no server."""
 
     def __init__(self, path: str, metadata: Mapping[str, str]) -> None:
@@ -59,7 +59,7 @@ class LaneClient:
             raise
         except OSError as error:
             connection.close()
-            raise StatusError(grpc.StatusCode.UNAVAILABLE, f"{self._path}: {in_words(error)}") from error
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, f"{self._path}: {describe_error(error)}") from error
         if len(self._idle) < _MOST_IDLE:
             self._idle.append(connection)
         else:
@@ -81,7 +81,7 @@ class LaneClient:
     def _connected(self) -> socket.socket:
         try:
             return self._connect()
-        except (NoLaneError, OSError) as error:
+        except (UnixSocketRpcUnsupportedError, OSError) as error:
             raise StatusError(grpc.StatusCode.UNAVAILABLE, f"{self._path}: {error}") from error
 
     def _connect(self) -> socket.socket:
@@ -91,13 +91,13 @@ class LaneClient:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
             connection.connect(self._path)
             if peer_uid(connection) != os.geteuid():
-                raise NoLaneError(f"{self._path} is served by another user")
+                raise UnixSocketRpcUnsupportedError(f"{self._path} is served by another user")
             connection.sendall(GREETING)
             if receive_exactly(connection, len(GREETING)) != GREETING:
-                raise NoLaneError(f"{self._path} has no fast lane")
+                raise UnixSocketRpcUnsupportedError(f"{self._path} has no fast lane")
         except ConnectionError as error:
             connection.close()
-            raise NoLaneError(f"{self._path} has no fast lane: {in_words(error)}") from error
+            raise UnixSocketRpcUnsupportedError(f"{self._path} has no fast lane: {describe_error(error)}") from error
         except BaseException:
             connection.close()
             raise

@@ -14,7 +14,7 @@ from typing import cast
 
 import grpc
 
-from jellybean_agent.errors import AgentError, StatusError, TransientError, in_words, status_from_number
+from jellybean_agent.errors import AgentError, StatusError, TransientError, describe_error, status_from_number
 from jellybean_agent.rpc.gathering import write_together
 from jellybean_agent.rpc.unix_socket import (
     CANCEL,
@@ -29,7 +29,7 @@ from jellybean_agent.rpc.unix_socket import (
     peer_uid,
 )
 from jellybean_agent.rpc.unix_socket import WITH_STREAMS as GREETING
-from jellybean_agent.rpc.unix_socket_client import NoLaneError
+from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 
 _CONNECT_S = 5.0
 _UNSENT_BYTES = 2**20  # above it senders wait
@@ -38,7 +38,7 @@ _NUMBER = 1  # of the connection's one call
 _AFTER_LENGTH = FRAME.size - 4
 
 
-class LaneStream(asyncio.Protocol):
+class UnixSocketStream(asyncio.Protocol):
     """A call under way. `ended` is done when it is over: with an AgentError unless it ended well.
 
     NoLaneError: who listens there does not speak the lane; nothing was sent.
@@ -99,7 +99,7 @@ class LaneStream(asyncio.Protocol):
         except TimeoutError:
             self._end(TransientError(f"{self._path} takes no connection within {_CONNECT_S:g} s"))
         except OSError as error:
-            self._end(TransientError(f"cannot connect to {self._path}: {in_words(error)}"))
+            self._end(TransientError(f"cannot connect to {self._path}: {describe_error(error)}"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -121,7 +121,7 @@ class LaneStream(asyncio.Protocol):
                 self._data = data
                 return
             if not data.startswith(GREETING):
-                self._end(NoLaneError(f"{self._path} has no lane for streams"))
+                self._end(UnixSocketRpcUnsupportedError(f"{self._path} has no lane for streams"))
                 return
             at = len(GREETING)
             self._open()
@@ -155,16 +155,16 @@ class LaneStream(asyncio.Protocol):
             status = status_from_number(STATUS.unpack_from(payload)[0])
             reason = payload[STATUS.size :].decode("utf-8", "replace")
             is_known = status is not grpc.StatusCode.UNIMPLEMENTED
-            self._end(StatusError(status, reason) if is_known else NoLaneError(reason))
+            self._end(StatusError(status, reason) if is_known else UnixSocketRpcUnsupportedError(reason))
         else:
             self._end(TransientError(f"a frame {kind} of {len(payload)} bytes came"))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         if self._is_greeted:
-            self._end(TransientError(in_words(error) if error else "it closed the connection"))
+            self._end(TransientError(describe_error(error) if error else "it closed the connection"))
         else:
-            self._end(NoLaneError(f"{self._path} has no lane for streams"))
+            self._end(UnixSocketRpcUnsupportedError(f"{self._path} has no lane for streams"))
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -185,7 +185,7 @@ class LaneStream(asyncio.Protocol):
             out, self._out = self._out, []
             write_together(self._transport, out)
 
-    def _end(self, error: AgentError | NoLaneError | None) -> None:
+    def _end(self, error: AgentError | UnixSocketRpcUnsupportedError | None) -> None:
         if not self.ended.done():
             if error is None:
                 self.ended.set_result(None)

@@ -11,11 +11,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from jellybean_agent.errors import PlanViewError, in_words
+from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.security.identity import Identity, parse_identity
 
 LOG = logging.getLogger("jellybean.tls")
-FILES = CA, CHAIN, KEY = "ca.crt", "tls.crt", "tls.key"
+CREDENTIAL_FILES = CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE = "ca.crt", "tls.crt", "tls.key"
 _MAX_FILE_BYTES = 2**20
 _READABLE_BY_OTHERS = 0o077
 
@@ -39,7 +39,7 @@ class CertificateFolder:
         self._seen = self._stamp()
         self._current = read_credentials(path)
         if self._current.expires_unix_s < time.time():
-            raise PlanViewError(f"{path / CHAIN}: the certificate has expired; renew it (`jellybean certs`)")
+            raise PlanViewError(f"{path / CERTIFICATE_FILE}: the certificate has expired; renew it (`jellybean certs`)")
 
     def current(self) -> Credentials:
         """The newest credentials that can be used."""
@@ -55,7 +55,7 @@ class CertificateFolder:
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
         try:
-            found = [(self.path / name).stat() for name in FILES]
+            found = [(self.path / name).stat() for name in CREDENTIAL_FILES]
         except OSError:
             return ()
         return tuple((stat.st_mtime_ns, stat.st_ino) for stat in found)
@@ -68,9 +68,11 @@ def read_credentials(folder: Path) -> Credentials:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError as error:
         raise PlanViewError("TLS needs cryptography: pip install 'jellybean-serving[agent]'") from error
-    ca, chain, key = (_read(folder / name) for name in FILES)
-    if (folder / KEY).stat().st_mode & _READABLE_BY_OTHERS and not (folder / KEY).is_symlink():
-        raise PlanViewError(f"{folder / KEY}: others may read the key; chmod 600 it")
+    ca, chain, key = (_read(folder / name) for name in CREDENTIAL_FILES)
+    if (folder / PRIVATE_KEY_FILE).stat().st_mode & _READABLE_BY_OTHERS and not (
+        folder / PRIVATE_KEY_FILE
+    ).is_symlink():
+        raise PlanViewError(f"{folder / PRIVATE_KEY_FILE}: others may read the key; chmod 600 it")
     try:
         certificate = x509.load_pem_x509_certificates(chain)[0]
         x509.load_pem_x509_certificates(ca)
@@ -78,12 +80,14 @@ def read_credentials(folder: Path) -> Credentials:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     except (ValueError, TypeError, IndexError, x509.ExtensionNotFound) as error:
-        raise PlanViewError(f"{folder}: not a certificate, its CA and its key: {in_words(error)}") from error
+        raise PlanViewError(f"{folder}: not a certificate, its CA and its key: {describe_error(error)}") from error
     if not fits:
-        raise PlanViewError(f"{folder}: {KEY} is not the key of {CHAIN}")
+        raise PlanViewError(f"{folder}: {PRIVATE_KEY_FILE} is not the key of {CERTIFICATE_FILE}")
     found = [identity for identity in map(parse_identity, uris) if identity is not None]
     if len(found) != 1:
-        raise PlanViewError(f"{folder / CHAIN}: states no identity of JellyBean; make one with `jellybean certs`")
+        raise PlanViewError(
+            f"{folder / CERTIFICATE_FILE}: states no identity of JellyBean; make one with `jellybean certs`"
+        )
     return Credentials(ca, chain, key, found[0], certificate.not_valid_after_utc.timestamp())
 
 
@@ -92,7 +96,7 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise PlanViewError(f"{path}: {in_words(error)}") from error
+        raise PlanViewError(f"{path}: {describe_error(error)}") from error
     if len(data) > _MAX_FILE_BYTES:
         raise PlanViewError(f"{path}: above {_MAX_FILE_BYTES} bytes: that is no certificate")
     return data

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 import grpc
 
 from jellybean_agent.errors import StatusError
-from jellybean_agent.system.versions import PROTOCOL_KEY, refusal, stated
+from jellybean_agent.system.protocol_version import PROTOCOL_VERSION_KEY, protocol_mismatch, stated_protocol
 
 SCHEME = "jellybean://"
 SENDER_KEY = "jellybean-sender"
@@ -91,7 +91,7 @@ def allowed(method: str) -> frozenset[Role]:
     return RULES.get(method) or RULES.get(method[: method.rfind("/") + 1], frozenset())
 
 
-def shown(names: Iterable[str]) -> Mapping[str, Iterable[bytes]]:
+def tls_auth_context(names: Iterable[str]) -> Mapping[str, Iterable[bytes]]:
     """The `auth_context` of a caller over TLS who has shown a certificate with these names, where grpc gives none."""
     return {_SECURITY: (b"ssl",), _SAN: [name.encode() for name in names]}
 
@@ -122,8 +122,8 @@ class Policy:
     def check(self, method: str, context: Any) -> None:
         """StatusError when the caller may not call the method, or is of a version too far away."""
         told = dict(context.invocation_metadata() or ())
-        if PROTOCOL_KEY in told or method.startswith(_AGENT):
-            reason = refusal(f"the caller of {method}", stated(told.get(PROTOCOL_KEY)))
+        if PROTOCOL_VERSION_KEY in told or method.startswith(_AGENT):
+            reason = protocol_mismatch(f"the caller of {method}", stated_protocol(told.get(PROTOCOL_VERSION_KEY)))
             if reason:
                 raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
         auth = context.auth_context()

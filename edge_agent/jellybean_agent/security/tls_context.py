@@ -16,7 +16,7 @@ from jellybean_agent.security.certificates import CertificateFolder, Credentials
 LOG = logging.getLogger("jellybean.tls")
 
 
-class Handshake(ssl.SSLObject):
+class TlsConnection(ssl.SSLObject):
     """One connection's TLS. `began_s`: of the monotonic clock."""
 
     began_s = 0.0
@@ -31,7 +31,7 @@ class Handshake(ssl.SSLObject):
             raise
 
 
-class Handshakes(ssl.SSLContext):
+class ReloadingTlsContext(ssl.SSLContext):
     """Takes this process's certificate, and whom to believe, from the files as they are at each handshake.
 
     A client without a certificate gets no further. PlanViewError when the first cannot be used.
@@ -42,7 +42,7 @@ class Handshakes(ssl.SSLContext):
     _newest: ssl.SSLContext
 
     @classmethod
-    def of(cls, folder: CertificateFolder) -> Handshakes:
+    def of(cls, folder: CertificateFolder) -> ReloadingTlsContext:
         found = cls(ssl.PROTOCOL_TLS_SERVER)
         found._folder, found._given = folder, folder.current()
         try:
@@ -61,7 +61,7 @@ class Handshakes(ssl.SSLContext):
             except (ssl.SSLError, ValueError) as error:
                 LOG.warning("the certificate before it stays in use: %s", _why(error))
         found = self._newest.wrap_bio(*arguments, **more)
-        if isinstance(found, Handshake):
+        if isinstance(found, TlsConnection):
             found.began_s = time.monotonic()
         return found
 
@@ -71,7 +71,7 @@ def _context(found: Credentials) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # nobody comes back without showing a certificate again
     context.verify_mode = ssl.CERT_REQUIRED
-    context.sslobject_class = Handshake
+    context.sslobject_class = TlsConnection
     context.load_verify_locations(cadata=found.ca.decode("ascii", "replace"))
     with _in_memory(found.chain + b"\n" + found.key) as path:
         context.load_cert_chain(path)

@@ -10,7 +10,7 @@ _KEPT_BYTES = 2**26  # at the heap's end, that is not given back
 _MAPPED_BYTES = 2**25  # from which on a block is the system's at once; the largest that glibc takes
 
 
-def keep_freed() -> None:
+def keep_freed_memory() -> None:
     """Keep up to 64 MiB for the next tensors instead of giving it back with each. Nothing without glibc."""
     if sys.platform != "linux":
         return

@@ -6,7 +6,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 
-def write_private(path: Path, data: bytes) -> None:
+def write_private_file(path: Path, data: bytes) -> None:
     """Whole or not at all, and never readable by others, not even for a moment."""
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
@@ -17,7 +17,7 @@ def write_private(path: Path, data: bytes) -> None:
     part.replace(path)
 
 
-def is_inside(path: str) -> bool:
+def stays_inside_folder(path: str) -> bool:
     """Whether a relative path, of a plan or a name, stays in the folder that it is put after."""
     found = PurePosixPath(path)
     return not found.is_absolute() and ".." not in found.parts

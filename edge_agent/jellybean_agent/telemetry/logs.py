@@ -16,29 +16,33 @@ from typing import Any
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
-VARIABLES = ("JELLYBEAN_LOG", "JELLYBEAN_LOG_LEVEL")
+LOG_VARIABLES = ("JELLYBEAN_LOG", "JELLYBEAN_LOG_LEVEL")
 _FIELDS = "fields"
 
 
-def about(**fields: Any) -> dict[str, dict[str, Any]]:
+def log_fields(**fields: Any) -> dict[str, dict[str, Any]]:
     """`extra` of a line: what it is about, without what is empty."""
     return {_FIELDS: {name: value for name, value in fields.items() if value not in (None, "")}}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_log_options(parser: argparse.ArgumentParser) -> None:
     """--log-format and --log-level."""
-    parser.add_argument("--log-format", choices=FORMATS, help=f"lines of the log (default: {VARIABLES[0]}, or text)")
-    parser.add_argument("--log-level", choices=LEVELS, help=f"least that is logged (default: {VARIABLES[1]}, or info)")
+    parser.add_argument(
+        "--log-format", choices=FORMATS, help=f"lines of the log (default: {LOG_VARIABLES[0]}, or text)"
+    )
+    parser.add_argument(
+        "--log-level", choices=LEVELS, help=f"least that is logged (default: {LOG_VARIABLES[1]}, or info)"
+    )
 
 
-def configure(process: str, log_format: str | None = None, level: str | None = None) -> None:
+def configure_logging(process: str, log_format: str | None = None, level: str | None = None) -> None:
     """Log to stderr from now on. Where an argument is None, the environment says it; else text from `info` up."""
-    found_format = _chosen(log_format, VARIABLES[0], FORMATS, "text")
-    found_level = _chosen(level, VARIABLES[1], LEVELS, "info")
+    found_format = _chosen(log_format, LOG_VARIABLES[0], FORMATS, "text")
+    found_level = _chosen(level, LOG_VARIABLES[1], LEVELS, "info")
     handler = logging.StreamHandler()
     handler.setFormatter(Json(process) if found_format == "json" else Text("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=found_level.upper(), handlers=[handler], force=True)
-    for name, known, used in ((VARIABLES[0], FORMATS, log_format), (VARIABLES[1], LEVELS, level)):
+    for name, known, used in ((LOG_VARIABLES[0], FORMATS, log_format), (LOG_VARIABLES[1], LEVELS, level)):
         given = os.environ.get(name)
         if used is None and given and given not in known:
             logging.getLogger("jellybean.log").warning("%s=%s is none of %s", name, given[:40], ", ".join(known))

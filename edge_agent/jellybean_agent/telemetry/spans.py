@@ -23,8 +23,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from jellybean_protos.agent.v1 import agent_pb2
 
-CARRIER: ContextVar[Mapping[str, str]] = ContextVar("carrier")  # the W3C headers of the call under way
-HEADERS = ("traceparent", "tracestate")
+CALL_TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar("carrier")  # the W3C headers of the call under way
+TRACE_HEADER_NAMES = ("traceparent", "tracestate")
 _MAX_LINKS = 32
 _MAX_WAY_NS = 3600 * 10**9  # no message is under way for longer
 _FLUSH_MS = 2000
@@ -32,7 +32,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 
-class Spans:
+class SpanFactory:
     """Makes the spans of one process. `close` sends what is left."""
 
     def __init__(self, service: str, instance: str, workflow: str, environment: Mapping[str, str]) -> None:
@@ -76,7 +76,7 @@ class Spans:
         if span is None:
             return None
         span.end(now_ns)
-        return context_of(span), now_ns
+        return span_context(span), now_ns
 
     def close(self) -> None:
         """Send what is left, for a moment; takes the calling thread."""
@@ -84,20 +84,22 @@ class Spans:
         self._provider.shutdown()
 
 
-class TakesTraces(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class TraceHeadersInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Remembers the W3C headers of a call for who makes its span."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        CARRIER.set({key: str(value) for key, value in details.invocation_metadata or () if key in HEADERS})
+        CALL_TRACE_HEADERS.set(
+            {key: str(value) for key, value in details.invocation_metadata or () if key in TRACE_HEADER_NAMES}
+        )
         return await continuation(details)
 
 
-def parent_of_call() -> Context:
+def parent_context_of_call() -> Context:
     """What the client of the call under way said of its span; empty when he said nothing."""
-    return _PROPAGATOR.extract(CARRIER.get({}), Context())
+    return _PROPAGATOR.extract(CALL_TRACE_HEADERS.get({}), Context())
 
 
-def context_of(span: Span) -> Context:
+def span_context(span: Span) -> Context:
     return trace.set_span_in_context(span, Context())
 
 
@@ -105,7 +107,7 @@ def trace_id_of(context: Context) -> str:
     return f"{trace.get_current_span(context).get_span_context().trace_id:032x}"
 
 
-def sent(context: Context, request_id: str) -> agent_pb2.Trace:
+def message_trace(context: Context, request_id: str) -> agent_pb2.Trace:
     """For a message that leaves now."""
     found: dict[str, str] = {}
     _PROPAGATOR.inject(found, context)
@@ -117,7 +119,7 @@ def sent(context: Context, request_id: str) -> agent_pb2.Trace:
     )
 
 
-def fail(span: Span, reason: str) -> None:
+def end_span_with_error(span: Span, reason: str) -> None:
     """The span ends as an error."""
     span.set_status(StatusCode.ERROR, reason[:500])
     span.end()

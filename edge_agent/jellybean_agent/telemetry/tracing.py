@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jellybean_agent.telemetry.spans import Spans
+    from jellybean_agent.telemetry.spans import SpanFactory
 
 LOG = logging.getLogger("jellybean.tracing")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -20,13 +20,13 @@ def is_traced(environment: Mapping[str, str]) -> bool:
     return environment.get("OTEL_TRACES_EXPORTER", "otlp") == "otlp" and any(map(environment.get, _ENDPOINTS))
 
 
-def spans_of(service: str, instance: str, workflow: str, environment: Mapping[str, str]) -> Spans | None:
+def make_span_factory(service: str, instance: str, workflow: str, environment: Mapping[str, str]) -> SpanFactory | None:
     """What makes this process' spans; None when nothing is traced, or cannot be, which the log says."""
     if not is_traced(environment):
         return None
     try:
-        from jellybean_agent.telemetry.spans import Spans
+        from jellybean_agent.telemetry.spans import SpanFactory
     except ModuleNotFoundError as error:
         LOG.warning("nothing is traced: %s; pip install 'jellybean-serving[otel]', or unset %s", error, _ENDPOINTS[1])
         return None
-    return Spans(service, instance, workflow, environment)
+    return SpanFactory(service, instance, workflow, environment)

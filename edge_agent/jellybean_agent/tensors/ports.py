@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class TensorPort:
     """An input or output of a model; -1 in a shape is any size."""
 
     name: str

@@ -9,11 +9,11 @@ import numpy as np
 from jellybean_agent.errors import PermanentError
 from jellybean_agent.tensors.tensors import Array
 
-Input = Array | tuple[Array, ...]  # a tuple of the children's tensors for a gather
-Inputs = Sequence[Input]  # by input edge
+OperatorInput = Array | tuple[Array, ...]  # a tuple of the children's tensors for a gather
+OperatorInputs = Sequence[OperatorInput]  # by input edge
 
 
-def stacked(requests: Sequence[Inputs]) -> tuple[Array, ...] | None:
+def stack_requests(requests: Sequence[OperatorInputs]) -> tuple[Array, ...] | None:
     """One tensor per edge, the requests' rows in their order; None when they do not fit together.
 
     Each request must have one row, and all the same dtype and size: a model might treat padding as data.
@@ -28,7 +28,7 @@ def stacked(requests: Sequence[Inputs]) -> tuple[Array, ...] | None:
     return tuple(found)
 
 
-def split(outputs: Mapping[str, Array], requests: int) -> list[dict[str, Array]]:
+def split_batch(outputs: Mapping[str, Array], requests: int) -> list[dict[str, Array]]:
     """What each of the requests gets. PermanentError when an output has not one row for each."""
     for name, array in outputs.items():
         if array.shape[:1] != (requests,):

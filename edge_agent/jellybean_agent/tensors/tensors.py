@@ -20,10 +20,10 @@ from jellybean_protos.agent.v1 import agent_pb2
 Array = npt.NDArray[Any]
 
 MAX_TENSOR_BYTES = 64 * 2**20
-MAX_RANK = 16
+MAX_TENSOR_RANK = 16
 MAX_MESSAGE_BYTES = MAX_TENSOR_BYTES + 2**16  # one tensor and its envelope
 
-DTYPES = {
+WIRE_DTYPES = {
     name: np.dtype(name).newbyteorder("<")
     for name in (
         *("float16", "float32", "float64", "bool"),
@@ -32,7 +32,7 @@ DTYPES = {
 }
 
 
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in WIRE_DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +44,38 @@ class RawTensor:
     data: bytes | memoryview
 
 
-def encode(array: Array) -> agent_pb2.Tensor:
+def encode_tensor(array: Array) -> agent_pb2.Tensor:
     """The array as a wire tensor. InvalidInputError for dtypes that the wire does not know."""
-    found = kind_of(array)
-    found.data = bytes_of(array)
+    found = tensor_without_data(array)
+    found.data = tensor_bytes(array)
     return found
 
 
-def kind_of(array: Array) -> agent_pb2.Tensor:
+def tensor_without_data(array: Array) -> agent_pb2.Tensor:
     """As `encode`, without the bytes."""
-    name = name_of(array)
-    if name not in DTYPES:
-        raise InvalidInputError(f"a tensor of {name} cannot be sent; known: {', '.join(DTYPES)}")
+    name = dtype_name(array)
+    if name not in WIRE_DTYPES:
+        raise InvalidInputError(f"a tensor of {name} cannot be sent; known: {', '.join(WIRE_DTYPES)}")
     if array.nbytes > MAX_TENSOR_BYTES:
         raise InvalidInputError(f"a tensor of {array.nbytes} bytes is above the limit of {MAX_TENSOR_BYTES}")
     return agent_pb2.Tensor(dtype=name, shape=array.shape)
 
 
-def name_of(array: Array) -> str:
+def dtype_name(array: Array) -> str:
     """Of its dtype."""
     return _NAMES.get(array.dtype) or array.dtype.name  # which numpy spells out each time
 
 
-def bytes_of(array: Array) -> bytes:
+def tensor_bytes(array: Array) -> bytes:
     """In C order, little endian."""
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def decode(tensor: agent_pb2.Tensor | RawTensor) -> Array:
+def decode_tensor(tensor: agent_pb2.Tensor | RawTensor) -> Array:
     """The wire tensor as a read-only array over its bytes. InvalidInputError when its parts do not agree."""
-    dtype = DTYPES.get(tensor.dtype)
+    dtype = WIRE_DTYPES.get(tensor.dtype)
     if dtype is None:
-        raise InvalidInputError(f"unknown dtype {tensor.dtype[:40]!r}; known: {', '.join(DTYPES)}")
+        raise InvalidInputError(f"unknown dtype {tensor.dtype[:40]!r}; known: {', '.join(WIRE_DTYPES)}")
     shape = checked_shape(tensor.shape)
     data = tensor.data
     if len(data) > MAX_TENSOR_BYTES:
@@ -89,24 +89,26 @@ def decode(tensor: agent_pb2.Tensor | RawTensor) -> Array:
 def checked_shape(sizes: Iterable[int]) -> tuple[int, ...]:
     """The sizes as a shape. InvalidInputError when there are too many of them or negative ones."""
     shape = tuple(sizes)
-    if len(shape) > MAX_RANK or any(size < 0 for size in shape):
-        raise InvalidInputError(f"shape {shape[:MAX_RANK]} has negative sizes or more than {MAX_RANK} dimensions")
+    if len(shape) > MAX_TENSOR_RANK or any(size < 0 for size in shape):
+        raise InvalidInputError(
+            f"shape {shape[:MAX_TENSOR_RANK]} has negative sizes or more than {MAX_TENSOR_RANK} dimensions"
+        )
     return shape
 
 
-def check_names(what: str, wanted: Collection[str], given: Collection[str]) -> None:
+def check_tensor_names(what: str, wanted: Collection[str], given: Collection[str]) -> None:
     """InvalidInputError unless there is one tensor for each source, or input."""
     if set(given) != set(wanted):
         got = ", ".join(name[:60] for name in sorted(given)[:16]) or "none"
         raise InvalidInputError(f"a request takes one tensor per {what} ({', '.join(wanted)}), got {got}")
 
 
-def spec(dtype: str, shape: tuple[int, ...]) -> agent_pb2.TensorSpec:
+def tensor_spec(dtype: str, shape: tuple[int, ...]) -> agent_pb2.TensorSpec:
     """What a tensor must look like, for the wire; -1 is any size."""
     return agent_pb2.TensorSpec(dtype=dtype, shape=shape)
 
 
-def mismatch(dtype: str, shape: tuple[int, ...], wanted_dtype: str, wanted_shape: tuple[int, ...]) -> str | None:
+def tensor_mismatch(dtype: str, shape: tuple[int, ...], wanted_dtype: str, wanted_shape: tuple[int, ...]) -> str | None:
     """Why a tensor does not fit what is wanted (-1: any size), or None when it does."""
     fits = len(shape) == len(wanted_shape) and all(w in (-1, s) for s, w in zip(shape, wanted_shape, strict=True))
     if dtype == wanted_dtype and fits:

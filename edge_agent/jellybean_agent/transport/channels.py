@@ -21,15 +21,17 @@ from google.protobuf.message import DecodeError
 
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.errors import PlanViewError, StatusError
-from jellybean_agent.rpc.server import Server
+from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.identity import Identity, Policy, Role, identities
-from jellybean_agent.security.tls_context import Handshakes
-from jellybean_agent.telemetry.logs import about
+from jellybean_agent.security.tls_context import ReloadingTlsContext
+from jellybean_agent.telemetry.logs import log_fields
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 
 LOG = logging.getLogger("jellybean.channels")
-RENEW_S = 300.0  # a connection lives as long, so that a certificate that was replaced, or taken away, counts after it
+CONNECTION_LIFETIME_S = (
+    300.0  # a connection lives as long, so that a certificate that was replaced, or taken away, counts after it
+)
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -50,7 +52,7 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_metadata_size", 16 * 2**10),
     ("grpc.absolute_max_metadata_size", 32 * 2**10),
 )
-AnyServer = grpc.aio.Server | Server
+AnyGrpcServer = grpc.aio.Server | RpcServer
 _GRACE_S = 120.0  # for calls under way on a connection that has reached its age
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MAX_SOCKET_PATH = 100
@@ -63,7 +65,7 @@ class Transport:
     workflow: str = ""
     certificate: CertificateFolder | None = None
     insecure: bool = False
-    renew_s: float = RENEW_S
+    renew_s: float = CONNECTION_LIFETIME_S
 
     def check(self, address: str) -> str:
         """The address, if it may be served and dialled. PlanViewError otherwise."""
@@ -105,9 +107,9 @@ class Transport:
 
     def http_context(self) -> ssl.SSLContext | None:
         """Mutual TLS for an HTTP server, by the files as they are at each handshake; None: there is no certificate."""
-        return None if self.certificate is None else Handshakes.of(self.certificate)
+        return None if self.certificate is None else ReloadingTlsContext.of(self.certificate)
 
-    def server(self, policy: Policy, *more: Any) -> AnyServer:
+    def server(self, policy: Policy, *more: Any) -> AnyGrpcServer:
         """A server that asks the policy before every call. `more`: further interceptors, as traces need.
 
         It is our own, or grpc's where there is TLS or something to intercept.
@@ -118,20 +120,20 @@ class Transport:
 
         if self.certificate is None and not more:
             limits = {"most_calls": MAX_CALLS, "most_streams": _MAX_STREAMS, "most_message_bytes": MAX_MESSAGE_BYTES}
-            return Server(lambda handler, method: _guarded(handler, method, policy), check, **limits)
+            return RpcServer(lambda handler, method: _guarded(handler, method, policy), check, **limits)
         options = list(SERVER_OPTIONS)
         if self.certificate is not None:  # twice the age: who renews by itself is never cut off
             options += [("grpc.max_connection_age_ms", int(2e3 * self.renew_s))]
             options += [("grpc.max_connection_age_grace_ms", int(1e3 * min(_GRACE_S, 2 * self.renew_s)))]
         return grpc.aio.server(interceptors=[_Guard(policy), *more], options=options, maximum_concurrent_rpcs=MAX_CALLS)
 
-    def bind(self, server: AnyServer, address: str) -> int:
+    def bind(self, server: AnyGrpcServer, address: str) -> int:
         """Listen on an address; the port. PlanViewError when it is taken or not allowed."""
         self.check(address)
         if address.startswith("unix:"):
             _check_private(Path(address.removeprefix("unix:")))
         try:
-            if self.certificate is None or isinstance(server, Server) or address.startswith("unix:"):
+            if self.certificate is None or isinstance(server, RpcServer) or address.startswith("unix:"):
                 return server.add_insecure_port(address)
             return server.add_secure_port(address, server_credentials(self.certificate))
         except RuntimeError as error:
@@ -139,7 +141,7 @@ class Transport:
 
 
 def make_transport(
-    workflow: str, me: tuple[Role, str], tls: Path | None, *, insecure: bool, renew_s: float = RENEW_S
+    workflow: str, me: tuple[Role, str], tls: Path | None, *, insecure: bool, renew_s: float = CONNECTION_LIFETIME_S
 ) -> Transport:
     """The transport of the process `me`: role and name. PlanViewError when the certificate is another's."""
     if tls is not None and insecure:
@@ -217,7 +219,7 @@ def check_caller(policy: Policy, method: str, context: Any) -> None:
     try:
         policy.check(method, context)
     except StatusError as error:
-        LOG.warning("refused: %s", error, extra=about(method=method, status=error.status.name))
+        LOG.warning("refused: %s", error, extra=log_fields(method=method, status=error.status.name))
         error.is_logged = True
         raise
 

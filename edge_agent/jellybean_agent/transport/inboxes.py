@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
-from jellybean_agent.rpc.calls import EOF, Call, Receiver
+from jellybean_agent.rpc.calls import EOF, Receiver, RpcCall
 from jellybean_agent.security.identity import SENDER_KEY
 from jellybean_agent.transport.message_wire import Data, apart
 from jellybean_protos.agent.v1 import agent_pb2
@@ -88,7 +88,7 @@ class _Inbox:
 class _Raw:
     """A stream that a server of ours hands over without a task."""
 
-    def __init__(self, inboxes: Inboxes, sender: str, call: Call) -> None:
+    def __init__(self, inboxes: Inboxes, sender: str, call: RpcCall) -> None:
         self._call = call
         self._inbox = inboxes.open(sender, self._say, lambda error: call.end(status_of(error), str(error)))
         call.add_done_callback(lambda _: self._inbox.close())
@@ -102,7 +102,7 @@ class _Raw:
         self._call.end(grpc.StatusCode.OK)
 
 
-def deliver_handler(deliver: Callable[[Any, Any], Any], **others: Any) -> Any:
+def agent_service_handler(deliver: Callable[[Any, Any], Any], **others: Any) -> Any:
     """The Agent service of a server: Deliver, and handlers of other methods.
 
     Bytes in, bytes out, so that bytes which are no message are refused in our words.
@@ -181,7 +181,7 @@ class Inboxes:
         for inbox in list(self._open):
             inbox.grant()
 
-    def raw(self, call: Call) -> Receiver | None:
+    def raw(self, call: RpcCall) -> Receiver | None:
         """Serve a stream without a task; for `Server.add_raw_stream`."""
         try:
             return _Raw(self, _sender(call), call)

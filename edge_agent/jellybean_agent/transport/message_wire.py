@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from jellybean_agent.brain.messages import MAX_CHILDREN, Message, Path
+from jellybean_agent.brain.messages import MAX_CHILDREN, EdgeMessage, FanOutPath
 from jellybean_agent.brain.plan_view import PlanView
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.tensors.tensors import RawTensor, bytes_of, decode, kind_of
+from jellybean_agent.tensors.tensors import RawTensor, decode_tensor, tensor_bytes, tensor_without_data
 from jellybean_protos.agent.v1 import agent_pb2
 
 Data = bytes | memoryview
@@ -18,7 +18,7 @@ _LARGE_BYTES = 2**16  # of a message: below it, reading it whole costs less
 MAX_LEFT_S = 3600.0  # nobody waits longer for an answer, whatever a message says
 
 
-def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, data: Data = b"") -> Message:
+def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, data: Data = b"") -> EdgeMessage:
     """A message from the wire, checked against the plan. InvalidInputError when it does not fit.
 
     `data`: its tensor's bytes, where they are not in it.
@@ -28,17 +28,17 @@ def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Messa
         raise InvalidInputError(f"no operator {wire.downstream[:60]!r} on route {wire.route} here")
     if wire.upstream not in (upstream for upstream, _ in operator.wiring.inputs):
         raise InvalidInputError(f"{wire.downstream} has no input from {wire.upstream[:60]!r}")
-    path = read_path(wire, view.path_length(wire.upstream, wire.downstream))
-    payload = None if any(count == 0 for _, count in path) else decode(_tensor(wire, data))
+    path = read_fan_out_path(wire, view.path_length(wire.upstream, wire.downstream))
+    payload = None if any(count == 0 for _, count in path) else decode_tensor(_tensor(wire, data))
     until_s = time.monotonic() + (min(wire.left_s, MAX_LEFT_S) if wire.left_s > 0 else MAX_LEFT_S)  # NaN is not
-    return Message(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload, until_s)
+    return EdgeMessage(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload, until_s)
 
 
 def _tensor(wire: agent_pb2.Message, data: Data) -> agent_pb2.Tensor | RawTensor:
     return RawTensor(wire.tensor.dtype, tuple(wire.tensor.shape), data) if data else wire.tensor
 
 
-def read_path(wire: agent_pb2.Message, length: int) -> Path:
+def read_fan_out_path(wire: agent_pb2.Message, length: int) -> FanOutPath:
     """A message's path of `length` positions. InvalidInputError unless each is child i < n, or 0 of 0."""
     path = tuple((position.index, position.count) for position in wire.path)
     if len(path) != length:
@@ -49,7 +49,7 @@ def read_path(wire: agent_pb2.Message, length: int) -> Path:
     return path
 
 
-def write_message(plan: str, message: Message) -> tuple[agent_pb2.Message, Data]:
+def write_message(plan: str, message: EdgeMessage) -> tuple[agent_pb2.Message, Data]:
     """A message for the wire, and its tensor's bytes, which are not in it.
 
     InvalidInputError when the tensor is too large or of a dtype unknown to the wire.
@@ -61,10 +61,10 @@ def write_message(plan: str, message: Message) -> tuple[agent_pb2.Message, Data]
         upstream=message.upstream,
         downstream=message.downstream,
         path=[agent_pb2.Position(index=index, count=count) for index, count in message.path],
-        tensor=None if array is None else kind_of(array),
+        tensor=None if array is None else tensor_without_data(array),
         plan=plan,
     )
-    return wire, b"" if array is None else bytes_of(array)
+    return wire, b"" if array is None else tensor_bytes(array)
 
 
 def parts_of(message: agent_pb2.Message, data: Data) -> list[Data]:

@@ -22,7 +22,7 @@ from typing import Any
 import grpc.aio
 
 from jellybean_agent.errors import TransientError
-from jellybean_agent.rpc.unix_socket_client import NoLaneError
+from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.message_wire import Data
 from jellybean_agent.transport.streams import BROKEN, Parcel, Stream, carried
@@ -153,7 +153,7 @@ class Peer:
                     self._finishing = False
                     self._on_lost(self.name, "it left", ())
                     await asyncio.sleep(_LEFT_S)
-            except NoLaneError as error:
+            except UnixSocketRpcUnsupportedError as error:
                 LOG.info("%s is spoken to over gRPC: %s", self.name, error)
                 self._by_lane, stream = False, None
                 if current is not None and current.sent:  # on a stream that was to go on elsewhere

@@ -14,20 +14,20 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from jellybean_agent.errors import AgentError, TransientError
-from jellybean_agent.rpc.unix_socket_client import NoLaneError
-from jellybean_agent.rpc.unix_socket_stream import LaneStream
+from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
+from jellybean_agent.rpc.unix_socket_stream import UnixSocketStream
 from jellybean_agent.security.identity import SENDER_KEY
-from jellybean_agent.system import versions
+from jellybean_agent.system.protocol_version import protocol_metadata
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.message_wire import Data, parts_of
 from jellybean_protos.agent.v1 import agent_pb2
 
-DELIVER = "/jellybean.agent.v1.Agent/Deliver"
+DELIVER_METHOD = "/jellybean.agent.v1.Agent/Deliver"
 SILENT_S = 2.0  # four heartbeats
 CONNECT_S = 5.0  # until the first one
 _LOOK_S = 0.25
 BROKEN = (  # how a call may end or fail; the last two: of grpc's client, when the other end is ending it
-    *(AgentError, NoLaneError, grpc.aio.AioRpcError),
+    *(AgentError, UnixSocketRpcUnsupportedError, grpc.aio.AioRpcError),
     *(asyncio.InvalidStateError, grpc.aio.InternalError),
 )
 TakeCredit = Callable[[agent_pb2.Credit], None]
@@ -71,7 +71,7 @@ def carried(transport: Transport, address: str, name: str, sender: str, take: Ta
 
     `by_lane`: where there is one; it ends with NoLaneError, with nothing sent, where there is none.
     """
-    metadata = ((SENDER_KEY, sender), *versions.metadata())
+    metadata = ((SENDER_KEY, sender), *protocol_metadata())
     if by_lane and transport.check(address).startswith("unix:"):
         return _ByLane(address.removeprefix("unix:"), metadata, take)
     return _ByGrpc(transport.channel(address, name), metadata, take)
@@ -80,7 +80,7 @@ def carried(transport: Transport, address: str, name: str, sender: str, take: Ta
 class _ByLane:
     def __init__(self, path: str, metadata: tuple[tuple[str, str], ...], take: TakeCredit) -> None:
         self._take = take
-        self._lane = LaneStream(path, DELIVER, metadata, self._taken)
+        self._lane = UnixSocketStream(path, DELIVER_METHOD, metadata, self._taken)
         self.ended = self._lane.ended
 
     @property
@@ -118,7 +118,7 @@ class _ByGrpc:
     def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...], take: TakeCredit) -> None:
         self._channel, self._take = channel, take
         deliver: Callable[..., Any] = channel.stream_stream(
-            DELIVER,
+            DELIVER_METHOD,
             request_serializer=_whole,
             response_deserializer=agent_pb2.Credit.FromString,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from jellybean_agent.brain.messages import Run
+from jellybean_agent.brain.messages import RunOperator
 from jellybean_agent.worker.run_outputs import Done, is_asked
 
 
@@ -31,7 +31,7 @@ class Figures:
         self.expired = dict.fromkeys((*names, ""), 0)
         self.crossed = Counter[tuple[str, str]]()
 
-    def done(self, run: Run, done: Done) -> None:
+    def done(self, run: RunOperator, done: Done) -> None:
         self.busy_s[run.operator] += done.busy_s
         self.late_s[run.operator] += done.late_s
         if is_asked(run):

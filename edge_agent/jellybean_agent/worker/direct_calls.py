@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from jellybean_agent.brain.messages import Run
+from jellybean_agent.brain.messages import RunOperator
 from jellybean_agent.errors import AgentError
 from jellybean_agent.tensors.tensors import Array
 from jellybean_agent.worker.run_outputs import is_asked
@@ -88,7 +88,7 @@ class Asks:
         self._shortest_s[operator] = shortest_s
         return max(1, min(MAX_ASKED, int(_TOGETHER_S / max(shortest_s, 1e-9))))
 
-    def patience_s(self, run: Run, now_s: float) -> float | None:
+    def patience_s(self, run: RunOperator, now_s: float) -> float | None:
         """How long to look for the answer at once, as long as that has paid; None where there is more to be done."""
         if not is_asked(run) or len(self._answered) != 1 or now_s - self._last_s <= _GAP_S:
             return None

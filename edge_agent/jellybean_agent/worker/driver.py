@@ -16,11 +16,20 @@ from functools import partial
 import grpc
 
 from jellybean_agent.brain.brain import Brain
-from jellybean_agent.brain.messages import GATEWAY, Expired, Failed, Instruction, Message, Run, Send, Wait
+from jellybean_agent.brain.messages import (
+    GATEWAY,
+    EdgeMessage,
+    Instruction,
+    RequestExpired,
+    RequestFailed,
+    RunOperator,
+    SendMessage,
+    WakeAt,
+)
 from jellybean_agent.brain.plan_view import PlanView
 from jellybean_agent.errors import AgentError, PlanViewError, StatusError, status_of
 from jellybean_agent.execution.executor import Executor
-from jellybean_agent.telemetry.logs import about
+from jellybean_agent.telemetry.logs import log_fields
 from jellybean_agent.tensors.tensors import Array
 from jellybean_agent.transport.message_wire import Data, read_message, write_message
 from jellybean_agent.transport.peers import Peer
@@ -175,7 +184,7 @@ class Driver:
                     instructions = self._brain.received(message, time.monotonic())
                 self._act(instructions)
 
-    def _completed(self, run: Run, done: Done | AgentError) -> tuple[Run | None, Aftermath]:
+    def _completed(self, run: RunOperator, done: Done | AgentError) -> tuple[RunOperator | None, Aftermath]:
         """Tell the brain of a run: the next one, and what else is to be done. Of both threads."""
         status = grpc.StatusCode.INTERNAL
         answers: dict[str, Mapping[str, Array]] = {}
@@ -193,11 +202,11 @@ class Driver:
                     }
                     self._brain.together[run.operator] = self._asks.together(run.operator, done.busy_s / len(run.items))
                 instructions = self._brain.completed(run.run, done.outputs, time.monotonic())
-        following = [instruction for instruction in instructions if isinstance(instruction, Run)]
-        others: list[Instruction] = [found for found in instructions if not isinstance(found, Run)]
+        following = [instruction for instruction in instructions if isinstance(instruction, RunOperator)]
+        others: list[Instruction] = [found for found in instructions if not isinstance(found, RunOperator)]
         return following[0] if following else None, Aftermath(others, status, answers)
 
-    def _count_failure(self, run: Run, error: AgentError) -> None:
+    def _count_failure(self, run: RunOperator, error: AgentError) -> None:
         if is_asked(run):
             self.figures.asked_failed[run.operator] += len(run.items) == 1  # several are run again one by one
             return
@@ -216,16 +225,16 @@ class Driver:
 
     def _act(self, instructions: Sequence[Instruction], status: grpc.StatusCode = grpc.StatusCode.INTERNAL) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Run):
+            if isinstance(instruction, RunOperator):
                 self._runner.start(instruction)
-            elif isinstance(instruction, Send):
+            elif isinstance(instruction, SendMessage):
                 self._send(instruction.worker, instruction.message)
-            elif isinstance(instruction, Failed):
+            elif isinstance(instruction, RequestFailed):
                 why = grpc.StatusCode.RESOURCE_EXHAUSTED if instruction.overloaded else status
                 self._fail(instruction.request, instruction.operator, instruction.reason, why)
-            elif isinstance(instruction, Expired):
+            elif isinstance(instruction, RequestExpired):
                 self.figures.expired[instruction.operator] += 1
-            elif isinstance(instruction, Wait):
+            elif isinstance(instruction, WakeAt):
                 self._loop.call_later(max(0.0, instruction.until - time.monotonic()), self._due)
 
     def _due(self) -> None:
@@ -233,7 +242,7 @@ class Driver:
             instructions = self._brain.due(time.monotonic())
         self._act(instructions)
 
-    def _send(self, worker: str, message: Message) -> None:
+    def _send(self, worker: str, message: EdgeMessage) -> None:
         try:
             wire, data = self._write(message)
         except AgentError as error:
@@ -251,13 +260,13 @@ class Driver:
     def _trace_id(self, request: str) -> str:
         return ""
 
-    def _read(self, wire: agent_pb2.Message, data: Data) -> Message:
+    def _read(self, wire: agent_pb2.Message, data: Data) -> EdgeMessage:
         return read_message(self._view, self._worker.operators, wire, data)
 
-    def _perform(self, run: Run) -> Done:
+    def _perform(self, run: RunOperator) -> Done:
         return perform(self._view.operators[run.operator], self._executors[run.operator], run.items)
 
-    def _write(self, message: Message) -> tuple[agent_pb2.Message, Data]:
+    def _write(self, message: EdgeMessage) -> tuple[agent_pb2.Message, Data]:
         return write_message(self._view.hash, message)
 
     def _sweep(self) -> None:
@@ -309,7 +318,7 @@ def _nothing() -> None:
 
 
 def _about(request: str, operator: str, worker: str, trace: str, status: grpc.StatusCode) -> dict[str, dict[str, str]]:
-    return about(request_id=request, operator=operator, worker=worker, trace_id=trace, status=status.name)
+    return log_fields(request_id=request, operator=operator, worker=worker, trace_id=trace, status=status.name)
 
 
 def _settle(answer: asyncio.Future[Mapping[str, Array]], what: Mapping[str, Array] | AgentError) -> None:

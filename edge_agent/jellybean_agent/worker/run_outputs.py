@@ -6,11 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from jellybean_agent.brain.messages import ALONE, GATEWAY, MAX_CHILDREN, Item, Outputs, Payload, Run
+from jellybean_agent.brain.messages import (
+    DIRECT_CALL_ROUTE,
+    GATEWAY,
+    MAX_CHILDREN,
+    Outputs,
+    Payload,
+    RunOperator,
+    WorkItem,
+)
 from jellybean_agent.brain.plan_view import OperatorView
 from jellybean_agent.errors import PermanentError
 from jellybean_agent.execution.executor import Executor, RunResult
-from jellybean_agent.tensors.stacking import split, stacked
+from jellybean_agent.tensors.stacking import split_batch, stack_requests
 from jellybean_agent.tensors.tensors import Array
 
 
@@ -45,39 +53,39 @@ class Done:
     late_s: float
 
 
-def is_asked(run: Run) -> bool:
+def is_asked(run: RunOperator) -> bool:
     """Whether a run is of an operator that was asked for by itself."""
-    return run.items[0].route == ALONE
+    return run.items[0].route == DIRECT_CALL_ROUTE
 
 
-def perform(operator: OperatorView, executor: Executor, items: Sequence[Item]) -> Done:
+def perform(operator: OperatorView, executor: Executor, items: Sequence[WorkItem]) -> Done:
     """All items in one run of the model, or one after another where their tensors do not fit together.
 
     Of an operator that was asked for by itself: all outputs of the model, by their own names.
     """
-    alone = items[0].route == ALONE or len(items) == 1
-    inputs = None if alone else stacked([item.inputs for item in items])
+    alone = items[0].route == DIRECT_CALL_ROUTE or len(items) == 1
+    inputs = None if alone else stack_requests([item.inputs for item in items])
     if inputs is None:
         return _each(operator, items, [executor.run(item.inputs) for item in items])
     return _apart(operator, items, executor.run(inputs, len(items)))
 
 
-def collected(operator: OperatorView, run: Run, results: Sequence[RunResult]) -> Done:
+def collected(operator: OperatorView, run: RunOperator, results: Sequence[RunResult]) -> Done:
     """What a run gave: one result for each item, or one for all of them together."""
     if len(results) < len(run.items):
         return _apart(operator, run.items, results[0])
     return _each(operator, run.items, results)
 
 
-def _each(operator: OperatorView, items: Sequence[Item], results: Sequence[RunResult]) -> Done:
-    asked = items[0].route == ALONE
+def _each(operator: OperatorView, items: Sequence[WorkItem], results: Sequence[RunResult]) -> Done:
+    asked = items[0].route == DIRECT_CALL_ROUTE
     outputs = [result.outputs if asked else _by_downstream(operator, result.outputs) for result in results]
     busy_s, late_s = sum(result.busy_s for result in results), sum(result.late_s for result in results)
     return Done([*map(TensorOutputs, outputs)], [1] * len(items), busy_s, late_s)
 
 
-def _apart(operator: OperatorView, items: Sequence[Item], result: RunResult) -> Done:
-    outputs = split(_by_downstream(operator, result.outputs), len(items))
+def _apart(operator: OperatorView, items: Sequence[WorkItem], result: RunResult) -> Done:
+    outputs = split_batch(_by_downstream(operator, result.outputs), len(items))
     return Done([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s)
 
 

@@ -17,12 +17,12 @@ from typing import NamedTuple, TypeVar
 
 import grpc
 
-from jellybean_agent.brain.messages import Instruction, Run
+from jellybean_agent.brain.messages import Instruction, RunOperator
 from jellybean_agent.brain.plan_view import OperatorView
 from jellybean_agent.errors import AgentError, PermanentError
 from jellybean_agent.execution.executor import Executor, RunResult
 from jellybean_agent.system.timers import Timer
-from jellybean_agent.tensors.stacking import stacked
+from jellybean_agent.tensors.stacking import stack_requests
 from jellybean_agent.tensors.tensors import Array
 from jellybean_agent.worker.direct_calls import Asks
 from jellybean_agent.worker.run_outputs import Done, collected, is_asked
@@ -39,7 +39,7 @@ class Aftermath(NamedTuple):
     answers: Mapping[str, Mapping[str, Array]]
 
 
-Completed = Callable[[Run, Done | AgentError], tuple[Run | None, Aftermath]]  # from both threads
+Completed = Callable[[RunOperator, Done | AgentError], tuple[RunOperator | None, Aftermath]]  # from both threads
 
 
 class Runner:
@@ -54,7 +54,7 @@ class Runner:
         operators: Mapping[str, OperatorView],
         executors: Mapping[str, Executor],
         asks: Asks,
-        perform: Callable[[Run], Done],
+        perform: Callable[[RunOperator], Done],
         completed: Completed,
         after: Callable[[Aftermath], None],
         *,
@@ -64,7 +64,7 @@ class Runner:
         self._perform, self._completed, self._after, self._may_begin = perform, completed, after, may_begin
         self._loop = asyncio.get_running_loop()
         self._stopping = False
-        self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._runs: queue.SimpleQueue[RunOperator | None] = queue.SimpleQueue()
         self._under_way: tuple[str, float] | None = None  # operator, since when
         self._timer = Timer(self._loop)  # of an emulated device
         self._thread = threading.Thread(target=self._execute, name=f"executor of {worker}", daemon=True)
@@ -85,7 +85,7 @@ class Runner:
         self._runs.put(None)
         self._thread.join()
 
-    def start(self, run: Run) -> None:
+    def start(self, run: RunOperator) -> None:
         """Have the host do it, without a thread between; else the executor thread, which may wait."""
         executor = self._executors[run.operator]
         if self._stopping or not self._may_begin or not executor.may_begin:
@@ -99,7 +99,7 @@ class Runner:
 
         def begin() -> None:
             alone = is_asked(run) or len(run.items) == 1
-            inputs = None if alone else stacked([item.inputs for item in run.items])
+            inputs = None if alone else stack_requests([item.inputs for item in run.items])
             requests = [item.inputs for item in run.items] if inputs is None else [inputs]
             size = 1 if inputs is None else len(run.items)
             executor.begin(requests, ended, self._timer.call_at, size=size, patience_s=patience_s)
@@ -121,7 +121,7 @@ class Runner:
         elif patience_s:
             self._asks.looked(in_vain=self._under_way is not None)
 
-    def _ended(self, run: Run, done: Done | AgentError) -> None:
+    def _ended(self, run: RunOperator, done: Done | AgentError) -> None:
         """A run that the event loop began is over: the next one begins before anything is sent."""
         following, aftermath = self._completed(run, done)
         if following is not None:
@@ -141,7 +141,7 @@ class Runner:
                 self._go_on(run, following)
             run = following or self._runs.get()
 
-    def _finished(self, run: Run, done: Done | AgentError) -> Run | None:
+    def _finished(self, run: RunOperator, done: Done | AgentError) -> RunOperator | None:
         """The next run if there is one for the thread; what else is to be done goes to the event loop."""
         following, aftermath = self._completed(run, done)
         if following is not None and self._may_begin and self._executors[following.operator].may_begin:
@@ -155,11 +155,11 @@ class Runner:
             return None
         return following
 
-    def _go_on(self, run: Run, following: Run) -> None:
+    def _go_on(self, run: RunOperator, following: RunOperator) -> None:
         """It waited: an emulated device goes on at once, however late a timer was."""
         self._executors[following.operator].since_s = self._executors[run.operator].due_s
 
-    def _tried(self, run: Run, do: Callable[[], Found]) -> Found | AgentError:
+    def _tried(self, run: RunOperator, do: Callable[[], Found]) -> Found | AgentError:
         """What a part of a run gives, or why it gives nothing: its requests fail, the worker goes on."""
         try:
             return do()

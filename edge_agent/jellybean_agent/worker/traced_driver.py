@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import Context
 
-from jellybean_agent.brain.messages import Item, Message, Payload, Run
+from jellybean_agent.brain.messages import EdgeMessage, Payload, RunOperator, WorkItem
 from jellybean_agent.errors import AgentError
-from jellybean_agent.telemetry.spans import Spans, context_of, fail, sent, trace_id_of
+from jellybean_agent.telemetry.spans import SpanFactory, end_span_with_error, message_trace, span_context, trace_id_of
 from jellybean_agent.tensors.tensors import Array
 from jellybean_agent.transport.message_wire import Data
 from jellybean_agent.worker.driver import Driver
@@ -60,12 +60,12 @@ class TracedDriver(Driver):
 
     begins_runs = False  # a span is of a run that is waited for
 
-    def __init__(self, spans: Spans, *arguments: Any) -> None:
+    def __init__(self, spans: SpanFactory, *arguments: Any) -> None:
         self._spans = spans
         self._trace_ids: OrderedDict[str, str] = OrderedDict()  # of the last requests, for the log
         super().__init__(*arguments)
 
-    def _read(self, wire: agent_pb2.Message, data: Data) -> Message:
+    def _read(self, wire: agent_pb2.Message, data: Data) -> EdgeMessage:
         message = super()._read(wire, data)
         if message.payload is None or not wire.HasField("trace"):
             return message
@@ -79,7 +79,7 @@ class TracedDriver(Driver):
     def _trace_id(self, request: str) -> str:
         return self._trace_ids.get(request, "")
 
-    def _perform(self, run: Run) -> Done:
+    def _perform(self, run: RunOperator) -> Done:
         began_ns = time.time_ns()
         inputs = [_traced(item) for item in run.items]
         spans = [self._compute(run, traced, began_ns) if traced else None for traced in inputs]
@@ -89,7 +89,7 @@ class TracedDriver(Driver):
         except AgentError as error:
             for span, traced in zip(spans, inputs, strict=True):
                 if span is not None:
-                    fail(span, str(error))
+                    end_span_with_error(span, str(error))
                 for one in traced:  # it may run again, alone
                     one.since_ns = time.time_ns()
             raise
@@ -102,10 +102,10 @@ class TracedDriver(Driver):
                 continue
             span.set_attribute("jellybean.batch_size", size)
             span.end(done_ns)
-            outputs.append(_TracedOutputs(found, context_of(span), traced[0].request_id, done_ns))
+            outputs.append(_TracedOutputs(found, span_context(span), traced[0].request_id, done_ns))
         return replace(done, outputs=outputs)
 
-    def _compute(self, run: Run, traced: Sequence[_Traced], began_ns: int) -> Span | None:
+    def _compute(self, run: RunOperator, traced: Sequence[_Traced], began_ns: int) -> Span | None:
         """The span of a run, as far as one request goes, after that of its time in the queue."""
         last, *others = sorted(traced, key=lambda one: -one.since_ns)
         links = [other.context for other in others]
@@ -115,12 +115,12 @@ class TracedDriver(Driver):
             queued.end(began_ns)
         return self._spans.begin("compute", last.context, about, at_ns=began_ns, links=links)
 
-    def _write(self, message: Message) -> tuple[agent_pb2.Message, Data]:
+    def _write(self, message: EdgeMessage) -> tuple[agent_pb2.Message, Data]:
         traced = message.payload
         if not isinstance(traced, _Traced):
             return super()._write(message)
         wire, data = super()._write(replace(message, payload=traced.tensor))
-        wire.trace.CopyFrom(sent(traced.context, traced.request_id))
+        wire.trace.CopyFrom(message_trace(traced.context, traced.request_id))
         return wire, data
 
     def _about(self, operator: str) -> dict[str, str | int]:
@@ -128,13 +128,13 @@ class TracedDriver(Driver):
         return {"operator": operator, "variant": variant, "worker": self._worker.name}
 
 
-def _traced(item: Item) -> list[_Traced]:
+def _traced(item: WorkItem) -> list[_Traced]:
     """All of an item's inputs that came with a context, children too."""
     flat = (one for value in item.inputs for one in (value if isinstance(value, tuple) else (value,)))
     return [one for one in flat if isinstance(one, _Traced)]
 
 
-def _tensors(item: Item) -> tuple[Any, ...]:
+def _tensors(item: WorkItem) -> tuple[Any, ...]:
     return tuple(tuple(map(_tensor, value)) if isinstance(value, tuple) else _tensor(value) for value in item.inputs)
 
 

@@ -13,7 +13,7 @@ from jellybean.cli.current import plan_of
 from jellybean.documents import load_project
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
-from jellybean_agent import is_inside, plan_view
+from jellybean_agent import plan_view, stays_inside_folder
 from jellybean_solver import to_document
 
 
@@ -69,6 +69,6 @@ def certs(
 
 
 def _inside(folder: Path, path: str) -> Path:
-    if not is_inside(path):
+    if not stays_inside_folder(path):
         raise JellyBeanError(f"{path!r} is no name: it leads out of {folder}")
     return folder / path

@@ -31,7 +31,7 @@ from jellybean.documents.layout import is_shared, workflow_folders
 from jellybean.errors import JellyBeanError
 from jellybean.planning.project_plan import unproven
 from jellybean.tensor_files import Array, read_npy, read_npz
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 from jellybean_solver import Plan, request_streams, to_document
 
 MAX_INPUT_BYTES = 64 * 2**20
@@ -235,7 +235,7 @@ def load_tensor(reference: str) -> Array:
             grey = image.mode in {"1", "L", "LA", "I;16"}
             return np.asarray(image.convert("L" if grey else "RGB"))[np.newaxis]
     except (UnidentifiedImageError, Image.DecompressionBombError, ValueError, OSError) as error:
-        raise JellyBeanError(f"{path}: cannot be read as an input: {in_words(error)}") from error
+        raise JellyBeanError(f"{path}: cannot be read as an input: {describe_error(error)}") from error
 
 
 def _readable(value: Array) -> str:

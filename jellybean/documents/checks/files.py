@@ -17,8 +17,14 @@ from jellybean.documents.flow import Flow
 from jellybean.documents.schema.models import VariantSpec
 from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.units import UnitError, close, shown
-from jellybean_agent import AgentError, find_source, in_words, signature_of, split
-from jellybean_agent import ports as agent_ports
+from jellybean_agent import (
+    AgentError,
+    TensorPort,
+    describe_error,
+    find_module_source,
+    split_function_name,
+    step_signature,
+)
 from jellybean_solver import Edge, EdgeKind
 
 _CHUNK = 2**20
@@ -42,7 +48,7 @@ def inside(directory: Path, text: str) -> Path:
     try:
         within = path.resolve().is_relative_to(directory.resolve())
     except (OSError, RuntimeError) as error:
-        raise UnitError(f"{shown(text)} cannot be resolved: {in_words(error)}") from error
+        raise UnitError(f"{shown(text)} cannot be resolved: {describe_error(error)}") from error
     if not within:
         raise UnitError(f"{shown(text)} lies outside the project's folder", "copy the file into it")
     if not path.is_file():
@@ -78,7 +84,7 @@ def array_header(directory: Path, reference: str) -> ArrayHeader:
     except UnitError:
         raise
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        message = f"{file} is no NumPy archive with {shown(name)}: {in_words(error)}"
+        message = f"{file} is no NumPy archive with {shown(name)}: {describe_error(error)}"
         raise UnitError(message, "write it with numpy.savez") from error
     if dtype.hasobject:
         raise UnitError(f"array {shown(name)} holds Python objects", "save numbers or fixed-length text")
@@ -156,7 +162,9 @@ def _model(workflow: Workflow, directory: Path, path: DocPath, files: VariantSpe
     except ModelError as error:
         workflow.tree.add((*path, "model"), str(error), "export it again, as one ONNX file")
     except OSError as error:
-        workflow.tree.add((*path, "model"), f"{files.model} cannot be read: {in_words(error)}", "check its permissions")
+        workflow.tree.add(
+            (*path, "model"), f"{files.model} cannot be read: {describe_error(error)}", "check its permissions"
+        )
     return None
 
 
@@ -164,7 +172,7 @@ def _python(workflow: Workflow, path: DocPath, files: VariantSpec) -> Model | No
     """What a function declares; it is not run, nor is its module imported."""
     function = files.python or ""
     try:
-        source = find_source(split(function)[0])
+        source = find_module_source(split_function_name(function)[0])
     except AgentError as error:
         if files.sha256 is None:
             hint = "where only the agents have it, write its sha256 here"
@@ -175,14 +183,14 @@ def _python(workflow: Workflow, path: DocPath, files: VariantSpec) -> Model | No
         workflow.tree.add((*path, "sha256"), message, f"if this one is meant, write {source.sha256}")
         return None
     try:
-        signature = signature_of(source, function, files.arguments)
+        signature = step_signature(source, function, files.arguments)
     except AgentError as error:
         workflow.tree.add((*path, "python"), str(error), f"it is in {source.path}")
         return None
     return Model(*(tuple(map(_declared, side)) for side in (signature.inputs, signature.outputs)))
 
 
-def _declared(port: agent_ports.Port) -> Port:
+def _declared(port: TensorPort) -> Port:
     return Port(port.name, Tensor(port.dtype, tuple(None if size == -1 else size for size in port.shape)))
 
 

@@ -29,7 +29,7 @@ from jellybean.documents.schema.fields import (
     Strict,
 )
 from jellybean.documents.schema.units import UnitError, describe, shown
-from jellybean_agent import ModelError, split
+from jellybean_agent import ModelError, split_function_name
 from jellybean_solver import AT_LEAST, Arrivals, Deliver, Sharing
 
 MOST_SITES = 100_000  # of a tier
@@ -164,7 +164,7 @@ OfferedCuts = Annotated[
 
 def _function(text: str) -> str:
     try:
-        split(text)
+        split_function_name(text)
     except ModelError as error:
         raise UnitError(str(error)) from error
     return text

@@ -30,7 +30,7 @@ from ruamel.yaml.reader import ReaderError
 
 from jellybean.documents.schema.units import shown
 from jellybean.errors import DocumentProblem
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 
 MAX_BYTES = 2 * 2**20
 MAX_DEPTH = 24
@@ -97,7 +97,7 @@ def read_file(path: Path) -> Tree:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
-        reason = "there is no such file" if missing else f"cannot be read: {in_words(error)}"
+        reason = "there is no such file" if missing else f"cannot be read: {describe_error(error)}"
         tree.add((), reason, _missing_hint(path))
         return tree
     if len(raw) > MAX_BYTES:

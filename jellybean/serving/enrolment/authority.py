@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from jellybean.serving.errors import ServingError
-from jellybean_agent import CA, CHAIN, KEY, Identity, in_words, write_private
+from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, Identity, describe_error, write_private_file
 
 LIFE_S = 7 * 86400.0
 _NEXT = "next.key"  # of an authority that is believed already and does not sign yet
@@ -58,8 +58,12 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self.sign(identity, key.public_key(), hosts=hosts, life_s=life_s)
-        for name, data in ((CA, self.bundle), (KEY, _private_pem(key)), (CHAIN, certificate)):
-            write_private(folder / name, data)
+        for name, data in (
+            (CA_FILE, self.bundle),
+            (PRIVATE_KEY_FILE, _private_pem(key)),
+            (CERTIFICATE_FILE, certificate),
+        ):
+            write_private_file(folder / name, data)
 
 
 def open_authority(folder: Path, *, renew: bool = False) -> Authority:
@@ -69,7 +73,7 @@ def open_authority(folder: Path, *, renew: bool = False) -> Authority:
     new one may it sign, which it does from the next time on that this is called without `renew`. The old one is
     believed until it expires.
     """
-    if not (folder / KEY).exists():
+    if not (folder / PRIVATE_KEY_FILE).exists():
         return _make(folder, signs=True)
     if renew:
         found = _read(folder)
@@ -77,13 +81,13 @@ def open_authority(folder: Path, *, renew: bool = False) -> Authority:
             return _make(folder, signs=True)
         return read_authority(folder) if _is_believed(folder, _NEXT) else _make(folder, signs=False)
     if _is_believed(folder, _NEXT):
-        (folder / _NEXT).replace(folder / KEY)
+        (folder / _NEXT).replace(folder / PRIVATE_KEY_FILE)
     return read_authority(folder)
 
 
 def read_authority(folder: Path) -> Authority:
     """The authority that signs now; none is made, and one that waits to sign goes on waiting. ServingError likewise."""
-    if not (folder / KEY).exists():
+    if not (folder / PRIVATE_KEY_FILE).exists():
         raise ServingError(f"{folder}: no authority is there; `jellybean certs` makes one")
     found = _read(folder)
     if _is_over(found):
@@ -95,7 +99,7 @@ def _is_believed(folder: Path, name: str) -> bool:
     """Whether a key is there, and the certificate of it among those believed: what a stop in `_make` left is not."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         key = serialization.load_pem_private_key((folder / name).read_bytes(), None).public_key()
-        believed = x509.load_pem_x509_certificates((folder / CA).read_bytes())
+        believed = x509.load_pem_x509_certificates((folder / CA_FILE).read_bytes())
         return any(found.public_key() == key for found in believed)
     return False
 
@@ -106,18 +110,20 @@ def _is_over(authority: Authority) -> bool:
 
 def _read(folder: Path) -> Authority:
     try:
-        bundle = (folder / CA).read_bytes()
-        key = serialization.load_pem_private_key((folder / KEY).read_bytes(), None)
+        bundle = (folder / CA_FILE).read_bytes()
+        key = serialization.load_pem_private_key((folder / PRIVATE_KEY_FILE).read_bytes(), None)
         believed = x509.load_pem_x509_certificates(bundle)
         certificate = next((found for found in believed if found.public_key() == key.public_key()), None)
     except OSError as error:
-        raise ServingError(f"{folder}: {in_words(error, name=True)}") from error
+        raise ServingError(f"{folder}: {describe_error(error, name=True)}") from error
     except (ValueError, TypeError) as error:
         raise ServingError(
-            f"{folder}: no certificate authority: {in_words(error)}; remove it, it is made anew"
+            f"{folder}: no certificate authority: {describe_error(error)}; remove it, it is made anew"
         ) from error
     if certificate is None:
-        raise ServingError(f"{folder}: {KEY} is not the key of {CA}; remove the folder, it is made anew")
+        raise ServingError(
+            f"{folder}: {PRIVATE_KEY_FILE} is not the key of {CA_FILE}; remove the folder, it is made anew"
+        )
     return Authority(key, certificate, bundle)
 
 
@@ -125,8 +131,8 @@ def _make(folder: Path, *, signs: bool) -> Authority:
     """A new authority that is believed, and signs at once or waits. Of its steps the last alone makes it sign."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     before: Sequence[x509.Certificate] = ()
-    if (folder / CA).exists():
-        before = x509.load_pem_x509_certificates((folder / CA).read_bytes())
+    if (folder / CA_FILE).exists():
+        before = x509.load_pem_x509_certificates((folder / CA_FILE).read_bytes())
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"JellyBean development CA {_now():%Y-%m-%d %H:%M:%S}")
     certificate = (
@@ -138,10 +144,10 @@ def _make(folder: Path, *, signs: bool) -> Authority:
     )
     kept = [certificate, *(old for old in before if old.not_valid_after_utc > _now())]
     bundle = b"".join(item.public_bytes(serialization.Encoding.PEM) for item in kept)
-    write_private(folder / _NEXT, _private_pem(key))
-    write_private(folder / CA, bundle)
+    write_private_file(folder / _NEXT, _private_pem(key))
+    write_private_file(folder / CA_FILE, bundle)
     if signs:
-        (folder / _NEXT).replace(folder / KEY)
+        (folder / _NEXT).replace(folder / PRIVATE_KEY_FILE)
     return _read(folder)
 
 

@@ -27,22 +27,22 @@ from jellybean.serving.enrolment.authority import LIFE_S, Authority, read_author
 from jellybean.serving.errors import ServingError
 from jellybean_agent import (
     GATEWAY,
-    SECRET_BYTES,
+    TOKEN_SECRET_BYTES,
     AgentError,
-    AnyServer,
+    AnyGrpcServer,
     Identity,
     InvalidInputError,
+    JoinToken,
     PlanView,
     Role,
     StatusError,
-    Token,
     Transport,
     caller_identity,
-    in_words,
-    is_inside,
+    describe_error,
     server_credentials,
     status_of,
-    write_private,
+    stays_inside_folder,
+    write_private_file,
 )
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2
@@ -62,15 +62,15 @@ _ENROL_OPTIONS = (
 )
 
 
-def make_token(folder: Path, authority: Authority, identity: Identity, *, life_s: float = TOKEN_S) -> Token:
+def make_token(folder: Path, authority: Authority, identity: Identity, *, life_s: float = TOKEN_S) -> JoinToken:
     """A token for one worker, good for one key and for so long."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     _remove_what_is_over(folder)
-    secret = secrets.token_bytes(SECRET_BYTES)
+    secret = secrets.token_bytes(TOKEN_SECRET_BYTES)
     path = folder / hashlib.sha256(secret).hexdigest()
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump({"identity": identity.uri, "until": time.time() + life_s}, file)
-    return Token(secret, identity, authority.bundle)
+    return JoinToken(secret, identity, authority.bundle)
 
 
 def identity_of(folder: Path, secret: bytes) -> str:
@@ -95,12 +95,12 @@ def take_token(folder: Path, secret: bytes, key: bytes) -> str:
     mine = hashlib.sha256(key).hexdigest().encode()
     part = taken.with_name(f"{taken.name}.{secrets.token_hex(8)}")
     try:
-        write_private(part, mine)
+        write_private_file(part, mine)
         with contextlib.suppress(FileExistsError):
             os.link(part, taken)  # of two who come at once one is first
         first = taken.read_bytes()
     except OSError as error:
-        raise StatusError(grpc.StatusCode.UNAVAILABLE, f"the token cannot be taken: {in_words(error)}") from error
+        raise StatusError(grpc.StatusCode.UNAVAILABLE, f"the token cannot be taken: {describe_error(error)}") from error
     finally:
         part.unlink(missing_ok=True)
     if first != mine:
@@ -202,7 +202,7 @@ class Enrolment:
         view = self.view
         worker = view.workers.get(identity.name)
         for operator in (view.operators[name] for name in (worker.operators if worker else ())):
-            if operator.model_sha256 == sha256 and operator.model_path and is_inside(operator.model_path):
+            if operator.model_sha256 == sha256 and operator.model_path and stays_inside_folder(operator.model_path):
                 return self.root / operator.model_path
         reason = f"the plan gives {identity} no model of sha256 {sha256[:12]}"
         raise StatusError(grpc.StatusCode.NOT_FOUND, reason)
@@ -238,7 +238,7 @@ async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: s
     return server
 
 
-def add_enrolment(server: AnyServer, enrolment: Enrolment) -> None:
+def add_enrolment(server: AnyGrpcServer, enrolment: Enrolment) -> None:
     """What agents with a certificate may ask, on the gateway's own server."""
     enrol_pb2_grpc.add_EnrolmentServicer_to_server(enrolment, server)  # type: ignore[no-untyped-call]
 

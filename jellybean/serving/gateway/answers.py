@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from jellybean_agent import Array, Path, PermanentError, decode, encode
+from jellybean_agent import Array, FanOutPath, PermanentError, decode_tensor, encode_tensor
 from jellybean_protos.agent.v1 import agent_pb2
 
 
@@ -20,7 +20,7 @@ class SinkAnswer:
         self._parts: dict[tuple[int, ...], agent_pb2.Tensor | None] = {}
         self._share = Fraction(0)
 
-    def add(self, path: Path, tensor: agent_pb2.Tensor) -> bool:
+    def add(self, path: FanOutPath, tensor: agent_pb2.Tensor) -> bool:
         """Take one leaf; True when the answer is now complete. A count of 0 stands for all children of that level."""
         share, key = Fraction(1), []
         empty = False
@@ -43,11 +43,11 @@ class SinkAnswer:
         found = [part for _, part in sorted(self._parts.items(), key=lambda item: item[0]) if part is not None]
         if len(found) == 1:
             return found[0]
-        arrays: list[Array] = [decode(part) for part in found]
+        arrays: list[Array] = [decode_tensor(part) for part in found]
         kinds = {(array.dtype.name, array.shape[1:]) for array in arrays}
         if len(kinds) > 1:
             some = " and ".join(f"{kind} of {('n', *rest)}".replace("'", "") for kind, rest in sorted(kinds)[:2])
             raise PermanentError(f"children's answers have {some}, which are no one tensor: pad them to one shape")
         if arrays:
-            return encode(np.concatenate(arrays, axis=0))
-        return encode(np.zeros((0, *(max(size, 0) for size in spec.shape[1:])), spec.dtype or "float32"))
+            return encode_tensor(np.concatenate(arrays, axis=0))
+        return encode_tensor(np.zeros((0, *(max(size, 0) for size in spec.shape[1:])), spec.dtype or "float32"))

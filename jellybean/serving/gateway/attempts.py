@@ -26,9 +26,9 @@ from jellybean.serving.outcomes import Outcome
 from jellybean_agent import (
     AgentError,
     InvalidInputError,
-    about,
-    in_words,
-    read_path,
+    describe_error,
+    log_fields,
+    read_fan_out_path,
     status_from_number,
     status_of,
 )
@@ -127,7 +127,7 @@ class Trying:
             return Outcome(status_of(error), str(error)), {}
         except Exception as error:  # a boundary: whatever an answer holds, the request ends and is told about
             LOG.exception("an answer cannot be put together")
-            return Outcome(grpc.StatusCode.INTERNAL, f"the answer cannot be put together: {in_words(error)}"), {}
+            return Outcome(grpc.StatusCode.INTERNAL, f"the answer cannot be put together: {describe_error(error)}"), {}
         if self._hedge is not None:
             took_s = time.monotonic() + request.within_s - request.until_s
             if request.tries == 1 or (request.tries == 2 and request.slow is not None):  # nothing of one that was lost
@@ -150,7 +150,7 @@ class Trying:
         level = logging.INFO if outcome.status in _OF_CLIENTS else logging.WARNING
         text = "a request was refused: %s" if request is None else "a request failed: %s"
         trace, status = self._trace_id(request), outcome.status.name
-        fields = about(request_id=request_id, attempts=attempts, trace_id=trace, status=status)
+        fields = log_fields(request_id=request_id, attempts=attempts, trace_id=trace, status=status)
         LOG.log(level, text, outcome.reason, extra=fields)
 
     def _trace_id(self, _request: Request | None) -> str:
@@ -206,7 +206,9 @@ class Trying:
         self._end(attempt, Outcome(grpc.StatusCode.UNAVAILABLE, reason))
         if request.is_over:
             return
-        LOG.info("an attempt was lost: %s", reason, extra=about(attempts=attempt.key, trace_id=self._trace_id(request)))
+        LOG.info(
+            "an attempt was lost: %s", reason, extra=log_fields(attempts=attempt.key, trace_id=self._trace_id(request))
+        )
         request.lost = reason
         if request.attempts:  # it is under way a second time
             return
@@ -259,7 +261,7 @@ class Trying:
                 self._finish(attempt.request, Outcome(status, reason))
         elif message.upstream in attempt.answers:
             try:
-                path = read_path(message, attempt.fleet.view.operators[message.upstream].depth)
+                path = read_fan_out_path(message, attempt.fleet.view.operators[message.upstream].depth)
             except InvalidInputError as error:
                 reason = f"answer of {message.upstream}: {error}"
                 self._finish(attempt.request, Outcome(grpc.StatusCode.INTERNAL, reason))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from jellybean_agent import GIB, PlanView
+from jellybean_agent import BYTES_PER_GIB, PlanView
 
 _COST = b"jellybean_network_cost_usd_total{"  # of a worker, by operator and tiers
 
@@ -84,4 +84,6 @@ class Spent:
 def _own_usd(fleet: Serving) -> float:
     """What the sources' data cost that the gateway sent."""
     prices = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in fleet.view.links}
-    return sum(count / GIB * prices.get((tier, to), 0.0) for (_, tier, to), count in list(fleet.crossed.items()))
+    return sum(
+        count / BYTES_PER_GIB * prices.get((tier, to), 0.0) for (_, tier, to), count in list(fleet.crossed.items())
+    )

@@ -11,7 +11,15 @@ from jellybean.serving.gateway.in_flight import Request, Tensors
 from jellybean.serving.gateway.inputs import check_inputs
 from jellybean.serving.gateway.workflow_model import Workflow
 from jellybean.serving.outcomes import Outcome
-from jellybean_agent import AgentError, Call, FastInfer, Known, RawTensor, in_words, limit_s
+from jellybean_agent import (
+    AgentError,
+    FastInfer,
+    RawTensor,
+    RequestEnvelope,
+    RpcCall,
+    describe_error,
+    shortest_timeout_s,
+)
 
 _KEPT_BYTES = 2**16  # of a tensor: one that is smaller may lie in something larger
 
@@ -24,7 +32,7 @@ class FastWorkflow(FastInfer):
         self._gateway = gateway
         self._plan = ""  # that the envelopes are of
 
-    def __call__(self, call: Call, data: memoryview) -> bool:
+    def __call__(self, call: RpcCall, data: memoryview) -> bool:
         view = self._gateway.view
         if self._plan != view.hash:
             self._known.clear()
@@ -35,7 +43,7 @@ class FastWorkflow(FastInfer):
         check_inputs(self._gateway.view, self._gateway.signature, inputs)
         return tuple(inputs)
 
-    def _begin(self, call: Call, known: Known, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
+    def _begin(self, call: RpcCall, known: RequestEnvelope, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
         inputs = {
             slot.name: RawTensor(slot.dtype.name, slot.shape, tensor if len(tensor) >= _KEPT_BYTES else bytes(tensor))
             for slot, tensor in zip(known.slots, tensors, strict=True)
@@ -54,14 +62,14 @@ class FastWorkflow(FastInfer):
             try:
                 response = known.response(own_id, found)
             except (AgentError, ValueError, KeyError) as error:  # a type that the protocol does not have
-                call.end(grpc.StatusCode.INTERNAL, f"the answer cannot be told: {in_words(error)}")
+                call.end(grpc.StatusCode.INTERNAL, f"the answer cannot be told: {describe_error(error)}")
                 return
             call.reply(response)
 
         def give_up(request: Request) -> None:
             call.on_cancel = lambda: self._gateway.give_up(request)
 
-        left_s = limit_s(call.time_remaining(), known.timeout_s)
+        left_s = shortest_timeout_s(call.time_remaining(), known.timeout_s)
         request = self._gateway.start(inputs, left_s, None, tell, are_checked=True)
         if request is not None and not request.is_over:
             give_up(request)

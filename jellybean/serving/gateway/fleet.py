@@ -20,7 +20,7 @@ import grpc.aio
 
 from jellybean.serving.gateway.inputs import Inputs, children
 from jellybean.serving.gateway.route_choice import PlaceDrawer
-from jellybean_agent import GATEWAY, EmulatedLinks, Peer, PlanView, Transport, versions
+from jellybean_agent import GATEWAY, EmulatedLinks, Peer, PlanView, Transport, protocol_metadata, protocol_mismatch
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -184,7 +184,7 @@ class Fleet:
         async def of(name: str) -> bytes:
             async with self._transport.channel(self._addresses[name], name) as channel:
                 stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
-                asked = stub.Metrics(agent_pb2.MetricsRequest(), timeout=_METRICS_S, metadata=versions.metadata())
+                asked = stub.Metrics(agent_pb2.MetricsRequest(), timeout=_METRICS_S, metadata=protocol_metadata())
                 return bytes((await asked).text)
 
         ready = [name for name, worker in self.workers.items() if worker.state in ("ready", "draining")]
@@ -222,7 +222,7 @@ class Fleet:
         if status.plan != self.view.hash or status.worker != name:
             worker.reason = f"{status.worker} of plan {status.plan[:12]} answers at its address"
             return
-        if reason := versions.refusal("it", status.protocol or 1):
+        if reason := protocol_mismatch("it", status.protocol or 1):
             worker.reason = reason
             LOG.warning("%s: %s", name, reason)
             return
@@ -240,7 +240,7 @@ class Fleet:
                     await asyncio.sleep(_DESCRIBE_AGAIN_S)
                 try:
                     status: agent_pb2.AgentStatus = await stub.Describe(
-                        agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S, metadata=versions.metadata()
+                        agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S, metadata=protocol_metadata()
                     )
                     return status
                 except grpc.aio.AioRpcError as error:

@@ -35,9 +35,9 @@ from jellybean_agent import (
     StatusError,
     Transport,
     caller_uri,
+    metrics_text,
     plan_view,
     status_of,
-    text_of,
 )
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
@@ -233,7 +233,7 @@ class Gateway(Trying):
         from jellybean.serving.gateway.metrics import GatewayCollector
 
         workers = await self.worker_metrics()
-        return agent_pb2.MetricsResponse(text=text_of(GatewayCollector(self, lambda: workers)))
+        return agent_pb2.MetricsResponse(text=metrics_text(GatewayCollector(self, lambda: workers)))
 
     async def worker_metrics(self) -> list[bytes]:
         """Of every worker that answers, in Prometheus' text format."""

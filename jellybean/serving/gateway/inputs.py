@@ -8,9 +8,9 @@ from jellybean_agent import (
     InvalidInputError,
     PlanView,
     RawTensor,
-    check_names,
-    decode,
-    mismatch,
+    check_tensor_names,
+    decode_tensor,
+    tensor_mismatch,
 )
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -24,18 +24,18 @@ def check_inputs(view: PlanView, signature: Signatures, inputs: Inputs) -> None:
 
     Whoever sends a wrong tensor learns it here, by the source's name, and no worker is bothered.
     """
-    check_names("source", tuple(view.source_outputs), inputs)
+    check_tensor_names("source", tuple(view.source_outputs), inputs)
     for source, outputs in view.source_outputs.items():
         tensor = inputs[source]
         try:
-            shape = decode(tensor).shape
+            shape = decode_tensor(tensor).shape
         except InvalidInputError as error:
             raise InvalidInputError(f"source {source}: {error}") from error
         for operator, kind in outputs:
             found = signature(operator)
             wanted_spec = found.inputs[source] if found else agent_pb2.TensorSpec(dtype=tensor.dtype, shape=shape)
             row = (1, *shape[1:]) if kind == "fan_out" and shape else shape
-            why = mismatch(tensor.dtype, row, wanted_spec.dtype, tuple(wanted_spec.shape))
+            why = tensor_mismatch(tensor.dtype, row, wanted_spec.dtype, tuple(wanted_spec.shape))
             if why is None and (not shape or (kind == "each" and shape[0] != 1)):
                 why = f"one request has a leading dimension of 1, got shape {list(shape)}"
             if why is not None:

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.in_flight import LATENCY_BOUNDS_S
-from jellybean_agent import of_bytes
+from jellybean_agent import link_byte_metrics
 
 
 class GatewayCollector(Collector):
@@ -46,7 +46,7 @@ class GatewayCollector(Collector):
         yield workers
         yield self._latency()
         crossed = list(self._gateway.crossed.items())
-        yield from of_bytes("jellybean_gateway", ("source", "tier", "to_tier"), crossed, self._gateway.view)
+        yield from link_byte_metrics("jellybean_gateway", ("source", "tier", "to_tier"), crossed, self._gateway.view)
         texts = self._workers()  # first: the links' cost is as new as what they tell
         cost = CounterMetricFamily("jellybean_gateway_cost_usd", "Of all plans since the start.", labels=("of",))
         cost.add_metric(("workers",), self._gateway.spent.workers_usd)

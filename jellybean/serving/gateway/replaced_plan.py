@@ -9,7 +9,7 @@ import json
 import logging
 from pathlib import Path
 
-from jellybean_agent import GATEWAY, PlanViewError, in_words, plan_view, read_plan, write_private
+from jellybean_agent import GATEWAY, PlanViewError, describe_error, plan_view, read_plan, write_private_file
 from jellybean_protos.gateway.v1 import gateway_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -31,11 +31,11 @@ class Replaced:
                 return
             found = plan_view(kept["plan"])
             for name in ("plan", "peers"):
-                write_private(folder / f"{name}.json", json.dumps(kept[name]).encode())
+                write_private_file(folder / f"{name}.json", json.dumps(kept[name]).encode())
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, RecursionError, PlanViewError) as error:
-            LOG.error("%s: the plan that replaced %s cannot be read: %s", folder / _FILE, plan, in_words(error))
+            LOG.error("%s: the plan that replaced %s cannot be read: %s", folder / _FILE, plan, describe_error(error))
             return
         self.plan, self.peers = folder / "plan.json", folder / "peers.json"
         LOG.info("plan %s is served, which replaced that of %s", found.hash[:12], plan)
@@ -46,10 +46,10 @@ class Replaced:
         kept = {"instead_of": self._given, "plan": json.loads(request.plan), "peers": peers}
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_private(self._folder / _FILE, json.dumps(kept).encode())
+            write_private_file(self._folder / _FILE, json.dumps(kept).encode())
         except OSError as error:
             text = "%s: %s; the next start serves the plan before, unless another replaces this one"
-            LOG.error(text, self._folder / _FILE, in_words(error))
+            LOG.error(text, self._folder / _FILE, describe_error(error))
 
 
 def _own_address(peers: Path) -> dict[str, str]:

@@ -16,11 +16,11 @@ from jellybean.serving.gateway.in_flight import Attempt, Request
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool.delivery import Tensors
 from jellybean_agent import (
-    Spans,
-    context_of,
-    fail,
-    parent_of_call,
-    sent,
+    SpanFactory,
+    end_span_with_error,
+    message_trace,
+    parent_context_of_call,
+    span_context,
     trace_id_of,
 )
 from jellybean_protos.agent.v1 import agent_pb2
@@ -33,14 +33,14 @@ class RequestTrace:
     """The span of a request in hand; `stamp` puts it on messages."""
 
     def __init__(self, span: Span, request_id: str) -> None:
-        self.span, self._context, self._request_id = span, context_of(span), request_id
+        self.span, self._context, self._request_id = span, span_context(span), request_id
 
     @property
     def trace_id(self) -> str:
         return trace_id_of(self._context)
 
     def stamp(self, message: agent_pb2.Message) -> None:
-        message.trace.CopyFrom(sent(self._context, self._request_id))
+        message.trace.CopyFrom(message_trace(self._context, self._request_id))
 
 
 _TRACE: ContextVar[RequestTrace | None] = ContextVar("trace", default=None)  # of the request that this task serves
@@ -49,7 +49,7 @@ _TRACE: ContextVar[RequestTrace | None] = ContextVar("trace", default=None)  # o
 class TracedGateway(Gateway):
     """Requests of the spool have a trace of their own for each try: whoever sent them may be long gone."""
 
-    def __init__(self, spans: Spans, *arguments: Any, **more: Any) -> None:
+    def __init__(self, spans: SpanFactory, *arguments: Any, **more: Any) -> None:
         self._spans = spans
         super().__init__(*arguments, **more)
 
@@ -57,7 +57,7 @@ class TracedGateway(Gateway):
         self, inputs: Mapping[str, agent_pb2.Tensor], left_s: float | None, request_id: str = "", who: str = ""
     ) -> tuple[Outcome | None, Mapping[str, agent_pb2.Tensor]]:
         serving = super().infer(inputs, left_s, request_id, who)
-        return await self._within("request", parent_of_call(), request_id[:MAX_ID_BYTES], serving)
+        return await self._within("request", parent_context_of_call(), request_id[:MAX_ID_BYTES], serving)
 
     async def _serve_kept(self, inputs: Tensors) -> tuple[Outcome | None, Tensors]:
         return await self._within("kept request", None, "", super()._serve_kept(inputs))
@@ -82,7 +82,7 @@ class TracedGateway(Gateway):
         finally:
             if outcome is not None:
                 span.set_attribute("rpc.grpc.status_code", int(outcome.status.value[0]))
-                fail(span, f"{outcome.status.name}: {outcome.reason}")
+                end_span_with_error(span, f"{outcome.status.name}: {outcome.reason}")
             else:
                 span.end()
 

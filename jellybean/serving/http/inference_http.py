@@ -20,21 +20,21 @@ from aiohttp import web
 
 from jellybean.serving.http.inference_json import plain, read_request, write_response
 from jellybean_agent import (
+    INFERENCE_SERVICE_NAME,
     MAX_MESSAGE_BYTES,
-    SERVICE,
     AgentError,
-    Handshake,
     InferenceService,
     InvalidInputError,
     PlanViewError,
     Policy,
+    TlsConnection,
     Transport,
-    about,
     check_caller,
-    in_words,
+    describe_error,
+    log_fields,
     log_refusal,
-    shown,
     status_of,
+    tls_auth_context,
 )
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
@@ -79,7 +79,7 @@ async def serve_http(
             await site.start()
         except OSError as error:
             url = f"{'http' if context is None else 'https'}://{host}:{port}"
-            raise PlanViewError(f"cannot listen on {url}: {in_words(error)}") from error
+            raise PlanViewError(f"cannot listen on {url}: {describe_error(error)}") from error
         yield
     finally:
         await runner.cleanup()
@@ -92,7 +92,7 @@ def application(service: InferenceService, guard: _Guard) -> web.Application:
 
     def add(kind: str, path: str, method: str, handler: Handler) -> None:
         route = app.router.add_get if kind == "GET" else app.router.add_post
-        route(path, partial(guard.checked, f"/{SERVICE}/{method}", handler))
+        route(path, partial(guard.checked, f"/{INFERENCE_SERVICE_NAME}/{method}", handler))
 
     add("GET", "/v2", "ServerMetadata", face.server)
     add("GET", "/v2/health/live", "ServerLive", face.live)
@@ -139,7 +139,7 @@ class _Caller:
             return {}
         transport = self._request.transport
         certificate = (transport.get_extra_info("peercert") if transport is not None else None) or {}
-        return shown(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
+        return tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
 
 
 def _ageing(age_s: float) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
@@ -148,7 +148,7 @@ def _ageing(age_s: float) -> Callable[[web.Request, Handler], Awaitable[web.Stre
     async def end_old(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = await handler(request)
         tls = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
-        if isinstance(tls, Handshake) and time.monotonic() - tls.began_s > age_s:
+        if isinstance(tls, TlsConnection) and time.monotonic() - tls.began_s > age_s:
             response.force_close()
         return response
 
@@ -159,16 +159,16 @@ async def _only_this_machine(request: web.Request, handler: Handler) -> web.Stre
     host = request.host.rpartition(":")[0] or request.host
     if host not in _HOSTS:
         reason = f"host {host[:60]!r} is not this machine: ask {' or '.join(_HOSTS)}"
-        LOG.info("refused: %s", reason, extra=about(status=403))
+        LOG.info("refused: %s", reason, extra=log_fields(status=403))
         return _error(403, reason)
     return await handler(request)
 
 
 async def _take_trace(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Remember what the client says of its span."""
-    from jellybean_agent import CARRIER, HEADERS
+    from jellybean_agent import CALL_TRACE_HEADERS, TRACE_HEADER_NAMES
 
-    CARRIER.set({key: request.headers[key] for key in HEADERS if key in request.headers})
+    CALL_TRACE_HEADERS.set({key: request.headers[key] for key in TRACE_HEADER_NAMES if key in request.headers})
     return await handler(request)
 
 
@@ -188,7 +188,7 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception:  # the server's boundary: this call fails, the gateway goes on
         LOG.exception("an HTTP request failed unexpectedly")
         refusal = 500, "failed unexpectedly: the gateway's log says why"
-    LOG.info("refused: %s", refusal[1], extra=about(status=refusal[0]))
+    LOG.info("refused: %s", refusal[1], extra=log_fields(status=refusal[0]))
     return _error(*refusal)
 
 

@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
-from jellybean_agent import DATATYPES, DTYPES, MAX_RANK, InvalidInputError, checked_shape, dtype_of, laid_out
+from jellybean_agent import (
+    DTYPE_BY_DATATYPE,
+    MAX_TENSOR_RANK,
+    WIRE_DTYPES,
+    InvalidInputError,
+    checked_shape,
+    dtype_of_datatype,
+    tensor_from_values,
+)
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 MAX_JSON_BYTES = 16 * 2**20  # larger tensors go behind it, as bytes
@@ -65,7 +73,7 @@ def write_response(response: pb.ModelInferResponse, binary: frozenset[str] | boo
             found["parameters"] = {"binary_data_size": len(raw)}
             behind.append(raw)
         else:
-            found["data"] = np.frombuffer(raw, DTYPES[DATATYPES[output.datatype]]).tolist()
+            found["data"] = np.frombuffer(raw, WIRE_DTYPES[DTYPE_BY_DATATYPE[output.datatype]]).tolist()
         outputs.append(found)
     head = {"model_name": response.model_name, "model_version": response.model_version, "outputs": outputs}
     try:
@@ -114,7 +122,7 @@ def _read_input(request: pb.ModelInferRequest, item: dict[str, Any], where: str,
     sizes = _take(item, "shape", list, where=f"{where}.shape")
     if not all(type(size) is int and abs(size) < _INT64 for size in sizes):
         raise InvalidInputError(f"{where}.shape: whole numbers are meant")
-    shape = checked_shape(sizes[: MAX_RANK + 1])
+    shape = checked_shape(sizes[: MAX_TENSOR_RANK + 1])
     added = request.inputs.add(name=name, datatype=datatype, shape=shape)
     parameters = _take(item, "parameters", dict, {}, where=f"{where}.parameters")
     size = parameters.pop("binary_data_size", None)
@@ -133,19 +141,19 @@ def _read_input(request: pb.ModelInferRequest, item: dict[str, Any], where: str,
 def _data(item: dict[str, Any], datatype: str, shape: tuple[int, ...], where: str) -> bytes:
     """The bytes of a tensor that is written in JSON, flat or nested as its shape is."""
     values = _take(item, "data", list, where=f"{where}.data")
-    dtype = dtype_of(datatype)
+    dtype = dtype_of_datatype(datatype)
     if datatype == "FP16":
         raise InvalidInputError(f"{where}: FP16 cannot be written in JSON: send bytes behind it (binary_data_size)")
     try:
         array = np.array(values)
     except (ValueError, RecursionError, OverflowError) as error:
         raise InvalidInputError(f"{where}.data: its lists are not of one length") from error
-    if array.size and array.dtype.kind not in _KINDS[DTYPES[dtype].kind]:
+    if array.size and array.dtype.kind not in _KINDS[WIRE_DTYPES[dtype].kind]:
         raise InvalidInputError(f"{where}.data: not all of it is {datatype}")
     if array.shape not in {shape, (math.prod(shape),)}:
         raise InvalidInputError(f"{where}.data has shape {list(array.shape)}, neither flat nor {list(shape)}")
-    flat = array.ravel() if array.size else np.zeros(0, DTYPES[dtype])
-    return laid_out(dtype, shape, flat).data
+    flat = array.ravel() if array.size else np.zeros(0, WIRE_DTYPES[dtype])
+    return tensor_from_values(dtype, shape, flat).data
 
 
 def _take(item: Mapping[str, Any], key: str, kind: type[Any], default: Any = None, where: str | None = None) -> Any:

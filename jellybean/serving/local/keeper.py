@@ -22,7 +22,7 @@ import psutil
 from jellybean.serving.errors import AlreadyRunningError, ServingError
 from jellybean.serving.local.processes import Child, describe, spawn, told
 from jellybean.serving.run_state import ProcessState, RunState, lock_path, locked, read_state, state_path, write_state
-from jellybean_agent import logs
+from jellybean_agent import configure_logging
 
 LOG = logging.getLogger("jellybean.keeper")
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
@@ -179,7 +179,7 @@ def _recover(directory: Path) -> None:
 
 def main() -> None:
     """`python -m jellybean.serving.local.keeper DIR RUN`."""
-    logs.configure("keeper")
+    configure_logging("keeper")
     Keeper(Path(sys.argv[1]), sys.argv[2]).run()
 
 

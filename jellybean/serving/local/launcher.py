@@ -31,7 +31,7 @@ from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunnin
 from jellybean.serving.gateway.gateway import MAX_IN_HAND, TIMEOUT_S
 from jellybean.serving.local.processes import Child, describe, spawn, stop, told
 from jellybean.serving.run_state import GATEWAY_NAME, RunState, clear_state, lock_path, locked, read_state, write_state
-from jellybean_agent import ALLOW_FLAG, GATEWAY, AgentError, PlanView, plan_view, refusal
+from jellybean_agent import ALLOW_PYTHON_FLAG, GATEWAY, AgentError, PlanView, plan_view, python_refusal
 
 START_S = 120.0
 DRAIN_S = 30.0
@@ -370,7 +370,7 @@ def write_plan(folder: Path, view: PlanView, document: Mapping[str, Any], gatewa
 def require_allowed(view: PlanView, allow_python: frozenset[str]) -> None:
     """LaunchError, before anything is started, where an agent would refuse a function of the plan."""
     for operator in view.operators.values():
-        if operator.python is not None and (why := refusal(operator.python.function, allow_python)) is not None:
+        if operator.python is not None and (why := python_refusal(operator.python.function, allow_python)) is not None:
             raise LaunchError(f"{operator.name}/{operator.variant}: {why}")
 
 
@@ -379,7 +379,7 @@ def agent_command(
 ) -> list[str]:
     """How the agent of one worker is started."""
     own = [f"--worker={worker}", f"--listen={address}", f"--root={directory}"]
-    own += [f"{ALLOW_FLAG}={function}" for function in sorted(allow_python)]
+    own += [f"{ALLOW_PYTHON_FLAG}={function}" for function in sorted(allow_python)]
     return [*_PYTHON, "jellybean_agent", *_files(folder), *own]
 
 

@@ -44,8 +44,7 @@ from jellybean.serving.run_state import (
     running_state,
     write_state,
 )
-from jellybean_agent import VARIABLES as LOG_VARIABLES
-from jellybean_agent import AgentError, PlanView, plan_view
+from jellybean_agent import LOG_VARIABLES, AgentError, PlanView, plan_view
 
 _POLL_S = 0.05
 _STATUS_S = 5.0

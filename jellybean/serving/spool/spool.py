@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import grpc
 
-from jellybean_agent import StatusError, in_words
+from jellybean_agent import StatusError, describe_error
 
 MOST_BYTES = 2**30
 TAKEN_IDS = 1_000_000  # of answers that were taken, whose ids are remembered
@@ -91,7 +91,7 @@ class Spool:
                 if "digest" not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
                     database.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
         except (sqlite3.Error, OSError) as error:
-            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"{path}: {in_words(error)}") from error
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"{path}: {describe_error(error)}") from error
         return database
 
     async def put(self, request_id: str, inputs: bytes) -> bool:
@@ -208,7 +208,7 @@ class Spool:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(*arguments))
         except sqlite3.Error as error:
-            reason = f"the spool cannot be used: {in_words(error)}"
+            reason = f"the spool cannot be used: {describe_error(error)}"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason) from error
 
     def close(self) -> None:

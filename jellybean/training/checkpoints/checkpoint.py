@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from jellybean.training.errors import TrainingError
-from jellybean_agent import in_words
+from jellybean_agent import describe_error
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -65,7 +65,7 @@ def write_part(folder: Path, epochs: int, rank: int, tensors: Tensors) -> str:
         return _sha256(path)
     except (OSError, SafetensorError) as error:
         raise TrainingError(
-            f"the checkpoint of epoch {epochs} cannot be written to {place}: {in_words(error)}"
+            f"the checkpoint of epoch {epochs} cannot be written to {place}: {describe_error(error)}"
         ) from error
 
 
@@ -88,7 +88,7 @@ def finish(folder: Path, epochs: int, hashes: Mapping[int, str], told: Mapping[s
         _sync(folder)
     except OSError as error:
         raise TrainingError(
-            f"the checkpoint of epoch {epochs} cannot be written to {place}: {in_words(error)}"
+            f"the checkpoint of epoch {epochs} cannot be written to {place}: {describe_error(error)}"
         ) from error
     for old in [path for number, path in _found(folder) if number < epochs][keep - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
@@ -106,7 +106,7 @@ def save_model(module: torch.nn.Module, folder: Path) -> Path:
         _sync(partial)
         partial.replace(path)
     except (OSError, SafetensorError) as error:
-        raise TrainingError(f"the model cannot be written to {path}: {in_words(error)}") from error
+        raise TrainingError(f"the model cannot be written to {path}: {describe_error(error)}") from error
     return path
 
 
@@ -115,7 +115,7 @@ def refuse_unwritable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrainingError(f"checkpoints cannot be written to {folder}: {in_words(error)}") from error
+        raise TrainingError(f"checkpoints cannot be written to {folder}: {describe_error(error)}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise TrainingError(f"checkpoints cannot be written to {folder}: it is read-only; change its owner or mount")
 
@@ -159,7 +159,7 @@ def load_same(path: Path, sha256: str) -> Loaded:
 
 
 def _why(error: Exception) -> str:
-    return f"{MANIFEST} has no {error}" if isinstance(error, KeyError) else in_words(error, name=True)
+    return f"{MANIFEST} has no {error}" if isinstance(error, KeyError) else describe_error(error, name=True)
 
 
 def _load(path: Path, skipped: tuple[str, ...]) -> Loaded:

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from jellybean_agent.enrolment.join_token import parse_token
-from jellybean_agent.security.certificates import CA, CHAIN, KEY, read_credentials
+from jellybean_agent.security.certificates import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, read_credentials
 from jellybean_agent.security.identity import parse_identity
 from tests.support.command_line import jellybean
 
@@ -26,18 +26,20 @@ def test_certificates_for_every_part_and_renewed(tmp_path: Path) -> None:
     for path, uri in made["identities"].items():
         found = read_credentials(folder / path)
         assert found.identity == parse_identity(uri)
-        assert stat.S_IMODE((folder / path / KEY).stat().st_mode) == 0o600
-    assert stat.S_IMODE((folder / "ca" / KEY).stat().st_mode) == 0o600
-    before = {name: (folder / "gateway" / name).read_bytes() for name in (CA, CHAIN, KEY)}
+        assert stat.S_IMODE((folder / path / PRIVATE_KEY_FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "ca" / PRIVATE_KEY_FILE).stat().st_mode) == 0o600
+    before = {name: (folder / "gateway" / name).read_bytes() for name in (CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE)}
     told = jellybean("certs", str(project), "--new-ca").stderr  # believed, and the old one goes on signing
     assert "signs from the next `jellybean certs` on" in " ".join(told.split())
-    after = {name: (folder / "gateway" / name).read_bytes() for name in (CA, CHAIN, KEY)}
-    assert after[CA].endswith(before[CA])
-    assert after[CHAIN] != before[CHAIN]
-    assert after[KEY] != before[KEY]
+    after = {name: (folder / "gateway" / name).read_bytes() for name in (CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE)}
+    assert after[CA_FILE].endswith(before[CA_FILE])
+    assert after[CERTIFICATE_FILE] != before[CERTIFICATE_FILE]
+    assert after[PRIVATE_KEY_FILE] != before[PRIVATE_KEY_FILE]
     jellybean("certs", str(project))
-    assert (folder / "gateway" / CA).read_bytes() == after[CA]  # believed as before, and now the new one signs
+    assert (folder / "gateway" / CA_FILE).read_bytes() == after[
+        CA_FILE
+    ]  # believed as before, and now the new one signs
     assert not (folder / "ca" / "next.key").exists()
-    (folder / "ca" / KEY).write_text("no key")
+    (folder / "ca" / PRIVATE_KEY_FILE).write_text("no key")
     done = jellybean("certs", str(project), status=1)
     assert "remove it, it is made anew" in done.stderr

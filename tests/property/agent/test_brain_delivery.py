@@ -11,19 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean_agent.brain.brain import Brain, OperatorWiring
-from jellybean_agent.brain.messages import ALONE, GATEWAY, Failed, Instruction, Item, Message, Path, Run, Send
+from jellybean_agent.brain.messages import (
+    DIRECT_CALL_ROUTE,
+    GATEWAY,
+    EdgeMessage,
+    FanOutPath,
+    Instruction,
+    RequestFailed,
+    RunOperator,
+    SendMessage,
+    WorkItem,
+)
 from jellybean_solver.model.problem import Edge, EdgeKind
 from jellybean_solver.simulation.answers import Answers
 from tests.property.simulator.plans import random_edges
 
 Inputs = Mapping[str, list[Edge]]
-Work = tuple[str, str, Path]  # request, operator, path
+Work = tuple[str, str, FanOutPath]  # request, operator, path
 Asked = tuple[str, str]  # request, operator: to be run by itself
 randoms = st.randoms(use_true_random=False)  # for the wiring, so that it shrinks
 orders = st.integers(0, 2**32).map(random.Random)  # for the order of events, of which there are too many to shrink
 
 
-def children(request: str, operator: str, path: Path) -> int:
+def children(request: str, operator: str, path: FanOutPath) -> int:
     """How many children a run has: 0 to 3, always the same for the same run."""
     return random.Random(f"{request} {operator} {path}").choice([0, 1, 1, 2, 3])
 
@@ -31,7 +41,7 @@ def children(request: str, operator: str, path: Path) -> int:
 class Symbols:
     """Outputs whose payload spells out how it came about."""
 
-    def __init__(self, operator: str, item: Item) -> None:
+    def __init__(self, operator: str, item: WorkItem) -> None:
         self._operator, self._item = operator, item
 
     def rows(self, downstream: str) -> int:
@@ -42,12 +52,12 @@ class Symbols:
         return whole if row is None else (whole, row)
 
 
-def value(inputs: Inputs, request: str, operator: str, path: Path) -> object:
+def value(inputs: Inputs, request: str, operator: str, path: FanOutPath) -> object:
     """What `operator` gives at `path`, by recursion."""
     return (operator, tuple(_input(inputs, request, edge, path) for edge in inputs[operator]))
 
 
-def _input(inputs: Inputs, request: str, edge: Edge, path: Path) -> object:
+def _input(inputs: Inputs, request: str, edge: Edge, path: FanOutPath) -> object:
     upstream = edge.upstream
     if upstream not in inputs:
         return (request, upstream)
@@ -59,7 +69,7 @@ def _input(inputs: Inputs, request: str, edge: Edge, path: Path) -> object:
     return tuple(value(inputs, request, upstream, child) for child in gathered)
 
 
-def paths(inputs: Inputs, request: str, operator: str) -> list[Path]:
+def paths(inputs: Inputs, request: str, operator: str) -> list[FanOutPath]:
     """Where `operator` runs, in order, or is told that it does not: the paths that it emits."""
     edge = inputs[operator][0]
     if edge.upstream not in inputs:
@@ -69,7 +79,7 @@ def paths(inputs: Inputs, request: str, operator: str) -> list[Path]:
         return above
     if edge.kind is EdgeKind.GATHER:
         return list(dict.fromkeys(path[:-1] for path in above))
-    below: list[Path] = []
+    below: list[FanOutPath] = []
     for path in above:
         alive = all(count for _, count in path)
         count = children(request, edge.upstream, path) if alive else 0
@@ -99,9 +109,11 @@ class Network:
         self.brains = {name: Brain(name, wiring, self.routes, self.batches[name]) for name in names}
         self.done: Counter[Work] = Counter()
         self.guilty: set[str] = set()
-        self.running: dict[str, Run | None] = dict.fromkeys(names)
-        self.bag: list[tuple[str, Message | str | Asked]] = []  # worker, message, request to forget, operator to ask
-        self.answers: dict[str, list[Message]] = {}
+        self.running: dict[str, RunOperator | None] = dict.fromkeys(names)
+        self.bag: list[
+            tuple[str, EdgeMessage | str | Asked]
+        ] = []  # worker, message, request to forget, operator to ask
+        self.answers: dict[str, list[EdgeMessage]] = {}
         self.failed: set[str] = set()
 
     def offer(self, request: str, sources: list[str]) -> None:
@@ -110,21 +122,21 @@ class Network:
         for edges in self.inputs.values():
             for edge in edges:
                 if edge.upstream in sources:
-                    message = Message(request, route, edge.upstream, edge.downstream, (), (request, edge.upstream))
+                    message = EdgeMessage(request, route, edge.upstream, edge.downstream, (), (request, edge.upstream))
                     self.bag.append((self.routes[route][edge.downstream], message))
 
     def follow(self, worker: str, instructions: list[Instruction]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Run):
+            if isinstance(instruction, RunOperator):
                 assert self.running[worker] is None, "two runs outstanding"
                 self.running[worker] = instruction
-            elif isinstance(instruction, Failed):
+            elif isinstance(instruction, RequestFailed):
                 self.failed.add(instruction.request)
                 self.bag += [(name, instruction.request) for name in self.brains]
             elif instruction.worker == GATEWAY:
                 self.answers[instruction.message.request].append(instruction.message)
             else:
-                assert isinstance(instruction, Send)
+                assert isinstance(instruction, SendMessage)
                 assert instruction.worker != worker, "a message to itself left the worker"
                 self.bag.append((instruction.worker, instruction.message))
 
@@ -155,7 +167,7 @@ class Network:
         assert run is not None
         self.running[worker] = None
         assert 1 <= len(run.items) <= self.batches[worker][run.operator]
-        assert len(run.items) == 1 or all(item.route != ALONE for item in run.items), (
+        assert len(run.items) == 1 or all(item.route != DIRECT_CALL_ROUTE for item in run.items), (
             "one asked for alone was not alone"
         )
         brain, work = self.brains[worker], [(item.request, run.operator, item.path) for item in run.items]

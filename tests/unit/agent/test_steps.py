@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from jellybean_agent.execution.executor import Executor
-from jellybean_agent.execution.python_code import OURS, PythonStep, find_source
+from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE, PythonStep, find_module_source
 
 
 def run(name: str, array: np.ndarray, **arguments: Any) -> dict[str, np.ndarray]:
-    step = PythonStep(f"{OURS}:{name}", json.dumps(arguments))
-    return dict(Executor(step, find_source(OURS).sha256, ("data",)).run((array,)).outputs)
+    step = PythonStep(f"{BUILTIN_STEPS_MODULE}:{name}", json.dumps(arguments))
+    return dict(Executor(step, find_module_source(BUILTIN_STEPS_MODULE).sha256, ("data",)).run((array,)).outputs)
 
 
 def test_normalise_as_torchvision_does() -> None:

@@ -17,7 +17,7 @@ import yaml
 
 from jellybean.documents import load_project
 from jellybean.planning.project_plan import plan_project
-from jellybean_agent.execution.python_code import OURS
+from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE
 from jellybean_k8s import DeployError, Models, PoolSettings, Settings, render
 from jellybean_k8s.manifests.kustomize import kustomize_base
 from jellybean_k8s.manifests.render import Object
@@ -274,9 +274,9 @@ def test_settings_have_defaults_that_render(plan: Plan) -> None:
 
 
 def test_functions_run_in_pods_that_are_told_to(plan: Plan) -> None:
-    assert OWN_STEPS == OURS
+    assert OWN_STEPS == BUILTIN_STEPS_MODULE
     (first, *others) = plan.operators
-    for function, known in (("team_steps:crop", False), (f"{OURS}:softmax", True)):
+    for function, known in (("team_steps:crop", False), (f"{BUILTIN_STEPS_MODULE}:softmax", True)):
         python = ModelRef("", "ef" * 32, 0.0, PythonRef(function, "{}", "cd" * 32))
         changed = dataclasses.replace(plan, operators=(dataclasses.replace(first, model=python), *others))
         if not known:

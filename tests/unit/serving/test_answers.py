@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jellybean.serving.gateway.answers import SinkAnswer
-from jellybean_agent.brain.messages import Path
-from jellybean_agent.tensors.tensors import decode, encode
+from jellybean_agent.brain.messages import FanOutPath
+from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor
 from jellybean_protos.agent.v1 import agent_pb2
 
 SPEC = agent_pb2.TensorSpec(dtype="float32", shape=[-1, 1])
@@ -18,7 +18,7 @@ Tree = list  # of trees; a leaf is None
 trees = st.recursive(st.none(), lambda children: st.lists(children, max_size=4), max_leaves=12)
 
 
-def leaves(tree: Tree | None, depth: int, path: Path = ()) -> list[tuple[Path, bool]]:
+def leaves(tree: Tree | None, depth: int, path: FanOutPath = ()) -> list[tuple[FanOutPath, bool]]:
     """Paths of equal length for every leaf; an empty level is (0, 0) from there on."""
     if depth == 0:
         return [(path, False)]
@@ -34,11 +34,11 @@ def test_complete_exactly_at_the_last_leaf(tree: Tree | None, depth: int, chance
     chance.shuffle(numbered)
     answer = SinkAnswer()
     for position, (number, (path, empty)) in enumerate(numbered):
-        tensor = agent_pb2.Tensor() if empty else encode(np.array([[number]], np.float32))
+        tensor = agent_pb2.Tensor() if empty else encode_tensor(np.array([[number]], np.float32))
         done = answer.add(path, tensor)
         assert done == (position == len(numbered) - 1)
         assert answer.add(path, tensor) == done  # a second copy changes nothing
-    found = decode(answer.tensor(SPEC))
+    found = decode_tensor(answer.tensor(SPEC))
     assert found.reshape(-1).tolist() == [number for number, (_, empty) in enumerate(expected) if not empty]
     assert found.dtype == np.float32
     assert found.shape[1:] == (1,)

@@ -11,7 +11,7 @@ import numpy as np
 
 from jellybean.serving.gateway.attempts import Trying
 from jellybean.serving.outcomes import Outcome
-from jellybean_agent.tensors.tensors import encode
+from jellybean_agent.tensors.tensors import encode_tensor
 from jellybean_protos.agent.v1 import agent_pb2
 
 
@@ -38,7 +38,7 @@ class Fleet:
 
 
 def _tensor(width: int) -> agent_pb2.Tensor:
-    return encode(np.zeros((1, width), np.float32))
+    return encode_tensor(np.zeros((1, width), np.float32))
 
 
 def _told(fleet: Fleet, *steps: Any) -> list[Outcome | None]:

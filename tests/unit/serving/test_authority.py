@@ -10,7 +10,7 @@ from cryptography import x509
 from jellybean.serving.enrolment import authority
 from jellybean.serving.enrolment.authority import open_authority, read_authority
 from jellybean.serving.errors import ServingError
-from jellybean_agent.security.certificates import CA, KEY
+from jellybean_agent.security.certificates import CA_FILE, PRIVATE_KEY_FILE
 
 
 def test_a_new_authority_is_believed_and_signs_only_when_certs_is_run_again(tmp_path: Path) -> None:
@@ -29,14 +29,14 @@ def test_a_new_authority_is_believed_and_signs_only_when_certs_is_run_again(tmp_
 
 def test_a_stop_while_one_is_made_leaves_the_old_one_signing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = open_authority(tmp_path)
-    real = authority.write_private
+    real = authority.write_private_file
 
     def write(path: Path, data: bytes) -> None:
-        if path.name == CA:
+        if path.name == CA_FILE:
             raise OSError("no space left on device")
         real(path, data)
 
-    monkeypatch.setattr(authority, "write_private", write)
+    monkeypatch.setattr(authority, "write_private_file", write)
     with pytest.raises(OSError, match="no space"):
         open_authority(tmp_path, renew=True)
     monkeypatch.undo()
@@ -49,6 +49,6 @@ def test_reading_makes_none(tmp_path: Path) -> None:
     assert not (tmp_path / "mistyped").exists()
     open_authority(tmp_path / "ca")
     open_authority(tmp_path / "other")
-    (tmp_path / "ca" / KEY).write_bytes((tmp_path / "other" / KEY).read_bytes())
+    (tmp_path / "ca" / PRIVATE_KEY_FILE).write_bytes((tmp_path / "other" / PRIVATE_KEY_FILE).read_bytes())
     with pytest.raises(ServingError, match="is not the key of"):
         read_authority(tmp_path / "ca")

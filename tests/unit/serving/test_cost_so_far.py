@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean.serving.gateway.cost_so_far import Spent
-from jellybean_agent.process.metrics import GIB
+from jellybean_agent.process.metrics import BYTES_PER_GIB
 
 
 class Plan:
     """A plan's prices, and what the gateway sent over its one link."""
 
     def __init__(self, usd_per_h: float) -> None:
-        link = SimpleNamespace(upstream_tier="edge", downstream_tier="cloud", price_usd_per_gib=GIB / 1e6)
+        link = SimpleNamespace(upstream_tier="edge", downstream_tier="cloud", price_usd_per_gib=BYTES_PER_GIB / 1e6)
         self.view = SimpleNamespace(serving=(SimpleNamespace(price_usd_per_h=usd_per_h),), links=(link,))
         self.crossed: dict[tuple[str, str, str], int] = {}
 

@@ -14,11 +14,11 @@ from hypothesis.extra import numpy as hnp
 
 from jellybean.serving.http.inference_json import read_request, write_response
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.inference.tensors import NAMES, inputs_of, outputs_of
-from jellybean_agent.tensors.tensors import DTYPES, Array, encode
+from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
+from jellybean_agent.tensors.tensors import WIRE_DTYPES, Array, encode_tensor
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
-finite = st.sampled_from(sorted(DTYPES)).flatmap(
+finite = st.sampled_from(sorted(WIRE_DTYPES)).flatmap(
     lambda name: hnp.arrays(
         name,
         hnp.array_shapes(min_dims=0, min_side=0, max_side=4),
@@ -30,7 +30,11 @@ finite = st.sampled_from(sorted(DTYPES)).flatmap(
 def body(*tensors: Array, nested: bool = False, binary: bool = False) -> tuple[bytes, int | None]:
     items: list[dict[str, Any]] = []
     for index, array in enumerate(tensors):
-        item: dict[str, Any] = {"name": str(index), "datatype": NAMES[array.dtype.name], "shape": list(array.shape)}
+        item: dict[str, Any] = {
+            "name": str(index),
+            "datatype": DATATYPE_BY_DTYPE[array.dtype.name],
+            "shape": list(array.shape),
+        }
         if binary:
             item["parameters"] = {"binary_data_size": array.nbytes}
         else:
@@ -44,19 +48,19 @@ def body(*tensors: Array, nested: bool = False, binary: bool = False) -> tuple[b
 def test_tensors_in_json_flat_or_nested_are_the_same_bytes(array: Array, nested: bool) -> None:
     request, binary = read_request(*body(array, nested=nested))
     assert (request.id, binary) == ("7", False)
-    assert inputs_of(request) == {"0": encode(array)}
+    assert inputs_of(request) == {"0": encode_tensor(array)}
 
 
 @given(finite, finite)
 def test_tensors_behind_the_json_are_the_same_bytes(first: Array, second: Array) -> None:
     request, _ = read_request(*body(first, second, binary=True))
-    assert inputs_of(request) == {"0": encode(first), "1": encode(second)}
+    assert inputs_of(request) == {"0": encode_tensor(first), "1": encode_tensor(second)}
 
 
 @given(finite, finite)
 def test_responses_say_the_same_in_json_and_as_bytes(first: Array, second: Array) -> None:
     asked = pb.ModelInferRequest(model_name="m", id="7")
-    response = outputs_of(asked, "v", ["a", "b"], {"a": encode(first), "b": encode(second)})
+    response = outputs_of(asked, "v", ["a", "b"], {"a": encode_tensor(first), "b": encode_tensor(second)})
     text, json_bytes = write_response(response, frozenset({"b"}))
     assert json_bytes is not None
     head = json.loads(text[:json_bytes])
@@ -71,7 +75,7 @@ def test_responses_say_the_same_in_json_and_as_bytes(first: Array, second: Array
 
 def test_what_json_cannot_write_is_said() -> None:
     asked = pb.ModelInferRequest(model_name="m")
-    response = outputs_of(asked, "v", ["a"], {"a": encode(np.array([np.nan], np.float32))})
+    response = outputs_of(asked, "v", ["a"], {"a": encode_tensor(np.array([np.nan], np.float32))})
     with pytest.raises(InvalidInputError, match="ask for it with binary_data"):
         write_response(response, False)
     assert write_response(response, True)[0].endswith(np.array([np.nan], np.float32).tobytes())

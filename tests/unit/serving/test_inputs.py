@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 
 from jellybean.serving.gateway.inputs import children
-from jellybean_agent.tensors.tensors import RawTensor, bytes_of, decode, encode
+from jellybean_agent.tensors.tensors import RawTensor, decode_tensor, encode_tensor, tensor_bytes
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("kind", ["each", "fan_out"])
 def test_what_was_left_where_it_lay_is_cut_as_what_was_read(rows: int, kind: str) -> None:
     array = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
-    raw = RawTensor("float32", array.shape, memoryview(bytes_of(array)))
-    read, left = children(encode(array), kind), children(raw, kind)
+    raw = RawTensor("float32", array.shape, memoryview(tensor_bytes(array)))
+    read, left = children(encode_tensor(array), kind), children(raw, kind)
     assert [path for path, _ in left] == [path for path, _ in read]
-    assert [decode(tensor).tolist() for _, tensor in left] == [decode(tensor).tolist() for _, tensor in read]
+    assert [decode_tensor(tensor).tolist() for _, tensor in left] == [
+        decode_tensor(tensor).tolist() for _, tensor in read
+    ]
     assert len(left) == (rows if kind == "fan_out" else 1)
 
 

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from jellybean_agent.security.identity import SENDER_KEY
 from jellybean_agent.transport.channels import CHANNEL_OPTIONS
-from jellybean_agent.transport.streams import DELIVER
+from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
@@ -141,7 +141,7 @@ async def fuzz(address: str, plan: str, count: int, seed: int, told: Told) -> No
     """Send so many messages, half of which parse, over a few streams and calls at a time."""
     mutator = Mutator(seed, plan)
     async with grpc.aio.insecure_channel(address, options=[*CHANNEL_OPTIONS]) as channel:
-        deliver, infer = channel.stream_stream(DELIVER), channel.unary_unary(INFER)
+        deliver, infer = channel.stream_stream(DELIVER_METHOD), channel.unary_unary(INFER)
 
         async def stream(messages: list[bytes], number: int) -> None:
             call = deliver(metadata=((SENDER_KEY, f"fuzzer-{number}"),), timeout=_CALL_S)

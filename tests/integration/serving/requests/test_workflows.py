@@ -13,7 +13,7 @@ import pytest
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from jellybean.serving.local import launcher
-from jellybean_agent.tensors.tensors import encode
+from jellybean_agent.tensors.tensors import encode_tensor
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from jellybean_solver.model.problem import Link
@@ -89,7 +89,7 @@ def test_chain_over_a_link_takes_its_latency_and_bandwidth(tmp_path: Path, start
         assert one_s >= LATENCY_S + 16 / BANDWIDTH
         channel = grpc.insecure_channel(running.gateway_address)
         stub = gateway_pb2_grpc.GatewayStub(channel)
-        request = gateway_pb2.InferRequest(inputs={"x": encode(floats(1, 1, 1, 1))})
+        request = gateway_pb2.InferRequest(inputs={"x": encode_tensor(floats(1, 1, 1, 1))})
         began = time.monotonic()
         for answer in [stub.Infer.future(request) for _ in range(10)]:
             answer.result(30)
@@ -150,7 +150,7 @@ def test_tensors_that_lie_about_their_size(everything: launcher.Running) -> None
             (agent_pb2.Tensor(dtype="object", shape=[1], data=b"12345678"), "unknown dtype"),
             (agent_pb2.Tensor(dtype="float32", shape=[-1, 4], data=b""), "negative"),
         ]:
-            request = gateway_pb2.InferRequest(inputs={"x": tensor, "y": encode(floats(1))})
+            request = gateway_pb2.InferRequest(inputs={"x": tensor, "y": encode_tensor(floats(1))})
             with pytest.raises(grpc.RpcError) as caught:
                 stub.Infer(request, timeout=10)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -18,11 +18,11 @@ from jellybean.serving.enrolment.enrolment import MAX_DOWNLOADS, Enrolment, add_
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean_agent.brain.plan_view import plan_view
 from jellybean_agent.enrolment import join
-from jellybean_agent.enrolment.join_token import Token
+from jellybean_agent.enrolment.join_token import JoinToken
 from jellybean_agent.execution.executor import file_sha256
 from jellybean_agent.security.certificates import CertificateFolder, read_credentials
 from jellybean_agent.security.identity import Identity, Policy, Role
-from jellybean_agent.system import versions
+from jellybean_agent.system.protocol_version import protocol_metadata
 from jellybean_agent.transport.channels import CHANNEL_OPTIONS, Transport
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
@@ -51,7 +51,7 @@ def serving(root: Path, use: Use, ca: str = "ca") -> None:
     asyncio.run(served())
 
 
-async def enrol(address: str, token: Token, request: bytes) -> Any:
+async def enrol(address: str, token: JoinToken, request: bytes) -> Any:
     options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", GATEWAY.tls_name)]
     credentials = grpc.ssl_channel_credentials(token.ca)
     async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
@@ -59,13 +59,13 @@ async def enrol(address: str, token: Token, request: bytes) -> Any:
         return await stub.Enrol(enrol_pb2.EnrolRequest(secret=token.secret, request=request), timeout=10)
 
 
-async def refused(address: str, token: Token, request: bytes) -> str:
+async def refused(address: str, token: JoinToken, request: bytes) -> str:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await enrol(address, token, request)
     return f"{caught.value.code().name}: {caught.value.details()}"
 
 
-def token(root: Path, identity: Identity = EDGE) -> Token:
+def token(root: Path, identity: Identity = EDGE) -> JoinToken:
     return make_token(root / "tokens", open_authority(root / "ca"), identity, life_s=60.0)
 
 
@@ -151,7 +151,7 @@ def test_boxes_get_the_plan_that_took_over_and_no_more_downloads_than_fit(tmp_pa
             for name in ("edge", "new"):
                 channel = await stack.enter_async_context(transport[name].channel(f"127.0.0.1:{port}"))
                 stubs[name] = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
-            given = await stubs["edge"].Plan(enrol_pb2.PlanRequest(), metadata=versions.metadata())
+            given = await stubs["edge"].Plan(enrol_pb2.PlanRequest(), metadata=protocol_metadata())
             assert (given.plan, json.loads(given.peers)) == (replaced.plan, {"": "127.0.0.1:1"})
             with pytest.raises(grpc.aio.AioRpcError, match=r"the plan gives .* no model"):  # not in the plan by now
                 await join._fetch(stubs["new"], model, tmp_path / "part")

@@ -21,7 +21,7 @@ from jellybean_agent.errors import PlanViewError, StatusError
 from jellybean_agent.execution.executor import file_sha256
 from jellybean_agent.security.certificates import read_credentials
 from jellybean_agent.security.identity import Identity, Role
-from jellybean_agent.system.versions import PROTOCOL, refusal, stated
+from jellybean_agent.system.protocol_version import PROTOCOL_VERSION, protocol_mismatch, stated_protocol
 from tests.support.ports import free_port
 from tests.support.tiny_models import chain, make_plan, scale
 from tests.support.tls_run import WORKFLOW, TlsRun
@@ -40,7 +40,7 @@ class JoinRun(TlsRun):
         self.enrol = f"127.0.0.1:{free_port()}"
         self.hours = 1.0
 
-    def start_gateway(self, protocol: int = PROTOCOL) -> None:
+    def start_gateway(self, protocol: int = PROTOCOL_VERSION) -> None:
         own = [f"--tls={self.certificate(Role.GATEWAY)}", f"--links={self.root}/links", f"--enrol={self.enrol}"]
         own += [f"--ca={self.root}/ca", f"--tokens={self.root}/tokens", f"--root={self.root}", "--no-emulation"]
         own += [f"--plan={self.root}/plan.json", f"--peers={self.root}/peers.json"]
@@ -54,13 +54,13 @@ class JoinRun(TlsRun):
                 return
             time.sleep(0.05)
 
-    def box(self, worker: str, *more: str, protocol: int = PROTOCOL) -> subprocess.Popen[bytes]:
+    def box(self, worker: str, *more: str, protocol: int = PROTOCOL_VERSION) -> subprocess.Popen[bytes]:
         own = [f"--join={self.enrol}", f"--state={self.state(worker)}", *more]
         return self.spawn(worker, "jellybean_agent.__main__", own, protocol)
 
     def spawn(self, name: str, module: str, own: list[str], protocol: int) -> subprocess.Popen[bytes]:
         code = (
-            f"import sys, jellybean_agent.system.versions as v; v.PROTOCOL = {protocol}\n"
+            f"import sys, jellybean_agent.system.protocol_version as v; v.PROTOCOL_VERSION = {protocol}\n"
             f"from {module} import main; sys.exit(main())"
         )
         with self.log(name).open("ab") as log:
@@ -196,7 +196,7 @@ def test_a_model_that_is_not_the_plans_is_not_kept(run: JoinRun) -> None:
 @pytest.mark.parametrize("by", [pytest.param(-1, marks=pytest.mark.nightly), 1])
 def test_neighbours_in_version_work(run: JoinRun, by: int) -> None:
     run.start_gateway()
-    run.box("edge-1", f"--token={run.token('edge-1')}", protocol=PROTOCOL + by)
+    run.box("edge-1", f"--token={run.token('edge-1')}", protocol=PROTOCOL_VERSION + by)
     run.box("cloud-1", f"--token={run.token('cloud-1')}")
     run.await_ready()
     with run.client() as client:
@@ -205,9 +205,9 @@ def test_neighbours_in_version_work(run: JoinRun, by: int) -> None:
 
 def test_an_agent_or_plan_of_another_version_is_refused_by_name(run: JoinRun) -> None:
     run.start_gateway()
-    assert run.box("edge-1", f"--token={run.token('edge-1')}", protocol=PROTOCOL + 2).wait(120) == 2
+    assert run.box("edge-1", f"--token={run.token('edge-1')}", protocol=PROTOCOL_VERSION + 2).wait(120) == 2
     told = run.log("edge-1").read_text().splitlines()[-1]
-    assert f"speaks protocol {PROTOCOL + 2}; this process speaks {PROTOCOL}" in told
+    assert f"speaks protocol {PROTOCOL_VERSION + 2}; this process speaks {PROTOCOL_VERSION}" in told
     assert "update this process first" in told
     run.stop()
     document = json.loads((run.root / "plan.json").read_text())
@@ -226,19 +226,26 @@ def test_a_gateway_of_another_version_says_so_and_waits(run: JoinRun) -> None:
     run.await_ready()
     run.stop("")
     run.log("").write_text("")
-    run.start_gateway(protocol=PROTOCOL + 2)
+    run.start_gateway(protocol=PROTOCOL_VERSION + 2)
     with run.client() as client, pytest.raises(RequestError) as caught:
         client.status()
     assert caught.value.status == "FAILED_PRECONDITION"
-    assert f"speaks protocol {PROTOCOL}; this process speaks {PROTOCOL + 2}" in caught.value.reason
-    run.until_told("", f"speaks protocol {PROTOCOL + 2}; this process speaks {PROTOCOL}", 90.0)  # what boxes answer it
+    assert f"speaks protocol {PROTOCOL_VERSION}; this process speaks {PROTOCOL_VERSION + 2}" in caught.value.reason
+    run.until_told(
+        "", f"speaks protocol {PROTOCOL_VERSION + 2}; this process speaks {PROTOCOL_VERSION}", 90.0
+    )  # what boxes answer it
 
 
 def test_versions_in_words() -> None:
-    assert refusal("it", PROTOCOL) == refusal("it", PROTOCOL - 1) == refusal("it", PROTOCOL + 1) == ""
-    assert refusal("it", PROTOCOL + 2).endswith("update this process first")
-    assert refusal("it", PROTOCOL - 2).endswith("update it first")
-    assert [stated(value) for value in (None, "7", b"7", "x", "9" * 20, "-1")] == [1, 7, 7, 0, 0, 0]
+    assert (
+        protocol_mismatch("it", PROTOCOL_VERSION)
+        == protocol_mismatch("it", PROTOCOL_VERSION - 1)
+        == protocol_mismatch("it", PROTOCOL_VERSION + 1)
+        == ""
+    )
+    assert protocol_mismatch("it", PROTOCOL_VERSION + 2).endswith("update this process first")
+    assert protocol_mismatch("it", PROTOCOL_VERSION - 2).endswith("update it first")
+    assert [stated_protocol(value) for value in (None, "7", b"7", "x", "9" * 20, "-1")] == [1, 7, 7, 0, 0, 0]
 
 
 def test_a_token_works_once_and_damaged_ones_do_not(tmp_path: Path, run: JoinRun) -> None:

@@ -29,7 +29,7 @@ from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.errors import LaunchError, RequestError, ServingError
 from jellybean_agent.errors import PlanViewError
 from jellybean_agent.inference.service import InferenceService
-from jellybean_agent.security.certificates import CA, CHAIN, KEY, CertificateFolder
+from jellybean_agent.security.certificates import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, CertificateFolder
 from jellybean_agent.security.identity import SENDER_KEY, Identity, Policy, Role, allowed
 from jellybean_agent.transport.channels import CHANNEL_OPTIONS, Transport
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
@@ -57,8 +57,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsRun]:
 def secure(run: TlsRun, address: str, folder: Path | None, peer: Identity) -> grpc.Channel:
     """A channel with the certificate in a folder, or none."""
     options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", peer.tls_name)]
-    ca = (run.root / "ca" / CA).read_bytes()
-    pair = (None, None) if folder is None else ((folder / KEY).read_bytes(), (folder / CHAIN).read_bytes())
+    ca = (run.root / "ca" / CA_FILE).read_bytes()
+    pair = (
+        (None, None)
+        if folder is None
+        else ((folder / PRIVATE_KEY_FILE).read_bytes(), (folder / CERTIFICATE_FILE).read_bytes())
+    )
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, *pair), options)
 
 
@@ -118,7 +122,7 @@ def connection_of(port: int, bundle: bytes, folder: Path | None) -> http.client.
     """A connection that believes an authority, with the certificate in a folder, or none."""
     context = ssl.create_default_context(cadata=bundle.decode())
     if folder is not None:
-        context.load_cert_chain(folder / CHAIN, folder / KEY)
+        context.load_cert_chain(folder / CERTIFICATE_FILE, folder / PRIVATE_KEY_FILE)
     return http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
 
 
@@ -326,8 +330,8 @@ def serial(run: TlsRun, worker: str) -> str:
     """What certificate a worker shows in a handshake."""
     host, port = run.addresses[worker].split(":")
     folder = run.certificate(Role.ADMIN, "observer")
-    context = ssl.create_default_context(cafile=str(folder / CA))
-    context.load_cert_chain(folder / CHAIN, folder / KEY)
+    context = ssl.create_default_context(cafile=str(folder / CA_FILE))
+    context.load_cert_chain(folder / CERTIFICATE_FILE, folder / PRIVATE_KEY_FILE)
     name = Identity(WORKFLOW, Role.AGENT, worker).tls_name
     raw = socket.create_connection((host, int(port)), 10)
     with raw, context.wrap_socket(raw, server_hostname=name) as wrapped:

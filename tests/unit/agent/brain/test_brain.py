@@ -8,7 +8,16 @@ import pytest
 
 from jellybean_agent.brain import brain as brain_module
 from jellybean_agent.brain.brain import Brain, OperatorWiring
-from jellybean_agent.brain.messages import GATEWAY, Failed, Instruction, Item, Message, Path, Run, Send
+from jellybean_agent.brain.messages import (
+    GATEWAY,
+    EdgeMessage,
+    FanOutPath,
+    Instruction,
+    RequestFailed,
+    RunOperator,
+    SendMessage,
+    WorkItem,
+)
 
 WIRING = {
     "find": OperatorWiring((("strip", "each"),), (("shape", "fan_out"), ("strokes", "fan_out"))),
@@ -48,26 +57,26 @@ def make(worker: str = "a-1", routes: Sequence[dict[str, str]] = (HERE, SPLIT)) 
     return Brain(worker, WIRING, routes)
 
 
-def source(request: str = "r", downstream: str = "find", route: int = 0) -> Message:
-    return Message(request, route, "strip", downstream, (), "data")
+def source(request: str = "r", downstream: str = "find", route: int = 0) -> EdgeMessage:
+    return EdgeMessage(request, route, "strip", downstream, (), "data")
 
 
-def read(index: int, count: int, request: str = "r", route: int = 1) -> Message:
-    return Message(request, route, "read", "number", ((index, count),), f"digit {index}")
+def read(index: int, count: int, request: str = "r", route: int = 1) -> EdgeMessage:
+    return EdgeMessage(request, route, "read", "number", ((index, count),), f"digit {index}")
 
 
-def only_run(out: Sequence[Instruction]) -> Run:
-    (run,) = [instruction for instruction in out if isinstance(instruction, Run)]
+def only_run(out: Sequence[Instruction]) -> RunOperator:
+    (run,) = [instruction for instruction in out if isinstance(instruction, RunOperator)]
     return run
 
 
-def only(run: Run) -> Item:
+def only(run: RunOperator) -> WorkItem:
     (item,) = run.items
     return item
 
 
-def sends(out: Sequence[Instruction]) -> list[Send]:
-    return [instruction for instruction in out if isinstance(instruction, Send)]
+def sends(out: Sequence[Instruction]) -> list[SendMessage]:
+    return [instruction for instruction in out if isinstance(instruction, SendMessage)]
 
 
 def test_a_whole_request_on_one_worker() -> None:
@@ -91,7 +100,7 @@ def test_a_whole_request_on_one_worker() -> None:
         ("number", ()),
     ]
     assert only(run).inputs == (("number", "number"), "data")
-    assert out == [Send(GATEWAY, Message("r", 0, "number", "", (), ""))]
+    assert out == [SendMessage(GATEWAY, EdgeMessage("r", 0, "number", "", (), ""))]
     assert (brain.queued, brain.requests_in_hand) == (0, 0)
 
 
@@ -137,12 +146,12 @@ NESTED = {
 }
 
 
-def run_nested(children: dict[Path, int]) -> list[tuple[str, Path, object]]:
+def run_nested(children: dict[FanOutPath, int]) -> list[tuple[str, FanOutPath, object]]:
     """Runs page to text on one worker; returns each run's operator, path and number of gathered inputs."""
     brain = Brain("a-1", NESTED, [dict.fromkeys(NESTED, "a-1")])
-    out = brain.received(Message("r", 0, "scan", "page"))
-    seen: list[tuple[str, Path, object]] = []
-    while runs := [instruction for instruction in out if isinstance(instruction, Run)]:
+    out = brain.received(EdgeMessage("r", 0, "scan", "page"))
+    seen: list[tuple[str, FanOutPath, object]] = []
+    while runs := [instruction for instruction in out if isinstance(instruction, RunOperator)]:
         run = runs[0]
         inputs, path = only(run).inputs, only(run).path
         gathered = len(inputs[0]) if isinstance(inputs[0], tuple) and run.operator[-1] in "st" else None
@@ -206,7 +215,7 @@ def test_a_failed_run_fails_its_request_and_frees_all_of_it() -> None:
     assert only(second).request == "r2"
     shape = only_run(brain.failed(second.run, "out of memory"))
     assert (only(shape).request, brain.requests_in_hand) == ("r1", 1)
-    assert brain.failed(shape.run, "broken") == [Failed("r1", "shape", "broken")]
+    assert brain.failed(shape.run, "broken") == [RequestFailed("r1", "shape", "broken")]
     assert (brain.queued, brain.requests_in_hand) == (0, 0)
     assert brain.received(source("r1", "number")) == []
     assert brain.requests_in_hand == 0
@@ -232,7 +241,7 @@ def test_a_run_of_a_forgotten_request_ends_and_leads_nowhere() -> None:
     brain.forget("r1")
     assert brain.requests_in_hand == 2
     (following,) = brain.completed(run.run, [Rows(0)])
-    assert isinstance(following, Run)
+    assert isinstance(following, RunOperator)
     assert (only(following).request, brain.requests_in_hand) == ("r2", 1)
 
 
@@ -274,8 +283,8 @@ def test_outputs_that_raise_leave_the_run_outstanding_so_that_it_can_be_failed()
     with pytest.raises(ValueError, match="no leading dimension"):
         brain.completed(run.run, [Scalar()])
     failure, following = brain.failed(run.run, "the output has no leading dimension")
-    assert failure == Failed("r1", "find", "the output has no leading dimension")
-    assert isinstance(following, Run)
+    assert failure == RequestFailed("r1", "find", "the output has no leading dimension")
+    assert isinstance(following, RunOperator)
 
 
 @pytest.mark.parametrize("shape, strokes", [(2, 3), (0, 2), (2, 0)])
@@ -284,10 +293,10 @@ def test_joined_branches_with_different_numbers_of_children_fail_instead_of_wait
 ) -> None:
     brain = make()
     out = list(brain.completed(only_run(brain.received(source())).run, [Rows(shape=shape, strokes=strokes)]))
-    while runs := [instruction for instruction in out if isinstance(instruction, Run)]:
+    while runs := [instruction for instruction in out if isinstance(instruction, RunOperator)]:
         out = list(brain.completed(runs[0].run, [Rows()]))
     (failed,) = out
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert (failed.request, failed.operator) == ("r", "read")
     assert "disagree about the number of children" in failed.reason
     assert (brain.queued, brain.requests_in_hand) == (0, 0)
@@ -297,26 +306,26 @@ def test_a_gather_whose_children_disagree_about_their_number_fails() -> None:
     brain = make("b-1")
     brain.received(read(0, 3))
     (failed,) = brain.received(read(1, 2))
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert brain.requests_in_hand == 0
 
 
 @pytest.mark.parametrize(
     "message, reason",
     [
-        (Message("r", 0, "strip", "nobody"), "knows no edge from 'strip' to 'nobody'"),
-        (Message("r", 0, "number", "find"), "knows no edge from 'number' to 'find'"),
-        (Message("r", 2, "strip", "find"), "route 2 does not exist: the plan has 2"),
-        (Message("r", 0, "read", "number"), "is of no child"),
-        (Message("r", 0, "read", "number", ((3, 3),)), "child that cannot be"),
-        (Message("r", 0, "read", "number", ((-1, 3),)), "child that cannot be"),
+        (EdgeMessage("r", 0, "strip", "nobody"), "knows no edge from 'strip' to 'nobody'"),
+        (EdgeMessage("r", 0, "number", "find"), "knows no edge from 'number' to 'find'"),
+        (EdgeMessage("r", 2, "strip", "find"), "route 2 does not exist: the plan has 2"),
+        (EdgeMessage("r", 0, "read", "number"), "is of no child"),
+        (EdgeMessage("r", 0, "read", "number", ((3, 3),)), "child that cannot be"),
+        (EdgeMessage("r", 0, "read", "number", ((-1, 3),)), "child that cannot be"),
     ],
 )
-def test_messages_that_cannot_be_fail_their_request_once_and_nothing_else(message: Message, reason: str) -> None:
+def test_messages_that_cannot_be_fail_their_request_once_and_nothing_else(message: EdgeMessage, reason: str) -> None:
     brain = make()
     running = only_run(brain.received(source("other")))
     (failed,) = brain.received(message)
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert reason in failed.reason
     assert brain.received(message) == []
     assert brain.requests_in_hand == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jellybean_agent.brain.brain import Brain, OperatorWiring
-from jellybean_agent.brain.messages import GATEWAY, Failed, Instruction, Message, Run, Send
+from jellybean_agent.brain.messages import GATEWAY, EdgeMessage, Instruction, RequestFailed, RunOperator, SendMessage
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), ()),
@@ -29,20 +29,20 @@ def make(batches: Mapping[str, int] | None = None) -> Brain:
 
 
 def offer(brain: Brain, *requests: str, operator: str = "see") -> list[Instruction]:
-    return [i for r in requests for i in brain.received(Message(r, 0, UPSTREAM[operator], operator, (), r))]
+    return [i for r in requests for i in brain.received(EdgeMessage(r, 0, UPSTREAM[operator], operator, (), r))]
 
 
 def requests(instructions: Sequence[Instruction]) -> list[str]:
-    (run,) = [instruction for instruction in instructions if isinstance(instruction, Run)]
+    (run,) = [instruction for instruction in instructions if isinstance(instruction, RunOperator)]
     assert [item.inputs for item in run.items] == [(item.request,) for item in run.items]
     return [item.request for item in run.items]
 
 
-def run_of(instructions: Sequence[Instruction]) -> Run:
-    return next(instruction for instruction in instructions if isinstance(instruction, Run))
+def run_of(instructions: Sequence[Instruction]) -> RunOperator:
+    return next(instruction for instruction in instructions if isinstance(instruction, RunOperator))
 
 
-def done(brain: Brain, run: Run) -> list[Instruction]:
+def done(brain: Brain, run: RunOperator) -> list[Instruction]:
     return list(brain.completed(run.run, [Whole()] * len(run.items)))
 
 
@@ -54,8 +54,8 @@ def test_a_free_worker_waits_for_nobody_and_then_takes_what_has_come() -> None:
     assert requests(second) == ["b", "c", "d"]
     assert brain.queued == 1
     third = done(brain, run_of(second))
-    assert [i.message.request for i in third if isinstance(i, Send)] == ["b", "c", "d"]
-    assert all(i.worker == GATEWAY for i in third if isinstance(i, Send))
+    assert [i.message.request for i in third if isinstance(i, SendMessage)] == ["b", "c", "d"]
+    assert all(i.worker == GATEWAY for i in third if isinstance(i, SendMessage))
     assert requests(third) == ["e"]
     assert (brain.queued, brain.requests_in_hand) == (0, 1)
 
@@ -84,13 +84,13 @@ def test_a_failed_batch_runs_again_one_by_one_before_what_came_later() -> None:
     assert requests(batch) == ["b", "c", "d"]
     assert brain.requests_in_hand == 5
     again = list(brain.failed(run_of(batch).run, "broken"))
-    assert [type(i) for i in again] == [Run]
+    assert [type(i) for i in again] == [RunOperator]
     assert requests(again) == ["b"]
     assert (brain.queued, brain.requests_in_hand) == (4, 5)
     again = done(brain, run_of(again))
     assert requests(again) == ["c"]
     again = list(brain.failed(run_of(again).run, "broken"))
-    assert [i for i in again if isinstance(i, Failed)] == [Failed("c", "see", "broken")]
+    assert [i for i in again if isinstance(i, RequestFailed)] == [RequestFailed("c", "see", "broken")]
     assert requests(again) == ["d"]
     assert requests(done(brain, run_of(again))) == ["e", "f"]
     assert brain.requests_in_hand == 2
@@ -102,7 +102,7 @@ def test_forgotten_requests_of_a_batch_lead_nowhere_and_do_not_run_again() -> No
     brain.forget("c")
     assert brain.requests_in_hand == 3
     out = done(brain, run_of(batch))
-    assert [i.message.request for i in out if isinstance(i, Send)] == ["b", "d"]
+    assert [i.message.request for i in out if isinstance(i, SendMessage)] == ["b", "d"]
     assert (brain.queued, brain.requests_in_hand) == (0, 0)
 
     brain = make()
@@ -112,7 +112,7 @@ def test_forgotten_requests_of_a_batch_lead_nowhere_and_do_not_run_again() -> No
     assert requests(again) == ["c"]
     brain.forget("d")
     assert (brain.queued, brain.requests_in_hand) == (0, 1)
-    assert [type(i) for i in done(brain, run_of(again))] == [Send]
+    assert [type(i) for i in done(brain, run_of(again))] == [SendMessage]
     assert brain.requests_in_hand == 0
 
 
@@ -122,7 +122,7 @@ def test_a_run_reported_again_after_its_batch_failed_counts_for_nothing() -> Non
     alone = run_of(list(brain.failed(batch.run, "broken")))
     assert done(brain, batch) == []
     assert list(brain.failed(batch.run, "broken")) == []
-    assert [i.message.request for i in done(brain, alone) if isinstance(i, Send)] == ["b"]
+    assert [i.message.request for i in done(brain, alone) if isinstance(i, SendMessage)] == ["b"]
 
 
 def test_items_count_in_the_order_in_which_they_became_ready() -> None:
@@ -152,12 +152,12 @@ class Three(Whole):
 
 def test_children_of_one_request_share_a_run() -> None:
     brain = Brain("a-1", CHILDREN, [dict.fromkeys(CHILDREN, "a-1")], {"read": 4})
-    cut = run_of(brain.received(Message("r", 0, "page", "cut", (), "data")))
+    cut = run_of(brain.received(EdgeMessage("r", 0, "page", "cut", (), "data")))
     read = run_of(brain.completed(cut.run, [Three()]))
     assert [item.path for item in read.items] == [((0, 3),), ((1, 3),), ((2, 3),)]
     text = run_of(done(brain, read))
     assert text.items[0].inputs == (("out", "out", "out"),)
-    assert [type(i) for i in done(brain, text)] == [Send]
+    assert [type(i) for i in done(brain, text)] == [SendMessage]
     assert brain.requests_in_hand == 0
 
 
@@ -173,10 +173,10 @@ def test_an_operator_asked_for_alone_runs_in_its_turn_and_shares_no_run() -> Non
     third = done(brain, run_of(second))
     assert requests(third) == ["mine"]
     fourth = done(brain, run_of(third))
-    assert [i for i in fourth if isinstance(i, Send)] == []
+    assert [i for i in fourth if isinstance(i, SendMessage)] == []
     assert requests(fourth) == ["d", "e"]
     fifth = done(brain, run_of(fourth))
-    assert [i.message.request for i in fifth if isinstance(i, Send)] == ["d", "e"]
+    assert [i.message.request for i in fifth if isinstance(i, SendMessage)] == ["d", "e"]
     assert requests(fifth) == ["f"]
     done(brain, run_of(fifth))
     assert (brain.queued, brain.requests_in_hand) == (0, 0)
@@ -189,7 +189,7 @@ def test_an_operator_asked_for_alone_fails_and_is_forgotten_like_any_request() -
     offer(brain, "a", "b")
     assert brain.forget("other") == ()
     after = list(brain.failed(run.run, "broken"))
-    assert [i for i in after if isinstance(i, Failed)] == [Failed("mine", "see", "broken")]
+    assert [i for i in after if isinstance(i, RequestFailed)] == [RequestFailed("mine", "see", "broken")]
     assert requests(after) == ["a", "b"]
 
 
@@ -199,15 +199,15 @@ def test_what_is_asked_for_goes_together_and_overtakes_nobody() -> None:
     (first,) = brain.ask("a0", "op", ["x"])
     for number in range(1, 5):
         assert not brain.ask(f"a{number}", "op", ["x"])
-    brain.received(Message("r", 0, "in", "op", (), "x"))
+    brain.received(EdgeMessage("r", 0, "in", "op", (), "x"))
     brain.ask("a5", "op", ["x"])
     brain.ask("a6", "op", ["x"])
     runs, run = [], first
     while True:
-        assert isinstance(run, Run)
+        assert isinstance(run, RunOperator)
         runs.append([item.request for item in run.items])
         following = brain.completed(run.run, [Whole()] * len(run.items))
-        found = [instruction for instruction in following if isinstance(instruction, Run)]
+        found = [instruction for instruction in following if isinstance(instruction, RunOperator)]
         if not found:
             break
         (run,) = found
@@ -218,12 +218,12 @@ def test_what_failed_together_runs_again_alone() -> None:
     brain = Brain("w", {"op": OperatorWiring((("in", "each"),), ())}, [{"op": "w"}])
     brain.together["op"] = 3
     (run,) = brain.ask_all([(f"a{number}", "op", ["x"]) for number in range(3)])
-    assert isinstance(run, Run)
+    assert isinstance(run, RunOperator)
     ended = []
     following = brain.failed(run.run, "no")
     while following:
-        ended += [instruction.request for instruction in following if isinstance(instruction, Failed)]
-        runs = [instruction for instruction in following if isinstance(instruction, Run)]
+        ended += [instruction.request for instruction in following if isinstance(instruction, RequestFailed)]
+        runs = [instruction for instruction in following if isinstance(instruction, RunOperator)]
         if not runs:
             break
         assert len(runs[0].items) == 1

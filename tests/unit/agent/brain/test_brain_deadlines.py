@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jellybean_agent.brain.brain import Brain, OperatorWiring
-from jellybean_agent.brain.messages import Expired, Instruction, Message, Run, Send
+from jellybean_agent.brain.messages import EdgeMessage, Instruction, RequestExpired, RunOperator, SendMessage
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), (("join", "each"),)),
@@ -32,16 +32,16 @@ def make(batch: int = 1) -> Brain:
     return Brain("a-1", WIRING, [HERE, {**HERE, "join": "b-1"}], {"see": batch, "join": batch})
 
 
-def camera(request: str, until: float, route: int = 1) -> Message:
-    return Message(request, route, "camera", "see", (), "picture", until)
+def camera(request: str, until: float, route: int = 1) -> EdgeMessage:
+    return EdgeMessage(request, route, "camera", "see", (), "picture", until)
 
 
 def runs(instructions: Sequence[Instruction]) -> list[str]:
-    return [item.request for run in instructions if isinstance(run, Run) for item in run.items]
+    return [item.request for run in instructions if isinstance(run, RunOperator) for item in run.items]
 
 
 def late(instructions: Sequence[Instruction]) -> list[tuple[str, str]]:
-    return [(e.request, e.operator) for e in instructions if isinstance(e, Expired)]
+    return [(e.request, e.operator) for e in instructions if isinstance(e, RequestExpired)]
 
 
 def test_what_is_too_late_takes_no_run() -> None:
@@ -52,7 +52,7 @@ def test_what_is_too_late_takes_no_run() -> None:
     out = brain.completed(0, [Whole()], 5.0)
     assert late(out) == [("b", "see"), ("d", "see")]
     assert runs(out) == ["c", "e"]
-    assert [i.message.until for i in out if isinstance(i, Send)] == [10.0]  # the deadline goes on with the data
+    assert [i.message.until for i in out if isinstance(i, SendMessage)] == [10.0]  # the deadline goes on with the data
     assert (brain.queued, brain.requests_in_hand) == (0, 2)
 
 
@@ -65,8 +65,8 @@ def test_what_comes_too_late_takes_no_run_either_and_is_not_taken_up_again() -> 
 
 def test_what_waits_for_inputs_goes_with_its_deadline() -> None:
     brain = make()
-    brain.received(Message("a", 0, "phone", "join", (), "sound", 3.0), 0.0)
-    brain.received(Message("b", 0, "phone", "join", (), "sound", 4.0), 0.0)
+    brain.received(EdgeMessage("a", 0, "phone", "join", (), "sound", 3.0), 0.0)
+    brain.received(EdgeMessage("b", 0, "phone", "join", (), "sound", 4.0), 0.0)
     assert not brain.expire(2.9)
     assert late(brain.expire(3.0)) == [("a", "")]
     assert brain.requests_in_hand == 1
@@ -87,7 +87,7 @@ def test_in_any_order_nothing_late_runs_nothing_in_time_is_dropped_and_nothing_s
     brain, now, running = make(batch), 0.0, None
     until = {f"r{i}": rng.uniform(0.0, 10.0) for i in range(8)}
     messages = [
-        Message(request, 0, *edge, (), "data", at)
+        EdgeMessage(request, 0, *edge, (), "data", at)
         for request, at in until.items()
         for edge in (("camera", "see"), ("phone", "join"))
     ]
@@ -104,13 +104,13 @@ def test_in_any_order_nothing_late_runs_nothing_in_time_is_dropped_and_nothing_s
         elif messages:
             out = brain.received(messages.pop(), now)
         for instruction in out:
-            if isinstance(instruction, Run):
+            if isinstance(instruction, RunOperator):
                 running = instruction
                 assert all(until[item.request] > now for item in instruction.items)
-            elif isinstance(instruction, Expired):
+            elif isinstance(instruction, RequestExpired):
                 assert until[instruction.request] <= now
                 dropped.add(instruction.request)
-            elif isinstance(instruction, Send):
+            elif isinstance(instruction, SendMessage):
                 answered.add(instruction.message.request)
     brain.expire(11.0 + now)
     assert (brain.queued, brain.requests_in_hand) == (0, 0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jellybean_agent.brain.brain import Brain, OperatorWiring
-from jellybean_agent.brain.messages import Message, Run, Wait
+from jellybean_agent.brain.messages import EdgeMessage, RunOperator, WakeAt
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), ()),
@@ -32,14 +32,14 @@ def make(delays: Mapping[str, float], batch: int = 3) -> Brain:
 
 
 def offer(brain: Brain, request: str, now: float, operator: str = "see", until: float = 1e9) -> list:
-    return list(brain.received(Message(request, 0, UPSTREAM[operator], operator, (), request, until), now))
+    return list(brain.received(EdgeMessage(request, 0, UPSTREAM[operator], operator, (), request, until), now))
 
 
 def told(instructions: list) -> list:
     return [
-        [item.request for item in one.items] if isinstance(one, Run) else one.until
+        [item.request for item in one.items] if isinstance(one, RunOperator) else one.until
         for one in instructions
-        if isinstance(one, Run | Wait)
+        if isinstance(one, RunOperator | WakeAt)
     ]
 
 
@@ -122,12 +122,12 @@ def test_nothing_waits_longer_than_it_may_while_the_worker_is_idle(
         else:
             found = list(brain.due(now))
         for one in found:
-            if isinstance(one, Run):
+            if isinstance(one, RunOperator):
                 assert len(one.items) <= batch
                 busy.append((now, now + run_s))
                 began |= {item.request: now for item in one.items}
                 heapq.heappush(events, (now + run_s, 1000 + count, "done", one))
-            elif isinstance(one, Wait):
+            elif isinstance(one, WakeAt):
                 assert one.until > now
                 heapq.heappush(events, (one.until, 1000 + count, "due", None))
     assert not brain.queued

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from jellybean_agent.brain.brain import FAIR_FROM, Brain, OperatorWiring
-from jellybean_agent.brain.messages import Message, Run
+from jellybean_agent.brain.messages import EdgeMessage, RunOperator
 
 WIRING = {name: OperatorWiring(((f"{name} in", "each"),), ()) for name in ("slow", "quick", "rare")}
 
@@ -28,7 +28,7 @@ class Worker:
         routes = [dict.fromkeys(WIRING, "a-1")]
         self.brain = Brain("a-1", WIRING, routes, dict.fromkeys(WIRING, batch), shares=shares)
         self.run_s, self.now, self.number = run_s, 0.0, 0
-        self.running: Run | None = None
+        self.running: RunOperator | None = None
         self.busy: Counter[str] = Counter()
         self.order: list[str] = []
 
@@ -36,7 +36,7 @@ class Worker:
         for _ in range(count):
             self.number += 1
             request = f"{operator} {self.number}"
-            self._follow(self.brain.received(Message(request, 0, f"{operator} in", operator), self.now))
+            self._follow(self.brain.received(EdgeMessage(request, 0, f"{operator} in", operator), self.now))
 
     def step(self) -> None:
         """The run under way ends."""
@@ -49,7 +49,7 @@ class Worker:
 
     def _follow(self, instructions) -> None:
         for one in instructions:
-            if isinstance(one, Run):
+            if isinstance(one, RunOperator):
                 self.running = one
                 self.order += [item.request.split()[0] for item in one.items]
 

@@ -132,8 +132,8 @@ def test_times_of_an_emulated_device_are_needed() -> None:
         plan_view(rehash(document))
 
 
-def test_a_plan_that_version_2_wrote_is_read() -> None:
-    view = read_plan(Path(__file__).parents[1] / "solver" / "plans" / "version-2.json")
+def test_a_plan_that_version_2_wrote_is_read(pytestconfig: pytest.Config) -> None:
+    view = read_plan(pytestconfig.rootpath / "tests/unit/solver/plans/version-2.json")
     assert [(worker.name, worker.tier) for worker in view.serving] == [("box-1", "edge"), ("server-1", "cloud")]
     assert view.workers["server-1"].batches == {"read": 8, "sum": 1}
     assert view.periodic

@@ -12,7 +12,14 @@ from cryptography import x509
 
 from jellybean.serving.enrolment.authority import Authority, open_authority
 from jellybean_agent.enrolment import join
-from jellybean_agent.security.certificates import CA, CHAIN, FILES, KEY, CertificateFolder, read_credentials
+from jellybean_agent.security.certificates import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    CREDENTIAL_FILES,
+    PRIVATE_KEY_FILE,
+    CertificateFolder,
+    read_credentials,
+)
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.system import private_files
 from jellybean_protos.enrol.v1 import enrol_pb2
@@ -59,17 +66,17 @@ def test_a_renewal_that_stops_anywhere_leaves_a_whole_pair(
             monkeypatch.undo()
     assert steps >= 4  # three files and the link
     assert used.current().chain == read_credentials(tls).chain != first
-    assert all((tls / name).is_symlink() for name in FILES)
+    assert all((tls / name).is_symlink() for name in CREDENTIAL_FILES)
     assert len([path for path in tls.iterdir() if path.is_dir() and not path.is_symlink()]) == 1
-    assert (tls / KEY).stat().st_mode & 0o077 == 0
-    assert {path.name for path in (tls / "..data").iterdir()} == {CA, CHAIN, KEY}
+    assert (tls / PRIVATE_KEY_FILE).stat().st_mode & 0o077 == 0
+    assert {path.name for path in (tls / "..data").iterdir()} == {CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE}
 
 
 def test_the_renewing_task_outlives_a_folder_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     join.write_credentials(tmp_path / "tls", *issue(open_authority(tmp_path / "ca")))
-    (tmp_path / "tls" / CHAIN).unlink()
+    (tmp_path / "tls" / CERTIFICATE_FILE).unlink()
     sleeps: list[float] = []
 
     async def sleep(seconds: float) -> Any:
@@ -84,5 +91,5 @@ def test_the_renewing_task_outlives_a_folder_that_cannot_be_read(
 
 
 def test_paths_that_lead_out() -> None:
-    inside = {path: private_files.is_inside(path) for path in ("a/b..c", "..", "a/../b", "/a")}
+    inside = {path: private_files.stays_inside_folder(path) for path in ("a/b..c", "..", "a/../b", "/a")}
     assert inside == {"a/b..c": True, "..": False, "a/../b": False, "/a": False}

@@ -11,10 +11,10 @@ from jellybean_agent.errors import AgentError
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.model_process import Host
 from jellybean_agent.execution.process_pool import Nursery
-from jellybean_agent.execution.python_code import PythonStep, find_source
+from jellybean_agent.execution.python_code import PythonStep, find_module_source
 
 if __name__ == "__main__":
-    sha256 = find_source("own_steps").sha256
+    sha256 = find_module_source("own_steps").sha256
     allowed = frozenset({"own_steps:told", "own_steps:swapped", "own_steps:times"})
     found: dict[str, object] = {}
     with Nursery() as nursery:

@@ -14,8 +14,15 @@ import pytest
 
 from jellybean_agent.errors import ModelError, PermanentError
 from jellybean_agent.execution.executor import Executor
-from jellybean_agent.execution.python_code import OURS, PythonStep, Signature, allow, find_source, signature_of
-from jellybean_agent.tensors.ports import Port
+from jellybean_agent.execution.python_code import (
+    BUILTIN_STEPS_MODULE,
+    PythonStep,
+    Signature,
+    find_module_source,
+    parse_allow_list,
+    step_signature,
+)
+from jellybean_agent.tensors.ports import TensorPort
 
 HERE = Path(__file__).parent
 LOUD = "from pathlib import Path\nPath({!r}).touch()\n"
@@ -27,14 +34,14 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def declared(function: str, **arguments: object) -> Signature:
-    return signature_of(find_source("own_steps"), f"own_steps:{function}", arguments)
+    return step_signature(find_module_source("own_steps"), f"own_steps:{function}", arguments)
 
 
 def test_only_what_is_allowed_may_run() -> None:
-    assert PythonStep(f"{OURS}:softmax").allowed == frozenset()
-    assert str(PythonStep("own_steps:times", "{}", allow(["own_steps:times"]))) == "own_steps:times"
+    assert PythonStep(f"{BUILTIN_STEPS_MODULE}:softmax").allowed == frozenset()
+    assert str(PythonStep("own_steps:times", "{}", parse_allow_list(["own_steps:times"]))) == "own_steps:times"
     with pytest.raises(ModelError, match=r"not allowed here, and was not imported: .* --allow-python own_steps:told$"):
-        PythonStep("own_steps:told", "{}", allow(["own_steps:times"]))
+        PythonStep("own_steps:told", "{}", parse_allow_list(["own_steps:times"]))
     with pytest.raises(ModelError, match="not allowed"):
         PythonStep("jellybean_agent.execution.executor:open_local")
 
@@ -44,7 +51,7 @@ def test_only_what_is_allowed_may_run() -> None:
 )
 def test_what_names_no_function_is_refused(name: str) -> None:
     with pytest.raises(ModelError, match="names no function of a module"):
-        allow([name])
+        parse_allow_list([name])
     with pytest.raises(ModelError, match="names no function of a module"):
         PythonStep(name, "{}", frozenset([name]))
 
@@ -58,21 +65,23 @@ def test_reading_what_a_function_declares_runs_nothing(tmp_path: Path, monkeypat
         LOUD.format(str(tmp_path / "ran")) + source.replace("from __future__ import annotations", "")
     )
     monkeypatch.syspath_prepend(tmp_path)
-    found = find_source("loud_package.inner")
-    assert signature_of(found, "loud_package.inner:times", {"by": 2}).outputs == (Port("y", "float32", (-1, 4)),)
+    found = find_module_source("loud_package.inner")
+    assert step_signature(found, "loud_package.inner:times", {"by": 2}).outputs == (
+        TensorPort("y", "float32", (-1, 4)),
+    )
     with pytest.raises(ModelError, match="not allowed"):
         Executor(PythonStep("loud_package.inner:times"), found.sha256, ("x",))
     assert not (tmp_path / "ran").exists() and "loud_package" not in sys.modules
-    step = PythonStep("loud_package.inner:times", '{"by": 2}', allow(["loud_package.inner:times"]))
+    step = PythonStep("loud_package.inner:times", '{"by": 2}', parse_allow_list(["loud_package.inner:times"]))
     executor = Executor(step, found.sha256, ("x",))
     assert executor.run((np.ones((2, 4), np.float32),)).outputs["y"].tolist() == [[2.0] * 4] * 2
     assert (tmp_path / "ran").exists()
 
 
 def test_sizes_and_dtypes_may_be_arguments() -> None:
-    assert declared("open_sizes").outputs == (Port("y", "uint8", (-1, 3, 4)),)
+    assert declared("open_sizes").outputs == (TensorPort("y", "uint8", (-1, 3, 4)),)
     found = declared("open_sizes", n=2, sizes=7, kind="int64")
-    assert (found.inputs, found.outputs) == ((Port("x", "float32", (2,)),), (Port("y", "int64", (-1, 7)),))
+    assert (found.inputs, found.outputs) == ((TensorPort("x", "float32", (2,)),), (TensorPort("y", "int64", (-1, 7)),))
     with pytest.raises(ModelError, match="argument 'sizes', three, is no size of y"):
         declared("open_sizes", sizes="three")
     with pytest.raises(ModelError, match=r"y has no known dtype \(text\)"):
@@ -106,11 +115,11 @@ def test_what_the_documentation_shows(
     shown = text[text.index("    # my_steps.py") :].split("\n\nIt takes")[0]
     (tmp_path / "my_steps.py").write_text(textwrap.dedent(shown))
     monkeypatch.syspath_prepend(tmp_path)
-    step = PythonStep("my_steps:crop", '{"size": 24}', allow(["my_steps:crop"]))
-    executor = Executor(step, find_source("my_steps").sha256, ("image",))
+    step = PythonStep("my_steps:crop", '{"size": 24}', parse_allow_list(["my_steps:crop"]))
+    executor = Executor(step, find_module_source("my_steps").sha256, ("image",))
     assert executor.run((np.zeros((2, 28, 28), np.float32),)).outputs["image"].shape == (2, 24, 24)
     table = text[text.index("| `jellybean_agent.steps` | does |") :].split("\n\n")[0]
-    tree = ast.parse(find_source(OURS).text)
+    tree = ast.parse(find_module_source(BUILTIN_STEPS_MODULE).text)
     shipped = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.decorator_list]
     assert len(shipped) == 8
     for one in shipped:
@@ -121,7 +130,7 @@ def test_what_the_documentation_shows(
 def test_modules_that_are_not_here_or_not_the_planned_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_such_module", "sys", "own_steps.inner"):
         with pytest.raises(ModelError, match=r"no module .* here|no Python source"):
-            find_source(name)
+            find_module_source(name)
     (tmp_path / "broken_steps.py").write_text(
         "from jellybean_agent.steps import step\nraise RuntimeError('not today')\n"
     )
@@ -129,8 +138,8 @@ def test_modules_that_are_not_here_or_not_the_planned_ones(tmp_path: Path, monke
     (tmp_path / "bare" / "inner").mkdir(parents=True)
     (tmp_path / "bare" / "inner" / "steps.py").touch()
     with pytest.raises(ModelError, match=r"module bare\.inner\.steps: the folder of bare\.inner needs an __init__"):
-        find_source("bare.inner.steps")
-    step = PythonStep("broken_steps:one", "{}", allow(["broken_steps:one"]))
+        find_module_source("bare.inner.steps")
+    step = PythonStep("broken_steps:one", "{}", parse_allow_list(["broken_steps:one"]))
     with pytest.raises(ModelError, match=r"sha256 .* another version is installed here"):
         Executor(step, "0" * 64, ("x",))
     (tmp_path / "broken_steps.py").write_text(
@@ -138,7 +147,7 @@ def test_modules_that_are_not_here_or_not_the_planned_ones(tmp_path: Path, monke
         '@step(inputs={"x": ("bool", (-1,))}, outputs={"y": ("bool", (-1,))})\ndef one(inputs): return inputs\n'
     )
     with pytest.raises(ModelError, match="module broken_steps cannot be loaded: RuntimeError: not today"):
-        Executor(step, find_source("broken_steps").sha256, ("x",))
+        Executor(step, find_module_source("broken_steps").sha256, ("x",))
     assert "broken_steps" not in sys.modules
 
 
@@ -168,7 +177,7 @@ def test_a_step_in_a_host_fails_its_own_request_only() -> None:
 
 
 def test_a_step_here_fails_as_in_a_host() -> None:
-    step = PythonStep("own_steps:told", "{}", allow(["own_steps:told"]))
-    executor = Executor(step, find_source("own_steps").sha256, ("x",), batch=4)
+    step = PythonStep("own_steps:told", "{}", parse_allow_list(["own_steps:told"]))
+    executor = Executor(step, find_module_source("own_steps").sha256, ("x",), batch=4)
     with pytest.raises(PermanentError, match=r"LookupError: no such picture$"):
         executor.run((np.float32([[2, 0, 0, 0]]),))

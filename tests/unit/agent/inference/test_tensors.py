@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.inference.tensors import DATATYPES, NAMES, inputs_of, outputs_of
-from jellybean_agent.tensors.tensors import DTYPES, Array, decode, encode
+from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, DTYPE_BY_DATATYPE, inputs_of, outputs_of
+from jellybean_agent.tensors.tensors import WIRE_DTYPES, Array, decode_tensor, encode_tensor
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 FIELDS = {
@@ -26,39 +26,42 @@ FIELDS = {
     "float32": "fp32_contents",
     "float64": "fp64_contents",
 }
-arrays = st.sampled_from(sorted(DTYPES)).flatmap(
+arrays = st.sampled_from(sorted(WIRE_DTYPES)).flatmap(
     lambda name: hnp.arrays(name, hnp.array_shapes(min_dims=0, min_side=0, max_side=4))
 )
 
 
 def typed(array: Array) -> pb.ModelInferRequest:
     request = pb.ModelInferRequest()
-    item = request.inputs.add(name="x", datatype=NAMES[array.dtype.name], shape=array.shape)
+    item = request.inputs.add(name="x", datatype=DATATYPE_BY_DTYPE[array.dtype.name], shape=array.shape)
     getattr(item.contents, FIELDS[array.dtype.name]).extend(array.ravel().tolist())
     return request
 
 
 def test_every_dtype_of_our_wire_has_a_datatype() -> None:
-    assert set(DATATYPES.values()) == set(DTYPES)
-    assert DATATYPES["UINT8"] == "uint8"
-    assert DATATYPES["FP32"] == "float32"
+    assert set(DTYPE_BY_DATATYPE.values()) == set(WIRE_DTYPES)
+    assert DTYPE_BY_DATATYPE["UINT8"] == "uint8"
+    assert DTYPE_BY_DATATYPE["FP32"] == "float32"
 
 
 @given(arrays)
 def test_raw_contents_come_and_go_bit_for_bit(array: Array) -> None:
     request = pb.ModelInferRequest(model_name="m", id="7", raw_input_contents=[array.tobytes()])
-    request.inputs.add(name="x", datatype=NAMES[array.dtype.name], shape=array.shape)
+    request.inputs.add(name="x", datatype=DATATYPE_BY_DTYPE[array.dtype.name], shape=array.shape)
     found = inputs_of(pb.ModelInferRequest.FromString(request.SerializeToString()))["x"]
-    assert found == encode(array)
+    assert found == encode_tensor(array)
     response = outputs_of(request, "v", ["x"], {"x": found})
     assert (response.model_name, response.model_version, response.id) == ("m", "v", "7")
-    assert (response.outputs[0].datatype, tuple(response.outputs[0].shape)) == (NAMES[array.dtype.name], array.shape)
+    assert (response.outputs[0].datatype, tuple(response.outputs[0].shape)) == (
+        DATATYPE_BY_DTYPE[array.dtype.name],
+        array.shape,
+    )
     assert response.raw_output_contents[0] == array.tobytes()
 
 
 @given(arrays.filter(lambda array: array.dtype.name in FIELDS))
 def test_typed_contents_are_what_raw_ones_are(array: Array) -> None:
-    found = decode(inputs_of(typed(array))["x"])
+    found = decode_tensor(inputs_of(typed(array))["x"])
     assert (found.dtype, found.shape) == (array.dtype, array.shape)
     np.testing.assert_array_equal(found, array)
 

@@ -21,7 +21,7 @@ from jellybean_agent.rpc import frames, http2
 from jellybean_agent.rpc import unix_socket as lane
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, frame
 from jellybean_agent.rpc.hpack import encode
-from jellybean_agent.rpc.server import Server
+from jellybean_agent.rpc.server import RpcServer
 from tests.rpc_server import (
     BIDI,
     BREAK,
@@ -43,7 +43,7 @@ FUZZ = int(os.environ.get("RPC_FUZZ", "300"))
 
 
 def test_calls_of_every_size_and_kind(tmp_path: Path) -> None:
-    async def ask(_server: Server, address: str) -> None:
+    async def ask(_server: RpcServer, address: str) -> None:
         async with channel(address) as to:
             for message in (b"", b"x", LARGE[:20_000], LARGE, LARGE * 4):
                 assert await to.unary_unary(ECHO)(message) == message
@@ -62,7 +62,7 @@ def test_calls_of_every_size_and_kind(tmp_path: Path) -> None:
 
 
 def test_what_fails_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def ask(server: Server, address: str) -> None:
+    async def ask(server: RpcServer, address: str) -> None:
         async with channel(address) as to:
             code = grpc.StatusCode
             assert (await status(to.unary_unary(BREAK)(b"")))[0] is code.UNKNOWN
@@ -106,7 +106,7 @@ def test_a_client_without_credit_is_cut_off(tmp_path: Path, monkeypatch: pytest.
                     found += part
             return found
 
-    async def ask(_server: Server, address: str) -> list[bytes]:
+    async def ask(_server: RpcServer, address: str) -> list[bytes]:
         path = address.removeprefix("unix:")
         head = frame(HEADERS, END_HEADERS, 1, encode(headers_of(BIDI)))
         flood = frame(DATA, 0, 1, (10**6).to_bytes(5, "big") + bytes(10**6 - 5)) * 2
@@ -131,7 +131,7 @@ def test_a_client_without_credit_is_cut_off(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_left_to_send_leaves_before_the_server(tmp_path: Path) -> None:
-    async def ask(server: Server, address: str) -> None:
+    async def ask(server: RpcServer, address: str) -> None:
         async with raw_connection(address, call_of(1, LARGE[:50_000])) as (reader, writer):
             await read_until(reader, b"application/grpc")
             stopping = asyncio.create_task(server.stop(10))
@@ -148,7 +148,7 @@ def test_what_is_left_to_send_leaves_before_the_server(tmp_path: Path) -> None:
 def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
     """Above twice a message's bound they fail; with a deadline they are dropped when it has passed."""
 
-    async def ask(server: Server, address: str) -> None:
+    async def ask(server: RpcServer, address: str) -> None:
         server.most_message_bytes = 100_000
         asked = b"".join(call_of(2 * number + 1, LARGE[:50_000]) for number in range(20))
         async with raw_connection(address, asked) as (reader, _writer):
@@ -166,7 +166,7 @@ def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
 
 
 def test_a_request_that_does_not_come_is_waited_for_until_its_deadline(tmp_path: Path) -> None:
-    async def ask(server: Server, address: str) -> None:
+    async def ask(server: RpcServer, address: str) -> None:
         head = encode((*headers_of(ECHO), (b"grpc-timeout", b"50m")))
         async with raw_connection(address, frame(HEADERS, END_HEADERS, 1, head)) as (reader, _writer):
             assert b"\x0bgrpc-status\x014" in await read_until(reader, b"grpc-message")
@@ -178,7 +178,7 @@ def test_a_request_that_does_not_come_is_waited_for_until_its_deadline(tmp_path:
 def test_a_byte_keeps_a_byte(tmp_path: Path) -> None:
     """Parts of a message that is not whole do not keep alive what they came in."""
 
-    async def ask(_server: Server, address: str) -> int:
+    async def ask(_server: RpcServer, address: str) -> int:
         start = frame(HEADERS, END_HEADERS, 3, encode(headers_of(ECHO))) + frame(DATA, 0, 3, (2**20).to_bytes(5, "big"))
         async with raw_connection(address, slow_call(1) + reset_of(1) + start) as (_reader, writer):
             tracemalloc.start()
@@ -234,7 +234,7 @@ def _mutated(draw: random.Random, data: bytes) -> bytes:
 def test_mutated_bytes(tmp_path: Path, count: int) -> None:
     """Whatever comes, in pieces too: the connection ends or goes on, nothing is left, others are served."""
 
-    async def ask(server: Server, address: str) -> None:
+    async def ask(server: RpcServer, address: str) -> None:
         draw, right = random.Random(7), list(_conversations())
         for number in range(count):
             reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
@@ -262,7 +262,7 @@ def test_mutated_bytes(tmp_path: Path, count: int) -> None:
 def test_the_policy_is_asked_before_a_request_is_read(tmp_path: Path) -> None:
     """Refused by the headers alone, for all methods: no body is waited for."""
 
-    async def ask(_server: Server, address: str) -> None:
+    async def ask(_server: RpcServer, address: str) -> None:
         reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
         head = encode((*headers_of(ECHO), (b"jellybean-protocol", b"99.0")))
         writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, head))

@@ -15,16 +15,16 @@ import pytest
 from jellybean_agent.errors import StatusError
 from jellybean_agent.rpc import http2
 from jellybean_agent.rpc import unix_socket as lane
-from jellybean_agent.rpc.server import Server
-from jellybean_agent.rpc.unix_socket_client import LaneClient
+from jellybean_agent.rpc.server import RpcServer
+from jellybean_agent.rpc.unix_socket_client import UnixSocketClient
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 from tests.rpc_server import BIDI, ECHO, LARGE, SLOW, channel, served
 
 
 def test_the_lane(tmp_path: Path) -> None:
-    async def ask(_server: Server, address: str) -> None:
+    async def ask(_server: RpcServer, address: str) -> None:
         path = address.removeprefix("unix:")
-        client = await asyncio.to_thread(LaneClient, path, {})
+        client = await asyncio.to_thread(UnixSocketClient, path, {})
 
         async def call(method: str, message: bytes, timeout_s: float = 20.0) -> bytes | grpc.StatusCode:
             try:
@@ -63,7 +63,7 @@ def test_a_lane_that_breaks_ends_and_nothing_else(tmp_path: Path) -> None:
                         break
             return found
 
-    async def ask(_server: Server, address: str) -> None:
+    async def ask(_server: RpcServer, address: str) -> None:
         path, name = address.removeprefix("unix:"), ECHO.encode()
         metadata = json.dumps({"jellybean-protocol": "\ud800"}).encode()
         head = lane.HEAD.pack(5.0, len(name), len(metadata)) + name + metadata
@@ -83,8 +83,8 @@ def test_calls_of_a_lane_share_what_their_heads_say_but_the_deadline(
     was = lane.Lane._read_head
     monkeypatch.setattr(lane.Lane, "_read_head", lambda own, told, size: (read.append(told), was(own, told, size))[1])
 
-    async def ask(_server: Server, address: str) -> None:
-        client = await asyncio.to_thread(LaneClient, address.removeprefix("unix:"), {"a": "b"})
+    async def ask(_server: RpcServer, address: str) -> None:
+        client = await asyncio.to_thread(UnixSocketClient, address.removeprefix("unix:"), {"a": "b"})
         for timeout_s in (5.0, 6.0, 7.0):
             assert await asyncio.to_thread(client.call, ECHO, b"x", timeout_s) == b"x"
         assert len(read) == 1
@@ -96,13 +96,13 @@ def test_calls_of_a_lane_share_what_their_heads_say_but_the_deadline(
 
 
 def test_a_lane_client_survives_that_its_server_starts_again(tmp_path: Path) -> None:
-    client: list[LaneClient] = []
+    client: list[UnixSocketClient] = []
 
-    async def first(_server: Server, address: str) -> None:
-        client.append(await asyncio.to_thread(LaneClient, address.removeprefix("unix:"), {}))
+    async def first(_server: RpcServer, address: str) -> None:
+        client.append(await asyncio.to_thread(UnixSocketClient, address.removeprefix("unix:"), {}))
         await asyncio.gather(*(asyncio.to_thread(client[0].call, ECHO, b"x", 5.0) for _ in range(4)))
 
-    async def second(_server: Server, _address: str) -> None:
+    async def second(_server: RpcServer, _address: str) -> None:
         assert [await asyncio.to_thread(client[0].call, ECHO, b"y", 5.0) for _ in range(5)] == [b"y"] * 5
         client[0].close()
 
@@ -114,7 +114,7 @@ def test_another_user_gets_no_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     own = os.geteuid()
     monkeypatch.setattr(http2, "peer_uid", lambda _: own + 1)
 
-    async def ask(_server: Server, address: str) -> None:
+    async def ask(_server: RpcServer, address: str) -> None:
         reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
         writer.write(lane.GREETING)
         assert await reader.read() == b""

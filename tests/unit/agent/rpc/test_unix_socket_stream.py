@@ -13,13 +13,13 @@ import pytest
 
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.rpc import unix_socket as lane
-from jellybean_agent.rpc.server import Server
+from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.security.identity import SENDER_KEY, Policy
 from jellybean_agent.transport import streams
 from jellybean_agent.transport.channels import Transport
-from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, deliver_handler
+from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, agent_service_handler
 from jellybean_agent.transport.peers import Peer
-from jellybean_agent.transport.streams import DELIVER
+from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_protos.agent.v1 import agent_pb2
 
 PLAIN = Transport("w", insecure=True)
@@ -35,10 +35,10 @@ class Receiver:
         self.is_full = False
         self.inboxes = Inboxes(self._take, lambda: self.is_full)
         server: Any = PLAIN.server(Policy("w", ()))
-        self.server: Server = server
-        self.server.add_generic_rpc_handlers((deliver_handler(self.inboxes.deliver),))
+        self.server: RpcServer = server
+        self.server.add_generic_rpc_handlers((agent_service_handler(self.inboxes.deliver),))
         if lanes:
-            self.server.add_raw_stream(DELIVER, self.inboxes.raw)
+            self.server.add_raw_stream(DELIVER_METHOD, self.inboxes.raw)
         folder.chmod(0o700)
         PLAIN.bind(self.server, self.address)
 
@@ -172,7 +172,7 @@ def test_a_server_that_dies_and_one_that_stands_still_are_noticed(
 
 
 def test_streams_of_no_method_and_too_many_and_too_much_are_refused(tmp_path: Path) -> None:
-    def opening(number: int, method: str = DELIVER) -> bytes:
+    def opening(number: int, method: str = DELIVER_METHOD) -> bytes:
         metadata = b'{"%s": "edge-1", "jellybean-protocol": "2"}' % SENDER_KEY.encode()
         head = lane.HEAD.pack(0.0, len(method), len(metadata)) + method.encode() + metadata
         return lane.FRAME.pack(len(head) + 5, number, lane.OPEN) + head

@@ -10,9 +10,9 @@ import pytest
 
 from jellybean.serving.enrolment.authority import Authority, open_authority
 from jellybean_agent.errors import PlanViewError
-from jellybean_agent.security.certificates import CHAIN, KEY, CertificateFolder
+from jellybean_agent.security.certificates import CERTIFICATE_FILE, PRIVATE_KEY_FILE, CertificateFolder
 from jellybean_agent.security.identity import Identity, Role
-from jellybean_agent.security.tls_context import Handshake, Handshakes
+from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsConnection
 
 ALICE = Identity("tiny", Role.CLIENT, "alice")
 
@@ -33,7 +33,7 @@ def test_a_renewed_authority_counts_at_the_next_handshake_and_the_one_before_no_
     async def said(port: int, believed: Authority, folder: Path) -> bytes:
         """What the server sends; nothing when it lets nobody in."""
         context = ssl.create_default_context(cadata=believed.bundle.decode())
-        context.load_cert_chain(folder / CHAIN, folder / KEY)
+        context.load_cert_chain(folder / CERTIFICATE_FILE, folder / PRIVATE_KEY_FILE)
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
             found = await reader.read()
@@ -50,13 +50,17 @@ def test_a_renewed_authority_counts_at_the_next_handshake_and_the_one_before_no_
         writer.close()
 
     async def run() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=Handshakes.of(CertificateFolder(gateway)))
+        server = await asyncio.start_server(
+            answer, "127.0.0.1", 0, ssl=ReloadingTlsContext.of(CertificateFolder(gateway))
+        )
         port = server.sockets[0].getsockname()[1]
         assert [await said(port, old, of_old), await said(port, old, of_new)] == [b"in", b""]
         equipped(new, gateway, me)
         assert [await said(port, new, of_old), await said(port, new, of_new)] == [b"", b"in"]
         equipped(old, tmp_path / "half")
-        (tmp_path / "half" / KEY).replace(gateway / KEY)  # of another pair: the last good one stays in use
+        (tmp_path / "half" / PRIVATE_KEY_FILE).replace(
+            gateway / PRIVATE_KEY_FILE
+        )  # of another pair: the last good one stays in use
         assert await said(port, new, of_new) == b"in"
         server.close()
 
@@ -65,7 +69,7 @@ def test_a_renewed_authority_counts_at_the_next_handshake_and_the_one_before_no_
     refusals = [text for text in caplog.messages if text.startswith("refused at the handshake: ")]
     assert len(refusals) == 2
     assert all("issuer certificate" in text for text in refusals)
-    assert all(isinstance(session, Handshake) and session.began_s > 0 for session in sessions)
+    assert all(isinstance(session, TlsConnection) and session.began_s > 0 for session in sessions)
     assert {session.version() for session in sessions} == {"TLSv1.3"}
     assert not any(session.session_reused for session in sessions)
 
@@ -78,4 +82,4 @@ def test_a_bundle_that_tls_cannot_use_is_refused_at_once(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", refuse)
     with pytest.raises(PlanViewError, match=r"TLS cannot use this certificate: .*too weak"):
-        Handshakes.of(folder)
+        ReloadingTlsContext.of(folder)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from jellybean_agent.telemetry import logs
+from jellybean_agent.telemetry.logs import configure_logging, log_fields
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +23,10 @@ def logged(monkeypatch: pytest.MonkeyPatch, *arguments: str | None, **environmen
         monkeypatch.setenv(name, value)
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
-    logs.configure("edge-1", *arguments)
+    configure_logging("edge-1", *arguments)
     log = logging.getLogger("test")
     log.debug("too much")
-    log.warning("it is\n%s", "so", extra=logs.about(request_id="r 1", worker="", trace_id=None))
+    log.warning("it is\n%s", "so", extra=log_fields(request_id="r 1", worker="", trace_id=None))
     return stream.getvalue()
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from jellybean_agent.errors import PermanentError
-from jellybean_agent.tensors.stacking import split, stacked
+from jellybean_agent.tensors.stacking import split_batch, stack_requests
 
 
 def ones(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -19,10 +19,10 @@ def ones(*shape: int, dtype: str = "float32") -> np.ndarray:
 @given(st.data(), st.integers(1, 5), st.lists(arrays.array_shapes(min_dims=0, max_dims=3, max_side=3), min_size=1))
 def test_what_was_stacked_comes_apart_as_it_was(data: st.DataObject, count: int, sizes: list[tuple[int, ...]]) -> None:
     requests = [[data.draw(arrays.arrays(np.int16, (1, *size))) for size in sizes] for _ in range(count)]
-    together = stacked(requests)
+    together = stack_requests(requests)
     assert together is not None
     assert [array.shape for array in together] == [(count, *size) for size in sizes]
-    found = split({str(edge): array for edge, array in enumerate(together)}, count)
+    found = split_batch({str(edge): array for edge, array in enumerate(together)}, count)
     for request, given_back in zip(requests, found, strict=True):
         for edge, array in enumerate(request):
             np.testing.assert_array_equal(given_back[str(edge)], array)
@@ -42,17 +42,17 @@ def test_what_was_stacked_comes_apart_as_it_was(data: st.DataObject, count: int,
 )
 def test_what_does_not_fit_together(second: list[np.ndarray]) -> None:
     first = [ones(1, 2), ones(1, 2)]
-    assert stacked([first, first]) is not None
-    assert stacked([first, second]) is None
-    assert stacked([second, first]) is None
+    assert stack_requests([first, first]) is not None
+    assert stack_requests([first, second]) is None
+    assert stack_requests([second, first]) is None
 
 
 def test_rows_of_ones_own_do_not_fit_together_with_as_many() -> None:
-    assert stacked([[ones(2, 2)], [ones(2, 2)]]) is None
+    assert stack_requests([[ones(2, 2)], [ones(2, 2)]]) is None
 
 
 @pytest.mark.parametrize("shape", [(), (1, 3), (4, 3), (6,)])
 def test_an_output_without_one_row_for_each_request_is_told_with_figures(shape: tuple[int, ...]) -> None:
     with pytest.raises(PermanentError) as told:
-        split({"read": ones(3, 2), "sum": ones(*shape)}, 3)
+        split_batch({"read": ones(3, 2), "sum": ones(*shape)}, 3)
     assert f"the output for sum has shape {list(shape)}, not one row for each of the 3 requests" in str(told.value)

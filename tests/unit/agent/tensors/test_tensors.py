@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.tensors.tensors import DTYPES, MAX_TENSOR_BYTES, decode, encode, mismatch
+from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, WIRE_DTYPES, decode_tensor, encode_tensor, tensor_mismatch
 from jellybean_protos.agent.v1 import agent_pb2
 
 
-@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize("dtype", sorted(WIRE_DTYPES))
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3), (1, 2, 3, 4)])
 def test_there_and_back(dtype: str, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
-    found = decode(agent_pb2.Tensor.FromString(encode(array).SerializeToString()))
+    found = decode_tensor(agent_pb2.Tensor.FromString(encode_tensor(array).SerializeToString()))
     assert found.dtype.name == dtype
     np.testing.assert_array_equal(found, array)
     assert not found.flags.writeable
@@ -22,9 +22,9 @@ def test_there_and_back(dtype: str, shape: tuple[int, ...]) -> None:
 
 def test_order_and_endianness_are_normalised() -> None:
     array = np.arange(6, dtype=">i4").reshape(2, 3)
-    np.testing.assert_array_equal(decode(encode(array)), array)
-    np.testing.assert_array_equal(decode(encode(array.T)), array.T)
-    np.testing.assert_array_equal(decode(encode(array[:, ::2])), array[:, ::2])
+    np.testing.assert_array_equal(decode_tensor(encode_tensor(array)), array)
+    np.testing.assert_array_equal(decode_tensor(encode_tensor(array.T)), array.T)
+    np.testing.assert_array_equal(decode_tensor(encode_tensor(array[:, ::2])), array[:, ::2])
 
 
 @pytest.mark.parametrize(
@@ -41,18 +41,18 @@ def test_order_and_endianness_are_normalised() -> None:
 )
 def test_lies_are_refused(tensor: agent_pb2.Tensor, told: str) -> None:
     with pytest.raises(InvalidInputError, match=told):
-        decode(tensor)
+        decode_tensor(tensor)
 
 
 def test_what_cannot_be_sent() -> None:
     with pytest.raises(InvalidInputError, match="complex128"):
-        encode(np.ones(3, complex))
+        encode_tensor(np.ones(3, complex))
     with pytest.raises(InvalidInputError, match="limit"):
-        encode(np.zeros(MAX_TENSOR_BYTES + 1, np.uint8))
+        encode_tensor(np.zeros(MAX_TENSOR_BYTES + 1, np.uint8))
 
 
 def test_mismatch() -> None:
-    assert mismatch("float32", (1, 7), "float32", (1, -1)) is None
-    assert mismatch("float32", (1, 7), "float32", (1, 8)) == "expected float32 [1, 8], got float32 [1, 7]"
-    assert mismatch("float64", (1,), "float32", (-1,)) == "expected float32 [any], got float64 [1]"
-    assert mismatch("float32", (7,), "float32", (1, 7)) is not None
+    assert tensor_mismatch("float32", (1, 7), "float32", (1, -1)) is None
+    assert tensor_mismatch("float32", (1, 7), "float32", (1, 8)) == "expected float32 [1, 8], got float32 [1, 7]"
+    assert tensor_mismatch("float64", (1,), "float32", (-1,)) == "expected float32 [any], got float64 [1]"
+    assert tensor_mismatch("float32", (7,), "float32", (1, 7)) is not None

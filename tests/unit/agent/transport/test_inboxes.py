@@ -11,8 +11,8 @@ import grpc.aio
 import pytest
 
 from jellybean_agent.security.identity import SENDER_KEY
-from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, deliver_handler
-from jellybean_agent.transport.streams import DELIVER
+from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, agent_service_handler
+from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_protos.agent.v1 import agent_pb2
 
 
@@ -22,11 +22,11 @@ def ended(talk: Callable[[Any], Awaitable[Any]], received: list[agent_pb2.Messag
     async def run() -> tuple[grpc.StatusCode, str]:
         inboxes = Inboxes(received.append, lambda: True)
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((deliver_handler(inboxes.deliver),))
+        server.add_generic_rpc_handlers((agent_service_handler(inboxes.deliver),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            deliver: Any = channel.stream_stream(DELIVER, response_deserializer=agent_pb2.Credit.FromString)
+            deliver: Any = channel.stream_stream(DELIVER_METHOD, response_deserializer=agent_pb2.Credit.FromString)
             call = await talk(lambda: deliver(metadata=((SENDER_KEY, "edge-1"),), timeout=20))
             found = await call.code(), await call.details()
         await server.stop(0)

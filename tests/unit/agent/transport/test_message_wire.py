@@ -8,8 +8,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_agent.brain.messages import Message
-from jellybean_agent.tensors.tensors import encode
+from jellybean_agent.brain.messages import EdgeMessage
+from jellybean_agent.tensors.tensors import encode_tensor
 from jellybean_agent.transport.message_wire import apart, parts_of, varint, write_message
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -22,20 +22,20 @@ from jellybean_protos.agent.v1 import agent_pb2
 )
 def test_bytes_beside_a_message_arrive_in_it(size: int, path: list[tuple[int, int]], left_s: float) -> None:
     array = (np.arange(size) % 251).astype(np.uint8)[np.newaxis]
-    wire, data = write_message("plan", Message("r", 3, "up", "down", tuple(path), array))
+    wire, data = write_message("plan", EdgeMessage("r", 3, "up", "down", tuple(path), array))
     wire.left_s = left_s
     assert not wire.tensor.data
     whole = agent_pb2.Message.FromString(b"".join(parts_of(wire, memoryview(data))))
-    wire.tensor.CopyFrom(encode(array))
+    wire.tensor.CopyFrom(encode_tensor(array))
     assert whole == wire
 
 
 def test_a_message_without_a_tensor_has_none_and_its_bytes_may_be_in_it_too() -> None:
-    wire, data = write_message("plan", Message("r", 0, "up", "down", ((0, 0),)))
+    wire, data = write_message("plan", EdgeMessage("r", 0, "up", "down", ((0, 0),)))
     found = agent_pb2.Message.FromString(b"".join(parts_of(wire, data)))
     assert found == wire
     assert not found.HasField("tensor")
-    wire.tensor.CopyFrom(encode(np.ones((1, 3), np.float32)))
+    wire.tensor.CopyFrom(encode_tensor(np.ones((1, 3), np.float32)))
     assert agent_pb2.Message.FromString(b"".join(parts_of(wire, b""))) == wire
 
 
@@ -58,7 +58,7 @@ LARGE = 2**16
 def test_bytes_taken_apart_are_those_of_the_message(size: int, changed: list[tuple[int, int]], is_whole: bool) -> None:
     """Whatever its first bytes say: the same message, or none at all."""
     array = np.ones((1, size), np.uint8)
-    wire, data = write_message("plan", Message("r", 3, "up", "down", ((1, 2),), array))
+    wire, data = write_message("plan", EdgeMessage("r", 3, "up", "down", ((1, 2),), array))
     wire.trace.parent = "p"
     if is_whole:
         wire.tensor.data, data = data, b""

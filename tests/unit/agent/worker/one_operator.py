@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jellybean_agent.brain.plan_view import PlanView, plan_view
 from jellybean_agent.execution.executor import Executor, RunResult
-from jellybean_agent.tensors.stacking import Input
+from jellybean_agent.tensors.stacking import OperatorInput
 from tests.support.tiny_models import make_plan
 
 
@@ -25,6 +25,6 @@ class Gated(Executor):
         self.gate = threading.Event()
         super().__init__(*args, **more)
 
-    def run(self, inputs: Sequence[Input], requests: int = 1) -> RunResult:
+    def run(self, inputs: Sequence[OperatorInput], requests: int = 1) -> RunResult:
         assert self.gate.wait(20)
         return super().run(inputs, requests)

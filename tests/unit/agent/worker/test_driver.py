@@ -21,10 +21,10 @@ from jellybean_agent.brain.plan_view import PlanView
 from jellybean_agent.errors import StatusError
 from jellybean_agent.execution.executor import Executor, RunResult
 from jellybean_agent.process.metrics import AgentCollector
-from jellybean_agent.tensors.stacking import Input
-from jellybean_agent.tensors.tensors import Array, decode, encode
+from jellybean_agent.tensors.stacking import OperatorInput
+from jellybean_agent.tensors.tensors import Array, decode_tensor, encode_tensor
 from jellybean_agent.transport.channels import Transport
-from jellybean_agent.transport.inboxes import Inboxes, deliver_handler
+from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
 from jellybean_agent.transport.peers import Peer
 from jellybean_agent.worker.counters import Figures
 from jellybean_agent.worker.direct_calls import MAX_ASKED
@@ -50,7 +50,7 @@ def answered(
         answers: asyncio.Queue[agent_pb2.Message] = asyncio.Queue()
         inboxes = Inboxes(answers.put_nowait, lambda: False)
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((deliver_handler(inboxes.deliver),))
+        server.add_generic_rpc_handlers((agent_service_handler(inboxes.deliver),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         gateway = Peer(
@@ -60,7 +60,11 @@ def answered(
             driver = Driver(view, "edge-1", {"double": executor}, {GATEWAY: gateway}, links)
             for request, tensor in enumerate(requests):
                 wire = agent_pb2.Message(
-                    request_id=str(request), upstream="x", downstream="double", tensor=encode(tensor), plan=view.hash
+                    request_id=str(request),
+                    upstream="x",
+                    downstream="double",
+                    tensor=encode_tensor(tensor),
+                    plan=view.hash,
                 )
                 driver.receive(wire)
             if isinstance(executor, Gated):
@@ -80,7 +84,7 @@ class FailsOnce(Executor):
 
     runs = 0
 
-    def run(self, inputs: Sequence[Input], requests: int = 1) -> RunResult:
+    def run(self, inputs: Sequence[OperatorInput], requests: int = 1) -> RunResult:
         self.runs += 1
         if self.runs == 1:
             raise ZeroDivisionError("a fault nobody foresaw")
@@ -94,7 +98,7 @@ class FailsToBegin:
     due_s = since_s = 0.0
     runs = 0
 
-    def begin(self, requests: Sequence[Sequence[Input]], done: Any, _at: Any, **_how: float | None) -> None:
+    def begin(self, requests: Sequence[Sequence[OperatorInput]], done: Any, _at: Any, **_how: float | None) -> None:
         self.runs += 1
         if self.runs == 1:
             raise MemoryError
@@ -132,7 +136,7 @@ def test_an_unforeseen_fault_fails_its_request_only(tmp_path: Path) -> None:
     (first, second), figures, _ = answered(tmp_path, view_of(tmp_path, sha256, 1), executor, [ones, ones])
     assert first.failure.operator == "double"
     assert "ZeroDivisionError('a fault nobody foresaw')" in first.failure.reason
-    assert decode(second.tensor).tolist() == [[2, 2, 2, 2]]
+    assert decode_tensor(second.tensor).tolist() == [[2, 2, 2, 2]]
     assert figures.failed == figures.completed == {"double": 1}
 
 
@@ -141,7 +145,7 @@ def test_requests_that_wait_share_runs_and_each_gets_its_own_row(tmp_path: Path)
     executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)
     requests = [np.full((1, 4), number, np.float32) for number in range(10)]
     found, figures, metrics = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
-    assert [decode(message.tensor).tolist() for message in found] == [[[2 * number] * 4] for number in range(10)]
+    assert [decode_tensor(message.tensor).tolist() for message in found] == [[[2 * number] * 4] for number in range(10)]
     assert figures.runs == {"double": Counter({1: 2, 4: 2})}  # the first found the worker free, the last was left over
     assert figures.completed == {"double": 10}
     labels = 'operator="double",variant="only",worker="edge-1"'
@@ -155,7 +159,9 @@ def test_tensors_that_do_not_fit_together_run_one_after_another(tmp_path: Path) 
     executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)
     requests = [np.ones((1, size), np.float32) for size in (1, 2, 3, 3, 3, 3, 3)]
     found, figures, _ = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
-    assert [decode(message.tensor).tolist() for message in found] == [[[2.0] * array.shape[1]] for array in requests]
+    assert [decode_tensor(message.tensor).tolist() for message in found] == [
+        [[2.0] * array.shape[1]] for array in requests
+    ]
     assert figures.runs == {"double": Counter({1: 5, 2: 1})}  # 1; 2 3 3 3 apart; 3 3
     assert figures.broken == {"double": 0}
 
@@ -173,7 +179,7 @@ def test_one_bad_request_of_a_batch_fails_alone(tmp_path: Path) -> None:
     requests = [np.array([row], np.float32) for row in (0, 1, 2, 99, 4, 5)]
     found, figures, metrics = answered(tmp_path, view_of(tmp_path, sha256, 8), executor, requests)
     assert "onnxruntime" in found[3].failure.reason
-    assert [decode(message.tensor).tolist() for message in found if not message.HasField("failure")] == [
+    assert [decode_tensor(message.tensor).tolist() for message in found if not message.HasField("failure")] == [
         [0.0], [1.0], [2.0], [4.0], [5.0]
     ]  # fmt: skip
     assert (figures.completed, figures.failed, figures.broken) == ({"double": 5}, {"double": 1}, {"double": 1})
@@ -190,7 +196,7 @@ def test_a_model_that_mixes_its_requests_answers_them_one_by_one_and_says_so(
     executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)
     requests = [np.full((1, 2), number, np.float32) for number in range(4)]
     found, figures, _ = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
-    assert [decode(message.tensor).tolist() for message in found] == [[[number, number]] for number in range(4)]
+    assert [decode_tensor(message.tensor).tolist() for message in found] == [[[number, number]] for number in range(4)]
     assert (figures.failed, figures.broken) == ({"double": 0}, {"double": 1})
     (warning,) = [record.getMessage() for record in caplog.records]
     assert re.search(

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.telemetry import spans as spans_module
-from jellybean_agent.telemetry.spans import Spans
-from jellybean_agent.tensors.tensors import decode, encode
+from jellybean_agent.telemetry.spans import SpanFactory
+from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor
 from jellybean_agent.transport.message_wire import parts_of
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.traced_driver import TracedDriver
@@ -43,14 +43,14 @@ def test_each_request_of_a_batch_has_its_own_spans(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(spans_module, "_exporter", lambda environment: exported)
     sha256 = scale(tmp_path / "models/double.onnx", 2.0)
     view = view_of(tmp_path, sha256, 4)
-    answers, spans = Answers(), Spans("jellybean-agent", "edge-1", "tiny", {})
+    answers, spans = Answers(), SpanFactory("jellybean-agent", "edge-1", "tiny", {})
 
     async def run() -> None:
         executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)
         with EmulatedLinks(view.links, tmp_path / "links") as links:
             driver = TracedDriver(spans, view, "edge-1", {"double": executor}, {GATEWAY: answers}, links)
             for number in range(4):  # the first runs alone, the last is not traced
-                tensor = encode(np.full((1, 4), number, np.float32))
+                tensor = encode_tensor(np.full((1, 4), number, np.float32))
                 wire = agent_pb2.Message(
                     request_id=str(number), upstream="x", downstream="double", tensor=tensor, plan=view.hash
                 )
@@ -64,7 +64,7 @@ def test_each_request_of_a_batch_has_its_own_spans(tmp_path: Path, monkeypatch: 
 
     asyncio.run(asyncio.wait_for(run(), 20))
     spans.close()
-    assert [decode(message.tensor)[0, 0] for message in answers.messages] == [0, 2, 4, 6]
+    assert [decode_tensor(message.tensor)[0, 0] for message in answers.messages] == [0, 2, 4, 6]
     found = exported.get_finished_spans()
     assert sorted(span.name for span in found) == sorted(["hop", "queue", "compute"] * 3)
     for number, size in ((0, 1), (1, 3), (2, 3)):
