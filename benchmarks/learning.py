@@ -12,7 +12,7 @@ from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Picture, Result, Table, Topic
 from jellybean_solver.pipeline import (
     SCHEDULES,
-    Costs,
+    ScheduleCosts,
     make_schedule,
     simulate,
 )
@@ -43,7 +43,7 @@ def pace(name: str) -> Pace:
         return Pace(iterations, alone_s * MICROBATCHES * iterations)
     sample = make_schedule(name, DEVICES, MICROBATCHES)
     parts = sample.stages / DEVICES
-    costs = Costs(FORWARD_S / parts, BACKWARD_S / parts)
+    costs = ScheduleCosts(FORWARD_S / parts, BACKWARD_S / parts)
     if sample.flushes:
         schedule = make_schedule(name, DEVICES, MICROBATCHES, backward_ratio=BACKWARD_S / FORWARD_S)
         return Pace(iterations, simulate(schedule, costs).makespan_s * iterations)

@@ -13,12 +13,12 @@ from benchmarks.harness.registry import BenchmarkError, benchmark
 from benchmarks.harness.result import Result, Table, Topic
 from jellybean.pipeline.profile_file import read_profile
 from jellybean_solver.pipeline import (
-    Costs,
-    DeviceLimit,
     Layer,
     LayerGraph,
-    Level,
+    MemoryLimit,
     Partition,
+    ScheduleCosts,
+    TopologyLevel,
     make_schedule,
     partition,
     simulate,
@@ -52,11 +52,11 @@ def pipelines(smoke: bool) -> Result:
     actions = sum(map(len, schedule.actions))
     rows = [[f"1f1b: {actions:,} actions generated, then simulated", f"{made_s:.1f} + {took_s:.1f}", ""]]
     graph = chain(layers)
-    inner, outer = Level(8, 1e10), Level(8, 1e9)
-    limit = DeviceLimit(8e8 if not smoke else 8e9, "1f1b")
+    inner, outer = TopologyLevel(8, 1e10), TopologyLevel(8, 1e9)
+    limit = MemoryLimit(8e8 if not smoke else 8e9, "1f1b")
     asked: dict[str, Callable[[], Partition]] = {
-        "64 devices": lambda: partition(graph, [Level(64, 1e9)]),
-        "64 devices, each within its memory": lambda: partition(graph, [Level(64, 1e9)], limit=limit),
+        "64 devices": lambda: partition(graph, [TopologyLevel(64, 1e9)]),
+        "64 devices, each within its memory": lambda: partition(graph, [TopologyLevel(64, 1e9)], limit=limit),
         "8 machines of 8 devices": lambda: partition(graph, [inner, outer]),
         "8 machines of 8 devices, each within its memory": lambda: partition(graph, [inner, outer], limit=limit),
     }
@@ -80,7 +80,7 @@ def pipedream_profiles(smoke: bool) -> Result:
     rows = []
     for model, levels, seconds in PIPEDREAM:
         graph = read_profile(PROFILES / f"{model}.txt")
-        found, took_s = timed(partial(partition, graph, [Level(*one) for one in levels]))
+        found, took_s = timed(partial(partition, graph, [TopologyLevel(*one) for one in levels]))
         stages = "-".join(str(stage.replicas) for stage in found.stages)
         workers = " x ".join(str(count) for count, _ in levels)
         figures = (f"{seconds:.6f}", f"{found.objective_s:.6f}", stages, f"{found.gap:.0%}", f"{took_s:.2f}")
@@ -135,7 +135,7 @@ def simulated(microbatches: int, sent: float) -> list[float]:
 
 def _seconds(devices: int, microbatches: int, sent: float) -> float:
     pass_s = 1 / (devices * microbatches * (1 + BACKWARD))
-    costs = Costs(pass_s, BACKWARD * pass_s, transfer_s=sent / microbatches, overlap=False)
+    costs = ScheduleCosts(pass_s, BACKWARD * pass_s, transfer_s=sent / microbatches, overlap=False)
     return simulate(make_schedule("gpipe", devices, microbatches), costs).makespan_s
 
 

@@ -9,7 +9,7 @@ from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
 from jellybean_solver.pipeline import (
     SCHEDULES,
-    Costs,
+    ScheduleCosts,
     bubble_fraction,
     simulate,
 )
@@ -62,7 +62,7 @@ def _row(case: Sleeping, ranks: list[Slept]) -> tuple[str, ...]:
     rounds = range(case.rounds)
     here = [max(own.whole_s[number] for own in ranks) for number in rounds]
     other = [max(own.torch_s[number] for own in ranks) for number in rounds] if case.beside_torch else []
-    simulated = bubble_fraction(simulate(case.schedule, Costs(FORWARD_S, BACKWARD_S)))
+    simulated = bubble_fraction(simulate(case.schedule, ScheduleCosts(FORWARD_S, BACKWARD_S)))
     return (
         case.name,
         f"{case.alone_s / median(here):.2f} ({case.alone_s / case.ideal_s:.2f})",

@@ -15,23 +15,23 @@ from jellybean.errors import InfeasibleError
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     COLLECTIVES,
-    ITERATIONS,
-    LIMITED,
+    ITERATION_OBJECTIVES,
+    MEMORY_SCHEDULES,
     OBJECTIVES,
     SCHEDULES,
-    Costs,
-    DeviceLimit,
-    Level,
+    MemoryLimit,
     NothingFitsError,
     Schedule,
-    Seconds,
+    ScheduleCosts,
+    StageSeconds,
     Timeline,
-    at,
-    faults,
+    TopologyLevel,
     make_schedule,
     partition,
     partition_line,
+    schedule_violations,
     simulate,
+    stage_seconds,
 )
 
 pipeline = typer.Typer(
@@ -138,7 +138,9 @@ def plan_command(
     ] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"Says what is kept in --memory, 1f1b by default: {', '.join(LIMITED)}."),
+        typer.Option(
+            metavar="NAME", help=f"Says what is kept in --memory, 1f1b by default: {', '.join(MEMORY_SCHEDULES)}."
+        ),
     ] = None,
     microbatches: Annotated[
         int | None,
@@ -168,7 +170,7 @@ def plan_command(
         if speeds is not None:
             found = partition_line(graph, _numbers("--speeds", speeds), links, objective=objective)
         else:
-            limit = DeviceLimit(memory, schedule or "1f1b", microbatches, states) if memory is not None else None
+            limit = MemoryLimit(memory, schedule or "1f1b", microbatches, states) if memory is not None else None
             levels = _levels(_numbers("--workers", workers or "4"), links)
             found = partition(
                 graph, levels, objective=objective, limit=limit, microbatches=microbatches, all_reduce=all_reduce
@@ -200,14 +202,16 @@ def _refuse_unused(
         raise typer.BadParameter("--workers, --memory and --all-reduce do not go with --speeds")
     if memory is None and (schedule is not None or states):
         raise typer.BadParameter("--schedule and --states say what is kept in memory: give --memory, too")
-    if memory is None and microbatches is not None and objective not in ITERATIONS:
-        raise typer.BadParameter(f"--microbatches goes with {', '.join(ITERATIONS)} and --memory, not with {objective}")
+    if memory is None and microbatches is not None and objective not in ITERATION_OBJECTIVES:
+        raise typer.BadParameter(
+            f"--microbatches goes with {', '.join(ITERATION_OBJECTIVES)} and --memory, not with {objective}"
+        )
 
 
-def _levels(counts: list[float], bandwidths: list[float]) -> list[Level]:
+def _levels(counts: list[float], bandwidths: list[float]) -> list[TopologyLevel]:
     if len(counts) != len(bandwidths) or any(count != int(count) for count in counts):
         raise typer.BadParameter("--workers and --bandwidth have one number per level, such as 4,4 and 4e9,2.7e9")
-    return [Level(int(count), speed) for count, speed in zip(counts, bandwidths, strict=True)]
+    return [TopologyLevel(int(count), speed) for count, speed in zip(counts, bandwidths, strict=True)]
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -333,7 +337,7 @@ def compare_command(
             refused[name] = str(error)
             continue
         parts = schedule.stages / devices
-        costs = Costs(forward / parts, backward / parts, transfer_s=transfer, overlap=overlap)
+        costs = ScheduleCosts(forward / parts, backward / parts, transfer_s=transfer, overlap=overlap)
         timelines.append(simulate(schedule, costs))
     if json:
         print_json({"schedules": [to_json(timeline) for timeline in timelines], "refused": refused})
@@ -368,11 +372,13 @@ def _simulated(
         if isinstance(seconds, tuple) and len(seconds) != schedule.stages:
             raise typer.BadParameter(f"{option} has {len(seconds)} times; {name} has {schedule.stages} stages")
     if input_s is not None and weight_s is None:
-        weight_s = tuple(max(0.0, at(backward_s, s) - at(input_s, s)) for s in range(schedule.stages))
+        weight_s = tuple(
+            max(0.0, stage_seconds(backward_s, s) - stage_seconds(input_s, s)) for s in range(schedule.stages)
+        )
     transfer_s = _seconds("--transfer-s", transfer)
     if isinstance(transfer_s, tuple) and len(transfer_s) != schedule.stages - 1:
         raise typer.BadParameter(f"--transfer-s has {len(transfer_s)} times; there are {schedule.stages - 1} crossings")
-    timeline = simulate(schedule, Costs(forward_s, backward_s, input_s, weight_s, transfer_s, overlap=overlap))
+    timeline = simulate(schedule, ScheduleCosts(forward_s, backward_s, input_s, weight_s, transfer_s, overlap=overlap))
     if not math.isfinite(timeline.makespan_s):
         raise typer.BadParameter("the times add up to more than numbers can hold: write smaller ones")
     return timeline
@@ -383,12 +389,12 @@ def _made(name: str, devices: int, microbatches: int, chunks: int | None, ratio:
     if (size := 2 * devices * microbatches * max(chunks or 2, 2)) > MOST_ACTIONS:
         raise SolverError(f"about {size:,} actions are too many; {MOST_ACTIONS:,} are simulated at most")
     schedule = make_schedule(name, devices, microbatches, chunks, backward_ratio=ratio)
-    if wrong := faults(schedule):
+    if wrong := schedule_violations(schedule):
         raise SolverError(f"the schedule {name} breaks its own rules ({wrong[0]}); please report this problem")
     return schedule
 
 
-def _seconds(option: str, text: str) -> Seconds:
+def _seconds(option: str, text: str) -> StageSeconds:
     try:
         values = tuple(float(part) for part in text.split(","))
     except ValueError as error:
@@ -398,5 +404,5 @@ def _seconds(option: str, text: str) -> Seconds:
     return values[0] if len(values) == 1 else values
 
 
-def _mean(seconds: Seconds) -> float:
+def _mean(seconds: StageSeconds) -> float:
     return sum(seconds) / len(seconds) if isinstance(seconds, tuple) else seconds

@@ -6,7 +6,15 @@ from typing import Any
 
 from rich.table import Table
 
-from jellybean_solver.pipeline import ITERATIONS, LayerGraph, Partition, Stage, Timeline, bubble_fraction, memory
+from jellybean_solver.pipeline import (
+    ITERATION_OBJECTIVES,
+    LayerGraph,
+    Partition,
+    PartitionStage,
+    Timeline,
+    bubble_fraction,
+    schedule_memory,
+)
 
 
 def to_json(timeline: Timeline) -> dict[str, Any]:
@@ -30,7 +38,7 @@ def to_json(timeline: Timeline) -> dict[str, Any]:
                 for stage in own.stages
             ],
         }
-        for device, own in enumerate(memory(schedule))
+        for device, own in enumerate(schedule_memory(schedule))
     ]
     return {
         "schedule": schedule.name,
@@ -73,7 +81,7 @@ def comparison(timelines: list[Timeline]) -> Table:
     table = Table("schedule", "time", "idle", "activations", "weight versions", "update delay", title_justify="left")
     for timeline in sorted(timelines, key=lambda one: one.makespan_s):
         schedule = timeline.schedule
-        own = memory(schedule)
+        own = schedule_memory(schedule)
         parts = schedule.stages / schedule.devices
         table.add_row(
             schedule.name,
@@ -98,7 +106,7 @@ def partition_json(graph: LayerGraph, found: Partition) -> dict[str, Any]:
     }
 
 
-def _stage_json(graph: LayerGraph, stage: Stage) -> dict[str, Any]:
+def _stage_json(graph: LayerGraph, stage: PartitionStage) -> dict[str, Any]:
     record: dict[str, Any] = {
         "layers": [graph.layers[index].name for index in stage.layers],
         "replicas": stage.replicas,
@@ -119,13 +127,14 @@ def partition_table(graph: LayerGraph, found: Partition) -> Table:
     devices = any(stage.device is not None for stage in found.stages)
     device = ("device",) if devices else ()
     table = Table("stage", *device, "layers", "first", "last", "replicas", "time", title_justify="left")
-    per = "iteration" if found.objective in ITERATIONS else "request" if found.objective == "latency" else "micro-batch"
+    per = "iteration" if found.objective in ITERATION_OBJECTIVES else "micro-batch"
+    per = "request" if found.objective == "latency" else per
     table.title = f"{found.objective_s:.6g} s per {per}, {proof}"
     _stage_rows(table, graph, found.stages, "", devices)
     return table
 
 
-def _stage_rows(table: Table, graph: LayerGraph, stages: tuple[Stage, ...], above: str, devices: bool) -> None:
+def _stage_rows(table: Table, graph: LayerGraph, stages: tuple[PartitionStage, ...], above: str, devices: bool) -> None:
     for number, stage in enumerate(stages):
         names = [graph.layers[index].name for index in stage.layers]
         figures = (str(len(names)), names[0], names[-1], str(stage.replicas), f"{stage.time_s:.6g} s")

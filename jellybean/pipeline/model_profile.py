@@ -13,7 +13,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.pipeline.functions import load_function
 from jellybean.pipeline.onnx_graph import OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, made_up, profile_onnx, requests_of
-from jellybean_solver.pipeline import LayerGraph, cuts
+from jellybean_solver.pipeline import LayerGraph, PartitionSettings, enumerate_cuts
 
 _SECONDS_PER_RUN = 0.1
 
@@ -75,7 +75,7 @@ class ModelProfile:
 
     def table(self) -> Table:
         """The layers in order, each with what crosses when the model is cut right after it."""
-        total_s = sum(layer.both_s for layer in self.graph.layers)
+        total_s = sum(layer.compute_s for layer in self.graph.layers)
         table = Table("layer", title=f"{len(self.graph.layers)} layers, {1e3 * total_s:.3g} ms", title_justify="left")
         backward = any(layer.backward_s for layer in self.graph.layers)
         passes = ("forward", "backward") if backward else ("forward",)
@@ -84,7 +84,7 @@ class ModelProfile:
         done_s, prefix = 0.0, 0
         last = len(self.graph.layers) - 1
         for index, layer in enumerate(self.graph.layers):
-            done_s, prefix = done_s + layer.both_s, prefix | 1 << index
+            done_s, prefix = done_s + layer.compute_s, prefix | 1 << index
             table.add_row(
                 f"{index + 1} {layer.name}",
                 *(f"{1e3 * seconds:.3f} ms" for seconds in (layer.forward_s, layer.backward_s)[: len(passes)]),
@@ -145,13 +145,13 @@ def _of_torch(function: str, made: Any, seconds: float) -> ModelProfile:
             "its inputs, one micro-batch"
         )
     found = profile_module(module, inputs, runs=max(RUNS, round(seconds / _SECONDS_PER_RUN)))
-    bits, complete = cuts(found.graph)
-    whole, total = (1 << len(found.graph.layers)) - 1, sum(layer.both_s for layer in found.graph.layers)
+    bits, complete = enumerate_cuts(found.graph, PartitionSettings().max_cuts)
+    whole, total = (1 << len(found.graph.layers)) - 1, sum(layer.compute_s for layer in found.graph.layers)
     shown = []
     for cut in bits:
         if cut not in (0, whole):
             layers = tuple(index for index in range(len(found.graph.layers)) if cut >> index & 1)
-            share = sum(found.graph.layers[index].both_s for index in layers) / total
+            share = sum(found.graph.layers[index].compute_s for index in layers) / total
             shown.append(ShownCut(layers, share, found.graph.crossing_bytes(cut)))
     return ModelProfile(found.graph, tuple(shown), complete, found.tied)
 

@@ -15,12 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from jellybean.pipeline.onnx_graph import GraphError, Made, OnnxGraph, names_read
-from jellybean_solver.pipeline import (
-    MOST_CUTS,
-    Layer,
-    LayerGraph,
-    cuts,
-)
+from jellybean_solver.pipeline import Layer, LayerGraph, PartitionSettings, enumerate_cuts
 
 PACKED = "jellybean_crossing"
 PACKED_OPSET = 13  # Split takes its sizes as an input since
@@ -61,14 +56,14 @@ class Layered:
         return next((str(node.name) for node in nodes if node.name), str(nodes[0].op_type))
 
 
-def layered(graph: OnnxGraph, made: Mapping[str, Made], most: int = MOST_CUTS) -> Layered:
-    """The layers and all legal cuts; where there are more than `most`, those of the nodes' own order."""
+def layered(graph: OnnxGraph, made: Mapping[str, Made]) -> Layered:
+    """The layers and all legal cuts; if there are too many to enumerate, those along the order of the nodes."""
     groups = _ordered(graph, graph.groups(made))
     if not groups:
         raise GraphError("no node of the model depends on its inputs")
     numbers = range(len(groups))
     skeleton = LayerGraph(tuple(Layer("", 0.0, 0.0, 0.0) for _ in numbers), tuple(sorted(layer_edges(graph, groups))))
-    bits, complete = cuts(skeleton, most)
+    bits, complete = enumerate_cuts(skeleton, PartitionSettings().max_cuts)
     inner = [cut for cut in bits if cut not in (0, (1 << len(groups)) - 1)]
     found = [_legal(graph, made, groups, tuple(n for n in numbers if cut >> n & 1)) for cut in inner]
     return Layered(graph, made, groups, tuple(found), complete)

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 from jellybean.display.pictures import SOFT, STYLE, require_picture, save_figure
-from jellybean_solver.pipeline import Action, Kind, Timeline, bubble_fraction
+from jellybean_solver.pipeline import Action, ActionKind, Timeline, bubble_fraction
 
 # By kind: of first and of second stages or copies.
 _COLOURS = {
-    Kind.FORWARD: ("#a9d3f5", "#5b9fd8"),
-    Kind.BACKWARD: ("#b8e0b0", "#6fb463"),
-    Kind.INPUT_GRADIENT: ("#b8e0b0", "#6fb463"),
-    Kind.WEIGHT_GRADIENT: ("#f6dfa0", "#dcb24a"),
+    ActionKind.FORWARD: ("#a9d3f5", "#5b9fd8"),
+    ActionKind.BACKWARD: ("#b8e0b0", "#6fb463"),
+    ActionKind.INPUT_GRADIENT: ("#b8e0b0", "#6fb463"),
+    ActionKind.WEIGHT_GRADIENT: ("#f6dfa0", "#dcb24a"),
 }
 _NAMES = {
-    Kind.FORWARD: "forward",
-    Kind.BACKWARD: "backward",
-    Kind.INPUT_GRADIENT: "input gradient",
-    Kind.WEIGHT_GRADIENT: "weight gradient",
+    ActionKind.FORWARD: "forward",
+    ActionKind.BACKWARD: "backward",
+    ActionKind.INPUT_GRADIENT: "input gradient",
+    ActionKind.WEIGHT_GRADIENT: "weight gradient",
 }
 MOST_PT, LEAST_PT = 7.0, 5.0  # of the numbers in boxes
 FONTS = ["DejaVu Sans"]  # every label of an SVG names them all
@@ -73,17 +73,17 @@ def _row(axes: Any, timeline: Timeline, device: int, look: _Look) -> None:
     from matplotlib.path import Path as Outline
 
     boxes: dict[str, list[tuple[float, float]]] = {}
-    for span in timeline.spans(device):
-        if span.action.kind is Kind.UPDATE:
-            axes.plot([span.end_s] * 2, [device - 0.45, device + 0.45], color="#333333", linewidth=1.4)
-        if span.action.kind not in _COLOURS or span.end_s <= span.start_s:
+    for timed in timeline.timed_actions(device):
+        if timed.action.kind is ActionKind.UPDATE:
+            axes.plot([timed.end_s] * 2, [device - 0.45, device + 0.45], color="#333333", linewidth=1.4)
+        if timed.action.kind not in _COLOURS or timed.end_s <= timed.start_s:
             continue
-        width = span.end_s - span.start_s
-        colour = _COLOURS[span.action.kind][_second(timeline, span.action)]
-        boxes.setdefault(colour, []).append((span.start_s, width))
-        label = str(span.action.microbatch)
+        width = timed.end_s - timed.start_s
+        colour = _COLOURS[timed.action.kind][_second(timeline, timed.action)]
+        boxes.setdefault(colour, []).append((timed.start_s, width))
+        label = str(timed.action.microbatch)
         if look.fits(label, width):
-            axes.text(span.start_s + width / 2, device, label, ha="center", va="center", fontsize=look.font_pt)
+            axes.text(timed.start_s + width / 2, device, label, ha="center", va="center", fontsize=look.font_pt)
     for colour, spans in boxes.items():
         top, low = device - 0.41, device + 0.41
         corners = [[(at, top), (at + width, top), (at + width, low), (at, low)] for at, width in spans]
@@ -104,10 +104,10 @@ class _Look:
         """`width_pt`: of the whole time."""
         pt_per_s = width_pt / timeline.makespan_s if timeline.makespan_s else 0.0
         boxes = [
-            ((span.end_s - span.start_s) * pt_per_s, len(str(span.action.microbatch)))
+            ((timed.end_s - timed.start_s) * pt_per_s, len(str(timed.action.microbatch)))
             for device in range(timeline.schedule.devices)
-            for span in timeline.spans(device)
-            if span.action.kind in _COLOURS and span.end_s > span.start_s
+            for timed in timeline.timed_actions(device)
+            if timed.action.kind in _COLOURS and timed.end_s > timed.start_s
         ]
         if not boxes:
             return cls(pt_per_s, MOST_PT, MOST_EDGE_PT)

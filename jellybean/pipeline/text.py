@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from jellybean_solver.pipeline import Action, Kind, Timeline
+from jellybean_solver.pipeline import Action, ActionKind, Timeline
 
 MOST_CELLS = 240  # slots that are drawn; a longer timeline is cut with a mark
 CUT = " ..."
 _STYLES = {
-    Kind.FORWARD: ("black on bright_cyan", "black on cyan"),
-    Kind.BACKWARD: ("black on bright_green", "black on green"),
-    Kind.INPUT_GRADIENT: ("black on bright_green", "black on green"),
-    Kind.WEIGHT_GRADIENT: ("black on bright_yellow", "black on yellow"),
+    ActionKind.FORWARD: ("black on bright_cyan", "black on cyan"),
+    ActionKind.BACKWARD: ("black on bright_green", "black on green"),
+    ActionKind.INPUT_GRADIENT: ("black on bright_green", "black on green"),
+    ActionKind.WEIGHT_GRADIENT: ("black on bright_yellow", "black on yellow"),
 }
 
 
@@ -45,15 +45,15 @@ def drawn(timeline: Timeline, *, columns: int | None = None) -> Text:
             at = end
         found.append(_idle(width, cells - at), style="dim")
         found.append("\n" if cells * slot_s > timeline.makespan_s - slot_s / 2 else f"{CUT}\n")
-    found.append("F ", style=_STYLES[Kind.FORWARD][0])
+    found.append("F ", style=_STYLES[ActionKind.FORWARD][0])
     found.append(" forward  ")
-    if any(action.kind is Kind.WEIGHT_GRADIENT for action in timeline.schedule.actions[0]):
-        found.append("I ", style=_STYLES[Kind.INPUT_GRADIENT][0])
+    if any(action.kind is ActionKind.WEIGHT_GRADIENT for action in timeline.schedule.actions[0]):
+        found.append("I ", style=_STYLES[ActionKind.INPUT_GRADIENT][0])
         found.append(" input gradient  ")
-        found.append("W ", style=_STYLES[Kind.WEIGHT_GRADIENT][0])
+        found.append("W ", style=_STYLES[ActionKind.WEIGHT_GRADIENT][0])
         found.append(" weight gradient  ")
     else:
-        found.append("B ", style=_STYLES[Kind.BACKWARD][0])
+        found.append("B ", style=_STYLES[ActionKind.BACKWARD][0])
         found.append(" backward  ")
     found.append(f"one cell: {slot_s:g} s")
     return found
@@ -77,10 +77,10 @@ def slot(timeline: Timeline) -> float:
 
 
 def _cells(timeline: Timeline, device: int, slot_s: float, most: int) -> Iterator[tuple[Action, int, int]]:
-    for span in timeline.spans(device):
-        start, end = round(span.start_s / slot_s), min(most, round(span.end_s / slot_s))
+    for timed in timeline.timed_actions(device):
+        start, end = round(timed.start_s / slot_s), min(most, round(timed.end_s / slot_s))
         if end > start:
-            yield span.action, start, end
+            yield timed.action, start, end
 
 
 def _cell(action: Action, width: int, slots: int) -> str:

@@ -15,17 +15,17 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     for device in range(timeline.schedule.devices):
         name = {"name": f"device {device}"}
         events.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": device, "args": name})
-        for span in timeline.spans(device):
+        for timed in timeline.timed_actions(device):
             events.append(
                 {
                     "ph": "X",
-                    "name": str(span.action),
-                    "cat": span.action.kind.name.lower(),
+                    "name": str(timed.action),
+                    "cat": timed.action.kind.name.lower(),
                     "pid": 0,
                     "tid": device,
-                    "ts": span.start_s * _US_PER_S,
-                    "dur": (span.end_s - span.start_s) * _US_PER_S,
-                    "args": {"stage": span.action.stage, "microbatch": span.action.microbatch},
+                    "ts": timed.start_s * _US_PER_S,
+                    "dur": (timed.end_s - timed.start_s) * _US_PER_S,
+                    "args": {"stage": timed.action.stage, "microbatch": timed.action.microbatch},
                 }
             )
     return {"traceEvents": events, "displayTimeUnit": "ms"}

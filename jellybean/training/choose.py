@@ -13,16 +13,16 @@ from jellybean.training.errors import TrainingError
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     SCHEDULES,
-    Costs,
-    Kind,
+    ActionKind,
     LayerGraph,
-    Level,
     Schedule,
-    Seconds,
+    ScheduleCosts,
+    StageSeconds,
+    TopologyLevel,
     bubble_fraction,
     make_schedule,
-    memory,
     partition,
+    schedule_memory,
     simulate,
 )
 
@@ -41,7 +41,7 @@ class Choice:
     period: int | None
     layers: tuple[tuple[int, ...], ...]
     stage_of: dict[str, int]
-    costs: Costs
+    costs: ScheduleCosts
     microbatch_s: float
     bubble: float
     memory_bytes: float
@@ -121,7 +121,7 @@ def cut_layers(graph: LayerGraph, stages: int) -> tuple[tuple[int, ...], ...]:
     """Blocks of consecutive layers, the slowest as fast as can be, none empty."""
     if len(graph.layers) < stages:
         raise TrainingError(f"the model has {len(graph.layers)} layers, too few for {stages} stages")
-    best = [stage.layers for stage in partition(graph, [Level(stages, 1e12)], objective="balance").stages]
+    best = [stage.layers for stage in partition(graph, [TopologyLevel(stages, 1e12)], objective="balance").stages]
     while len(best) < stages:  # a stage left empty costs nothing; the longest gives one half away
         place = max(range(len(best)), key=lambda i: len(best[i]))
         half = len(best[place]) // 2
@@ -137,7 +137,7 @@ def refuse_shared(name: str, schedule: Schedule, profile: TorchProfile, layers: 
             raise TrainingError(f"{weight} is shared by several stages, which {name} updates at different times")
 
 
-def _costs(graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: TrainingDocument) -> Costs:
+def _costs(graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: TrainingDocument) -> ScheduleCosts:
     forward = tuple(sum(graph.layers[layer].forward_s for layer in own) for own in layers)
     backward = tuple(sum(graph.layers[layer].backward_s for layer in own) for own in layers)
     if document.recompute:
@@ -146,7 +146,7 @@ def _costs(graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: Tra
     for own in layers[:-1]:
         done |= sum(1 << layer for layer in own)
         crossing.append(graph.crossing_bytes(done) / document.bandwidth_bytes_per_s)
-    return Costs(forward, backward, transfer_s=tuple(crossing) if crossing else 0.0)
+    return ScheduleCosts(forward, backward, transfer_s=tuple(crossing) if crossing else 0.0)
 
 
 def _memory_bytes(
@@ -156,7 +156,7 @@ def _memory_bytes(
     weights = [sum(graph.layers[layer].parameter_bytes for layer in own) for own in layers]
     kept = [sum(graph.layers[layer].activation_bytes for layer in own) for own in layers]
     needed = []
-    for device, own in enumerate(memory(schedule)):
+    for device, own in enumerate(schedule_memory(schedule)):
         fixed = sum(
             weights[one.stage] * (one.weight_versions + 1 + STATES[document.optimizer.name]) for one in own.stages
         )
@@ -167,13 +167,13 @@ def _memory_bytes(
 def _most_kept(schedule: Schedule, device: int, kept: list[float]) -> float:
     now = most = 0.0
     for action in schedule.actions[device]:
-        if action.kind is Kind.FORWARD:
+        if action.kind is ActionKind.FORWARD:
             now += kept[action.stage]
-        elif action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT):
+        elif action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT):
             now -= kept[action.stage]
         most = max(most, now)
     return most
 
 
-def _mean(seconds: Seconds) -> float:
+def _mean(seconds: StageSeconds) -> float:
     return sum(seconds) / len(seconds) if isinstance(seconds, tuple) else seconds

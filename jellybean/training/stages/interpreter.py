@@ -1,6 +1,6 @@
 """Runs a schedule on torch modules: every device's actions, in their order, each as soon as what it needs is there.
 
-There is one for all schedules. What an action means stands in `Kind`; which weights it uses, it says itself.
+There is one for all schedules. What an action means stands in `ActionKind`; which weights it uses, it says itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jellybean.training.processes.messages import Key, Tensors
 from jellybean.training.processes.transport import Transport
 from jellybean.training.stages.stage import Stage
 from jellybean.training.stages.updates import Updates
-from jellybean_solver.pipeline import Action, Kind, Schedule
+from jellybean_solver.pipeline import Action, ActionKind, Schedule
 
 Held = Mapping[tuple[int, int], Stage]  # stage, pipe
 
@@ -69,7 +69,7 @@ class Interpreter:
         self._here: dict[Key, Tensors] = {}
         self._last_use: dict[tuple[int, int], dict[int, int]] = {copy: {} for copy in held}
         for place, action in enumerate(self._actions):
-            if action.kind not in (Kind.UPDATE, Kind.REDUCE):
+            if action.kind not in (ActionKind.UPDATE, ActionKind.REDUCE):
                 self._last_use[action.stage, action.pipe][action.version] = place
 
     def run(self, feed: Feed, lr: Callable[[int], float] | None = None) -> Record:
@@ -90,17 +90,17 @@ class Interpreter:
         record.starts_s.append(self._clock())
         given: Tensors | torch.Tensor | None = None
         match action.kind:
-            case Kind.FORWARD:
+            case ActionKind.FORWARD:
                 given = self._forward(action, stage, taken, feed)
-            case Kind.BACKWARD:
+            case ActionKind.BACKWARD:
                 given = stage.backward(action.microbatch, taken)
-            case Kind.INPUT_GRADIENT:
+            case ActionKind.INPUT_GRADIENT:
                 given = stage.input_gradient(action.microbatch, taken)
-            case Kind.WEIGHT_GRADIENT:
+            case ActionKind.WEIGHT_GRADIENT:
                 stage.weight_gradient(action.microbatch)
-            case Kind.REDUCE:
+            case ActionKind.REDUCE:
                 self._updates.reduce(action.stage, stage)
-            case Kind.UPDATE:
+            case ActionKind.UPDATE:
                 self._updates.update(action, stage, place)
         record.ends_s.append(self._clock())
         if isinstance(given, torch.Tensor):
@@ -122,12 +122,12 @@ class Interpreter:
     def _inputs(self, action: Action, feed: Feed) -> Tensors:
         """What other stages made for it."""
         stage, last = action.stage, self._schedule.stages - 1
-        if action.kind is Kind.FORWARD:
+        if action.kind is ActionKind.FORWARD:
             if stage == 0:
                 return feed.inputs(action.microbatch)
             found = self._take(action, stage - 1)
             return tuple(None if value is None else _asked(value) for value in found)
-        if action.kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT) and stage < last:
+        if action.kind in (ActionKind.BACKWARD, ActionKind.INPUT_GRADIENT) and stage < last:
             return self._take(action, stage + 1)
         return ()
 
@@ -138,7 +138,7 @@ class Interpreter:
         return self._transport.take(key)
 
     def _hand_on(self, action: Action, given: Tensors) -> None:
-        taker = action.stage + 1 if action.kind is Kind.FORWARD else action.stage - 1
+        taker = action.stage + 1 if action.kind is ActionKind.FORWARD else action.stage - 1
         if not 0 <= taker < self._schedule.stages:
             return
         key, device = self._key(action, taker), self._schedule.device_of[action.pipe][taker]
@@ -149,7 +149,7 @@ class Interpreter:
             self._transport.send(self._first_rank + device, key, values)
 
     def _key(self, action: Action, taker: int) -> Key:
-        way = 0 if action.kind is Kind.FORWARD else 1
+        way = 0 if action.kind is ActionKind.FORWARD else 1
         return Key(self._iteration, way, taker, action.microbatch, action.pipe)
 
 

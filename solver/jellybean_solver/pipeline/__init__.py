@@ -1,86 +1,64 @@
-"""Pipeline parallelism as data: a partitioner, schedule generators, one validator, one simulator.
+"""Pipeline parallelism: partitioner, schedule generators, schedule validator and simulator.
 
-Other packages import from here, never from a room.
+Public surface of this package; other packages import from here only. Rooms: `schedule` (a schedule as data),
+`schedules` (one generator per published schedule), `partitioning` (layer graph to stages). Symbols in the docstrings:
+D devices, M micro-batches, s a stage (from 0), v stages per device, F and B forward and backward times.
 """
 
-from jellybean_solver.pipeline.partitioning.collectives import (
-    COLLECTIVES,
-)
-from jellybean_solver.pipeline.partitioning.device_memory import (
-    LIMITED,
-    DeviceLimit,
-)
-from jellybean_solver.pipeline.partitioning.layer_graph import (
-    MOST_CUTS,
-    Layer,
-    LayerGraph,
-    cuts,
-    layer_graph,
-)
+from jellybean_solver.pipeline.partitioning.collectives import COLLECTIVES
+from jellybean_solver.pipeline.partitioning.device_memory import MEMORY_SCHEDULES, MemoryLimit
+from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph, enumerate_cuts, layer_graph
 from jellybean_solver.pipeline.partitioning.partition import (
-    ITERATIONS,
+    ITERATION_OBJECTIVES,
     OBJECTIVES,
-    Level,
     NothingFitsError,
-    Partition,
-    Stage,
     partition,
     partition_line,
 )
-from jellybean_solver.pipeline.schedule.actions import (
-    Action,
-    Kind,
-)
-from jellybean_solver.pipeline.schedule.memory import (
-    memory,
-)
-from jellybean_solver.pipeline.schedule.schedule import (
-    Schedule,
-)
+from jellybean_solver.pipeline.partitioning.settings import PartitionSettings
+from jellybean_solver.pipeline.partitioning.stages import Partition, PartitionStage, TopologyLevel
+from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
+from jellybean_solver.pipeline.schedule.memory import schedule_memory
+from jellybean_solver.pipeline.schedule.schedule import Schedule
 from jellybean_solver.pipeline.schedule.simulator import (
-    Costs,
-    Seconds,
+    ScheduleCosts,
+    StageSeconds,
     Timeline,
-    at,
     bubble_fraction,
     simulate,
+    stage_seconds,
 )
-from jellybean_solver.pipeline.schedule.validate import (
-    faults,
-)
-from jellybean_solver.pipeline.schedules import (
-    SCHEDULES,
-    make_schedule,
-)
+from jellybean_solver.pipeline.schedule.validate import schedule_violations
+from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 
 __all__ = [
     "COLLECTIVES",
-    "ITERATIONS",
-    "LIMITED",
-    "MOST_CUTS",
+    "ITERATION_OBJECTIVES",
+    "MEMORY_SCHEDULES",
     "OBJECTIVES",
     "SCHEDULES",
     "Action",
-    "Costs",
-    "DeviceLimit",
-    "Kind",
+    "ActionKind",
     "Layer",
     "LayerGraph",
-    "Level",
+    "MemoryLimit",
     "NothingFitsError",
     "Partition",
+    "PartitionSettings",
+    "PartitionStage",
     "Schedule",
-    "Seconds",
-    "Stage",
+    "ScheduleCosts",
+    "StageSeconds",
     "Timeline",
-    "at",
+    "TopologyLevel",
     "bubble_fraction",
-    "cuts",
-    "faults",
+    "enumerate_cuts",
     "layer_graph",
     "make_schedule",
-    "memory",
     "partition",
     "partition_line",
+    "schedule_memory",
+    "schedule_violations",
     "simulate",
+    "stage_seconds",
 ]

@@ -26,7 +26,7 @@ from jellybean.training.stages.interpreter import Interpreter, peers_of
 from jellybean.training.stages.stage import Stage
 from jellybean.training.stages.updates import Updates
 from jellybean_solver.pipeline.schedule.schedule import Schedule
-from jellybean_solver.pipeline.schedule.simulator import Costs, Timeline, bubble_fraction, simulate
+from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, Timeline, bubble_fraction, simulate
 from jellybean_solver.pipeline.schedules import make_schedule
 
 FORWARD_S, BACKWARD_S = 0.02, 0.04  # of a stage
@@ -138,7 +138,7 @@ class Sleeping:
     @property
     def ideal_s(self) -> float:
         """By the simulator."""
-        return simulate(self.schedule, Costs(FORWARD_S, BACKWARD_S)).makespan_s * self.scale
+        return simulate(self.schedule, ScheduleCosts(FORWARD_S, BACKWARD_S)).makespan_s * self.scale
 
     @property
     def alone_s(self) -> float:

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.training.checkpoints.checkpoint import finish, rank_file, write_part  # noqa: E402
-from jellybean_solver.pipeline.schedule.actions import Kind  # noqa: E402
-from jellybean_solver.pipeline.schedule.memory import memory  # noqa: E402
+from jellybean_solver.pipeline.schedule.actions import ActionKind  # noqa: E402
+from jellybean_solver.pipeline.schedule.memory import schedule_memory  # noqa: E402
 from jellybean_solver.pipeline.schedule.schedule import Schedule  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES  # noqa: E402
 from tests.integration.training.cases import GoOn, Pause, Train, merged  # noqa: E402
@@ -148,7 +148,7 @@ def test_asynchronous_equals_its_rule_in_sequence(found, case):
     """Fifty updates, float64."""
     train, results = ASYNC[case], found[1][case]
     _equals_rule(train, results)
-    for device, own in enumerate(memory(train.schedule)):
+    for device, own in enumerate(schedule_memory(train.schedule)):
         for stage in own.stages:
             assert results[device]["versions"][stage.stage, stage.pipe] == stage.weight_versions
 
@@ -157,7 +157,7 @@ def _most_kept(schedule: Schedule, device: int) -> int:
     """Stages between a forward and the last gradient that needs what it left."""
     kept = most = 0
     for action in schedule.actions[device]:
-        kept += (action.kind is Kind.FORWARD) - (action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT))
+        kept += (action.kind is ActionKind.FORWARD) - (action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT))
         most = max(most, kept)
     return most
 
@@ -166,7 +166,7 @@ def _most_kept(schedule: Schedule, device: int) -> int:
 def test_live_activations_are_the_simulators(found, case):
     """Counted by hooks on what graphs save; where no weight gradient comes later, by the planner's own figure too."""
     schedule = LIVE[case].schedule
-    for device, own in enumerate(memory(schedule)):
+    for device, own in enumerate(schedule_memory(schedule)):
         live = found[8][case][device].live
         assert live == _most_kept(schedule, device)
         assert own.peak_deferred or live == own.peak_activations

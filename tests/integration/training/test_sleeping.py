@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean_solver.pipeline.schedule.simulator import Costs, bubble_fraction, simulate  # noqa: E402
+from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, bubble_fraction, simulate  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
 from tests.integration.training.sleeping import (  # noqa: E402
@@ -35,5 +35,5 @@ def found():
 def test_idle_share_is_the_simulators(found, case):
     schedule = CASES[case].schedule
     ranks = [own for own in found[case] if own is not None]
-    predicted = simulate(schedule, Costs(FORWARD_S, BACKWARD_S))
+    predicted = simulate(schedule, ScheduleCosts(FORWARD_S, BACKWARD_S))
     assert measured_idle(schedule, ranks, 0) == pytest.approx(bubble_fraction(predicted), abs=0.05)

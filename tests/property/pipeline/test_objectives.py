@@ -12,15 +12,22 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partitioning import iteration
-from jellybean_solver.pipeline.partitioning.device_memory import DeviceLimit
-from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
-from jellybean_solver.pipeline.partitioning.partition import Level, partition, partition_line
-from jellybean_solver.pipeline.schedule.simulator import Costs, simulate
-from jellybean_solver.pipeline.schedules import make_schedule
+from jellybean_solver.pipeline import (
+    LayerGraph,
+    MemoryLimit,
+    Partition,
+    PartitionSettings,
+    ScheduleCosts,
+    TopologyLevel,
+    make_schedule,
+    partition,
+    partition_line,
+    simulate,
+)
 from tests.property.pipeline.test_partition import graphs
 
 Layers = tuple[int, ...]
+Levels = Sequence[TopologyLevel]
 BANDWIDTHS = st.sampled_from([0.5, 2.0, 50.0])
 
 
@@ -49,7 +56,7 @@ def parameters(graph: LayerGraph, layers: Layers) -> float:
     return sum(graph.layers[i].parameter_bytes for i in layers)
 
 
-def by_alpa(graph: LayerGraph, levels: Sequence[Level], microbatches: int, limit: DeviceLimit | None) -> float:
+def by_alpa(graph: LayerGraph, levels: Levels, microbatches: int, limit: MemoryLimit | None) -> float:
     devices, hosts = levels[0].count, levels[1].count if len(levels) > 1 else 1
     shapes = [(1 << power, levels[0].bandwidth) for power in range(devices.bit_length())]
     shapes += [(hosts_ * devices, levels[-1].bandwidth) for hosts_ in range(2, hosts + 1)]
@@ -78,7 +85,7 @@ def by_alpa(graph: LayerGraph, levels: Sequence[Level], microbatches: int, limit
     st.lists(st.tuples(st.sampled_from([1, 2, 4]), BANDWIDTHS), min_size=1, max_size=1),
     st.one_of(st.none(), st.tuples(st.integers(1, 2), BANDWIDTHS)),
     st.integers(1, 9),
-    st.one_of(st.none(), st.builds(DeviceLimit, st.sampled_from([20.0, 60.0]), st.just("1f1b"), st.integers(1, 9))),
+    st.one_of(st.none(), st.builds(MemoryLimit, st.sampled_from([20.0, 60.0]), st.just("1f1b"), st.integers(1, 9))),
     st.sampled_from([99, 2]),
 )
 def test_alpa_is_the_least_of_all(
@@ -86,19 +93,18 @@ def test_alpa_is_the_least_of_all(
     inner: list[tuple[int, float]],
     outer: tuple[int, float] | None,
     microbatches: int,
-    limit: DeviceLimit | None,
+    limit: MemoryLimit | None,
     few: int,
 ) -> None:
-    levels = [Level(*inner[0])] + ([Level(*outer)] if outer else [])
+    levels = [TopologyLevel(*inner[0])] + ([TopologyLevel(*outer)] if outer else [])
     expected = by_alpa(graph, levels, microbatches, limit)
     event("none" if math.isinf(expected) else "some")
     if math.isinf(expected):
         with pytest.raises(SolverError):
             partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jellybean_solver.pipeline.partitioning.partition.FEW", (few,))
-        found = partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
+    settings = PartitionSettings(coarse_cuts=(few,))
+    found = partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit, settings=settings)
     assert found.objective_s == pytest.approx(expected)
     assert sum(stage.replicas for stage in found.stages) == math.prod(level.count for level in levels)
     times = [stage.time_s for stage in found.stages]
@@ -159,7 +165,9 @@ def evenly(free: Sequence[int], groups: Sequence[Sequence[int]], wanted: int) ->
     return tuple(taken.count(machine) for machine in range(len(free)))
 
 
-def by_dapple(graph: LayerGraph, levels: Sequence[Level], microbatches: int, limit: DeviceLimit | None) -> float:
+def by_dapple(
+    graph: LayerGraph, levels: Sequence[TopologyLevel], microbatches: int, limit: MemoryLimit | None
+) -> float:
     devices, machines = levels[0].count, levels[1].count if len(levels) > 1 else 1
     best = math.inf
     for count in range(1, min(len(graph.layers), devices * machines) + 1):
@@ -173,7 +181,7 @@ def by_dapple(graph: LayerGraph, levels: Sequence[Level], microbatches: int, lim
     return best
 
 
-def all_fit(graph: LayerGraph, cut: Sequence[Layers], replicas: Sequence[int], limit: DeviceLimit) -> bool:
+def all_fit(graph: LayerGraph, cut: Sequence[Layers], replicas: Sequence[int], limit: MemoryLimit) -> bool:
     """Weights, gradients and the shares of as many micro-batches as there are stages from a stage on."""
     for position, (layers, m) in enumerate(zip(cut, replicas, strict=True)):
         kept = min(len(cut) - position, limit.microbatches or 99)
@@ -185,7 +193,7 @@ def all_fit(graph: LayerGraph, cut: Sequence[Layers], replicas: Sequence[int], l
 
 def placed(
     graph: LayerGraph,
-    levels: Sequence[Level],
+    levels: Sequence[TopologyLevel],
     cut: Sequence[Layers],
     replicas: Sequence[int],
     where: Sequence[tuple[int, ...]],
@@ -211,7 +219,7 @@ def placed(
     st.lists(BANDWIDTHS, min_size=2, max_size=2),
     st.integers(1, 9),
     st.sampled_from([(99,), (2, 3)]),
-    st.one_of(st.none(), st.builds(DeviceLimit, st.sampled_from([20.0, 60.0]), st.just("1f1b"), st.integers(1, 9))),
+    st.one_of(st.none(), st.builds(MemoryLimit, st.sampled_from([20.0, 60.0]), st.just("1f1b"), st.integers(1, 9))),
 )
 def test_dapple_is_the_least_of_all(
     graph: LayerGraph,
@@ -219,18 +227,21 @@ def test_dapple_is_the_least_of_all(
     bandwidths: list[float],
     microbatches: int,
     few: tuple[int, ...],
-    limit: DeviceLimit | None,
+    limit: MemoryLimit | None,
 ) -> None:
-    levels = [Level(count, bandwidth) for count, bandwidth in zip(counts, bandwidths, strict=False)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iteration, "FEWER_CUTS", few)
-        expected = by_dapple(graph, levels, microbatches, limit)
-        event("none" if math.isinf(expected) else "some")
-        if math.isinf(expected):
-            with pytest.raises(SolverError, match="no partition fits"):
-                partition(graph, levels, objective="dapple", microbatches=microbatches, limit=limit)
-            return
-        found = partition(graph, levels, objective="dapple", microbatches=microbatches, limit=limit)
+    levels = [TopologyLevel(count, bandwidth) for count, bandwidth in zip(counts, bandwidths, strict=False)]
+    expected = by_dapple(graph, levels, microbatches, limit)
+    event("none" if math.isinf(expected) else "some")
+
+    def solve() -> Partition:
+        coarse = PartitionSettings(dapple_coarse_cuts=few)
+        return partition(graph, levels, objective="dapple", microbatches=microbatches, limit=limit, settings=coarse)
+
+    if math.isinf(expected):
+        with pytest.raises(SolverError, match="no partition fits"):
+            solve()
+        return
+    found = solve()
     assert found.objective_s == pytest.approx(expected)
     assert sum(stage.replicas for stage in found.stages) <= math.prod(counts)
 
@@ -243,7 +254,7 @@ def test_dapples_latency_is_a_bound_and_often_the_makespan(
     """The simulator never beats it. The two agree for stages alike, and where the last stage is the pivot."""
     backward = [data.draw(st.sampled_from([1.0, 2.0, 3.0])) * time for time in times]
     schedule = make_schedule("1f1b", len(times), microbatches)
-    makespan_s = simulate(schedule, Costs(tuple(times), tuple(backward))).makespan_s
+    makespan_s = simulate(schedule, ScheduleCosts(tuple(times), tuple(backward))).makespan_s
     stages = [Placed(f, b, 0.0) for f, b in zip(times, backward, strict=True)]
     predicted_s = iteration_s(stages, microbatches)
     assert predicted_s <= makespan_s * (1 + 1e-9)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from unittest.mock import patch
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partitioning import cut_narrowing as narrowing
-from jellybean_solver.pipeline.partitioning import partition as partitions
-from jellybean_solver.pipeline.partitioning.device_memory import DeviceLimit
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
-from jellybean_solver.pipeline.partitioning.partition import Level, Stage, partition
+from jellybean_solver.pipeline import (
+    Layer,
+    LayerGraph,
+    MemoryLimit,
+    PartitionSettings,
+    PartitionStage,
+    TopologyLevel,
+    partition,
+)
 
 TIMES = st.sampled_from([0.0, 1.0, 2.0, 3.5, 8.0])
 BACKWARDS = st.sampled_from([0.0, 0.5, 1.5, 2.5, 4.0, 8.5])
@@ -43,7 +45,7 @@ def stage_s(seconds: float, parameters: float, replicas: int, bandwidth: float, 
     return (seconds + 4 * (replicas - 1) * parameters / (bandwidth * replicas)) / replicas
 
 
-def flying(limit: DeviceLimit, behind: Fraction, replicas: int) -> int:
+def flying(limit: MemoryLimit, behind: Fraction, replicas: int) -> int:
     """Micro-batches kept: one for the replica, one for each worker behind, per replica; no more than there are."""
     share = math.inf if limit.microbatches is None else math.ceil(Fraction(limit.microbatches, replicas))
     if limit.schedule == "gpipe":
@@ -51,7 +53,7 @@ def flying(limit: DeviceLimit, behind: Fraction, replicas: int) -> int:
     return int(min(share if limit.schedule == "1f1b" else math.inf, 1 + math.ceil(behind)))
 
 
-def held(layers: Sequence[Layer], behind: Fraction, copies: int, limit: DeviceLimit) -> bool:
+def held(layers: Sequence[Layer], behind: Fraction, copies: int, limit: MemoryLimit) -> bool:
     """Whether a worker that stands so can hold the layers."""
     kept = flying(limit, behind, copies)
     weights = {"pipedream": kept, "pipedream-2bw": 2}.get(limit.schedule, 1) + 1 + limit.states
@@ -59,7 +61,9 @@ def held(layers: Sequence[Layer], behind: Fraction, copies: int, limit: DeviceLi
     return taken <= limit.limit_bytes * (1 + 1e-12)
 
 
-def enumerated(graph: LayerGraph, levels: Sequence[Level], objective: str, limit: DeviceLimit | None = None) -> float:
+def enumerated(
+    graph: LayerGraph, levels: Sequence[TopologyLevel], objective: str, limit: MemoryLimit | None = None
+) -> float:
     """Every chain of down-sets with every number of replicas, level by level, straight from the definition."""
     names = range(len(graph.layers))
     downs = [
@@ -80,7 +84,7 @@ def enumerated(graph: LayerGraph, levels: Sequence[Level], objective: str, limit
         """
         if level < 0:
             fit = limit is None or held([graph.layers[i] for i in end - start], behind, copies, limit)
-            return sum(graph.layers[i].both_s for i in end - start) if fit else math.inf
+            return sum(graph.layers[i].compute_s for i in end - start) if fit else math.inf
         own, inner = levels[level], math.prod(one.count for one in levels[:level])
 
         @cache
@@ -106,34 +110,29 @@ def enumerated(graph: LayerGraph, levels: Sequence[Level], objective: str, limit
     return best(frozenset(), frozenset(names), len(levels) - 1, Fraction(0), 1)
 
 
-def layers_of(stages: Sequence[Stage]) -> list[int]:
+def layers_of(stages: Sequence[PartitionStage]) -> list[int]:
     return [layer for stage in stages for layer in stage.layers]
 
 
-@contextmanager
-def as_if_large(few: tuple[int, ...], searched_from: int) -> Iterator[None]:
-    """Partitions of so many cuts come first, and times of so many workers are searched for, as for large graphs."""
-    with patch.object(narrowing, "FEW", few), patch.object(partitions, "SEARCHED_FROM", searched_from):
-        yield
-
-
-FEW = st.sampled_from([(99,), (2,), (1, 3)])
-SEARCHED_FROM = st.sampled_from([1, 99])
+# Small limits make small graphs take the paths of large ones: coarse cuts first, search over the bottleneck time.
+LIMITS = st.builds(
+    PartitionSettings,
+    coarse_cuts=st.sampled_from([(99,), (2,), (1, 3)]),
+    binary_search_workers=st.sampled_from([1, 99]),
+)
 
 
 @settings(max_examples=120)
 @given(
     graphs(),
-    st.lists(st.builds(Level, st.integers(1, 4), st.sampled_from([0.5, 2.0, 50.0])), min_size=1, max_size=2),
+    st.lists(st.builds(TopologyLevel, st.integers(1, 4), st.sampled_from([0.5, 2.0, 50.0])), min_size=1, max_size=2),
     st.sampled_from(["slowest-stage", "pipedream-paper"]),
-    FEW,
-    SEARCHED_FROM,
+    LIMITS,
 )
 def test_the_partition_is_the_best_of_all(
-    graph: LayerGraph, levels: list[Level], objective: str, few: tuple[int, ...], searched_from: int
+    graph: LayerGraph, levels: list[TopologyLevel], objective: str, limits: PartitionSettings
 ) -> None:
-    with as_if_large(few, searched_from):
-        found = partition(graph, levels, objective=objective)
+    found = partition(graph, levels, objective=objective, settings=limits)
     assert found.objective_s == pytest.approx(enumerated(graph, tuple(levels), objective))
     assert found.gap == 0.0
     assert sorted(layers_of(found.stages)) == list(range(len(graph.layers)))
@@ -146,25 +145,23 @@ def test_the_partition_is_the_best_of_all(
 @settings(max_examples=120)
 @given(
     graphs(),
-    st.lists(st.builds(Level, st.integers(1, 3), st.sampled_from([2.0, 50.0])), min_size=1, max_size=2),
+    st.lists(st.builds(TopologyLevel, st.integers(1, 3), st.sampled_from([2.0, 50.0])), min_size=1, max_size=2),
     st.builds(
-        DeviceLimit,
+        MemoryLimit,
         st.sampled_from([4.0, 10.0, 25.0, 60.0, 120.0]),
         st.sampled_from(["gpipe", "1f1b", "pipedream", "pipedream-2bw"]),
         st.integers(1, 8),
         st.sampled_from([0.0, 2.0]),
     ),
-    FEW,
-    SEARCHED_FROM,
+    LIMITS,
 )
 def test_the_partition_is_the_best_that_fits_into_memory(
-    graph: LayerGraph, levels: list[Level], limit: DeviceLimit, few: tuple[int, ...], searched_from: int
+    graph: LayerGraph, levels: list[TopologyLevel], limit: MemoryLimit, limits: PartitionSettings
 ) -> None:
     expected = enumerated(graph, tuple(levels), "slowest-stage", limit)
     event("fits" if math.isfinite(expected) else "does not fit")
     if math.isfinite(expected):
-        with as_if_large(few, searched_from):
-            assert partition(graph, levels, limit=limit).objective_s == pytest.approx(expected)
+        assert partition(graph, levels, limit=limit, settings=limits).objective_s == pytest.approx(expected)
         return
     with pytest.raises(SolverError, match="no partition fits") as told:
         partition(graph, levels, limit=limit)
@@ -177,8 +174,8 @@ def test_the_partition_is_the_best_that_fits_into_memory(
 @settings(max_examples=60)
 @given(graphs(), st.integers(1, 4))
 def test_too_many_cuts_give_a_true_bound(graph: LayerGraph, workers: int) -> None:
-    levels = [Level(workers, 2.0)]
-    exact, rough = partition(graph, levels), partition(graph, levels, most_cuts=1)
+    levels = [TopologyLevel(workers, 2.0)]
+    exact, rough = partition(graph, levels), partition(graph, levels, settings=PartitionSettings(max_pruned_cuts=1))
     assert rough.bound_s <= exact.objective_s * (1 + 1e-9)
     assert exact.objective_s <= rough.objective_s * (1 + 1e-9)
 
@@ -186,5 +183,5 @@ def test_too_many_cuts_give_a_true_bound(graph: LayerGraph, workers: int) -> Non
 @settings(max_examples=60)
 @given(graphs(), st.integers(1, 3))
 def test_more_workers_never_make_it_slower(graph: LayerGraph, workers: int) -> None:
-    fewer, more = (partition(graph, [Level(count, 2.0)]).objective_s for count in (workers, workers + 1))
+    fewer, more = (partition(graph, [TopologyLevel(count, 2.0)]).objective_s for count in (workers, workers + 1))
     assert more <= fewer * (1 + 1e-12)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
-from jellybean_solver.pipeline.partitioning.partition import Level, partition
+from jellybean_solver.pipeline import Layer, LayerGraph, TopologyLevel, partition
 from jellybean_solver.pipeline.partitioning.placement import place
 from tests.property.pipeline.test_partition import graphs
 
@@ -69,7 +68,7 @@ def test_the_placement_is_the_best_of_all(graph: LayerGraph, workers: int, bandw
 @settings(max_examples=30, deadline=None)
 @given(graphs(most=6), st.integers(1, 3))
 def test_a_search_that_is_cut_off_tells_a_true_bound(graph: LayerGraph, workers: int) -> None:
-    exact, short = place(graph, workers, 4.0), place(graph, workers, 4.0, most_steps=1)
+    exact, short = place(graph, workers, 4.0), place(graph, workers, 4.0, max_steps=1)
     assert short.bound_s <= exact.seconds * (1 + 1e-9)
     assert exact.seconds <= short.seconds * (1 + 1e-9)
 
@@ -83,15 +82,15 @@ def towers(count: int, length: int, sent: float) -> LayerGraph:
 
 
 def test_the_towers_of_a_contrastive_model_run_at_once() -> None:
-    found = partition(towers(2, 4, 1.0), [Level(2, 10.0)], objective="branches")
+    found = partition(towers(2, 4, 1.0), [TopologyLevel(2, 10.0)], objective="branches")
     assert found.gap == 0
     assert found.objective_s == pytest.approx(4 * 3 + 1 + 2 * 0.1)
     assert sorted(len(stage.layers) for stage in found.stages) == [4, 5]
-    alone = partition(towers(2, 4, 1e3), [Level(2, 10.0)], objective="branches")
+    alone = partition(towers(2, 4, 1e3), [TopologyLevel(2, 10.0)], objective="branches")
     assert alone.objective_s == 2 * 4 * 3 + 1
     assert [stage.device for stage in alone.stages] == [0]
 
 
 def test_a_large_model_has_a_gap() -> None:
-    found = place(towers(3, 8, 1.0), 2, 10.0, most_steps=20_000)
+    found = place(towers(3, 8, 1.0), 2, 10.0, max_steps=20_000)
     assert 0.65 * found.seconds < found.bound_s < found.seconds <= 2 * 8 * 3 + 2

@@ -7,9 +7,8 @@ import math
 import pytest
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline import Layer, LayerGraph, TopologyLevel, partition
 from jellybean_solver.pipeline.partitioning.collectives import COLLECTIVES, collective
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
-from jellybean_solver.pipeline.partitioning.partition import Level, partition
 
 M, B, A = 8e6, 1e9, 1e-3
 
@@ -36,15 +35,15 @@ def test_a_partition_by_each_of_them() -> None:
     graph = LayerGraph((Layer("a", 1, 3, 1, 8),), ())
     for name, way in COLLECTIVES.items():
         two_s = (4 + way.seconds(8, 2, 2.0)) / 2
-        found = partition(graph, [Level(2, 2.0)], all_reduce=name)
+        found = partition(graph, [TopologyLevel(2, 2.0)], all_reduce=name)
         assert found.objective_s == pytest.approx(min(4.0, two_s)), name
-    assert partition(graph, [Level(2, 2.0)], all_reduce="ring").objective_s == 4
-    assert partition(graph, [Level(2, 8.0)], all_reduce="ring").objective_s == 2.5
+    assert partition(graph, [TopologyLevel(2, 2.0)], all_reduce="ring").objective_s == 4
+    assert partition(graph, [TopologyLevel(2, 8.0)], all_reduce="ring").objective_s == 2.5
 
 
 def test_names_and_objectives_that_do_not_go() -> None:
     graph = LayerGraph((Layer("a", 1, 3, 1, 8),), ())
     with pytest.raises(SolverError, match="there are parameter-server, naive, ring"):
-        partition(graph, [Level(2, 2.0)], all_reduce="star")
+        partition(graph, [TopologyLevel(2, 2.0)], all_reduce="star")
     with pytest.raises(SolverError, match="goes with slowest-stage, alpa, not with pipedream-paper"):
-        partition(graph, [Level(2, 2.0)], objective="pipedream-paper", all_reduce="ring")
+        partition(graph, [TopologyLevel(2, 2.0)], objective="pipedream-paper", all_reduce="ring")

@@ -16,8 +16,7 @@ from jellybean.pipeline.onnx_graph import GraphError, OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, offered
 from jellybean.pipeline.onnx_split import layered
 from jellybean.pipeline.profile_file import read_profile
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
-from jellybean_solver.pipeline.partitioning.partition import Level, partition, partition_line
+from jellybean_solver.pipeline import Layer, LayerGraph, TopologyLevel, partition, partition_line
 from tests.unit.pipeline.onnx_models import conv_net, skip_net
 
 
@@ -36,7 +35,7 @@ def test_a_file_by_layer(tmp_path):
     (tmp_path / "layers.txt").write_text(found.to_text())
     graph = read_profile(tmp_path / "layers.txt")
     assert [layer.parameter_bytes for layer in graph.layers] == [layer.parameter_bytes for layer in found.graph.layers]
-    assert sum(len(stage.layers) for stage in partition(graph, [Level(2, 1e12)]).stages) == 4
+    assert sum(len(stage.layers) for stage in partition(graph, [TopologyLevel(2, 1e12)]).stages) == 4
 
     console = Console(width=120, record=True)
     console.print(found.table())
@@ -76,11 +75,11 @@ def test_offered_cuts_are_spread_over_the_time_with_the_fewest_bytes():
 
 def test_a_plan_of_a_profile_without_backward_says_what_it_counts():
     graph = LayerGraph((Layer("a", 1.0, 0.0, 500.0), Layer("b", 1.0, 0.0, 0.0)), ((0, 1),))
-    (told,) = partition_notes(graph, partition(graph, [Level(2, 1e3)]), line=False)
+    (told,) = partition_notes(graph, partition(graph, [TopologyLevel(2, 1e3)]), line=False)
     assert "counts gradient sums between replicas and activations both ways" in told
-    assert partition_notes(graph, partition(graph, [Level(2, 1e3)], objective="balance"), line=False) == ()
+    assert partition_notes(graph, partition(graph, [TopologyLevel(2, 1e3)], objective="balance"), line=False) == ()
     trained = LayerGraph(tuple(Layer(layer.name, 1.0, 2.0, 500.0) for layer in graph.layers), graph.edges)
-    assert partition_notes(trained, partition(trained, [Level(2, 1e3)]), line=False) == ()
+    assert partition_notes(trained, partition(trained, [TopologyLevel(2, 1e3)]), line=False) == ()
 
 
 def test_a_line_says_which_device_a_stage_is_on():

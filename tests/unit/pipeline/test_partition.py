@@ -11,10 +11,15 @@ import pytest
 from jellybean.errors import DocumentError, JellyBeanError
 from jellybean.pipeline.profile_file import read_profile
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partitioning import iteration
-from jellybean_solver.pipeline.partitioning.device_memory import DeviceLimit
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
-from jellybean_solver.pipeline.partitioning.partition import Level, NothingFitsError, partition
+from jellybean_solver.pipeline import (
+    Layer,
+    LayerGraph,
+    MemoryLimit,
+    NothingFitsError,
+    PartitionSettings,
+    TopologyLevel,
+    partition,
+)
 
 PROFILES = Path(__file__).parents[4] / "shared" / "data" / "pipedream_profiles"
 published = pytest.mark.skipif(not PROFILES.exists(), reason="the published profiles are not here")
@@ -34,14 +39,14 @@ published = pytest.mark.skipif(not PROFILES.exists(), reason="the published prof
 def test_never_slower_than_the_published_optimizer(
     model: str, levels: list[tuple[int, float]], seconds: float, replicas: list[int]
 ) -> None:
-    found = partition(read_profile(PROFILES / f"{model}.txt"), [Level(*level) for level in levels])
+    found = partition(read_profile(PROFILES / f"{model}.txt"), [TopologyLevel(*level) for level in levels])
     assert found.objective_s <= seconds + 5e-7
     assert [stage.replicas for stage in found.stages] == replicas
 
 
 @published
 def test_the_papers_own_recurrence() -> None:
-    found = partition(read_profile(PROFILES / "resnet50.txt"), [Level(4, 1e9)], objective="pipedream-paper")
+    found = partition(read_profile(PROFILES / "resnet50.txt"), [TopologyLevel(4, 1e9)], objective="pipedream-paper")
     assert [stage.replicas for stage in found.stages] == [3, 1]
 
 
@@ -49,7 +54,7 @@ def test_the_papers_own_recurrence() -> None:
 @pytest.mark.parametrize(("workers", "seconds"), [(4, 0.025868), (8, 0.019285)])
 def test_layers_without_time_may_stand_anywhere(workers: int, seconds: float) -> None:
     """6,820 down-sets, of which 27 matter: those of one order give 0.025166 s on 8 workers."""
-    found = partition(read_profile(PROFILES / "gnmt.txt"), [Level(workers, 1e9)])
+    found = partition(read_profile(PROFILES / "gnmt.txt"), [TopologyLevel(workers, 1e9)])
     assert found.objective_s == pytest.approx(seconds, abs=5e-7)
     assert found.cuts < 100
     assert found.gap == 0
@@ -59,8 +64,8 @@ def test_a_graph_of_too_many_cuts_has_a_gap() -> None:
     """Eight branches of four layers have 5^8 down-sets."""
     layers = tuple(Layer(f"l{i}", 1 + i % 3, 2, 1, 1) for i in range(32))
     graph = LayerGraph(layers, tuple((i, i + 1) for i in range(32) if i % 4 != 3))
-    found = partition(graph, [Level(4, 1e9)])
-    assert found.bound_s == pytest.approx(sum(layer.both_s for layer in layers) / 4)
+    found = partition(graph, [TopologyLevel(4, 1e9)])
+    assert found.bound_s == pytest.approx(sum(layer.compute_s for layer in layers) / 4)
     assert 0 < found.gap < 0.2
 
 
@@ -71,13 +76,13 @@ CHAIN = LayerGraph((Layer("a", 1, 1, 1, 1), Layer("b", 1, 1, 1, 1)), ((0, 1),))
     ("levels", "objective", "told"),
     [
         ([], "slowest-stage", "at least one at each level"),
-        ([Level(0, 1.0)], "slowest-stage", "0 workers"),
-        ([Level(100, 1.0), Level(100, 1.0)], "slowest-stage", "10000 workers"),
-        ([Level(2, 0.0)], "slowest-stage", "bandwidth"),
-        ([Level(2, 1.0)], "fastest", "there are slowest-stage, pipedream-paper, dapple"),
+        ([TopologyLevel(0, 1.0)], "slowest-stage", "0 workers"),
+        ([TopologyLevel(100, 1.0), TopologyLevel(100, 1.0)], "slowest-stage", "10000 workers"),
+        ([TopologyLevel(2, 0.0)], "slowest-stage", "bandwidth"),
+        ([TopologyLevel(2, 1.0)], "fastest", "there are slowest-stage, pipedream-paper, dapple"),
     ],
 )
-def test_what_cannot_be_asked(levels: list[Level], objective: str, told: str) -> None:
+def test_what_cannot_be_asked(levels: list[TopologyLevel], objective: str, told: str) -> None:
     with pytest.raises(SolverError, match=told):
         partition(CHAIN, levels, objective=objective)
 
@@ -109,28 +114,28 @@ def test_memory_is_kept_as_the_schedule_needs_it() -> None:
     """Three equal layers on three workers: a stage keeps what is in flight, the first the most."""
     graph = LayerGraph(tuple(Layer(name, 1, 2, 10, 100) for name in "abc"), ((0, 1), (1, 2)))
     needed = {
-        DeviceLimit(1, "naive"): 2 * 100 + 10,
-        DeviceLimit(1, "1f1b"): 2 * 100 + 3 * 10,
-        DeviceLimit(1, "1f1b", 2): 2 * 100 + 2 * 10,
-        DeviceLimit(1, "gpipe", 8): 2 * 100 + 8 * 10,
-        DeviceLimit(1, "pipedream"): 4 * 100 + 3 * 10,
-        DeviceLimit(1, "pipedream-2bw"): 3 * 100 + 3 * 10,
-        DeviceLimit(1, "1f1b", None, 2.0): 4 * 100 + 3 * 10,
+        MemoryLimit(1, "naive"): 2 * 100 + 10,
+        MemoryLimit(1, "1f1b"): 2 * 100 + 3 * 10,
+        MemoryLimit(1, "1f1b", 2): 2 * 100 + 2 * 10,
+        MemoryLimit(1, "gpipe", 8): 2 * 100 + 8 * 10,
+        MemoryLimit(1, "pipedream"): 4 * 100 + 3 * 10,
+        MemoryLimit(1, "pipedream-2bw"): 3 * 100 + 3 * 10,
+        MemoryLimit(1, "1f1b", None, 2.0): 4 * 100 + 3 * 10,
     }
     for limit, taken in needed.items():
-        fits = partition(graph, [Level(3, 1e9)], limit=replace(limit, limit_bytes=taken))
+        fits = partition(graph, [TopologyLevel(3, 1e9)], limit=replace(limit, limit_bytes=taken))
         assert [stage.replicas for stage in fits.stages] == [1, 1, 1]
         with pytest.raises(NothingFitsError, match="would do"):
-            partition(graph, [Level(3, 1e9)], limit=replace(limit, limit_bytes=taken - 11))
+            partition(graph, [TopologyLevel(3, 1e9)], limit=replace(limit, limit_bytes=taken - 11))
 
 
 def test_too_little_memory_is_proven_only_where_all_cuts_were_looked_at() -> None:
     layers = tuple(Layer(f"l{i}", 1, 2, 10, 100) for i in range(8))
     graph = LayerGraph(layers, tuple((i, i + 1) for i in range(8) if i % 4 != 3))
     with pytest.raises(NothingFitsError, match=r"^no partition fits into 50 bytes"):
-        partition(graph, [Level(2, 1.0)], limit=DeviceLimit(50))
-    with pytest.raises(NothingFitsError, match=r"^no partition at the 9 cuts that were looked at fits into 50 bytes"):
-        partition(graph, [Level(2, 1.0)], limit=DeviceLimit(50), most_cuts=3)
+        partition(graph, [TopologyLevel(2, 1.0)], limit=MemoryLimit(50))
+    with pytest.raises(NothingFitsError, match=r"^no partition at the 9 cuts that were evaluated fits into 50 bytes"):
+        partition(graph, [TopologyLevel(2, 1.0)], limit=MemoryLimit(50), settings=PartitionSettings(max_pruned_cuts=3))
 
 
 @pytest.mark.parametrize(
@@ -144,14 +149,15 @@ def test_too_little_memory_is_proven_only_where_all_cuts_were_looked_at() -> Non
 )
 def test_limits_that_cannot_be(limit: dict[str, Any], told: str) -> None:
     with pytest.raises(SolverError, match=told):
-        DeviceLimit(**limit)
+        MemoryLimit(**limit)
 
 
-def test_dapple_looks_at_fewer_cuts_where_all_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iteration, "MOST_STATES", 3)
+def test_dapple_evaluates_fewer_cuts_where_all_are_too_many() -> None:
+    settings = PartitionSettings(dapple_max_states=3)
     layers = tuple(Layer(f"l{i}", 1 + i % 3, 2 + i % 5, 10 + i % 7, 5) for i in range(70))
     chain = LayerGraph(layers, tuple((i, i + 1) for i in range(69)))
-    found = partition(chain, [Level(4, 50.0), Level(2, 5.0)], objective="dapple", microbatches=8)
+    levels = [TopologyLevel(4, 50.0), TopologyLevel(2, 5.0)]
+    found = partition(chain, levels, objective="dapple", microbatches=8, settings=settings)
     assert found.cuts <= 62
     assert 0 < found.gap < 1
     assert sum(len(stage.layers) for stage in found.stages) == 70
@@ -161,6 +167,6 @@ def test_balanced_blocks_leave_out_what_is_sent() -> None:
     """The best that torchgpipe's balance could do: the slowest block of consecutive layers."""
     layers = tuple(Layer(f"l{i}", 1, time, 1e12) for i, time in enumerate([0, 4, 2, 1, 6]))
     chain = LayerGraph(layers, tuple((i, i + 1) for i in range(4)))
-    found = partition(chain, [Level(3, 1.0)], objective="balance")
+    found = partition(chain, [TopologyLevel(3, 1.0)], objective="balance")
     assert found.objective_s == 7
     assert found.gap == 0

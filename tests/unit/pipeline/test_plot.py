@@ -7,27 +7,27 @@ from pathlib import Path
 
 from jellybean.pipeline.plot import save_timeline
 from jellybean.pipeline.text import drawn
-from jellybean_solver.pipeline.schedule.simulator import Costs, simulate
+from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, simulate
 from jellybean_solver.pipeline.schedules import make_schedule
 
 SMALL = re.compile(r'<text style="font-size: ([0-9.]+)px[^>]*>(\d+)</text>')
 
 
-def labels(devices: int, microbatches: int, costs: Costs, path: Path) -> list[str]:
+def labels(devices: int, microbatches: int, costs: ScheduleCosts, path: Path) -> list[str]:
     save_timeline(simulate(make_schedule("gpipe", devices, microbatches), costs), path)
     return [number for size, number in SMALL.findall(path.read_text()) if float(size) < 8]  # the axis has 9
 
 
 def test_numbers_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     picture = tmp_path / "one.svg"
-    assert sorted(labels(2, 3, Costs(), picture)) == sorted("012" * 4)
-    assert labels(4, 150, Costs(), picture) == []  # 459 seconds on 726 points
-    long_backwards = Costs(1.0, 60.0)
+    assert sorted(labels(2, 3, ScheduleCosts(), picture)) == sorted("012" * 4)
+    assert labels(4, 150, ScheduleCosts(), picture) == []  # 459 seconds on 726 points
+    long_backwards = ScheduleCosts(1.0, 60.0)
     assert sorted(labels(2, 11, long_backwards, picture), key=int) == [str(m) for m in range(11) for _ in range(2)]
 
 
 def test_a_narrow_terminal_gets_letters_for_numbers_and_no_longer_lines() -> None:
-    timeline = simulate(make_schedule("1f1b", 2, 3), Costs())
+    timeline = simulate(make_schedule("1f1b", 2, 3), ScheduleCosts())
     rows = drawn(timeline, columns=40).plain.splitlines()
     assert rows[:2] == ["device 0 0 1 · · 0── 2 1── · 2── ", "device 1 · 0 0── 1 1── 2 2── · · "]
     rows = drawn(timeline, columns=30).plain.splitlines()

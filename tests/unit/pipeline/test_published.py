@@ -9,8 +9,7 @@ from types import FrameType
 import pytest
 
 from benchmarks.pipelines import GPIPE, fitted, simulated, worst
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
-from jellybean_solver.pipeline.partitioning.partition import Level, partition
+from jellybean_solver.pipeline import Layer, LayerGraph, TopologyLevel, partition
 
 
 def test_gpipes_transformer_with_many_micro_batches() -> None:
@@ -30,7 +29,7 @@ def test_gpipes_row_of_four_micro_batches_beats_equal_stages() -> None:
 def balanced(times: list[int], blocks: int) -> tuple[float, list[int]]:
     layers = tuple(Layer(f"l{i}", time, 0, 0) for i, time in enumerate(times))
     graph = LayerGraph(layers, tuple((i, i + 1) for i in range(len(times) - 1)))
-    found = partition(graph, [Level(blocks, 1.0)], objective="balance")
+    found = partition(graph, [TopologyLevel(blocks, 1.0)], objective="balance")
     return found.objective_s, [len(stage.layers) for stage in found.stages]
 
 

@@ -7,11 +7,11 @@ from itertools import accumulate
 import pytest
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.schedule.actions import Kind
-from jellybean_solver.pipeline.schedule.memory import DeviceMemory, memory
+from jellybean_solver.pipeline.schedule.actions import ActionKind
+from jellybean_solver.pipeline.schedule.memory import DeviceMemory, schedule_memory
 from jellybean_solver.pipeline.schedule.schedule import Schedule
-from jellybean_solver.pipeline.schedule.simulator import Costs, bubble_fraction, simulate
-from jellybean_solver.pipeline.schedule.validate import faults
+from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, bubble_fraction, simulate
+from jellybean_solver.pipeline.schedule.validate import schedule_violations
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 
 GRID = [(devices, microbatches) for devices in (2, 3, 4, 6, 8) for microbatches in (1, 2, 4, 8, 12, 24, 48)]
@@ -19,15 +19,15 @@ TIMES = [(1.0, 1.0), (1.0, 2.0), (0.02, 0.05)]
 
 
 def bubble(schedule: Schedule, forward_s: float, backward_s: float) -> float:
-    return bubble_fraction(simulate(schedule, Costs(forward_s, backward_s)))
+    return bubble_fraction(simulate(schedule, ScheduleCosts(forward_s, backward_s)))
 
 
 def activations(schedule: Schedule) -> list[int]:
-    return [device.peak_activations for device in memory(schedule)]
+    return [device.peak_activations for device in schedule_memory(schedule)]
 
 
 def versions(schedule: Schedule) -> list[tuple[int, int]]:
-    return [(device.weight_versions, device.update_delay) for device in memory(schedule)]
+    return [(device.weight_versions, device.update_delay) for device in schedule_memory(schedule)]
 
 
 @pytest.mark.parametrize(("devices", "microbatches"), GRID)
@@ -82,7 +82,7 @@ def test_chimera(devices: int, units: int) -> None:
 def test_chimera_of_units_that_are_not_whole(devices: int, microbatches: int) -> None:
     for ratio in (1.0, 2.0):
         schedule = make_schedule("chimera", devices, microbatches, backward_ratio=ratio)
-        assert faults(schedule, most_activations=devices) == ()
+        assert schedule_violations(schedule, max_activations=devices) == ()
         assert versions(schedule) == [(1, 0)] * devices
         assert microbatches < devices or min(activations(schedule)) >= devices / 2 + 1
 
@@ -112,7 +112,7 @@ def test_schedules_without_a_flush(devices: int) -> None:
 
 @pytest.mark.parametrize("devices", [2, 3, 4, 8])
 def test_wpipe_holds_two_versions_of_its_first_group_only(devices: int) -> None:
-    found: tuple[DeviceMemory, ...] = memory(make_schedule("wpipe", devices, 6 * devices))
+    found: tuple[DeviceMemory, ...] = schedule_memory(make_schedule("wpipe", devices, 6 * devices))
     assert [device.peak_activations for device in found] == [2 * devices - stage for stage in range(devices)]
     for device in found:
         near, far = device.stages
@@ -126,7 +126,7 @@ SPLIT_GRID = [(devices, microbatches) for devices in (1, 2, 3, 5, 8, 16) for mic
 
 def kept(schedule: Schedule) -> int:
     """Activations between their forward and their weight gradient, at the worst device."""
-    steps = {Kind.FORWARD: 1, Kind.WEIGHT_GRADIENT: -1}
+    steps = {ActionKind.FORWARD: 1, ActionKind.WEIGHT_GRADIENT: -1}
     return max(max(accumulate(steps.get(action.kind, 0) for action in own)) for own in schedule.actions)
 
 
@@ -136,7 +136,7 @@ def test_zb_h1(devices: int, microbatches: int, times: tuple[float, float, float
     """The last device begins D - 1 forwards late, however long weight gradients are."""
     forward_s, input_s, weight_s = times
     schedule = make_schedule("zb-h1", devices, microbatches)
-    timeline = simulate(schedule, Costs(forward_s, input_s=input_s, weight_s=weight_s))
+    timeline = simulate(schedule, ScheduleCosts(forward_s, input_s=input_s, weight_s=weight_s))
     idle = timeline.makespan_s - microbatches * sum(times)
     least = (devices - 1) * max(forward_s, forward_s + input_s - weight_s)
     assert idle == pytest.approx(least) if microbatches >= devices else idle > least
@@ -148,9 +148,9 @@ def test_zb_h1(devices: int, microbatches: int, times: tuple[float, float, float
 def test_zb_v(devices: int, microbatches: int, times: tuple[float, float, float]) -> None:
     forward_s, input_s, weight_s = times
     schedule = make_schedule("zb-v", devices, microbatches)
-    timeline = simulate(schedule, Costs(forward_s / 2, input_s=input_s / 2, weight_s=weight_s / 2))
+    timeline = simulate(schedule, ScheduleCosts(forward_s / 2, input_s=input_s / 2, weight_s=weight_s / 2))
     plain = simulate(
-        make_schedule("zb-h1", devices, microbatches), Costs(forward_s, input_s=input_s, weight_s=weight_s)
+        make_schedule("zb-h1", devices, microbatches), ScheduleCosts(forward_s, input_s=input_s, weight_s=weight_s)
     )
     assert kept(schedule) == 2 * min(devices, microbatches)
     if forward_s == input_s == weight_s:
@@ -166,7 +166,9 @@ def test_zb_v_of_few_microbatches_waits_no_longer_than_its_greedy_order(devices:
     """The published order alone takes 8 D - 2 slots for D micro-batches."""
 
     def slots(microbatches: int) -> float:
-        return simulate(make_schedule("zb-v", devices, microbatches), Costs(1, input_s=1, weight_s=1)).makespan_s
+        return simulate(
+            make_schedule("zb-v", devices, microbatches), ScheduleCosts(1, input_s=1, weight_s=1)
+        ).makespan_s
 
     assert slots(devices) == pytest.approx(7 * devices - 1)
     for microbatches in range(1, devices // 2 + 1):  # down the V and back, and two slots for each that follows
@@ -188,7 +190,7 @@ def test_every_schedule_keeps_every_rule_or_is_refused(name: str, devices: int, 
     except SolverError as error:
         assert name in str(error)
         return
-    assert faults(schedule) == ()
+    assert schedule_violations(schedule) == ()
     assert schedule.devices == devices
 
 
@@ -214,7 +216,7 @@ def test_sizes_that_no_paper_allows(name: str, devices: int, microbatches: int, 
 def test_dapple_warms_up_longer_where_communication_is_long() -> None:
     from jellybean_solver.pipeline.schedules.synchronous import dapple
 
-    costs = Costs(1.0, 2.0, transfer_s=1.5)
+    costs = ScheduleCosts(1.0, 2.0, transfer_s=1.5)
     early, longer = (simulate(dapple(4, 16, policy), costs) for policy in ("a", "b"))
     assert longer.makespan_s < early.makespan_s
     assert activations(longer.schedule) == [7, 5, 3, 1]

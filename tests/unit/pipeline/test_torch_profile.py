@@ -12,7 +12,7 @@ from jellybean.errors import JellyBeanError  # noqa: E402
 from jellybean.pipeline.model_profile import profile_model  # noqa: E402
 from jellybean.pipeline.profile_file import read_profile  # noqa: E402
 from jellybean.pipeline.torch_profile import profile_module  # noqa: E402
-from jellybean_solver.pipeline.partitioning.partition import Level, partition  # noqa: E402
+from jellybean_solver.pipeline import TopologyLevel, partition  # noqa: E402
 
 nn = torch.nn
 
@@ -86,7 +86,7 @@ def test_from_the_command_line_to_a_partition(tmp_path: Path) -> None:
     (tmp_path / "layers.txt").write_text(found.to_text())
     graph = read_profile(tmp_path / "layers.txt")
     assert len(graph.layers) == 4
-    assert len(partition(graph, [Level(2, 1e12)]).stages) >= 1
+    assert len(partition(graph, [TopologyLevel(2, 1e12)]).stages) >= 1
     assert len(found.cuts) == 3
     with pytest.raises(JellyBeanError, match="no function 'other'"):
         profile_model(f"{tmp_path}/nets.py:other")

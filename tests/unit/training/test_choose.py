@@ -13,7 +13,7 @@ from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noq
 from jellybean.training.choose import choose, choose_by, cut_layers  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.stages.cut import cut_module, trace  # noqa: E402
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph  # noqa: E402
+from jellybean_solver.pipeline import Layer, LayerGraph  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule  # noqa: E402
 
 nn = torch.nn

@@ -1,1 +1,1 @@
-"""Cuts a layer graph into pipeline stages: one module per objective or topology, `partition` in front."""
+"""Partitions a layer graph into pipeline stages: one module per objective or topology, `partition` as the entry."""

@@ -1,8 +1,9 @@
-"""What one synchronisation of gradients costs: bytes sent in all, bytes over the busiest link, seconds.
+"""Cost of one all-reduce of gradients: total bytes, bytes over the busiest link, seconds.
 
-N workers sum M bytes over links of b bytes per second and a seconds of latency. A parameter server gets and gives all
-over its own link; a naive all-reduce sends everything to everyone; a ring sends N-th parts round twice; a tree sums up
-and hands down; a butterfly (recursive doubling) exchanges everything with ever farther partners.
+N workers sum M bytes over links of bandwidth b (bytes per second) and latency a (seconds). A parameter server receives
+and sends everything over its own link; the naive all-reduce sends everything to everyone; the ring sends N-th parts
+around twice; the tree reduces and broadcasts; the butterfly (recursive doubling) exchanges everything with partners at
+doubling distances.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ from dataclasses import dataclass
 
 from jellybean_solver.errors import SolverError
 
-Count = Callable[[int], float]  # workers -> times M
+FactorOfWorkers = Callable[[int], float]  # number of workers -> a factor
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Multiples of M. `total`, `bottleneck`: bytes sent in all, and over the busiest link (of one round, for trees and
-    butterflies). `sent`: bytes one after the other, with so many `latencies`."""
+    """The factors of an all-reduce algorithm, as functions of the number of workers.
 
-    total: Count
-    bottleneck: Count
-    sent: Count
-    latencies: Count
+    `total`, `bottleneck`: bytes sent in total and over the busiest link (of one round, for tree and butterfly), in
+    multiples of M. `sent`: bytes on the critical path, in multiples of M. `latencies`: rounds on the critical path.
+    """
+
+    total: FactorOfWorkers
+    bottleneck: FactorOfWorkers
+    sent: FactorOfWorkers
+    latencies: FactorOfWorkers
 
     def seconds(self, size: float, workers: int, bandwidth: float, latency_s: float = 0.0) -> float:
-        """Of one synchronisation; nothing for one worker alone."""
+        """Duration of one all-reduce of `size` bytes; 0 for a single worker."""
         if workers < 2:
             return 0.0
         return self.latencies(workers) * latency_s + self.sent(workers) * size / bandwidth
@@ -45,7 +49,7 @@ COLLECTIVES = {
 
 
 def collective(name: str) -> Collective:
-    """SolverError for a name that none has."""
+    """The collective of that name. SolverError if there is none."""
     if name not in COLLECTIVES:
-        raise SolverError(f"no way to sum gradients is called {name}; there are {', '.join(COLLECTIVES)}")
+        raise SolverError(f"unknown all-reduce {name}; there are {', '.join(COLLECTIVES)}")
     return COLLECTIVES[name]

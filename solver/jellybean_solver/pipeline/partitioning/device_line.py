@@ -1,7 +1,8 @@
-"""A model over a line of devices of different speeds and links, in their order: one stage each, or none.
+"""Partitions a model over a line of unequal devices, in their order: at most one stage per device.
 
-For data that goes one way over unlike devices, as from a camera to the cloud: exact for every down-set, by the slowest
-stage or link (throughput, of training: forward and backward) or by the sum of all (latency of one request: forward).
+For data that flows one way over unequal devices, for example from a camera to the cloud. A dynamic program over all
+down-sets, exact for the slowest stage or link (throughput of training: forward and backward) and for the sum of all
+stages and links (latency of one request: forward only).
 """
 
 from __future__ import annotations
@@ -11,58 +12,61 @@ from collections.abc import Sequence
 import numpy as np
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partitioning.spans import Floats, Spans
-from jellybean_solver.pipeline.partitioning.stages import Stage
+from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages, Floats
+from jellybean_solver.pipeline.partitioning.stages import PartitionStage
 
 
-class Straight:
-    """`speeds`: of each device, 1 being that of the profile. `bandwidths`: bytes per second to the next device.
+class DeviceLine:
+    """The program for one model and line of devices.
 
-    Not `sent`: what crosses cuts takes no time.
+    `speeds`: per device, relative to the profiled device. `bandwidths`: bytes per second to the next device.
+    `transfers=False` ignores the time of sending activations.
     """
 
     def __init__(
         self,
-        spans: Spans,
+        candidates: CandidateStages,
         speeds: Sequence[float],
         bandwidths: Sequence[float],
         *,
         latency: bool,
-        sent: bool = True,
+        transfers: bool = True,
     ) -> None:
         if len(bandwidths) != len(speeds) - 1:
             raise SolverError(f"{len(speeds)} devices have {len(speeds) - 1} links; {len(bandwidths)} bandwidths given")
         if min(speeds, default=0.0) <= 0:
             raise SolverError("a device's speed must be above 0")
-        self.spans, self.speeds, self.bandwidths, self.latency = spans, speeds, bandwidths, latency
-        seconds = spans.forward_s if latency else spans.both_s
-        self.seconds = np.where(spans.outside, np.inf, seconds)
-        np.fill_diagonal(self.seconds, 0.0)  # a device without layers hands on what it gets
-        self.sent = spans.crossing * (0.0 if not sent else 1.0 if latency else 2.0)
+        self.candidates, self.speeds, self.bandwidths, self.latency = candidates, speeds, bandwidths, latency
+        seconds = candidates.forward_s if latency else candidates.compute_s
+        self.seconds = np.where(candidates.invalid, np.inf, seconds)
+        np.fill_diagonal(self.seconds, 0.0)  # a device without layers forwards its input
+        self.sent_bytes = candidates.crossing * (0.0 if not transfers else 1.0 if latency else 2.0)
 
-    def solve(self) -> tuple[float, tuple[Stage, ...]]:
-        """Seconds, and the stages of the devices that have any."""
-        best = np.full(self.spans.size, np.inf)  # all layers before a cut are done, and its data is here
+    def solve(self) -> tuple[float, tuple[PartitionStage, ...]]:
+        """Objective in seconds, and the stages of the devices that have layers."""
+        best = np.full(self.candidates.size, np.inf)  # by cut: all layers before it are done, its data is here
         best[0] = 0.0
-        froms = []
+        starts = []
         for device, speed in enumerate(self.speeds):
-            whole = self._joined(best[:, None], self.seconds / speed)
-            froms.append(whole.argmin(axis=0))
-            best = whole.min(axis=0)
+            totals = self._combined(best[:, None], self.seconds / speed)
+            starts.append(totals.argmin(axis=0))
+            best = totals.min(axis=0)
             if device < len(self.bandwidths):
-                best = self._joined(best, self.sent / self.bandwidths[device])
-        return float(best[-1]), self._traced(froms)
+                best = self._combined(best, self.sent_bytes / self.bandwidths[device])
+        return float(best[-1]), self._stages(starts)
 
-    def _joined(self, done: Floats, more: Floats) -> Floats:
-        found: Floats = done + more if self.latency else np.maximum(done, more)
-        return found
+    def _combined(self, before: Floats, step: Floats) -> Floats:
+        """Sum for latency, maximum for throughput."""
+        total: Floats = before + step if self.latency else np.maximum(before, step)
+        return total
 
-    def _traced(self, froms: Sequence[Floats]) -> tuple[Stage, ...]:
-        stages, cut = [], self.spans.size - 1
+    def _stages(self, starts: Sequence[Floats]) -> tuple[PartitionStage, ...]:
+        """Trace the optimal start cuts back from the last device."""
+        stages, cut = [], self.candidates.size - 1
         for device in reversed(range(len(self.speeds))):
-            start = int(froms[device][cut])
+            start = int(starts[device][cut])
             if start != cut:
                 seconds = float(self.seconds[start, cut]) / self.speeds[device]
-                stages.append(Stage(self.spans.layers(start, cut), 1, seconds, device=device))
+                stages.append(PartitionStage(self.candidates.layers(start, cut), 1, seconds, device=device))
             cut = start
         return tuple(reversed(stages))

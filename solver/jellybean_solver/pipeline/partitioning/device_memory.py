@@ -1,8 +1,8 @@
-"""How many bytes a stage takes on its device: what a schedule makes it keep.
+"""Memory of a stage on its device, under a schedule.
 
-Under 1F1B and its kin a replica keeps as many micro-batches as are between its forward and its backward, itself
-included: one for each worker that stands behind, per replica, and one (PipeDream's in-flight count, Narayanan et al.
-2019, section 3.3; D - s for stages without replicas).
+Under 1F1B and schedules derived from it, a stage replica keeps the activations of all micro-batches between their
+forward and backward there: 1 + (workers of later stages) / (replicas of this stage), rounded up (PipeDream's number of
+in-flight micro-batches, Narayanan et al. 2019, section 3.3; D - s without replicas).
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partitioning.spans import Floats
+from jellybean_solver.pipeline.partitioning.candidate_stages import Floats
 
 Counts = int | npt.NDArray[np.integer]
-# Schedules that put one stage on a device -> weight versions when so many micro-batches are in flight.
-_VERSIONS: dict[str, Callable[[Counts], Counts]] = {
-    "naive": lambda flying: 1,
-    "gpipe": lambda flying: 1,
-    "1f1b": lambda flying: 1,
-    "dapple": lambda flying: 1,
-    "zb-h1": lambda flying: 1,
-    "pipedream": lambda flying: flying,
-    "pipedream-2bw": lambda flying: 2,
+# Schedules with one stage per device -> weight versions as a function of the in-flight micro-batches.
+_WEIGHT_VERSIONS: dict[str, Callable[[Counts], Counts]] = {
+    "naive": lambda in_flight: 1,
+    "gpipe": lambda in_flight: 1,
+    "1f1b": lambda in_flight: 1,
+    "dapple": lambda in_flight: 1,
+    "zb-h1": lambda in_flight: 1,
+    "pipedream": lambda in_flight: in_flight,
+    "pipedream-2bw": lambda in_flight: 2,
 }
-_FLUSHING = ("gpipe", "1f1b", "dapple", "zb-h1")  # no replica keeps more than its share of an iteration
-LIMITED = tuple(_VERSIONS)
+# A replica keeps at most its share of the micro-batches of one iteration.
+_SYNCHRONOUS = ("gpipe", "1f1b", "dapple", "zb-h1")
+MEMORY_SCHEDULES = tuple(_WEIGHT_VERSIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceLimit:
-    """`limit_bytes` per device under a schedule.
+class MemoryLimit:
+    """A limit of `limit_bytes` of memory per device, under a schedule.
 
-    `microbatches` of an iteration; None: without end. `states`: bytes of optimizer state per byte of parameters
-    (momentum 1, Adam 2); gradients take one more. Activations kept are the outputs of the stage's layers.
+    `microbatches`: per iteration; None for an unlimited stream. `states`: bytes of optimizer state per byte of
+    parameters (momentum 1, Adam 2); gradients add one more. The activations of a stage are its layers' outputs.
     """
 
     limit_bytes: float
@@ -45,9 +46,9 @@ class DeviceLimit:
     states: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.schedule not in _VERSIONS:
-            known = ", ".join(_VERSIONS)
-            raise SolverError(f"what a stage keeps under {self.schedule} is not known here; it is for {known}")
+        if self.schedule not in _WEIGHT_VERSIONS:
+            known = ", ".join(_WEIGHT_VERSIONS)
+            raise SolverError(f"the memory of schedule {self.schedule} is not known here; it is for {known}")
         if self.schedule == "gpipe" and self.microbatches is None:
             raise SolverError("gpipe keeps every micro-batch of an iteration: say how many there are")
         if (
@@ -55,23 +56,28 @@ class DeviceLimit:
             or not self.states >= 0
             or (self.microbatches is not None and self.microbatches < 1)
         ):
-            raise SolverError("memory is above 0 bytes, optimizer states not below 0, micro-batches at least 1")
+            raise SolverError("memory must be above 0 bytes, optimizer states not below 0, micro-batches at least 1")
 
-    def flying(self, behind: Counts, replicas: Counts) -> Counts:
-        """Micro-batches that a replica keeps; `behind`: workers behind its stage, per replica, rounded up."""
+    def in_flight(self, behind: Counts, replicas: Counts) -> Counts:
+        """Micro-batches that a replica keeps. `behind`: workers of later stages per replica, rounded up."""
         share = None if self.microbatches is None else -(-self.microbatches // replicas)
         if self.schedule == "naive":
             return 1
         if self.schedule == "gpipe":
             return 1 if share is None else share
-        return np.minimum(behind + 1, share) if share is not None and self.schedule in _FLUSHING else behind + 1
+        return np.minimum(behind + 1, share) if share is not None and self.schedule in _SYNCHRONOUS else behind + 1
 
-    def in_pipeline(self, behind: int) -> Counts:
-        """Micro-batches that a stage keeps whose devices share each of them, with so many stages behind it."""
-        return self.flying(behind, 1)
+    def in_flight_sharded(self, stages_behind: int) -> Counts:
+        """Micro-batches that a stage keeps if its devices share every micro-batch."""
+        return self.in_flight(stages_behind, 1)
 
-    def taken(self, parameters: Floats, activations: Floats, flying: Counts) -> Floats:
-        """Bytes per device."""
-        weights = _VERSIONS[self.schedule](flying) + 1 + self.states
-        found: Floats = weights * parameters + flying * activations
-        return found
+    def needed_bytes(self, parameters: Floats, activations: Floats, in_flight: Counts) -> Floats:
+        """Bytes per device: weight versions, gradient, optimizer state and activations in flight."""
+        weights = _WEIGHT_VERSIONS[self.schedule](in_flight) + 1 + self.states
+        needed: Floats = weights * parameters + in_flight * activations
+        return needed
+
+    def fits(self, needed_bytes: Floats) -> npt.NDArray[np.bool_]:
+        """Elementwise: within the limit, to rounding."""
+        within: npt.NDArray[np.bool_] = needed_bytes <= self.limit_bytes * (1 + 1e-12)
+        return within

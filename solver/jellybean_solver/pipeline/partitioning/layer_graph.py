@@ -1,4 +1,4 @@
-"""A model as the partitioner sees it: layers with their costs, and edges that carry activations."""
+"""A model as a graph of layers with costs, and its cuts (down-sets)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from graphlib import CycleError, TopologicalSorter
 
 from jellybean_solver.errors import SolverError
 
-MOST_CUTS = 4000  # beyond, only the cuts of one topological order are looked at
-MOST_NARROWED = 40_000  # likewise, where few of them are looked at in pairs
-
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Of one micro-batch: seconds forward and backward, bytes that its output has, bytes of its parameters."""
+    """Costs of one micro-batch: forward and backward seconds, bytes of the output, bytes of the parameters."""
 
     name: str
     forward_s: float
@@ -24,34 +21,36 @@ class Layer:
     parameter_bytes: float = 0.0
 
     @property
-    def both_s(self) -> float:
+    def compute_s(self) -> float:
+        """Forward plus backward seconds."""
         return self.forward_s + self.backward_s
 
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """`layers` in topological order; `edges`: (upstream, downstream) by place in it."""
+    """`layers` in topological order; `edges`: (upstream, downstream) indices."""
 
     layers: tuple[Layer, ...]
     edges: tuple[tuple[int, int], ...]
 
     @cached_property
     def upstream(self) -> tuple[int, ...]:
-        """Layer -> bits of the layers that it needs directly."""
-        found = [0] * len(self.layers)
+        """Per layer, the bit set of its direct predecessors."""
+        bits = [0] * len(self.layers)
         for up, down in self.edges:
-            found[down] |= 1 << up
-        return tuple(found)
+            bits[down] |= 1 << up
+        return tuple(bits)
 
     @cached_property
     def downstream(self) -> tuple[int, ...]:
-        found = [0] * len(self.layers)
+        """Per layer, the bit set of its direct successors."""
+        bits = [0] * len(self.layers)
         for up, down in self.edges:
-            found[up] |= 1 << down
-        return tuple(found)
+            bits[up] |= 1 << down
+        return tuple(bits)
 
     def crossing_bytes(self, cut: int) -> float:
-        """What the layers in `cut` (bits) send to the others: each output once, whoever reads it."""
+        """Bytes that the layers in `cut` (bits) send to the others: each output counts once."""
         return sum(
             layer.activation_bytes
             for index, layer in enumerate(self.layers)
@@ -60,7 +59,7 @@ class LayerGraph:
 
 
 def layer_graph(layers: Sequence[tuple[str, Layer]], edges: Sequence[tuple[str, str]]) -> LayerGraph:
-    """A graph of named layers, put into topological order. SolverError for a cycle or an unknown name."""
+    """A graph of named layers, sorted topologically. SolverError for a cycle or an unknown name."""
     by_name = dict(layers)
     needs: dict[str, list[str]] = {name: [] for name in by_name}
     for up, down in edges:
@@ -76,42 +75,42 @@ def layer_graph(layers: Sequence[tuple[str, Layer]], edges: Sequence[tuple[str, 
     return LayerGraph(tuple(by_name[name] for name in order), tuple(pairs))
 
 
-def cuts(graph: LayerGraph, most: int = MOST_CUTS, *, free_idle: bool = False) -> tuple[tuple[int, ...], bool]:
-    """The graph's down-sets as bits, from none to all, each after what it holds; and whether these are all that matter.
+def enumerate_cuts(graph: LayerGraph, max_cuts: int, *, free_idle: bool = False) -> tuple[tuple[int, ...], bool]:
+    """The graph's down-sets as bit sets, from the empty to the full one, and whether they are all that matter.
 
-    A pipeline's stages are the differences of a chain of down-sets. With `free_idle` a layer without time and
-    parameters may stand anywhere (as long as memory does not count): down-sets that send less with such a layer taken
-    in, or with it left out, are left out for those. Where there are more than `most`, only those that are prefixes of
-    the topological order are given.
+    Subsets come before their supersets. The stages of a pipeline are the differences of a chain of down-sets. With
+    `free_idle`, a layer without time and parameters may be on either side of a cut (valid without a memory limit), and
+    down-sets that would send less with such a layer on the other side are replaced by those. If there are more than
+    `max_cuts`, only the prefixes of the topological order are returned.
     """
-    idle = _Idle(graph) if free_idle else None
+    idle = _IdleLayers(graph) if free_idle else None
     everything = (1 << len(graph.layers)) - 1
     sources = sum(1 << index for index, needed in enumerate(graph.upstream) if not needed)
-    first = (0, sources) if idle is None else idle.grown(0, sources)
-    found = {0: sources, first[0]: first[1]}
-    left = [first[0]]
-    while left:
-        cut = left.pop()
-        ready = found[cut]
+    first = (0, sources) if idle is None else idle.extend(0, sources)
+    ready_of = {0: sources, first[0]: first[1]}  # down-set -> layers that may be added to it
+    pending = [first[0]]
+    while pending:
+        cut = pending.pop()
+        ready = ready_of[cut]
         while ready:
             index = (ready & -ready).bit_length() - 1
             ready &= ready - 1
-            more = cut | 1 << index
-            if more in found:
+            larger = cut | 1 << index
+            if larger in ready_of:
                 continue
-            after = _ready(graph, found[cut] & ~(1 << index), index, more)
-            grown, after = (more, after) if idle is None else idle.grown(more, after)
-            if grown not in found:
-                found[grown] = after
-                left.append(grown)
-        if len(found) > most:
+            after = _ready(graph, ready_of[cut] & ~(1 << index), index, larger)
+            larger, after = (larger, after) if idle is None else idle.extend(larger, after)
+            if larger not in ready_of:
+                ready_of[larger] = after
+                pending.append(larger)
+        if len(ready_of) > max_cuts:
             return tuple((1 << size) - 1 for size in range(len(graph.layers) + 1)), False
-    kept = found if idle is None else {cut for cut in found if cut in (0, everything) or not idle.hinders(cut)}
+    kept = ready_of if idle is None else {c for c in ready_of if c in (0, everything) or not idle.is_wasteful(c)}
     return tuple(sorted(kept, key=lambda cut: (cut.bit_count(), cut))), True
 
 
 def _ready(graph: LayerGraph, others: int, index: int, cut: int) -> int:
-    """Layers that may come next, once `index` was the last to come into the cut."""
+    """Layers whose predecessors are all in `cut`, after `index` was added; `others` were ready before."""
     opened = graph.downstream[index]
     while opened:
         following = (opened & -opened).bit_length() - 1
@@ -121,50 +120,52 @@ def _ready(graph: LayerGraph, others: int, index: int, cut: int) -> int:
     return others
 
 
-class _Idle:
-    """Layers without time and parameters: what taking one in saves never shrinks as a cut grows, so what holds for a
-    cut holds for those that follow it, and a chain of cuts stays one."""
+class _IdleLayers:
+    """Layers without time and parameters, which are moved across a cut so that it sends the fewest bytes.
+
+    The bytes saved by adding one never shrink as a cut grows, so moving them keeps a chain of cuts a chain.
+    """
 
     def __init__(self, graph: LayerGraph) -> None:
         self.graph = graph
         self.layers = sum(
-            1 << index for index, layer in enumerate(graph.layers) if not layer.both_s and not layer.parameter_bytes
+            1 << index for index, layer in enumerate(graph.layers) if not layer.compute_s and not layer.parameter_bytes
         )
         self.sent = [
             layer.activation_bytes if down else 0.0 for layer, down in zip(graph.layers, graph.downstream, strict=True)
         ]
 
-    def grown(self, cut: int, ready: int) -> tuple[int, int]:
-        """The cut with every idle layer that it may take in without sending more."""
-        waiting = ready & self.layers
-        while waiting:
-            index = (waiting & -waiting).bit_length() - 1
-            waiting &= waiting - 1
-            if self.sent[index] <= self._last_use(index, cut):
+    def extend(self, cut: int, ready: int) -> tuple[int, int]:
+        """Add every idle layer that does not increase the bytes sent. Returns the cut and its ready layers."""
+        candidates = ready & self.layers
+        while candidates:
+            index = (candidates & -candidates).bit_length() - 1
+            candidates &= candidates - 1
+            if self.sent[index] <= self._sent_only_to(index, cut):
                 cut |= 1 << index
                 ready = _ready(self.graph, ready & ~(1 << index), index, cut)
-                waiting = ready & self.layers
+                candidates = ready & self.layers
         return cut, ready
 
-    def _last_use(self, index: int, cut: int) -> float:
+    def _sent_only_to(self, index: int, cut: int) -> float:
         """Bytes that the cut sends for this layer alone."""
         graph = self.graph
-        return sum(self.sent[up] for up in _places(graph.upstream[index]) if graph.downstream[up] & ~cut == 1 << index)
+        return sum(self.sent[up] for up in _indices(graph.upstream[index]) if graph.downstream[up] & ~cut == 1 << index)
 
-    def hinders(self, cut: int) -> bool:
-        """Whether the cut sends less without one of its idle layers."""
+    def is_wasteful(self, cut: int) -> bool:
+        """True if the cut would send fewer bytes without one of its idle layers."""
         graph = self.graph
-        for index in _places(cut & self.layers):
+        for index in _indices(cut & self.layers):
             if not graph.downstream[index] & cut:
                 without = cut & ~(1 << index)
-                if self._last_use(index, without) < self.sent[index]:
+                if self._sent_only_to(index, without) < self.sent[index]:
                     return True
         return False
 
 
-def _places(bits: int) -> list[int]:
-    found = []
+def _indices(bits: int) -> list[int]:
+    indices = []
     while bits:
-        found.append((bits & -bits).bit_length() - 1)
+        indices.append((bits & -bits).bit_length() - 1)
         bits &= bits - 1
-    return found
+    return indices

@@ -1,50 +1,38 @@
-"""Cuts a model into pipeline stages, by the objective asked for; stages may be replicated."""
+"""Entry of the partitioners: cuts a model into pipeline stages by the objective asked for; stages may be replicated."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partitioning.cut_narrowing import FEW, Outlines, narrowed, spread
-from jellybean_solver.pipeline.partitioning.device_line import Straight
-from jellybean_solver.pipeline.partitioning.device_memory import DeviceLimit
-from jellybean_solver.pipeline.partitioning.iteration import least_iteration
-from jellybean_solver.pipeline.partitioning.layer_graph import MOST_CUTS, MOST_NARROWED, LayerGraph, cuts
-from jellybean_solver.pipeline.partitioning.one_level import OneLevel
+from jellybean_solver.pipeline.partitioning.alpa import AlpaPartitioner
+from jellybean_solver.pipeline.partitioning.bottleneck_search import BottleneckSearch
+from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages
+from jellybean_solver.pipeline.partitioning.cut_pruning import CutCosts, pruned_candidates, spread_cuts
+from jellybean_solver.pipeline.partitioning.dapple import least_iteration
+from jellybean_solver.pipeline.partitioning.device_line import DeviceLine
+from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
+from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph, enumerate_cuts
+from jellybean_solver.pipeline.partitioning.pipedream import PipeDreamPartitioner, least_memory
 from jellybean_solver.pipeline.partitioning.placement import place, placed_stages
-from jellybean_solver.pipeline.partitioning.slowest_stage import (
-    LeastMemory,
-    SlowestStage,
+from jellybean_solver.pipeline.partitioning.settings import DEFAULT_SETTINGS, PartitionSettings
+from jellybean_solver.pipeline.partitioning.stage_costs import (
     StageCost,
-    paper_cost,
-    summed_by,
-    summed_cost,
+    collective_cost,
+    overlapped_cost,
+    sequential_cost,
 )
-from jellybean_solver.pipeline.partitioning.spans import Spans
-from jellybean_solver.pipeline.partitioning.stages import Level, Partition, Stage
-from jellybean_solver.pipeline.partitioning.submeshes import Submeshes
+from jellybean_solver.pipeline.partitioning.stages import Partition, PartitionStage, TopologyLevel
 
-__all__ = [
-    "ITERATIONS",
-    "MOST_WORKERS",
-    "OBJECTIVES",
-    "Level",
-    "NothingFitsError",
-    "Partition",
-    "Stage",
-    "partition",
-    "partition_line",
-]
-
-STAGE_COSTS: dict[str, StageCost] = {"slowest-stage": summed_cost, "pipedream-paper": paper_cost}
-SUMMED = ("slowest-stage", "alpa")  # by which gradients may be summed in another way
-LIMITED = (*STAGE_COSTS, "alpa", "dapple")  # by which devices' memory may be limited
-ITERATIONS = ("dapple", "alpa")  # of a number of micro-batches
-STRAIGHT = ("slowest-stage", "latency")  # over unlike devices
-OBJECTIVES = (*STAGE_COSTS, *ITERATIONS, "balance", "latency", "branches")
-MOST_WORKERS = 4096
-SEARCHED_FROM = 32  # workers of one level: of fewer, all numbers of them are tried faster
+STAGE_COSTS: dict[str, StageCost] = {"slowest-stage": sequential_cost, "pipedream-paper": overlapped_cost}
+COLLECTIVE_OBJECTIVES = ("slowest-stage", "alpa")  # take a choice of all-reduce
+MEMORY_OBJECTIVES = (*STAGE_COSTS, "alpa", "dapple")  # take a memory limit
+ITERATION_OBJECTIVES = ("dapple", "alpa")  # take a number of micro-batches per iteration
+LINE_OBJECTIVES = ("slowest-stage", "latency")  # for a line of unequal devices
+OBJECTIVES = (*STAGE_COSTS, *ITERATION_OBJECTIVES, "balance", "latency", "branches")
+MAX_WORKERS = 4096
 
 
 class NothingFitsError(SolverError):
@@ -53,90 +41,130 @@ class NothingFitsError(SolverError):
 
 def partition(
     graph: LayerGraph,
-    levels: Sequence[Level],
+    levels: Sequence[TopologyLevel],
     *,
     objective: str = "slowest-stage",
-    limit: DeviceLimit | None = None,
+    limit: MemoryLimit | None = None,
     microbatches: int | None = None,
     all_reduce: str | None = None,
-    most_cuts: int | None = None,
+    settings: PartitionSettings = DEFAULT_SETTINGS,
 ) -> Partition:
-    """The stages of least time over all workers of `levels` (lowest first), each within `limit`.
+    """The stages of least time on the workers of `levels` (lowest level first), each within `limit`.
 
-    `microbatches` of an iteration, for the objectives that are about one. `all_reduce`: the collective by which
-    replicas sum gradients, in place of the objective's own cost. SolverError for what cannot be asked;
-    NothingFitsError, with how much would do, where memory is too small.
+    `microbatches`: per iteration, for the iteration objectives. `all_reduce`: the collective that sums the gradients
+    of replicas, in place of the objective's own cost model. SolverError for invalid arguments; NothingFitsError, with
+    the memory that would suffice, if no partition fits.
     """
     _check(graph, levels, objective, limit, microbatches)
-    if all_reduce is not None and objective not in SUMMED:
-        raise SolverError(f"a way to sum gradients goes with {', '.join(SUMMED)}, not with {objective}")
-    cost = STAGE_COSTS.get(objective, summed_cost) if all_reduce is None else summed_by(all_reduce)
-    if objective == "branches":
-        return _placed(graph, levels)
+    if all_reduce is not None and objective not in COLLECTIVE_OBJECTIVES:
+        raise SolverError(f"a choice of all-reduce goes with {', '.join(COLLECTIVE_OBJECTIVES)}, not with {objective}")
+    cost = STAGE_COSTS.get(objective, sequential_cost) if all_reduce is None else collective_cost(all_reduce)
+    request = _Request(graph, levels, objective, limit, settings)
     if objective in STAGE_COSTS:
-        most = MOST_NARROWED if most_cuts is None else most_cuts
-        return _slowest(graph, levels, objective, cost, limit, most)
-    sets, complete = _cuts(graph, objective, limit, MOST_CUTS if most_cuts is None else most_cuts)
-    spans = Spans(graph, sets)
-    rounds = microbatches or 1
+        return _slowest_stage(request, cost)
+    if objective == "alpa":
+        return _alpa(request, cost, microbatches or 1)
     if objective == "dapple":
-        best, stages, looked = least_iteration(graph, sets, levels, rounds, limit)
-        complete, sets = complete and looked == len(sets), sets[:looked]
-    elif objective == "alpa":
-        known_s = math.inf
-        if len(sets) > FEW[0]:
-            few = Spans(graph, spread(Outlines(graph, sets), FEW[0]))
-            known_s, _ = Submeshes(few, levels, rounds, limit, cost).solve()
-        best, stages = Submeshes(spans, levels, rounds, limit, cost).solve(known_s)
-    else:
-        best, stages = Straight(spans, *_alike(levels), latency=False, sent=False).solve()
-        complete = True
-    if not math.isfinite(best):
-        raise _too_small(graph, spans, levels, limit, objective, complete)
-    bound = best if complete else min(best, rounds * _bound(graph, levels))
-    return Partition(best, bound, stages, len(sets), objective)
+        return _dapple(request, microbatches or 1)
+    return _placed(request) if objective == "branches" else _balanced(request)
 
 
-def _cuts(graph: LayerGraph, objective: str, limit: DeviceLimit | None, most_cuts: int) -> tuple[tuple[int, ...], bool]:
-    """Those to look at, and whether no other could be better. Alpa's cuts cost nothing; DAPPLE's figure may rise where
-    less is sent, so what idle layers make cheap is no proof there."""
-    if objective == "balance":
-        return cuts(graph, 0)
-    sets, complete = cuts(graph, most_cuts, free_idle=objective == "alpa" and limit is None)
-    if objective == "dapple" and not complete:
-        return cuts(graph, most_cuts, free_idle=True)[0], False
-    return sets, complete
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The arguments of `partition` that every objective needs."""
+
+    graph: LayerGraph
+    levels: Sequence[TopologyLevel]
+    objective: str
+    limit: MemoryLimit | None
+    settings: PartitionSettings
+
+    def result(
+        self, found: tuple[float, tuple[PartitionStage, ...]], candidates: CandidateStages, cuts: int, *, exact: bool
+    ) -> Partition:
+        """`found`: objective and stages. `cuts`: evaluated. `exact`: no other cut can be better."""
+        best, stages = found
+        if not math.isfinite(best):
+            raise _nothing_fits(self, candidates, proven=exact)
+        return Partition(best, best, stages, cuts, self.objective)
+
+    def bounded(self, result: Partition, bound_s: float) -> Partition:
+        """The result with a lower bound, for an inexact search."""
+        return Partition(
+            result.objective_s, min(result.objective_s, bound_s), result.stages, result.cuts, self.objective
+        )
+
+    @property
+    def balanced_s(self) -> float:
+        """Lower bound per micro-batch: all work spread evenly over all workers."""
+        return sum(layer.compute_s for layer in self.graph.layers) / math.prod(level.count for level in self.levels)
 
 
-def _placed(graph: LayerGraph, levels: Sequence[Level]) -> Partition:
-    """Every layer on a device of its own choice."""
-    found = place(graph, levels[0].count, levels[0].bandwidth)
-    stages = placed_stages(graph, found.devices)
-    return Partition(found.seconds, found.bound_s, stages, found.looked_at, "branches")
+def _slowest_stage(request: _Request, cost: StageCost) -> Partition:
+    """Minimise the slowest stage (PipeDream). Cuts are pruned first, without loss unless there are too many."""
+    graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
+
+    def solve(
+        candidates: CandidateStages, bound_s: float, *, approximate: bool = False
+    ) -> tuple[float, tuple[PartitionStage, ...]]:
+        if len(levels) == 1 and levels[0].count >= settings.binary_search_workers:
+            return BottleneckSearch(candidates, levels[0], cost, limit, bound_s, approximate=approximate).solve()
+        return PipeDreamPartitioner(candidates, levels, cost, limit, bound_s).solve()
+
+    cuts, complete = enumerate_cuts(graph, settings.max_pruned_cuts, free_idle=limit is None)
+    candidates, bound_s, lossless = pruned_candidates(
+        graph, cuts, levels, lambda coarse, bound_s: solve(coarse, bound_s, approximate=True)[0], settings
+    )
+    exact = complete and lossless
+    result = request.result(solve(candidates, bound_s), candidates, len(cuts), exact=exact)
+    return result if exact else request.bounded(result, request.balanced_s)
 
 
-def _slowest(
-    graph: LayerGraph,
-    levels: Sequence[Level],
-    objective: str,
-    cost: StageCost,
-    limit: DeviceLimit | None,
-    most_cuts: int,
-) -> Partition:
-    """The slowest stage is fastest. All cuts stand behind the answer, though few of them are looked at in pairs."""
+def _alpa(request: _Request, cost: StageCost, microbatches: int) -> Partition:
+    """Minimise the sum of stages plus (B - 1) times the slowest (Alpa); few cuts give an upper bound first."""
+    graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
+    cuts, exact = enumerate_cuts(graph, settings.max_cuts, free_idle=limit is None)
+    bound_s, coarse = math.inf, settings.coarse_cuts[0]
+    if len(cuts) > coarse:
+        few = CandidateStages(graph, spread_cuts(CutCosts(graph, cuts), coarse))
+        bound_s, _ = AlpaPartitioner(few, levels, microbatches, limit, cost).solve()
+    candidates = CandidateStages(graph, cuts)
+    found = AlpaPartitioner(candidates, levels, microbatches, limit, cost).solve(bound_s)
+    result = request.result(found, candidates, len(cuts), exact=exact)
+    return result if exact else request.bounded(result, microbatches * request.balanced_s)
 
-    def solve(some: Spans, most_s: float, *, rough: bool = False) -> tuple[float, tuple[Stage, ...]]:
-        if len(levels) == 1 and levels[0].count >= SEARCHED_FROM:
-            return OneLevel(some, levels[0], cost, limit, most_s, rough=rough).solve()
-        return SlowestStage(some, levels, cost, limit, most_s).solve()
 
-    sets, complete = cuts(graph, most_cuts, free_idle=limit is None)
-    spans, known_s, all_of_them = narrowed(graph, sets, levels, lambda few, most_s: solve(few, most_s, rough=True)[0])
-    best, stages = solve(spans, known_s)
-    if not math.isfinite(best):
-        raise _too_small(graph, spans, levels, limit, objective, complete and all_of_them)
-    bound = best if complete and all_of_them else min(best, _bound(graph, levels))
-    return Partition(best, bound, stages, len(sets), objective)
+def _dapple(request: _Request, microbatches: int) -> Partition:
+    """Minimise the latency of an iteration (DAPPLE).
+
+    Its latency may rise where fewer bytes are sent, so moving idle layers across cuts is no proof of optimality here;
+    it is done only where there are too many cuts anyway.
+    """
+    graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
+    cuts, exact = enumerate_cuts(graph, settings.max_cuts)
+    if not exact:
+        cuts, _ = enumerate_cuts(graph, settings.max_cuts, free_idle=True)
+    best, stages, evaluated = least_iteration(graph, cuts, levels, microbatches, limit, settings)
+    exact = exact and evaluated == len(cuts)
+    result = request.result((best, stages), CandidateStages(graph, cuts), evaluated, exact=exact)
+    return result if exact else request.bounded(result, microbatches * request.balanced_s)
+
+
+def _balanced(request: _Request) -> Partition:
+    """Minimise the slowest stage over contiguous blocks of the topological order, transfers ignored (torchgpipe)."""
+    prefixes, _ = enumerate_cuts(request.graph, 0)
+    candidates = CandidateStages(request.graph, prefixes)
+    workers = math.prod(level.count for level in request.levels)
+    line = DeviceLine(candidates, [1.0] * workers, [math.inf] * (workers - 1), latency=False, transfers=False)
+    return request.result(line.solve(), candidates, len(prefixes), exact=True)
+
+
+def _placed(request: _Request) -> Partition:
+    """Device placement: every layer on a device of its own choice."""
+    level = request.levels[0]
+    placement = place(request.graph, level.count, level.bandwidth)
+    stages = placed_stages(request.graph, placement.devices)
+    return Partition(placement.seconds, placement.bound_s, stages, placement.evaluated, request.objective)
 
 
 def partition_line(
@@ -145,70 +173,60 @@ def partition_line(
     bandwidths: Sequence[float],
     *,
     objective: str = "latency",
-    most_cuts: int = MOST_CUTS,
+    settings: PartitionSettings = DEFAULT_SETTINGS,
 ) -> Partition:
-    """The stages of least time on a line of unlike devices, in their order; see `Straight`."""
-    if objective not in STRAIGHT:
-        raise SolverError(f"unlike devices go with {' and '.join(STRAIGHT)}, not with {objective}")
+    """The stages of least time on a line of unequal devices, in their order; see `DeviceLine`."""
+    if objective not in LINE_OBJECTIVES:
+        raise SolverError(f"unequal devices go with {' and '.join(LINE_OBJECTIVES)}, not with {objective}")
     if not graph.layers:
         raise SolverError("the model has no layers")
     if not all(0 < bandwidth < math.inf for bandwidth in bandwidths):
         raise SolverError("a bandwidth must be above 0 bytes per second")
-    sets, complete = cuts(graph, most_cuts, free_idle=True)
+    cuts, exact = enumerate_cuts(graph, settings.max_cuts, free_idle=True)
     latency = objective == "latency"
-    best, stages = Straight(Spans(graph, sets), speeds, bandwidths, latency=latency).solve()
-    work = sum(layer.forward_s if latency else layer.both_s for layer in graph.layers)
-    bound = best if complete else min(best, work / (max(speeds) if latency else sum(speeds)))
-    return Partition(best, bound, stages, len(sets), objective)
-
-
-def _alike(levels: Sequence[Level]) -> tuple[list[float], list[float]]:
-    workers = math.prod(level.count for level in levels)
-    return [1.0] * workers, [math.inf] * (workers - 1)
+    best, stages = DeviceLine(CandidateStages(graph, cuts), speeds, bandwidths, latency=latency).solve()
+    work_s = sum(layer.forward_s if latency else layer.compute_s for layer in graph.layers)
+    bound_s = best if exact else min(best, work_s / (max(speeds) if latency else sum(speeds)))
+    return Partition(best, bound_s, stages, len(cuts), objective)
 
 
 def _check(
-    graph: LayerGraph, levels: Sequence[Level], objective: str, limit: DeviceLimit | None, microbatches: int | None
+    graph: LayerGraph,
+    levels: Sequence[TopologyLevel],
+    objective: str,
+    limit: MemoryLimit | None,
+    microbatches: int | None,
 ) -> None:
     if objective not in OBJECTIVES:
-        raise SolverError(f"no objective is called {objective}; there are {', '.join(OBJECTIVES)}")
+        raise SolverError(f"unknown objective {objective}; there are {', '.join(OBJECTIVES)}")
     if objective == "latency":
-        raise SolverError("latency is about unlike devices in a line: give their speeds")
-    if objective in ITERATIONS and (microbatches is None or microbatches < 1):
-        raise SolverError(f"{objective} is about an iteration: say how many micro-batches it has")
-    if limit is not None and objective not in LIMITED:
-        raise SolverError(f"devices' memory can be limited with {', '.join(LIMITED)}, not with {objective}")
+        raise SolverError("latency is for unequal devices in a line: give their speeds")
+    if objective in ITERATION_OBJECTIVES and (microbatches is None or microbatches < 1):
+        raise SolverError(f"{objective} minimises an iteration: say how many micro-batches it has")
+    if limit is not None and objective not in MEMORY_OBJECTIVES:
+        raise SolverError(f"a memory limit goes with {', '.join(MEMORY_OBJECTIVES)}, not with {objective}")
     if not graph.layers:
         raise SolverError("the model has no layers")
     if objective == "branches" and len(levels) > 1:
-        raise SolverError("branches are placed on alike devices, all linked alike: give one level of workers")
+        raise SolverError("branches are placed on equal devices with equal links: give one level of workers")
     workers = math.prod(level.count for level in levels)
-    if not levels or min(level.count for level in levels) < 1 or workers > MOST_WORKERS:
-        raise SolverError(f"{workers} workers: there must be 1 to {MOST_WORKERS}, at least one at each level")
+    if not levels or min(level.count for level in levels) < 1 or workers > MAX_WORKERS:
+        raise SolverError(f"{workers} workers: there must be 1 to {MAX_WORKERS}, at least one at each level")
     if not all(0 < level.bandwidth < math.inf for level in levels):
         raise SolverError("a bandwidth must be above 0 bytes per second")
 
 
-def _bound(graph: LayerGraph, levels: Sequence[Level]) -> float:
-    """All work of a micro-batch spread evenly over all workers."""
-    return sum(layer.both_s for layer in graph.layers) / math.prod(level.count for level in levels)
-
-
-def _too_small(
-    graph: LayerGraph,
-    spans: Spans,
-    levels: Sequence[Level],
-    limit: DeviceLimit | None,
-    objective: str,
-    proven: bool,
-) -> NothingFitsError:
-    """`proven`: all cuts were looked at. What would do is that of a few cuts where there are many."""
+def _nothing_fits(request: _Request, candidates: CandidateStages, *, proven: bool) -> NothingFitsError:
+    """`proven`: all cuts were evaluated. For graphs with many cuts, the sufficient memory is that of a few of them."""
+    limit, settings = request.limit, request.settings
     if limit is None:
         raise AssertionError("without a limit everything fits")
-    which = "no partition" if proven else f"no partition at the {spans.size:,} cuts that were looked at"
-    told = f"{which} fits into {limit.limit_bytes:,.0f} bytes a device under {limit.schedule}"
-    if objective in STAGE_COSTS:
-        few = spans if spans.size <= FEW[1] else Spans(graph, spread(Outlines(graph, spans.cuts), FEW[0]))
-        least, _ = LeastMemory(few, levels, limit).solve()
-        told = f"{told}; {least:,.0f} would do"
-    return NothingFitsError(f"{told}: take larger devices, more of them, or smaller micro-batches")
+    scope = "no partition" if proven else f"no partition at the {candidates.size:,} cuts that were evaluated"
+    message = f"{scope} fits into {limit.limit_bytes:,.0f} bytes a device under {limit.schedule}"
+    if request.objective in STAGE_COSTS:
+        few = candidates
+        if candidates.size > settings.coarse_cuts[-1]:
+            costs = CutCosts(request.graph, candidates.cuts)
+            few = CandidateStages(request.graph, spread_cuts(costs, settings.coarse_cuts[0]))
+        message = f"{message}; {least_memory(few, request.levels, limit):,.0f} would do"
+    return NothingFitsError(f"{message}: take larger devices, more of them, or smaller micro-batches")

@@ -1,10 +1,10 @@
-"""Which device each layer of a model with branches is on, so that branches run at once: device placement.
+"""Device placement: assigns the layers of a branching model to devices, so that branches run in parallel.
 
-One micro-batch goes forward and backward through the model. A layer's output goes once to each other device that reads
-it, its gradient back, while the devices compute. A free device begins, of the passes that may begin there, the one with
-the longest way to the end (list scheduling). A placement takes what that simulation says; the least of all is found by
-branch and bound over the layers in their order. Where that would take too long, a gap is told: no placement is faster
-than the longest way through the model or than its work spread evenly.
+The objective is the makespan of one micro-batch, forward and backward. A layer's output is sent once to every other
+device that reads it, and its gradient back, concurrently with computation. An idle device starts the ready task with
+the longest critical path to the end (list scheduling). The best placement is found by branch and bound over the layers
+in topological order; if that takes too long, a gap remains to the lower bound: the critical path, or the work spread
+evenly.
 """
 
 from __future__ import annotations
@@ -14,184 +14,196 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
-from jellybean_solver.pipeline.partitioning.stages import Stage
+from jellybean_solver.pipeline.partitioning.stages import PartitionStage
 
-MOST_STEPS = 400_000  # layers looked at; then the best placement so far is the answer
-MOVES_SHARE = 0.3  # of the steps, for moving layers of a good placement
-Devices = Sequence[int]
+# Time-outs of the search, in layers visited; and the share of it for the local search that precedes branch and bound.
+MAX_STEPS = 400_000
+LOCAL_SEARCH_SHARE = 0.3
+Placement = Sequence[int]  # layer -> device
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """`bound_s`: no placement is faster. `looked_at`: placements that were timed or ruled out."""
+class PlacementResult:
+    """`bound_s`: lower bound over all placements. `evaluated`: placements that were timed or pruned."""
 
     seconds: float
     bound_s: float
     devices: tuple[int, ...]
-    looked_at: int
+    evaluated: int
 
 
-class Passes:
-    """A forward and a backward of each layer as tasks: `needs[task]`: (task, bytes that cross where devices differ)."""
+class TaskGraph:
+    """The forward and backward of each layer as tasks: forward of layer i is task i, its backward n + i.
+
+    `predecessors[task]`, `successors[task]`: (task, transfer seconds if on different devices).
+    """
 
     def __init__(self, graph: LayerGraph, bandwidth: float) -> None:
         self.size = size = len(graph.layers)
         self.bandwidth = bandwidth
-        self.seconds = [one.forward_s for one in graph.layers] + [one.backward_s for one in graph.layers]
-        self.needs: list[list[tuple[int, float]]] = [[] for _ in range(2 * size)]
-        self.gives: list[list[tuple[int, float]]] = [[] for _ in range(2 * size)]
-        pairs = [(up, down, graph.layers[up].activation_bytes / bandwidth) for up, down in graph.edges]
-        links = [(up, down, sent) for up, down, sent in pairs]
-        links += [(size + down, size + up, sent) for up, down, sent in pairs]
-        links += [(layer, size + layer, 0.0) for layer in range(size)]
-        for first, then, sent in links:
-            self.needs[then].append((first, sent))
-            self.gives[first].append((then, sent))
+        self.seconds = [layer.forward_s for layer in graph.layers] + [layer.backward_s for layer in graph.layers]
+        self.predecessors: list[list[tuple[int, float]]] = [[] for _ in range(2 * size)]
+        self.successors: list[list[tuple[int, float]]] = [[] for _ in range(2 * size)]
+        transfers = [(up, down, graph.layers[up].activation_bytes / bandwidth) for up, down in graph.edges]
+        edges = list(transfers)
+        edges += [(size + down, size + up, sent_s) for up, down, sent_s in transfers]
+        edges += [(layer, size + layer, 0.0) for layer in range(size)]
+        for task, successor, sent_s in edges:
+            self.predecessors[successor].append((task, sent_s))
+            self.successors[task].append((successor, sent_s))
         self.order = [*range(size), *reversed(range(size, 2 * size))]
-        self.way_s = [0.0] * (2 * size)  # to the end, the task itself included
+        self.tail_s = [0.0] * (2 * size)  # critical path from a task's start to the end
         for task in reversed(self.order):
-            after = max((self.way_s[then] for then, _ in self.gives[task]), default=0.0)
-            self.way_s[task] = self.seconds[task] + after
+            after = max((self.tail_s[successor] for successor, _ in self.successors[task]), default=0.0)
+            self.tail_s[task] = self.seconds[task] + after
 
-    def device(self, devices: Devices, task: int) -> int:
-        return devices[task % self.size]
+    def device(self, placement: Placement, task: int) -> int:
+        return placement[task % self.size]
 
-    def makespan_s(self, devices: Devices) -> float:
-        """By list scheduling: one start at a time, the earliest there is."""
-        waiting = [len(needs) for needs in self.needs]
-        coming = [(0.0, task) for task, count in enumerate(waiting) if not count]  # when all is there
-        ready: dict[int, list[tuple[float, int]]] = {device: [] for device in set(devices)}
-        there_s = [0.0] * (2 * self.size)
+    def makespan_s(self, placement: Placement) -> float:
+        """By list scheduling: tasks start one at a time, in order of their start times."""
+        missing = [len(predecessors) for predecessors in self.predecessors]
+        arriving = [(0.0, task) for task, count in enumerate(missing) if not count]  # (all inputs present, task)
+        ready: dict[int, list[tuple[float, int]]] = {device: [] for device in set(placement)}
+        inputs_s = [0.0] * (2 * self.size)
         free_s = dict.fromkeys(ready, 0.0)
         now = 0.0
         while True:
-            while coming and coming[0][0] <= now:
-                _, task = heapq.heappop(coming)
-                heapq.heappush(ready[self.device(devices, task)], (-self.way_s[task], task))
-            heads = [(*own[0], device) for device, own in ready.items() if own and free_s[device] <= now]
+            while arriving and arriving[0][0] <= now:
+                _, task = heapq.heappop(arriving)
+                heapq.heappush(ready[self.device(placement, task)], (-self.tail_s[task], task))
+            heads = [(*queue[0], device) for device, queue in ready.items() if queue and free_s[device] <= now]
             if not heads:
-                nexts = [free_s[device] for device, own in ready.items() if own] + [come for come, _ in coming[:1]]
-                if not nexts:
+                events = [free_s[device] for device, queue in ready.items() if queue] + [s for s, _ in arriving[:1]]
+                if not events:
                     return max(free_s.values())
-                now = min(nexts)
+                now = min(events)
                 continue
             _, task, device = min(heads)
             heapq.heappop(ready[device])
             end = free_s[device] = now + self.seconds[task]
-            for then, sent in self.gives[task]:
-                crosses = self.device(devices, then) != device
-                there_s[then] = max(there_s[then], end + (sent if crosses else 0.0))
-                waiting[then] -= 1
-                if not waiting[then]:
-                    heapq.heappush(coming, (there_s[then], then))
+            for successor, sent_s in self.successors[task]:
+                crosses = self.device(placement, successor) != device
+                inputs_s[successor] = max(inputs_s[successor], end + (sent_s if crosses else 0.0))
+                missing[successor] -= 1
+                if not missing[successor]:
+                    heapq.heappush(arriving, (inputs_s[successor], successor))
 
-    def least_s(self, devices: Devices) -> float:
-        """No placement that begins so is faster: the longest way, or a device's work between what must come before and
-        after it; layers not yet placed send nothing."""
-        placed, size = len(devices), self.size
-        begins = [0.0] * (2 * size)
+    def lower_bound_s(self, prefix: Placement) -> float:
+        """Lower bound of the makespan over all placements that begin with `prefix`.
+
+        The critical path with the transfers of placed layers, or the work of the most loaded device.
+        """
+        placed, size = len(prefix), self.size
+        starts = [0.0] * (2 * size)
         for task in self.order:
-            own = devices[task % size] if task % size < placed else -1
-            for first, sent in self.needs[task]:
-                from_ = first % size
-                crosses = own >= 0 and from_ < placed and devices[from_] != own
-                begins[task] = max(begins[task], begins[first] + self.seconds[first] + (sent if crosses else 0.0))
-        longest = max(begins[task] + self.way_s[task] for task in range(2 * size))
+            device = prefix[task % size] if task % size < placed else -1
+            for predecessor, sent_s in self.predecessors[task]:
+                layer = predecessor % size
+                crosses = device >= 0 and layer < placed and prefix[layer] != device
+                end = starts[predecessor] + self.seconds[predecessor] + (sent_s if crosses else 0.0)
+                starts[task] = max(starts[task], end)
+        longest = max(starts[task] + self.tail_s[task] for task in range(2 * size))
         work: dict[int, float] = {}
-        for layer, device in enumerate(devices):
+        for layer, device in enumerate(prefix):
             work[device] = work.get(device, 0.0) + self.seconds[layer] + self.seconds[size + layer]
         return max(longest, *work.values()) if work else longest
 
 
-def place(graph: LayerGraph, workers: int, bandwidth: float, most_steps: int = MOST_STEPS) -> Placed:
-    """The placement of least time for one micro-batch, on that many alike devices."""
-    return _Search(Passes(graph, bandwidth), workers, most_steps).found()
+def place(graph: LayerGraph, workers: int, bandwidth: float, max_steps: int = MAX_STEPS) -> PlacementResult:
+    """The placement of least makespan of one micro-batch, on so many equal devices."""
+    return _PlacementSearch(TaskGraph(graph, bandwidth), workers, max_steps).solve()
 
 
-class _Search:
-    def __init__(self, passes: Passes, workers: int, most_steps: int) -> None:
-        self.passes, self.workers, self.most_steps = passes, workers, most_steps
-        self.steps = self.looked_at = 0
-        self.best_s, self.best = passes.makespan_s([0] * passes.size), [0] * passes.size
+class _PlacementSearch:
+    """Greedy placement, local search, then branch and bound, until a limit on the layers visited."""
 
-    def found(self) -> Placed:
-        spread_s = sum(self.passes.seconds) / self.workers
-        least_s = max(self.passes.least_s([]), spread_s)
-        self._try(self._greedy())
-        self._move(least_s)
-        exact = self._below([], least_s)
-        bound_s = self.best_s if exact else min(self.best_s, least_s)
-        return Placed(self.best_s, bound_s, tuple(self.best), self.looked_at)
+    def __init__(self, tasks: TaskGraph, workers: int, max_steps: int) -> None:
+        self.tasks, self.workers, self.max_steps = tasks, workers, max_steps
+        self.steps = self.evaluated = 0
+        self.best_s, self.best = tasks.makespan_s([0] * tasks.size), [0] * tasks.size
 
-    def _try(self, devices: list[int]) -> bool:
-        self.looked_at += 1
-        self.steps += self.passes.size
-        seconds = self.passes.makespan_s(devices)
+    def solve(self) -> PlacementResult:
+        balanced_s = sum(self.tasks.seconds) / self.workers
+        lower_s = max(self.tasks.lower_bound_s([]), balanced_s)
+        self._evaluate(self._greedy())
+        self._local_search(lower_s)
+        exact = self._branch([], lower_s)
+        bound_s = self.best_s if exact else min(self.best_s, lower_s)
+        return PlacementResult(self.best_s, bound_s, tuple(self.best), self.evaluated)
+
+    def _evaluate(self, placement: list[int]) -> bool:
+        """Time a placement. True if it is the new incumbent."""
+        self.evaluated += 1
+        self.steps += self.tasks.size
+        seconds = self.tasks.makespan_s(placement)
         if seconds < self.best_s * (1 - 1e-12):
-            self.best_s, self.best = seconds, list(devices)
+            self.best_s, self.best = seconds, list(placement)
             return True
         return False
 
     def _greedy(self) -> list[int]:
-        """Each layer where its forward can end first, in their order."""
-        passes, devices, ends = self.passes, list[int](), list[float]()
+        """Each layer, in topological order, on the device where its forward ends first."""
+        tasks, placement, ends = self.tasks, list[int](), list[float]()
         free = [0.0] * self.workers
-        for layer in range(passes.size):
-            found = []
-            for device in range(min(self.workers, len(set(devices)) + 1)):
-                come = [ends[up] + (sent if devices[up] != device else 0.0) for up, sent in passes.needs[layer]]
-                found.append((max([free[device], *come]) + passes.seconds[layer], device))
-            end, device = min(found)
+        for layer in range(tasks.size):
+            options = []
+            for device in range(min(self.workers, len(set(placement)) + 1)):
+                inputs = [
+                    ends[up] + (sent_s if placement[up] != device else 0.0) for up, sent_s in tasks.predecessors[layer]
+                ]
+                options.append((max([free[device], *inputs]) + tasks.seconds[layer], device))
+            end, device = min(options)
             free[device] = end
             ends.append(end)
-            devices.append(device)
-        return devices
+            placement.append(device)
+        return placement
 
-    def _move(self, least_s: float) -> None:
-        """Runs of layers (the rest of a branch among them) to another device, as long as that helps."""
-        size, better = self.passes.size, True
-        while better and self.best_s > least_s * (1 + 1e-12):
-            better = False
-            for run in self._runs():
+    def _local_search(self, lower_s: float) -> None:
+        """Move single layers and unbranched chains to another device while that improves the makespan."""
+        size, improved = self.tasks.size, True
+        while improved and self.best_s > lower_s * (1 + 1e-12):
+            improved = False
+            for group in self._movable_groups():
                 for device in range(min(self.workers, max(self.best) + 2)):
-                    if self.steps > MOVES_SHARE * self.most_steps:
+                    if self.steps > LOCAL_SEARCH_SHARE * self.max_steps:
                         return
-                    moved = [device if layer in run else self.best[layer] for layer in range(size)]
-                    better |= moved != self.best and self._try(moved)
+                    moved = [device if layer in group else self.best[layer] for layer in range(size)]
+                    improved |= moved != self.best and self._evaluate(moved)
 
-    def _runs(self) -> list[frozenset[int]]:
-        """Every layer alone, and chains of layers without a branch."""
-        size, runs = self.passes.size, list[frozenset[int]]()
+    def _movable_groups(self) -> list[frozenset[int]]:
+        """Unbranched chains of layers, then every layer alone."""
+        size, groups = self.tasks.size, list[frozenset[int]]()
         chains: dict[int, list[int]] = {}
         for layer in range(size):
-            ups = [up for up, _ in self.passes.needs[layer]]
-            alone = len(ups) == 1 and len([then for then, _ in self.passes.gives[ups[0]] if then < size]) == 1
-            chains[layer] = chains[ups[0]] if alone else []
+            ups = [up for up, _ in self.tasks.predecessors[layer]]
+            forward_readers = [task for task, _ in self.tasks.successors[ups[0]] if task < size] if ups else []
+            chains[layer] = chains[ups[0]] if len(ups) == 1 and len(forward_readers) == 1 else []
             chains[layer].append(layer)
-        runs += [frozenset(chain) for chain in {id(chain): chain for chain in chains.values()}.values() if chain[1:]]
-        return runs + [frozenset([layer]) for layer in range(size)]
+        groups += [frozenset(chain) for chain in {id(chain): chain for chain in chains.values()}.values() if chain[1:]]
+        return groups + [frozenset([layer]) for layer in range(size)]
 
-    def _below(self, devices: list[int], least_s: float) -> bool:
-        """All placements that begin so; whether none was left out for want of time."""
-        if least_s >= self.best_s * (1 - 1e-12):
-            self.looked_at += 1
+    def _branch(self, prefix: list[int], lower_s: float) -> bool:
+        """Search all placements that begin with `prefix`. False if the step limit cut the search short."""
+        if lower_s >= self.best_s * (1 - 1e-12):
+            self.evaluated += 1
             return True
-        if len(devices) == self.passes.size:
-            self._try(devices)
+        if len(prefix) == self.tasks.size:
+            self._evaluate(prefix)
             return True
-        if self.steps > self.most_steps:
+        if self.steps > self.max_steps:
             return False
-        ways = []
-        for device in range(min(self.workers, max(devices, default=-1) + 2)):
-            self.steps += self.passes.size
-            ways.append((max(least_s, self.passes.least_s([*devices, device])), device))
-        return all(self._below([*devices, device], seconds) for seconds, device in sorted(ways))
+        children = []
+        for device in range(min(self.workers, max(prefix, default=-1) + 2)):
+            self.steps += self.tasks.size
+            children.append((max(lower_s, self.tasks.lower_bound_s([*prefix, device])), device))
+        return all(self._branch([*prefix, device], bound_s) for bound_s, device in sorted(children))
 
 
-def placed_stages(graph: LayerGraph, devices: Devices) -> tuple[Stage, ...]:
-    """The layers of each device, and how long it computes."""
-    found = []
-    for device in sorted(set(devices)):
-        layers = tuple(layer for layer, own in enumerate(devices) if own == device)
-        found.append(Stage(layers, 1, sum(graph.layers[i].both_s for i in layers), device=device))
-    return tuple(found)
+def placed_stages(graph: LayerGraph, placement: Placement) -> tuple[PartitionStage, ...]:
+    """One stage per device: its layers and its compute seconds."""
+    stages = []
+    for device in sorted(set(placement)):
+        layers = tuple(layer for layer, own in enumerate(placement) if own == device)
+        stages.append(PartitionStage(layers, 1, sum(graph.layers[i].compute_s for i in layers), device=device))
+    return tuple(stages)

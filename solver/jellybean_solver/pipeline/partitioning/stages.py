@@ -1,4 +1,4 @@
-"""What a partitioner answers: stages of a model on the workers of a topology."""
+"""The result of a partitioner: stages of a model on the workers of a topology."""
 
 from __future__ import annotations
 
@@ -6,43 +6,46 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """One level of the topology: how many of the level below make one of this, and bytes per second between them."""
+class TopologyLevel:
+    """A level of a cluster: `count` groups of the next lower level (or workers); bytes per second between them."""
 
     count: int
     bandwidth: float
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """`layers` by place in the graph. `replicas` of the next lower level's groups, each of which holds `inside`.
+class PartitionStage:
+    """A stage: indices of its layers in the graph, and its replicas.
 
-    `time_s`: per micro-batch, by the objective's own cost. `inside` is empty at the lowest level. `submesh`: hosts and
-    devices of each, where the objective gives a stage one; its replicas are then all of them. `device`: its place in a
-    line of unlike devices, or its number where every layer has a device of its own choice.
+    A replica is a group of the next lower topology level, which is itself split into the stages `inside`; empty at the
+    lowest level. `time_s`: seconds per micro-batch by the objective's cost model. `submesh`: (hosts, devices per host),
+    for Alpa, where `replicas` counts all devices of the submesh. `device`: position in a line of unequal devices, or
+    device number for device placement.
     """
 
     layers: tuple[int, ...]
     replicas: int
     time_s: float
-    inside: tuple[Stage, ...] = ()
+    inside: tuple[PartitionStage, ...] = ()
     submesh: tuple[int, int] | None = None
     device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The best partition by an objective, in its seconds: of a micro-batch or of a whole iteration.
+    """The best partition found, with its objective in seconds (of a micro-batch or an iteration).
 
-    `bound_s`: none is faster; below `objective_s` only where not all cuts (placements) were looked at.
+    `bound_s`: lower bound of the objective over all partitions; below `objective_s` only if not all cuts (or
+    placements) were evaluated. `cuts`: how many were.
     """
 
     objective_s: float
     bound_s: float
-    stages: tuple[Stage, ...]
+    stages: tuple[PartitionStage, ...]
     cuts: int
     objective: str = "slowest-stage"
 
     @property
     def gap(self) -> float:
+        """Relative optimality gap."""
         return (self.objective_s - self.bound_s) / self.objective_s if self.objective_s > 0 else 0.0

@@ -1,1 +1,1 @@
-"""A pipeline schedule as data: its actions, validation, simulated times and memory."""
+"""A pipeline schedule as data: actions, validation, simulation, memory."""

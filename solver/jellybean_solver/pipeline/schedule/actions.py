@@ -1,8 +1,8 @@
-"""What a device does in a pipeline schedule, and its text.
+"""Actions of a pipeline schedule and their text form.
 
-An action is a kind, a stage and a micro-batch. It names the weight version that it computes with (how many updates the
-stage's weights had) and, where a model is held in several copies, the pipe. `2F5` is the forward of micro-batch 5
-through stage 2; `2F5@3` with the weights after 3 updates; `2F5~1` in the second copy. The text round-trips.
+An action has a kind, a stage and a micro-batch, the weight version that it uses (the number of updates of the stage so
+far) and, for schedules with several model replicas, the replica ("pipe"). `2F5` is the forward of micro-batch 5 at
+stage 2; `2F5@3` uses weight version 3; `2F5~1` runs in the second replica. The text form round-trips.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from enum import IntEnum
 from jellybean_solver.errors import SolverError
 
 
-class Kind(IntEnum):
-    """`BACKWARD` is both gradients at once; zero-bubble schedules run `INPUT_GRADIENT` and `WEIGHT_GRADIENT` apart.
+class ActionKind(IntEnum):
+    """`BACKWARD` computes both gradients; zero-bubble schedules split it into `INPUT_GRADIENT`, `WEIGHT_GRADIENT`.
 
-    `REDUCE` sums a stage's gradients over its copies; `UPDATE` adds what was accumulated to the latest weights.
+    `REDUCE` all-reduces a stage's gradients over its replicas; `UPDATE` applies the accumulated gradient.
     """
 
     FORWARD = 0
@@ -37,9 +37,9 @@ _LETTERS = "FBIWRU"
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One step of a device. REDUCE and UPDATE name the last micro-batch that they count, UPDATE its new version."""
+    """One step of a device. REDUCE and UPDATE carry the last micro-batch they include, UPDATE its new version."""
 
-    kind: Kind
+    kind: ActionKind
     stage: int
     microbatch: int
     version: int = 0
@@ -54,9 +54,9 @@ _TEXT = re.compile(r"(\d+)([FBIWRU])(\d+)(?:@(\d+))?(?:~(\d+))?")
 
 
 def parse_action(text: str) -> Action:
-    """The action of a text. SolverError when it is none."""
+    """Parse the text form of an action. SolverError if it is malformed."""
     found = _TEXT.fullmatch(text)
     if found is None:
         raise SolverError(f"{text!r} is no action; an action looks like 2F5, 2F5@3 or 2F5@3~1")
     stage, kind, microbatch, version, pipe = found.groups()
-    return Action(Kind(_LETTERS.index(kind)), int(stage), int(microbatch), int(version or 0), int(pipe or 0))
+    return Action(ActionKind(_LETTERS.index(kind)), int(stage), int(microbatch), int(version or 0), int(pipe or 0))

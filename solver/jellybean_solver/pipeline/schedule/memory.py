@@ -1,19 +1,20 @@
-"""What a schedule keeps in memory, by the order of its actions alone: activations, weight versions, update delays."""
+"""Memory of a schedule, from the order of its actions: live activations, weight versions, update delays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jellybean_solver.pipeline.schedule.actions import Action, Kind
+from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Of one copy of a stage. `weight_versions`: at once, at most; one that nobody needs any more is updated in place.
+    """Peak memory of one replica of a stage.
 
-    `update_delay`: by how many updates the weights behind a gradient are older than those that it is added to, at most.
+    `weight_versions`: the most that exist at once; a version that no later action uses is overwritten in place.
+    `update_delay`: the most updates by which the weights of a gradient are older than those that it is applied to.
     """
 
     stage: int
@@ -24,10 +25,10 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Of one device, in activations (of one stage and one micro-batch).
+    """Peak memory of one device, in activations (of one stage and one micro-batch).
 
-    `peak_activations`: between a forward and the backward (or input gradient) through it. `peak_deferred`: inputs that
-    wait for their weight gradients after that.
+    `peak_activations`: live from a forward to its backward (or input gradient). `peak_deferred`: stage inputs that are
+    kept from an input gradient to the weight gradient.
     """
 
     peak_activations: int
@@ -43,8 +44,8 @@ class DeviceMemory:
         return max(stage.update_delay for stage in self.stages)
 
 
-def memory(schedule: Schedule) -> tuple[DeviceMemory, ...]:
-    """The figures of each device."""
+def schedule_memory(schedule: Schedule) -> tuple[DeviceMemory, ...]:
+    """Peak memory of each device."""
     found = []
     for actions in schedule.actions:
         own: dict[tuple[int, int], list[Action]] = {}
@@ -59,29 +60,29 @@ def _activations(actions: Sequence[Action]) -> tuple[int, int]:
     live = peak = deferred = peak_deferred = 0
     for action in actions:
         match action.kind:
-            case Kind.FORWARD:
+            case ActionKind.FORWARD:
                 live += 1
                 peak = max(peak, live)
-            case Kind.BACKWARD:
+            case ActionKind.BACKWARD:
                 live -= 1
-            case Kind.INPUT_GRADIENT:
+            case ActionKind.INPUT_GRADIENT:
                 live, deferred = live - 1, deferred + 1
                 peak_deferred = max(peak_deferred, deferred)
-            case Kind.WEIGHT_GRADIENT:
+            case ActionKind.WEIGHT_GRADIENT:
                 deferred -= 1
     return peak, peak_deferred
 
 
 def _stage(stage: int, pipe: int, actions: Sequence[Action]) -> StageMemory:
-    last_use = {action.version: index for index, action in enumerate(actions) if action.kind is not Kind.UPDATE}
+    last_use = {action.version: index for index, action in enumerate(actions) if action.kind is not ActionKind.UPDATE}
     kept, latest = {0}, 0
     versions, delay, oldest = 1, 0, None
     for index, action in enumerate(actions):
-        if action.kind is Kind.UPDATE:
+        if action.kind is ActionKind.UPDATE:
             delay = max(delay, latest - (latest if oldest is None else oldest))
             kept = {version for version in kept if last_use.get(version, -1) > index} | {action.version}
             latest, oldest = action.version, None
             versions = max(versions, len(kept))
-        elif action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT):
+        elif action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT):
             oldest = action.version if oldest is None else min(oldest, action.version)
     return StageMemory(stage, pipe, versions, delay)

@@ -1,7 +1,7 @@
-"""A pipeline schedule as data: for every device, its actions in order.
+"""A pipeline schedule as data: the ordered actions of every device.
 
-Generators (schedules/) make them, `validate` checks them, `simulate` times them; drawings and the training runtime read
-nothing else.
+The generators in schedules/ create schedules, `validate` checks them and `simulate` computes their times. Drawings and
+the training runtime read nothing else.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.schedule.actions import Action, Kind, parse_action
+from jellybean_solver.pipeline.schedule.actions import Action, ActionKind, parse_action
 
 
-class Weights(Enum):
-    """Which weights a micro-batch sees, from its forward to its backward at one stage.
+class WeightPolicy(Enum):
+    """Which weight version a micro-batch uses at a stage, in its forward and its backward.
 
-    FLUSHED: all those of an iteration the same, as on one device. STASHED: the latest at its forward (PipeDream).
-    VERTICAL_SYNC: at every stage the version that the first stage had. BUFFERED: one update behind, everywhere
-    (PipeDream-2BW). GROUPED: the first group of stages one update behind, the second not (WPipe).
+    FLUSHED: one version for all micro-batches of an iteration, as on a single device.
+    STASHED: the latest version at the time of the forward (weight stashing, PipeDream).
+    VERTICAL_SYNC: at every stage the version that the first stage used (PipeDream with vertical sync).
+    BUFFERED: one update behind at every stage (double-buffered weights, PipeDream-2BW).
+    GROUPED: the first group of stages one update behind, the second group up to date (WPipe).
     """
 
     FLUSHED = "flushed"
@@ -31,13 +33,15 @@ class Weights(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`device_of[pipe][stage]`: who runs it. `actions[device]` in order. Micro-batches count from 0.
+    """Actions of every device, with the placement of stages on devices. Micro-batches count from 0.
 
-    `pipes[microbatch]`: the copy of the model that it goes through. `period`: micro-batches per update.
+    `device_of[pipe][stage]`: the device that holds a stage of a model replica ("pipe"; Chimera has two).
+    `pipes[microbatch]`: the replica that processes a micro-batch. `period`: micro-batches per weight update.
+    `actions[device]`: in execution order.
     """
 
     name: str
-    weights: Weights
+    weights: WeightPolicy
     microbatches: int
     period: int
     device_of: tuple[tuple[int, ...], ...]
@@ -54,12 +58,13 @@ class Schedule:
 
     @property
     def chunks(self) -> int:
-        """Stages that a device holds, copies included."""
+        """Stages per device, replicas included (v in Megatron-LM)."""
         return self.stages * len(self.device_of) // self.devices
 
     @property
     def flushes(self) -> bool:
-        return self.weights is Weights.FLUSHED
+        """True if the pipeline drains before every update, so that gradients equal those of one device."""
+        return self.weights is WeightPolicy.FLUSHED
 
     def to_text(self) -> str:
         """One line per device."""
@@ -70,45 +75,48 @@ class Schedule:
 
 
 def parse_actions(text: str) -> tuple[tuple[Action, ...], ...]:
-    """The devices' actions of `Schedule.to_text`."""
+    """Parse the output of `Schedule.to_text`: the actions of every device."""
     return tuple(tuple(parse_action(word) for word in line.split()) for line in text.splitlines())
 
 
-def straight(devices: int, chunks: int = 1) -> tuple[tuple[int, ...], ...]:
-    """One pipe; stages go round the devices `chunks` times."""
+def round_robin_stages(devices: int, chunks: int = 1) -> tuple[tuple[int, ...], ...]:
+    """`Schedule.device_of` of one pipe: stage s is on device s mod D, `chunks` stages per device."""
     return (tuple(stage % devices for stage in range(devices * chunks)),)
 
 
-def at_least(name: str, what: str, given: int, least: int) -> None:
-    """SolverError unless `given` is large enough."""
+def require_at_least(name: str, what: str, given: int, least: int) -> None:
+    """Raise SolverError if `given` is below `least`."""
     if given < least:
         raise SolverError(f"{name} needs at least {least} {what}, not {given}")
 
 
-def flushed(
+def synchronous_schedule(
     name: str,
     microbatches: int,
     device_of: tuple[tuple[int, ...], ...],
-    computes: list[list[Action]],
+    compute_actions: list[list[Action]],
     pipes: tuple[int, ...] | None = None,
 ) -> Schedule:
-    """A synchronous iteration: the given computing actions, then one update of every stage that a device holds.
+    """A synchronous schedule of one iteration: the given compute actions, then one update of every stage.
 
-    Copies of a stage sum their gradients first; all devices do so in the stages' order, so that none waits in a circle.
+    Replicas of a stage all-reduce their gradients first. All devices do this in the same order of stages, so that
+    blocking collectives cannot deadlock.
     """
     last = microbatches - 1
     held = sorted((stage, pipe, device) for pipe, places in enumerate(device_of) for stage, device in enumerate(places))
     if len(device_of) > 1:
         for stage, pipe, device in held:
-            computes[device].append(Action(Kind.REDUCE, stage, last, 0, pipe))
+            compute_actions[device].append(Action(ActionKind.REDUCE, stage, last, 0, pipe))
     for stage, pipe, device in held:
-        computes[device].append(Action(Kind.UPDATE, stage, last, 1, pipe))
-    actions = tuple(map(tuple, computes))
-    return Schedule(name, Weights.FLUSHED, microbatches, microbatches, device_of, pipes or (0,) * microbatches, actions)
+        compute_actions[device].append(Action(ActionKind.UPDATE, stage, last, 1, pipe))
+    actions = tuple(map(tuple, compute_actions))
+    return Schedule(
+        name, WeightPolicy.FLUSHED, microbatches, microbatches, device_of, pipes or (0,) * microbatches, actions
+    )
 
 
-def one_by_one(forwards: list[Action], backwards: list[Action], warm_up: int) -> list[Action]:
-    """`warm_up` forwards, then one backward and one forward in turn, then the backwards that are left."""
+def one_forward_one_backward(forwards: list[Action], backwards: list[Action], warm_up: int) -> list[Action]:
+    """1F1B order: `warm_up` forwards, then one backward and one forward in turn, then the remaining backwards."""
     found = forwards[:warm_up]
     for index, backward in enumerate(backwards):
         found.append(backward)

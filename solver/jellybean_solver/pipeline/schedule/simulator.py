@@ -1,7 +1,7 @@
-"""Times a schedule: when every action starts and ends.
+"""Simulates a schedule: start and end time of every action.
 
-A device does its actions in order, each as soon as what it needs is there. What crosses between devices takes
-`Costs.transfer_s`; without overlap both ends are busy with it for that long.
+A device executes its actions in order and starts each one as soon as its inputs have arrived. A tensor that crosses
+devices takes `transfer_s`; without overlap, both devices are blocked for that time.
 """
 
 from __future__ import annotations
@@ -10,58 +10,61 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.schedule.actions import Action, Kind
+from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 
-Seconds = float | tuple[float, ...]  # of all stages alike, or by stage
-Missing = tuple[int, int]  # way and place, or 2 and the stage whose copies are not summed
-_FORWARD = int(Kind.FORWARD)
-_AT_ONCE = (0.0, 0.0, None)
+StageSeconds = float | tuple[float, ...]  # one value for all stages, or one per stage
+# A missing input: (0, slot) a forward output, (1, slot) an input gradient, (2, stage) the all-reduce of a stage.
+Dependency = tuple[int, int]
+_FORWARD = int(ActionKind.FORWARD)
+_NO_INPUT = (0.0, 0.0, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """Seconds. `input_s`, `weight_s`: of the two parts of a backward, half of it each unless given.
+class ScheduleCosts:
+    """Duration of each kind of action, in seconds.
 
-    `transfer_s`: of what crosses between a stage and the next, either way. `slowness`: factor on a device's computing.
+    `input_s`, `weight_s`: the input-gradient and weight-gradient halves of a split backward; half of `backward_s` each
+    by default. `transfer_s`: sending an activation or a gradient between stage s and s + 1. `slowness`: per device,
+    factor on its compute time. `overlap`: transfers run concurrently with computation.
     """
 
-    forward_s: Seconds = 1.0
-    backward_s: Seconds = 2.0
-    input_s: Seconds | None = None
-    weight_s: Seconds | None = None
-    transfer_s: Seconds = 0.0
+    forward_s: StageSeconds = 1.0
+    backward_s: StageSeconds = 2.0
+    input_s: StageSeconds | None = None
+    weight_s: StageSeconds | None = None
+    transfer_s: StageSeconds = 0.0
     reduce_s: float = 0.0
     update_s: float = 0.0
     slowness: tuple[float, ...] = ()
     overlap: bool = True
 
-    def computing_s(self, kind: Kind, stage: int) -> float:
-        """Of an action, on a device of slowness 1."""
-        half = at(self.backward_s, stage) / 2
+    def computing_s(self, kind: ActionKind, stage: int) -> float:
+        """Seconds of an action on a device of slowness 1."""
+        half = stage_seconds(self.backward_s, stage) / 2
         match kind:
-            case Kind.FORWARD:
-                return at(self.forward_s, stage)
-            case Kind.BACKWARD:
-                return at(self.backward_s, stage)
-            case Kind.INPUT_GRADIENT:
-                return half if self.input_s is None else at(self.input_s, stage)
-            case Kind.WEIGHT_GRADIENT:
-                return half if self.weight_s is None else at(self.weight_s, stage)
-            case Kind.REDUCE:
+            case ActionKind.FORWARD:
+                return stage_seconds(self.forward_s, stage)
+            case ActionKind.BACKWARD:
+                return stage_seconds(self.backward_s, stage)
+            case ActionKind.INPUT_GRADIENT:
+                return half if self.input_s is None else stage_seconds(self.input_s, stage)
+            case ActionKind.WEIGHT_GRADIENT:
+                return half if self.weight_s is None else stage_seconds(self.weight_s, stage)
+            case ActionKind.REDUCE:
                 return self.reduce_s
-            case Kind.UPDATE:
+            case ActionKind.UPDATE:
                 return self.update_s
 
 
-def at(seconds: Seconds, stage: int) -> float:
-    """The figure of a stage."""
+def stage_seconds(seconds: StageSeconds, stage: int) -> float:
+    """The value of one stage."""
     return seconds[stage] if isinstance(seconds, tuple) else seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """An action on its device, in seconds from the start."""
+class TimedAction:
+    """An action with its start and end, in seconds from the start of the schedule."""
 
     action: Action
     start_s: float
@@ -70,7 +73,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """`starts_s[device]`, `ends_s[device]`: of the schedule's actions, in their order."""
+    """`starts_s[device]` and `ends_s[device]`: times of the device's actions, in execution order."""
 
     schedule: Schedule
     starts_s: tuple[tuple[float, ...], ...]
@@ -78,165 +81,170 @@ class Timeline:
 
     @property
     def makespan_s(self) -> float:
-        return max(own[-1] for own in self.ends_s if own)
+        return max(ends[-1] for ends in self.ends_s if ends)
 
-    def spans(self, device: int) -> Iterator[Span]:
-        """What a device does when."""
-        return map(Span, self.schedule.actions[device], self.starts_s[device], self.ends_s[device])
+    def timed_actions(self, device: int) -> Iterator[TimedAction]:
+        """The actions of a device with their times."""
+        return map(TimedAction, self.schedule.actions[device], self.starts_s[device], self.ends_s[device])
 
     def busy_s(self, device: int, first: int = 0, last: int | None = None) -> float:
-        """Seconds of computation in the device's actions `first` to `last` (not included)."""
+        """Compute time of the device's actions with index in [first, last)."""
         return sum(self.ends_s[device][first:last]) - sum(self.starts_s[device][first:last])
 
 
-def simulate(schedule: Schedule, costs: Costs | None = None) -> Timeline:
-    """The timeline of a schedule. SolverError, naming who waits for what, when it can never go on."""
-    return _Run(schedule, costs or Costs()).timeline()
+def simulate(schedule: Schedule, costs: ScheduleCosts | None = None) -> Timeline:
+    """The times of all actions. SolverError, with the action that blocks, if the schedule deadlocks."""
+    return _ScheduleSimulation(schedule, costs or ScheduleCosts()).timeline()
 
 
-class _Run:
-    """`ended[way][place]`: when a forward (way 0) or the gradient of its input (1) was there; below 0 while it is not.
+class _ScheduleSimulation:
+    """Event-driven execution of a schedule.
 
-    Places number (pipe, stage, micro-batch). Who waits is told by the place that it waits for.
+    `ended[direction][slot]`: when a forward (direction 0) or an input gradient (direction 1) was computed; negative
+    while it is not. A slot numbers (pipe, stage, micro-batch).
     """
 
-    def __init__(self, schedule: Schedule, costs: Costs) -> None:
+    def __init__(self, schedule: Schedule, costs: ScheduleCosts) -> None:
         self.schedule, self.costs = schedule, costs
         size = len(schedule.device_of) * schedule.stages * schedule.microbatches
         self.ended = ([-1.0] * size, [-1.0] * size)
-        self.reduced: dict[int, list[float]] = {}  # stage -> when its copies were ready
+        self.reduced: dict[int, list[float]] = {}  # stage -> when each of its replicas joined the all-reduce
         self.position = [0] * schedule.devices
         self.free = [0.0] * schedule.devices
         self.starts: list[list[float]] = [[] for _ in range(schedule.devices)]
         self.ends: list[list[float]] = [[] for _ in range(schedule.devices)]
-        self.waiting: dict[Missing, list[int]] = {}
-        self.blocked: dict[int, Missing] = {}  # device -> what it waits for
-        self.seconds = [self._seconds(device) for device in range(schedule.devices)]
-        self.crossing = [self._crossing(pipe) for pipe in range(len(schedule.device_of))]
+        self.waiting: dict[Dependency, list[int]] = {}  # devices blocked on a missing input
+        self.blocked: dict[int, Dependency] = {}  # device -> its missing input
+        self.seconds = [self._action_seconds(device) for device in range(schedule.devices)]
+        self.transfer_s = [self._transfers_s(pipe) for pipe in range(len(schedule.device_of))]
 
     def timeline(self) -> Timeline:
         ready = list(range(self.schedule.devices))
         while ready:
-            ready += self._go_on(ready.pop())
-        stuck = [d for d, own in enumerate(self.schedule.actions) if self.position[d] < len(own)]
-        if stuck:
-            raise SolverError(self._standstill(stuck))
+            ready += self._advance(ready.pop())
+        blocked = [
+            device for device, actions in enumerate(self.schedule.actions) if self.position[device] < len(actions)
+        ]
+        if blocked:
+            raise SolverError(self._deadlock_message(blocked))
         return Timeline(self.schedule, tuple(map(tuple, self.starts)), tuple(map(tuple, self.ends)))
 
-    def _go_on(self, device: int) -> list[int]:
-        """Do what the device can do; the devices that this sets free."""
+    def _advance(self, device: int) -> list[int]:
+        """Execute the device's actions until one is blocked. Returns the devices that this unblocks."""
         actions, seconds, freed = self.schedule.actions[device], self.seconds[device], list[int]()
         starts, ends, overlap = self.starts[device], self.ends[device], self.costs.overlap
         free = self.free[device]
         for index in range(self.position[device], len(actions)):
             action = actions[index]
             kind, stage = action.kind, action.stage
-            there, received, missing = self._inputs(action, kind, stage)
+            arrived, received, missing = self._inputs(action, kind, stage)
             if missing is not None:
                 self.waiting.setdefault(missing, []).append(device)
                 self.blocked[device] = missing
                 break
             if not overlap:
                 free += received
-            free = end = (there if there > free else free) + seconds[kind][stage]
+            free = end = (arrived if arrived > free else free) + seconds[kind][stage]
             starts.append(end - seconds[kind][stage])
             ends.append(end)
             self.position[device] = index + 1
-            freed += self._ended(action, kind, stage, end)
+            freed += self._record_end(action, kind, stage, end)
             if not overlap:
-                free += self._sent_s(action, kind, stage)
+                free += self._send_s(action, kind, stage)
         self.free[device] = free
         return freed
 
-    def _place(self, action: Action, stage: int) -> int:
+    def _slot(self, action: Action, stage: int) -> int:
         return (action.pipe * self.schedule.stages + stage) * self.schedule.microbatches + action.microbatch
 
-    def _inputs(self, action: Action, kind: int, stage: int) -> tuple[float, float, Missing | None]:
-        """When all is there and how long receiving it takes; else what is missing."""
-        place, step, crossing = self._place(action, stage), self.schedule.microbatches, self.crossing[action.pipe]
+    def _inputs(self, action: Action, kind: int, stage: int) -> tuple[float, float, Dependency | None]:
+        """When the inputs have arrived and the seconds of receiving them; or the missing input."""
+        slot, step, transfer_s = self._slot(action, stage), self.schedule.microbatches, self.transfer_s[action.pipe]
         if kind == _FORWARD:
-            return self._from(0, place - step, crossing[stage - 1]) if stage else _AT_ONCE
-        if kind == Kind.WEIGHT_GRADIENT:
-            return self._from(1, place, 0.0)
-        if kind >= Kind.REDUCE:
-            return self._summed(kind, stage)
-        if self.ended[0][place] < 0:
-            return 0.0, 0.0, (0, place)
-        return self._from(1, place + step, crossing[stage]) if stage + 1 < self.schedule.stages else _AT_ONCE
+            return self._input_from(0, slot - step, transfer_s[stage - 1]) if stage else _NO_INPUT
+        if kind == ActionKind.WEIGHT_GRADIENT:
+            return self._input_from(1, slot, 0.0)
+        if kind >= ActionKind.REDUCE:
+            return self._all_reduced(kind, stage)
+        if self.ended[0][slot] < 0:
+            return 0.0, 0.0, (0, slot)
+        return self._input_from(1, slot + step, transfer_s[stage]) if stage + 1 < self.schedule.stages else _NO_INPUT
 
-    def _from(self, way: int, place: int, crossing_s: float) -> tuple[float, float, Missing | None]:
-        ended = self.ended[way][place]
-        return (ended + crossing_s, crossing_s, None) if ended >= 0 else (0.0, 0.0, (way, place))
+    def _input_from(self, direction: int, slot: int, transfer_s: float) -> tuple[float, float, Dependency | None]:
+        ended = self.ended[direction][slot]
+        return (ended + transfer_s, transfer_s, None) if ended >= 0 else (0.0, 0.0, (direction, slot))
 
-    def _summed(self, kind: int, stage: int) -> tuple[float, float, Missing | None]:
-        """An update of a stage with copies waits until all have their gradients in the sum."""
+    def _all_reduced(self, kind: int, stage: int) -> tuple[float, float, Dependency | None]:
+        """The update of a replicated stage waits until all replicas have joined the all-reduce."""
         copies = len(self.schedule.device_of)
-        if kind == Kind.REDUCE or copies == 1:
-            return _AT_ONCE
+        if kind == ActionKind.REDUCE or copies == 1:
+            return _NO_INPUT
         ready = self.reduced.get(stage, [])
         return (max(ready), 0.0, None) if len(ready) == copies else (0.0, 0.0, (2, stage))
 
-    def _ended(self, action: Action, kind: int, stage: int, end: float) -> list[int]:
-        """Note it; the devices that waited for it."""
-        if kind <= Kind.INPUT_GRADIENT:
-            way = 0 if kind == _FORWARD else 1
-            place = self._place(action, stage)
-            self.ended[way][place] = end
-            return self.waiting.pop((way, place), []) if self.waiting else []
-        if kind == Kind.REDUCE:
+    def _record_end(self, action: Action, kind: int, stage: int, end: float) -> list[int]:
+        """Record an action's end. Returns the devices that waited for its output."""
+        if kind <= ActionKind.INPUT_GRADIENT:
+            direction = 0 if kind == _FORWARD else 1
+            slot = self._slot(action, stage)
+            self.ended[direction][slot] = end
+            return self.waiting.pop((direction, slot), []) if self.waiting else []
+        if kind == ActionKind.REDUCE:
             self.reduced.setdefault(stage, []).append(end)
             return self.waiting.pop((2, stage), [])
         return []
 
-    def _sent_s(self, action: Action, kind: int, stage: int) -> float:
-        """Busy with sending what the action gave to the next stage."""
-        crossing = self.crossing[action.pipe]
+    def _send_s(self, action: Action, kind: int, stage: int) -> float:
+        """Seconds that the device is blocked by sending the action's output, without overlap."""
+        transfer_s = self.transfer_s[action.pipe]
         if kind == _FORWARD:
-            return crossing[stage] if stage + 1 < self.schedule.stages else 0.0
-        return crossing[stage - 1] if kind <= Kind.INPUT_GRADIENT and stage else 0.0
+            return transfer_s[stage] if stage + 1 < self.schedule.stages else 0.0
+        return transfer_s[stage - 1] if kind <= ActionKind.INPUT_GRADIENT and stage else 0.0
 
-    def _seconds(self, device: int) -> list[list[float]]:
-        """By kind and stage."""
+    def _action_seconds(self, device: int) -> list[list[float]]:
+        """Seconds by kind of action and stage."""
         slow = self.costs.slowness[device] if self.costs.slowness else 1.0
-        return [[slow * self.costs.computing_s(kind, stage) for stage in range(self.schedule.stages)] for kind in Kind]
+        return [
+            [slow * self.costs.computing_s(kind, stage) for stage in range(self.schedule.stages)] for kind in ActionKind
+        ]
 
-    def _crossing(self, pipe: int) -> list[float]:
-        """Between each stage and the next; nothing where one device holds both."""
+    def _transfers_s(self, pipe: int) -> list[float]:
+        """Transfer seconds between each stage and the next; 0 if one device holds both."""
         places = self.schedule.device_of[pipe]
         return [
-            0.0 if places[stage] == places[stage + 1] else at(self.costs.transfer_s, stage)
+            0.0 if places[stage] == places[stage + 1] else stage_seconds(self.costs.transfer_s, stage)
             for stage in range(len(places) - 1)
         ]
 
-    def _standstill(self, stuck: list[int]) -> str:
-        device = stuck[0]
-        way, place = self.blocked[device]
-        if way == 2:
-            missing = f"{place}R"
+    def _deadlock_message(self, blocked: list[int]) -> str:
+        device = blocked[0]
+        direction, slot = self.blocked[device]
+        if direction == 2:
+            missing = f"{slot}R"
         else:
-            stage, microbatch = divmod(place, self.schedule.microbatches)
-            missing = f"{stage % self.schedule.stages}{'FB'[way]}{microbatch}"
+            stage, microbatch = divmod(slot, self.schedule.microbatches)
+            missing = f"{stage % self.schedule.stages}{'FB'[direction]}{microbatch}"
         return (
-            f"the schedule {self.schedule.name} stands still: {len(stuck)} of {self.schedule.devices} devices wait; "
+            f"the schedule {self.schedule.name} deadlocks: {len(blocked)} of {self.schedule.devices} devices wait; "
             f"device {device} waits in {self.schedule.actions[device][self.position[device]]} for {missing}"
         )
 
 
 def bubble_fraction(timeline: Timeline) -> float:
-    """Share of the devices' time without computation; of the steady state where nothing flushes.
+    """Share of the devices' time without computation. For schedules without a flush, of the steady state only.
 
-    The steady state lasts from the moment when all devices have begun to go backward until one has nothing more to go
-    forward with, cut to whole rounds of each device's own work; 0 when the schedule is too short to reach it.
+    The steady state starts when every device has finished a backward and ends when the first device has finished its
+    last forward, cut to whole rounds per device. 0 if the schedule is too short to reach it.
     """
     devices = range(timeline.schedule.devices)
     if timeline.schedule.flushes:
         whole = timeline.makespan_s * len(devices)
         return max(0.0, 1.0 - sum(map(timeline.busy_s, devices)) / whole) if whole > 0 else 0.0
-    begins = max(_edge(timeline, device, Kind.BACKWARD, 1) for device in devices)
-    ends = min(_edge(timeline, device, Kind.FORWARD, -1) for device in devices)
+    begins = max(_end_of(timeline, device, ActionKind.BACKWARD, 1) for device in devices)
+    ends = min(_end_of(timeline, device, ActionKind.FORWARD, -1) for device in devices)
     idle = total = 0.0
     for device in devices:
-        marks = _rounds(timeline, device, begins, ends)
+        marks = _round_ends(timeline, device, begins, ends)
         if len(marks) > 1:
             length = timeline.ends_s[device][marks[-1]] - timeline.ends_s[device][marks[0]]
             total += length
@@ -244,19 +252,19 @@ def bubble_fraction(timeline: Timeline) -> float:
     return max(0.0, idle / total) if total > 0 else 0.0
 
 
-def _edge(timeline: Timeline, device: int, kind: Kind, step: int) -> float:
-    """When the device's first (step 1) or last (-1) action of a kind ended."""
+def _end_of(timeline: Timeline, device: int, kind: ActionKind, step: int) -> float:
+    """When the device's first (step 1) or last (step -1) action of a kind ended."""
     pairs = zip(timeline.schedule.actions[device][::step], timeline.ends_s[device][::step], strict=True)
     return next(end for action, end in pairs if action.kind is kind)
 
 
-def _rounds(timeline: Timeline, device: int, begins: float, ends: float) -> list[int]:
-    """The device's backwards within the steady state that end a round: of one stage, of the last of a period."""
+def _round_ends(timeline: Timeline, device: int, begins: float, ends: float) -> list[int]:
+    """Indices of the device's backwards in the steady state that end a round: first stage, last of a period."""
     actions, period = timeline.schedule.actions[device], timeline.schedule.period
     stage = actions[0].stage
     return [
         index
         for index, (action, end) in enumerate(zip(actions, timeline.ends_s[device], strict=True))
-        if action.kind is Kind.BACKWARD and action.stage == stage and begins <= end <= ends
+        if action.kind is ActionKind.BACKWARD and action.stage == stage and begins <= end <= ends
         if action.microbatch % period == period - 1
     ]

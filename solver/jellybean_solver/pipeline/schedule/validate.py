@@ -1,8 +1,8 @@
-"""Whether a schedule can be run and computes what it says: every rule that the training runtime relies on.
+"""Validates schedules: every property that the training runtime relies on.
 
-Checked: each micro-batch goes once forward and once backward through every stage, on the devices that hold them; no
-order waits in a circle; weights are those that the schedule's rule allows, and exist when they are used; every gradient
-is in exactly one update; memory stays within a limit.
+Checked: every micro-batch runs forward and backward exactly once through every stage, on the device that holds it; the
+order cannot deadlock; weight versions follow the schedule's policy and exist when they are used; every gradient is in
+exactly one update; live activations stay within a limit.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from collections import Counter
 from collections.abc import Iterator
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.schedule.actions import Action, Kind
-from jellybean_solver.pipeline.schedule.memory import memory
-from jellybean_solver.pipeline.schedule.schedule import Schedule, Weights
+from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
+from jellybean_solver.pipeline.schedule.memory import schedule_memory
+from jellybean_solver.pipeline.schedule.schedule import Schedule, WeightPolicy
 from jellybean_solver.pipeline.schedule.simulator import simulate
 
-GRADIENTS = (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)  # the kinds that leave a gradient of the weights
+WEIGHT_GRADIENT_KINDS = (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT)  # the kinds that compute weight gradients
 
 
-def faults(schedule: Schedule, *, most_activations: int | None = None) -> tuple[str, ...]:
-    """Everything that is wrong, in words; empty when nothing is. `most_activations`: what a device has room for."""
-    found = [*_places(schedule), *_complete(schedule), *_versions(schedule), *_updates(schedule)]
-    if most_activations is not None:
-        for device, own in enumerate(memory(schedule)):
-            if own.peak_activations > most_activations:
+def schedule_violations(schedule: Schedule, *, max_activations: int | None = None) -> tuple[str, ...]:
+    """All violations, as messages; empty if the schedule is valid. `max_activations`: capacity of a device."""
+    checks = (_check_placement, _check_completeness, _check_versions, _check_updates)
+    found = [violation for check in checks for violation in check(schedule)]
+    if max_activations is not None:
+        for device, own in enumerate(schedule_memory(schedule)):
+            if own.peak_activations > max_activations:
                 found.append(
-                    f"device {device} keeps {own.peak_activations} activations; there is room for {most_activations}"
+                    f"device {device} holds {own.peak_activations} activations; its capacity is {max_activations}"
                 )
-    if not found:  # what is missing or elsewhere would only be told again as a standstill
+    if not found:  # missing or misplaced actions would only be reported again as a deadlock
         try:
             simulate(schedule)
         except SolverError as error:
@@ -36,7 +37,7 @@ def faults(schedule: Schedule, *, most_activations: int | None = None) -> tuple[
     return tuple(found)
 
 
-def _places(schedule: Schedule) -> Iterator[str]:
+def _check_placement(schedule: Schedule) -> Iterator[str]:
     for device, action in schedule:
         if not (action.pipe < len(schedule.device_of) and action.stage < schedule.stages):
             yield f"{action} on device {device}: there is no such stage"
@@ -45,77 +46,77 @@ def _places(schedule: Schedule) -> Iterator[str]:
             yield f"{action} on device {device}: stage {action.stage} of pipe {action.pipe} is on device {home}"
 
 
-def _complete(schedule: Schedule) -> Iterator[str]:
-    counted: Counter[tuple[Kind, int, int, int]] = Counter(
+def _check_completeness(schedule: Schedule) -> Iterator[str]:
+    counted: Counter[tuple[ActionKind, int, int, int]] = Counter(
         (action.kind, action.stage, action.microbatch, action.pipe)
         for _, action in schedule
-        if action.kind not in (Kind.REDUCE, Kind.UPDATE)
+        if action.kind not in (ActionKind.REDUCE, ActionKind.UPDATE)
     )
-    split = any(kind is Kind.INPUT_GRADIENT for kind, *_ in counted)
-    kinds = (Kind.FORWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT) if split else (Kind.FORWARD, Kind.BACKWARD)
+    split = any(kind is ActionKind.INPUT_GRADIENT for kind, *_ in counted)
+    backward = (ActionKind.INPUT_GRADIENT, ActionKind.WEIGHT_GRADIENT) if split else (ActionKind.BACKWARD,)
     for microbatch, pipe in enumerate(schedule.pipes):
         for stage in range(schedule.stages):
-            for kind in kinds:
+            for kind in (ActionKind.FORWARD, *backward):
                 times = counted.pop((kind, stage, microbatch, pipe), 0)
                 if times != 1:
-                    yield f"{Action(kind, stage, microbatch, 0, pipe)} is done {times} times instead of once"
+                    yield f"{Action(kind, stage, microbatch, 0, pipe)} runs {times} times instead of once"
     for kind, stage, microbatch, pipe in counted:
         yield f"{Action(kind, stage, microbatch, 0, pipe)} belongs to no micro-batch of the schedule"
 
 
 def allowed_version(schedule: Schedule, stage: int, microbatch: int) -> int | None:
-    """The weight version that the rule fixes; None where it is the latest one, whatever that is."""
+    """The weight version that the policy prescribes; None if it is the latest one (weight stashing)."""
     done = microbatch // schedule.period
     match schedule.weights:
-        case Weights.FLUSHED:
+        case WeightPolicy.FLUSHED:
             return 0
-        case Weights.STASHED:
+        case WeightPolicy.STASHED:
             return None
-        case Weights.VERTICAL_SYNC:
+        case WeightPolicy.VERTICAL_SYNC:
             return max(0, microbatch - schedule.devices + 1)
-        case Weights.BUFFERED:
+        case WeightPolicy.BUFFERED:
             return max(0, done - 1)
-        case Weights.GROUPED:
+        case WeightPolicy.GROUPED:
             return done if stage >= schedule.devices else max(0, done - 1)
 
 
-def _versions(schedule: Schedule) -> Iterator[str]:
-    """A version exists from its update on; forward, backward and gradients of a micro-batch use the same one."""
+def _check_versions(schedule: Schedule) -> Iterator[str]:
+    """A version exists from its update on; forward and backward of a micro-batch use the same one."""
     for device, actions in enumerate(schedule.actions):
         latest: Counter[tuple[int, int]] = Counter()
         used: dict[tuple[int, int, int], int] = {}
         for action in actions:
             stage = (action.pipe, action.stage)
-            if action.kind is Kind.UPDATE:
+            if action.kind is ActionKind.UPDATE:
                 if action.version != latest[stage] + 1:
                     yield f"{action} on device {device} follows version {latest[stage]}"
                 latest[stage] = action.version
-            elif action.kind is Kind.FORWARD:
+            elif action.kind is ActionKind.FORWARD:
                 rule = allowed_version(schedule, action.stage, action.microbatch)
                 expected = latest[stage] if rule is None else rule
                 if action.version != expected:
-                    yield f"{action} on device {device}: {schedule.weights.value} weights ask for version {expected}"
+                    yield f"{action} on device {device}: {schedule.weights.value} weights need version {expected}"
                 elif action.version > latest[stage]:
-                    yield f"{action} on device {device}: only {latest[stage]} updates were made before it"
+                    yield f"{action} on device {device}: only {latest[stage]} updates precede it"
                 used[(*stage, action.microbatch)] = action.version
-            elif action.kind is not Kind.REDUCE and action.version != used.get((*stage, action.microbatch)):
+            elif action.kind is not ActionKind.REDUCE and action.version != used.get((*stage, action.microbatch)):
                 yield f"{action} on device {device}: its forward used version {used.get((*stage, action.microbatch))}"
 
 
-def _updates(schedule: Schedule) -> Iterator[str]:
-    """An update counts the gradients of its `period` micro-batches and no other; at the end none is left over."""
+def _check_updates(schedule: Schedule) -> Iterator[str]:
+    """An update applies the gradients of the `period` micro-batches before it and no others; none is left over."""
     for device, actions in enumerate(schedule.actions):
         waiting: dict[tuple[int, int], list[int]] = {}
         for action in actions:
             stage = (action.pipe, action.stage)
-            if action.kind in GRADIENTS:
+            if action.kind in WEIGHT_GRADIENT_KINDS:
                 waiting.setdefault(stage, []).append(action.microbatch)
-            elif action.kind is Kind.UPDATE:
+            elif action.kind is ActionKind.UPDATE:
                 counted = sorted(waiting.pop(stage, []))
                 last = min(action.microbatch, schedule.microbatches - 1)
                 first = max(0, action.microbatch + 1 - schedule.period)
                 expected = [m for m in range(first, last + 1) if schedule.pipes[m] == action.pipe]
                 if counted != expected:
-                    yield f"{action} on device {device} counts micro-batches {counted} instead of {expected}"
+                    yield f"{action} on device {device} applies micro-batches {counted} instead of {expected}"
         for (pipe, number), left in waiting.items():
             yield f"device {device}: gradients of stage {number} (pipe {pipe}) of micro-batches {left} reach no update"

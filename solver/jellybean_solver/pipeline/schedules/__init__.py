@@ -1,4 +1,4 @@
-"""Every schedule by its name. A new one is a generator in a file here and a line in `SCHEDULES`."""
+"""All schedules by name. A new one is a generator in a module here and a line in `SCHEDULES`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.schedule.schedule import Schedule, at_least
+from jellybean_solver.pipeline.schedule.schedule import Schedule, require_at_least
 from jellybean_solver.pipeline.schedules.asynchronous import pipedream, pipedream_2bw, pipedream_vertical, wpipe
 from jellybean_solver.pipeline.schedules.chimera import chimera
 from jellybean_solver.pipeline.schedules.interleaved import interleaved
@@ -15,52 +15,53 @@ from jellybean_solver.pipeline.schedules.zero_bubble import zb_h1, zb_v
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """A generator. `chunks`: stages per device, copies included; None where the user says."""
+class ScheduleGenerator:
+    """A schedule generator. `chunks`: stages per device, replicas included; None if the user chooses."""
 
     make: Callable[..., Schedule]
     chunks: int | None
-    about: str
+    description: str
 
 
 SCHEDULES = {
-    "naive": Recipe(naive, 1, "one device at a time"),
-    "gpipe": Recipe(gpipe, 1, "all forwards, then all backwards"),
-    "gpipe-grouped": Recipe(gpipe_grouped, 2, "GPipe on two groups of stages"),
-    "1f1b": Recipe(one_f_one_b, 1, "one forward, one backward; PipeDream-flush"),
-    "dapple": Recipe(dapple, 1, "early backward"),
-    "interleaved": Recipe(interleaved, None, "1F1B on several stages per device"),
-    "chimera": Recipe(chimera, 2, "two pipelines in opposite directions"),
-    "pipedream": Recipe(pipedream, 1, "no flush, weight stashing"),
-    "pipedream-vertical": Recipe(pipedream_vertical, 1, "PipeDream with vertical sync"),
-    "pipedream-2bw": Recipe(pipedream_2bw, 1, "no flush, two weight versions"),
-    "wpipe": Recipe(wpipe, 2, "two groups of stages that update in turn"),
-    "zb-h1": Recipe(zb_h1, 1, "weight gradients fill the gaps"),
-    "zb-v": Recipe(zb_v, 2, "zero bubble, stages in a V"),
+    "naive": ScheduleGenerator(naive, 1, "one device at a time"),
+    "gpipe": ScheduleGenerator(gpipe, 1, "all forwards, then all backwards"),
+    "gpipe-grouped": ScheduleGenerator(gpipe_grouped, 2, "GPipe on two groups of stages"),
+    "1f1b": ScheduleGenerator(one_f_one_b, 1, "one forward, one backward; PipeDream-flush"),
+    "dapple": ScheduleGenerator(dapple, 1, "early backward"),
+    "interleaved": ScheduleGenerator(interleaved, None, "1F1B on several stages per device"),
+    "chimera": ScheduleGenerator(chimera, 2, "two pipelines in opposite directions"),
+    "pipedream": ScheduleGenerator(pipedream, 1, "no flush, weight stashing"),
+    "pipedream-vertical": ScheduleGenerator(pipedream_vertical, 1, "PipeDream with vertical sync"),
+    "pipedream-2bw": ScheduleGenerator(pipedream_2bw, 1, "no flush, two weight versions"),
+    "wpipe": ScheduleGenerator(wpipe, 2, "two groups of stages that update in turn"),
+    "zb-h1": ScheduleGenerator(zb_h1, 1, "weight gradients fill the gaps"),
+    "zb-v": ScheduleGenerator(zb_v, 2, "zero bubble, stages in a V"),
 }
 
 
-MOST_SLOTS = 8.0  # of a backward, in forwards: beyond that the order hardly changes, and finding it takes longer
+# Longest backward, in forwards, that Chimera's order distinguishes; beyond, the order hardly changes and takes longer.
+MAX_BACKWARD_SLOTS = 8.0
 
 
 def make_schedule(
     name: str, devices: int, microbatches: int, chunks: int | None = None, *, backward_ratio: float = 2.0
 ) -> Schedule:
-    """The schedule of that name. SolverError with the reason where the paper allows no such sizes.
+    """The schedule of that name. SolverError, with the reason, if it is not defined for these sizes.
 
-    `backward_ratio`: of the time of a backward to that of a forward, for orders that depend on it.
+    `backward_ratio`: time of a backward over that of a forward, for orders that depend on it (Chimera).
     """
     if name not in SCHEDULES:
-        raise SolverError(f"no schedule is called {name}; there are {', '.join(SCHEDULES)}")
-    at_least(name, "device", devices, 1)
-    at_least(name, "micro-batch", microbatches, 1)
-    recipe = SCHEDULES[name]
-    if recipe.chunks is None:
+        raise SolverError(f"unknown schedule {name}; there are {', '.join(SCHEDULES)}")
+    require_at_least(name, "device", devices, 1)
+    require_at_least(name, "micro-batch", microbatches, 1)
+    generator = SCHEDULES[name]
+    if generator.chunks is None:
         chunks = 2 if chunks is None else chunks
-        at_least(name, "chunk", chunks, 1)
-        return recipe.make(devices, microbatches, chunks)
-    if chunks not in (None, recipe.chunks):
-        raise SolverError(f"{name} has {recipe.chunks} stages per device, not {chunks}; leave the chunks out")
+        require_at_least(name, "chunk", chunks, 1)
+        return generator.make(devices, microbatches, chunks)
+    if chunks not in (None, generator.chunks):
+        raise SolverError(f"{name} has {generator.chunks} stages per device, not {chunks}; leave out the chunks")
     if name == "chimera":
-        return chimera(devices, microbatches, round(min(max(1.0, backward_ratio), MOST_SLOTS)))
-    return recipe.make(devices, microbatches)
+        return chimera(devices, microbatches, round(min(max(1.0, backward_ratio), MAX_BACKWARD_SLOTS)))
+    return generator.make(devices, microbatches)

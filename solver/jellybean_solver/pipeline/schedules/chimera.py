@@ -1,31 +1,31 @@
-"""Chimera: two pipelines in opposite directions (Li, Hoefler 2021)."""
+"""Chimera: two pipelines in opposite directions (Li and Hoefler 2021)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.schedule.actions import Action, Kind
-from jellybean_solver.pipeline.schedule.schedule import Schedule, flushed
-from jellybean_solver.pipeline.schedule.slot_filling import Placed, Rules, listed
+from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
+from jellybean_solver.pipeline.schedule.list_scheduling import ListRules, SlottedAction, list_schedule
+from jellybean_solver.pipeline.schedule.schedule import Schedule, synchronous_schedule
 
-F, B = Kind.FORWARD, Kind.BACKWARD
+F, B = ActionKind.FORWARD, ActionKind.BACKWARD
 
 
 def chimera(devices: int, microbatches: int, backward_slots: int = 2) -> Schedule:
-    """Units of D micro-batches, half of them down and half up, one unit after the other (sections 3.1 and 3.5).
+    """Units of D micro-batches, half of them in each direction, concatenated (sections 3.1 and 3.5).
 
-    The next unit begins when a device that never waits would be done with this one, so that its forwards fill the
-    gaps at the end. `backward_slots`: how long a backward is, in forwards; the order suits that.
+    A unit starts where the previous one would end on a device without idle time, so that its forwards fill the bubbles
+    at the end of that one. `backward_slots`: duration of a backward in forwards, for which the order is made.
     """
     if devices % 2:
         raise SolverError(f"chimera needs an even number of devices, not {devices}")
     device_of = (tuple(range(devices)), tuple(reversed(range(devices))))
     work = (1 + backward_slots) * devices
-    computes = []
+    compute_actions = []
     for own in _unit(devices, backward_slots):
         placed = [
-            Placed(
+            SlottedAction(
                 placed.slot + work * unit,
                 replace(placed.action, microbatch=placed.action.microbatch + unit * devices),
             )
@@ -33,16 +33,17 @@ def chimera(devices: int, microbatches: int, backward_slots: int = 2) -> Schedul
             for placed in own
         ]
         placed.sort(key=lambda one: (one.slot, one.action.kind is F))
-        computes.append([one.action for one in placed if one.action.microbatch < microbatches])
+        compute_actions.append([one.action for one in placed if one.action.microbatch < microbatches])
     pipes = tuple(m % devices % 2 for m in range(microbatches))
-    return flushed("chimera", microbatches, device_of, computes, pipes)
+    return synchronous_schedule("chimera", microbatches, device_of, compute_actions, pipes)
 
 
-def _unit(devices: int, backward_slots: int) -> list[list[Placed]]:
-    """One unit. In equal slots, its m-th micro-batch of a pipe is at stage s in s + 2 m, back in 2 D - 1 - s + 2 m.
+def _unit(devices: int, backward_slots: int) -> list[list[SlottedAction]]:
+    """The order of one unit.
 
-    As D is even, the pipes' slots on a device differ in parity, so nothing collides. Those slots rank a greedy run when
-    backwards take longer.
+    With B = F, micro-batch m of a pipe is at stage s in slot s + 2 m and back in slot 2 D - 1 - s + 2 m. D is even, so
+    the slots of the two pipes on a device differ in parity and never collide. With longer backwards, those slots are
+    the priorities of a list schedule.
     """
 
     def slot(action: Action) -> int:
@@ -58,8 +59,11 @@ def _unit(devices: int, backward_slots: int) -> list[list[Placed]]:
         for device in range(devices)
     ]
     if backward_slots == 1:
-        return [[Placed(slot(action), action) for queue in own for action in queue] for own in queues]
-    rules = Rules(
-        {F: 1, B: backward_slots}, keeps=B, rank=lambda action: (slot(action),), room=lambda action, kept: True
+        return [[SlottedAction(slot(action), action) for queue in own for action in queue] for own in queues]
+    rules = ListRules(
+        {F: 1, B: backward_slots},
+        frees_activation=B,
+        priority=lambda action: (slot(action),),
+        has_memory=lambda action, live: True,
     )
-    return listed(queues, devices - 1, rules)
+    return list_schedule(queues, devices - 1, rules)

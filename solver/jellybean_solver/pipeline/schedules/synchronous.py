@@ -1,58 +1,64 @@
-"""Schedules of one update per iteration on a straight pipeline: naive, GPipe, 1F1B, DAPPLE."""
+"""Synchronous schedules on one pipeline, one update per iteration: naive, GPipe, 1F1B, DAPPLE."""
 
 from __future__ import annotations
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.schedule.actions import Action, Kind
-from jellybean_solver.pipeline.schedule.schedule import Schedule, at_least, flushed, one_by_one, straight
+from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
+from jellybean_solver.pipeline.schedule.schedule import (
+    Schedule,
+    one_forward_one_backward,
+    require_at_least,
+    round_robin_stages,
+    synchronous_schedule,
+)
 
-F, B = Kind.FORWARD, Kind.BACKWARD
+F, B = ActionKind.FORWARD, ActionKind.BACKWARD
 
 
 def naive(devices: int, microbatches: int) -> Schedule:
-    """Inter-layer model parallelism: a micro-batch goes up and down before the next; one device at a time."""
-    computes = [
+    """Inter-layer model parallelism: one micro-batch at a time, so one device computes at a time."""
+    compute_actions = [
         [Action(kind, stage, microbatch) for microbatch in range(microbatches) for kind in (F, B)]
         for stage in range(devices)
     ]
-    return flushed("naive", microbatches, straight(devices), computes)
+    return synchronous_schedule("naive", microbatches, round_robin_stages(devices), compute_actions)
 
 
 def gpipe(devices: int, microbatches: int) -> Schedule:
-    """All forwards, then all backwards, the last micro-batch first (Huang et al. 2019, figure 2c)."""
-    computes = [
+    """All forwards, then all backwards in reverse order (GPipe, Huang et al. 2019, figure 2c)."""
+    compute_actions = [
         [Action(F, stage, m) for m in range(microbatches)]
         + [Action(B, stage, m) for m in reversed(range(microbatches))]
         for stage in range(devices)
     ]
-    return flushed("gpipe", microbatches, straight(devices), computes)
+    return synchronous_schedule("gpipe", microbatches, round_robin_stages(devices), compute_actions)
 
 
 def gpipe_grouped(devices: int, microbatches: int) -> Schedule:
-    """GPipe on two groups of stages per device, one after the other (grouping as in WPipe, Yang et al. 2022).
+    """GPipe with two groups of stages per device, run one after the other (the grouping of WPipe, Yang et al. 2022).
 
-    Needs as many micro-batches as devices, so that group 1 need not wait for group 0.
+    Needs M >= D, so that group 1 never waits for group 0.
     """
-    at_least("gpipe-grouped", f"micro-batches on {devices} devices", microbatches, devices)
+    require_at_least("gpipe-grouped", f"micro-batches on {devices} devices", microbatches, devices)
     order = range(microbatches)
-    computes = [
+    compute_actions = [
         [Action(F, stage, m) for stage in (device, device + devices) for m in order]
         + [Action(B, stage, m) for stage in (device + devices, device) for m in order]
         for device in range(devices)
     ]
-    return flushed("gpipe-grouped", microbatches, straight(devices, 2), computes)
+    return synchronous_schedule("gpipe-grouped", microbatches, round_robin_stages(devices, 2), compute_actions)
 
 
 def one_f_one_b(devices: int, microbatches: int) -> Schedule:
-    """D - s forwards, then one backward and one forward in turn (PipeDream-flush, Narayanan et al. 2021)."""
+    """D - s warm-up forwards, then one backward and one forward in turn (PipeDream-flush, Narayanan et al. 2021)."""
     return _early_backward("1f1b", microbatches, [devices - stage for stage in range(devices)])
 
 
 def dapple(devices: int, microbatches: int, policy: str = "a") -> Schedule:
-    """Early backward scheduling (Fan et al. 2021, section 3.2).
+    """Early backward scheduling (DAPPLE, Fan et al. 2021, section 3.2).
 
-    Policy a warms up with D - s forwards; policy b with 2 (D - s) - 1, which hides communication as long as a
-    computation, for about twice the memory.
+    Policy a warms up with D - s forwards. Policy b warms up with 2 (D - s) - 1, which hides communication that takes up
+    to as long as computation, for about twice the activation memory.
     """
     if policy not in ("a", "b"):
         raise SolverError(f"dapple has the warm-up policies a and b, not {policy!r}")
@@ -61,12 +67,12 @@ def dapple(devices: int, microbatches: int, policy: str = "a") -> Schedule:
 
 
 def _early_backward(name: str, microbatches: int, warm_ups: list[int]) -> Schedule:
-    computes = [
-        one_by_one(
+    compute_actions = [
+        one_forward_one_backward(
             [Action(F, stage, m) for m in range(microbatches)],
             [Action(B, stage, m) for m in range(microbatches)],
             min(warm_up, microbatches),
         )
         for stage, warm_up in enumerate(warm_ups)
     ]
-    return flushed(name, microbatches, straight(len(warm_ups)), computes)
+    return synchronous_schedule(name, microbatches, round_robin_stages(len(warm_ups)), compute_actions)

@@ -1,23 +1,23 @@
-"""Zero bubble: the backward is split in two, and weight gradients fill the gaps (Qi et al. 2024)."""
+"""Zero-bubble schedules: the backward is split, and weight gradients fill the bubbles (Qi et al. 2024)."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from jellybean_solver.pipeline.schedule.actions import Action, Kind
-from jellybean_solver.pipeline.schedule.schedule import Schedule, flushed, straight
-from jellybean_solver.pipeline.schedule.simulator import Costs, simulate
-from jellybean_solver.pipeline.schedule.slot_filling import Rules, listed
+from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
+from jellybean_solver.pipeline.schedule.list_scheduling import ListRules, list_schedule
+from jellybean_solver.pipeline.schedule.schedule import Schedule, round_robin_stages, synchronous_schedule
+from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, simulate
 
-FORWARD, INPUT, WEIGHT = Kind.FORWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
+FORWARD, INPUT, WEIGHT = ActionKind.FORWARD, ActionKind.INPUT_GRADIENT, ActionKind.WEIGHT_GRADIENT
 
 
 def zb_h1(devices: int, microbatches: int) -> Schedule:
-    """1F1B with the weight gradients of stage s held back for s micro-batches (figure 2).
+    """ZB-H1: 1F1B with the weight gradients of stage s delayed by s micro-batches (figure 2).
 
-    So no stage needs more memory than the first one of 1F1B.
+    No stage keeps more activations than the first stage of 1F1B.
     """
-    computes = []
+    compute_actions = []
     for stage in range(devices):
         ahead = min(devices - 1 - stage, microbatches)
         actions = [Action(FORWARD, stage, m) for m in range(ahead)]
@@ -29,29 +29,30 @@ def zb_h1(devices: int, microbatches: int) -> Schedule:
                 actions.append(Action(WEIGHT, stage, weights))
                 weights += 1
         actions += [Action(WEIGHT, stage, m) for m in range(weights, microbatches)]
-        computes.append(actions)
-    return flushed("zb-h1", microbatches, straight(devices), computes)
+        compute_actions.append(actions)
+    return synchronous_schedule("zb-h1", microbatches, round_robin_stages(devices), compute_actions)
 
 
 def zb_v(devices: int, microbatches: int) -> Schedule:
-    """Two stages per device in a V: device s holds s and 2 D - 1 - s (section 6, figure 6).
+    """ZB-V: two stages per device in a V; device s holds stages s and 2 D - 1 - s (section 6, figure 6).
 
-    The order is for three passes of equal time: from 2 D - 1 micro-batches on, no device then waits between its first
-    and its last pass, with the memory of 1F1B (2 D stages' activations). With fewer, the published order without those
-    that are not there or, where it is shorter, a greedy one in the same memory.
+    The order assumes equal times of forward, input gradient and weight gradient. From M = 2 D - 1 on, no device then
+    idles between its first and last action, with the memory of 1F1B (2 D activations of half-size stages). For fewer
+    micro-batches it is the faster of the published order, with the missing ones left out, and a list schedule within
+    the same memory.
     """
     device_of = ((*range(devices), *reversed(range(devices))),)
-    published = flushed("zb-v", microbatches, device_of, _published(devices, microbatches))
+    published = synchronous_schedule("zb-v", microbatches, device_of, _published(devices, microbatches))
     if microbatches >= 2 * devices - 1:
         return published
-    greedy = flushed("zb-v", microbatches, device_of, _greedy(devices, microbatches))
-    equal = Costs(1.0, input_s=1.0, weight_s=1.0)
+    greedy = synchronous_schedule("zb-v", microbatches, device_of, _greedy(devices, microbatches))
+    equal = ScheduleCosts(1.0, input_s=1.0, weight_s=1.0)
     return min(published, greedy, key=lambda one: simulate(one, equal).makespan_s)
 
 
 def _published(devices: int, microbatches: int) -> list[list[Action]]:
     whole = max(microbatches, 2 * devices - 1)
-    computes = []
+    compute_actions = []
     for device in range(devices):
         near, far, left = device, 2 * devices - 1 - device, devices - device
         back = [(INPUT, near), (WEIGHT, near), (FORWARD, far), (INPUT, far), (WEIGHT, far)]
@@ -60,19 +61,20 @@ def _published(devices: int, microbatches: int) -> list[list[Action]]:
         order += [(FORWARD, near), *back] * (whole - devices - left + 1) + back * (left - 1)
         order += [(INPUT, near), (INPUT, far)] * device + [(INPUT, near), (WEIGHT, near)] * left
         order += [(WEIGHT, far)] * device + [(WEIGHT, near)] * device
-        done: Counter[tuple[Kind, int]] = Counter()
+        done: Counter[tuple[ActionKind, int]] = Counter()
         actions = []
         for kind, stage in order:
             actions.append(Action(kind, stage, done[kind, stage]))
             done[kind, stage] += 1
-        computes.append([action for action in actions if action.microbatch < microbatches])
-    return computes
+        compute_actions.append([action for action in actions if action.microbatch < microbatches])
+    return compute_actions
 
 
 def _greedy(devices: int, microbatches: int) -> list[list[Action]]:
-    """Input gradients first, then forwards, of the later stage first; weight gradients when there is nothing else.
+    """List schedule: input gradients, then forwards, later stages first; weight gradients fill idle slots.
 
-    One place always stays free for the later stage, so that what came in can come back.
+    One activation slot is reserved for the later stage; otherwise forwards of the first stage could fill the memory and
+    deadlock.
     """
     most = 2 * devices
     preferred = {INPUT: 0, FORWARD: 1, WEIGHT: 2}
@@ -84,10 +86,10 @@ def _greedy(devices: int, microbatches: int) -> list[list[Action]]:
         ]
         for device in range(devices)
     ]
-    rules = Rules(
+    rules = ListRules(
         dict.fromkeys((FORWARD, INPUT, WEIGHT), 1),
-        keeps=WEIGHT,
-        rank=lambda action: (preferred[action.kind], -action.stage),
-        room=lambda action, kept: kept < (most if action.stage >= devices else most - 1),
+        frees_activation=WEIGHT,
+        priority=lambda action: (preferred[action.kind], -action.stage),
+        has_memory=lambda action, live: live < (most if action.stage >= devices else most - 1),
     )
-    return [[placed.action for placed in own] for own in listed(queues, most - 1, rules)]
+    return [[placed.action for placed in own] for own in list_schedule(queues, most - 1, rules)]

@@ -1,0 +1,159 @@
+"""Alpa's inter-operator pass: minimises the sum of the stages plus (B - 1) times the slowest, for B micro-batches.
+
+Zheng et al., OSDI 2022, section 5. Every stage gets a submesh of the cluster: a power of two of one host's devices, or
+several whole hosts; all devices are used. Alpa enumerates the slowest stage's time in ascending order. Here the sum is
+minimised under descending limits on it, each just below the slowest stage of the previous solution, so only solutions
+that improve one of the two terms are computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages, Floats
+from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
+from jellybean_solver.pipeline.partitioning.stage_costs import Indices, StageCost, sequential_cost
+from jellybean_solver.pipeline.partitioning.stages import PartitionStage, TopologyLevel
+
+StageChoice = tuple[int, int]  # the stage's end cut, its submesh
+
+
+@dataclass(frozen=True, slots=True)
+class Submesh:
+    """A shape of `hosts` x `devices` per host, with the bandwidth of its slowest link in bytes per second."""
+
+    hosts: int
+    devices: int
+    bandwidth: float
+
+    @property
+    def size(self) -> int:
+        return self.hosts * self.devices
+
+
+def submeshes(levels: Sequence[TopologyLevel]) -> tuple[Submesh, ...]:
+    """The shapes that a stage may have. SolverError unless devices per host are a power of two."""
+    devices, hosts = levels[0].count, levels[1].count if len(levels) > 1 else 1
+    if len(levels) > 2:
+        raise SolverError("submeshes have two levels: devices of a host, and hosts")
+    if devices & (devices - 1):
+        raise SolverError(f"{devices} devices per host: submeshes need a power of two")
+    within = [Submesh(1, 1 << power, levels[0].bandwidth) for power in range(devices.bit_length())]
+    return (*within, *(Submesh(count, devices, levels[1].bandwidth) for count in range(2, hosts + 1)))
+
+
+class AlpaPartitioner:
+    """The dynamic program for one graph, cluster and number of micro-batches."""
+
+    def __init__(
+        self,
+        candidates: CandidateStages,
+        levels: Sequence[TopologyLevel],
+        microbatches: int,
+        limit: MemoryLimit | None = None,
+        stage_cost: StageCost = sequential_cost,
+    ) -> None:
+        self.candidates, self.microbatches, self.limit = candidates, microbatches, limit
+        self.meshes = submeshes(levels)
+        self.devices = math.prod(level.count for level in levels)
+        # The number of stages matters only to memory: without a limit, one table serves all.
+        self.max_stages = min(self.devices, candidates.size - 1) if limit is not None else 1
+        self.times = []
+        for mesh in self.meshes:
+            times = stage_cost(candidates.compute_s, candidates.parameters, mesh.size, mesh.bandwidth)
+            self.times.append(np.where(candidates.invalid, np.inf, times))
+
+    def solve(self, bound_s: float = math.inf) -> tuple[float, tuple[PartitionStage, ...]]:
+        """Seconds of an iteration and the stages; infinite and empty if nothing fits or none is within `bound_s`.
+
+        The least sum grows as the limit on the slowest stage shrinks, so in any better solution the slowest stage takes
+        less than (best - current sum) / (B - 1).
+        """
+        best, stages = math.inf, tuple[PartitionStage, ...]()
+        total = balanced_s = float(self.candidates.compute_s[0, -1]) / self.devices
+        upper_s, slowest_s = bound_s * (1 + 1e-9), math.inf
+        while True:
+            if self.microbatches > 1:
+                slowest_s = min(slowest_s, (upper_s - total) / (self.microbatches - 1) * (1 + 1e-12))
+            found = self._least_sum(slowest_s)
+            if not found:
+                return best, stages
+            total, slowest_s = sum(stage.time_s for stage in found), max(stage.time_s for stage in found)
+            if (cost := total + (self.microbatches - 1) * slowest_s) < best:
+                best, stages = cost, found
+            upper_s = min(upper_s, best)
+            if total + (self.microbatches - 1) * balanced_s >= best:
+                return best, stages
+
+    def _memory_penalty(self, mesh: int, stages_behind: int) -> Floats | None:
+        """Infinite for candidates that do not fit on a submesh, else 0; None without a memory limit."""
+        if self.limit is None:
+            return None
+        activations = self.candidates.activations / self.meshes[mesh].size
+        in_flight = self.limit.in_flight_sharded(stages_behind)
+        fits = self.limit.fits(self.limit.needed_bytes(self.candidates.parameters, activations, in_flight))
+        return np.where(fits, 0.0, np.inf)
+
+    def _least_sum(self, below_s: float) -> tuple[PartitionStage, ...]:
+        """The stages of least total time, each below `below_s`; empty if there are none.
+
+        `sums[s][d]`: by cut, the least total from there on with s stages (where their number matters) on d devices.
+        """
+        size, counted = self.candidates.size, self.limit is not None
+        allowed = [np.where(times < below_s, times, np.inf) for times in self.times]
+        sums = np.full((self.max_stages + 1, self.devices + 1, size), np.inf)
+        sums[0, 0, -1] = 0.0
+        if not counted:
+            sums[1, 0, -1] = 0.0
+        choices: dict[tuple[int, int, int], StageChoice] = {}
+        cuts = self._relevant_cuts(below_s)
+        for stages in range(1, self.max_stages + 1):
+            behind = sums[stages - 1] if counted else sums[stages]
+            costs = [
+                times if (penalty := self._memory_penalty(mesh, stages - 1)) is None else times + penalty
+                for mesh, times in enumerate(allowed)
+            ]
+            for devices in range(1, self.devices + 1):
+                for mesh, cost in enumerate(costs):
+                    left, rows = devices - self.meshes[mesh].size, cuts[devices]
+                    if left < 0 or not len(rows):
+                        continue
+                    stops = cuts[left][np.isfinite(behind[left][cuts[left]])]
+                    if not len(stops):
+                        continue
+                    totals = cost[np.ix_(rows, stops)] + behind[left][None, stops]
+                    choice = totals.argmin(axis=1)
+                    seconds = totals[np.arange(len(rows)), choice]
+                    better = seconds < sums[stages, devices, rows]
+                    sums[stages, devices, rows[better]] = seconds[better]
+                    for cut, stop in zip(rows[better].tolist(), stops[choice[better]].tolist(), strict=True):
+                        choices[stages, devices, cut] = (stop, mesh)
+        return self._stages(sums, choices)
+
+    def _relevant_cuts(self, below_s: float) -> list[Indices]:
+        """By number of devices behind: cuts whose work before and behind fits on the devices in stages that fast."""
+        done = self.candidates.compute_s[0]
+        if math.isinf(below_s):
+            return [np.arange(len(done))] * (self.devices + 1)
+        capacity_s = np.arange(self.devices + 1)[:, None] * (below_s * (1 + 1e-9))
+        fits = (done[-1] - done <= capacity_s) & (done <= capacity_s[::-1])
+        return [np.flatnonzero(row) for row in fits]
+
+    def _stages(self, sums: Floats, choices: dict[tuple[int, int, int], StageChoice]) -> tuple[PartitionStage, ...]:
+        count = int(sums[:, self.devices, 0].argmin())
+        if not math.isfinite(sums[count, self.devices, 0]):
+            return ()
+        stages, cut, devices = [], 0, self.devices
+        while cut != self.candidates.size - 1:
+            end, mesh = choices[count, devices, cut]
+            shape = self.meshes[mesh]
+            layers, seconds = self.candidates.layers(cut, end), float(self.times[mesh][cut, end])
+            stages.append(PartitionStage(layers, shape.size, seconds, submesh=(shape.hosts, shape.devices)))
+            cut, devices = end, devices - shape.size
+            count -= self.limit is not None
+        return tuple(stages)
