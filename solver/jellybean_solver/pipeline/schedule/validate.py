@@ -113,9 +113,11 @@ def _check_updates(schedule: Schedule) -> Iterator[str]:
                 waiting.setdefault(stage, []).append(action.microbatch)
             elif action.kind is ActionKind.UPDATE:
                 counted = sorted(waiting.pop(stage, []))
-                last = min(action.microbatch, schedule.microbatches - 1)
+                if action.microbatch >= schedule.microbatches:
+                    yield f"{action} on device {device}: the schedule has {schedule.microbatches} micro-batches"
+                    continue
                 first = max(0, action.microbatch + 1 - schedule.period)
-                expected = [m for m in range(first, last + 1) if schedule.pipes[m] == action.pipe]
+                expected = [m for m in range(first, action.microbatch + 1) if schedule.pipes[m] == action.pipe]
                 if counted != expected:
                     yield f"{action} on device {device} applies micro-batches {counted} instead of {expected}"
         for (pipe, number), left in waiting.items():
