@@ -1,124 +1,180 @@
-"""The joint program with whole workers, solved at once: selection, places, flows and counts."""
+"""The joint MILP over worker classes: selection, places, flows, whole workers and their memory in one program.
+
+Beside the columns of the joint LP (joint_lp.py), for choice c = (operator, variant), worker class k and group g:
+    y[c, k, g]   fraction of requests whose operator runs c on workers of group g; 0 to 1
+    n[k, g]      workers of group g; integer
+    h[c, k, g]   whether the workers of group g hold c; 0 to 1, its sum over an operator's variants is binary
+Workers of a group hold the same models. An exclusive class has one group per operator, a shared class whose models all
+fit together a single one. A shared class with less memory has one group per worker, or, where there are more workers
+than operators, one per operator that leads it and that its workers hold. So many are enough: shares that are a vertex
+of the transportation problem between operators and groups form a forest. A group that is a leaf can join a neighbouring
+group of its operator, and then each tree has fewer groups than operators, so that each group is led by an operator of
+its own. The program is therefore exact, but for accuracy tables that fall where inputs rise (accuracy_rows.py).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from jellybean_solver.demand.demand import Network
-from jellybean_solver.fleet.delay_linearisation import Pace
+from jellybean_solver.demand.model_sets import fits
 from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.worker_classes import LEAST_BYTES
 from jellybean_solver.fleet.worker_counts import Staff
-from jellybean_solver.milp.highs_program import Indices, Program
+from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.milp.pulp_program import TOLERANCE
+from jellybean_solver.outcome import Selection
+
+ONE = -1  # the group of a class that needs no other
 
 
-def exact(
-    network: Network,
-    target: float | None,
-    fixed: Mapping[str, str],
-    *,
-    excluded: Sequence[Mapping[str, str]] = (),
-    cutoff: float,
-    gap: float,
-    time_limit_s: float | None,
-    pace: Pace | None = None,
-) -> tuple[Staff | None, float]:
-    """The cheapest selection and workers not dearer than `cutoff`, to a relative gap; and a bound that holds anyway.
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Workers of a class that hold the same models. `leader`: the operator that they hold, if one is given."""
 
-    Memory is left to seating.py. `fixed`: operators whose variant is given; `excluded`: selections. The bound is inf
-    when there is nothing that cheap.
-    """
-    skeleton = Skeleton(network, target, fixed, pace)
-    if not skeleton.possible:
-        return None, math.inf
-    return _Exact(skeleton).solve(excluded, cutoff, gap, time_limit_s)
+    kind: int
+    number: int
+    count: int  # column n
+    leader: int | None = None
 
 
-class Shared:
-    """Whole workers of shared kinds: time and memory for all loads, and some worker wherever an operator runs."""
-
-    def __init__(self, program: Program, skeleton: Skeleton, held: Indices) -> None:
-        self.program, self.kinds = program, skeleton.kinds
-        self.small = skeleton.open & (self.kinds.workers < 1.0)
-        count = len(self.kinds.kinds)
-        most = np.where(self.kinds.exclusive, 0.0, self.kinds.counts)
-        self.count = program.add_columns(np.zeros(count), most, integer=True)
-        self.load, self.full = program.add_rows(-math.inf, 0.0, count), skeleton.full >= 0
-        self.memory = program.add_rows(-math.inf, 0.0, count)
-        self.presence: dict[tuple[int, int], int] = {}  # (operator, kind) -> row
-        program.fill(self.load, self.count, -1.0)
-        program.fill(self.memory, self.count, -1.0)
-        program.fill(held, self.count, 1.0)
-
-    def take(self, column: int, choice: int, kind: int) -> None:
-        """A fraction of an operator's requests."""
-        self.program.fill([int(self.load[kind])], [column], float(self.kinds.workers[choice, kind]))
-        if self.full[kind]:
-            self.program.fill([int(self.memory[kind])], [column], float(self.kinds.stored[choice, kind]))
-        operator = int(self.kinds.owner[choice])
-        if self.small[self.kinds.owner == operator, kind].any():
-            if (operator, kind) not in self.presence:
-                row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
-                self.program.fill([row], [int(self.count[kind])], -1.0)
-                self.presence[operator, kind] = row
-            self.program.fill([self.presence[operator, kind]], [column], 1.0)
-
-
-class _Exact:
-    """The skeleton with its columns y and whole workers."""
+class ExactMilp:
+    """Built once for a joint LP that nothing else uses; solved as often as needed, with more selections excluded."""
 
     def __init__(self, skeleton: Skeleton) -> None:
-        self.skeleton, self.program = skeleton, skeleton.program
-        kinds = skeleton.kinds
-        self.choices, self.own = np.nonzero(skeleton.open)
-        self.served = self.program.add_columns(np.zeros(len(self.own)), 1.0)
-        self.counts: dict[tuple[int, int], int] = {}  # (operator, exclusive kind) -> column
-        self.rows: dict[tuple[int, int], int] = {}
-        shared = Shared(self.program, skeleton, skeleton.held)
-        for choice, kind, column in zip(
-            *(part.tolist() for part in (self.choices, self.own, self.served)), strict=True
-        ):
-            rows, values = skeleton.entries(choice, int(kinds.tier[kind]))
-            more, weights = skeleton.few.entries(choice, kind)
-            self.program.fill(rows + more, [column] * len(rows + more), values + weights)
-            if skeleton.seconds is not None:
-                timed = skeleton.timed[int(kinds.owner[choice])]
-                self.program.fill(timed, [column] * len(timed), float(skeleton.seconds[choice, kind]))
-            if kinds.exclusive[kind]:
-                row = self._counted(int(kinds.owner[choice]), kind)
-                self.program.fill([row], [column], float(kinds.needed[choice, kind]))
-            else:
-                shared.take(column, choice, kind)
+        self.skeleton, self.program, self.kinds = skeleton, skeleton.program, skeleton.kinds
+        self.served: dict[tuple[int, int, int], int] = {}  # choice, class, group -> column y
+        self.groups: dict[tuple[int, int], _Group] = {}  # class, group
+        self.open = skeleton.open
+        for kind in range(len(self.kinds.kinds)):
+            choices = np.flatnonzero(self.open[:, kind])
+            if len(choices):
+                self._add_class(kind, choices.tolist())
 
-    def _counted(self, operator: int, kind: int) -> int:
-        """The row under which an operator's requests keep its own workers of a kind busy."""
-        if (operator, kind) not in self.rows:
-            count = int(self.program.add_columns([0.0], float(self.skeleton.kinds.counts[kind]), integer=True)[0])
-            row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
-            self.program.fill([row, int(self.skeleton.held[kind])], [count, count], [-1.0, 1.0])
-            self.counts[operator, kind], self.rows[operator, kind] = count, row
-        return self.rows[operator, kind]
+    def exclude(self, selection: Selection) -> None:
+        """Add a row that this whole selection breaks, and no other."""
+        column = dict(zip(self.kinds.choices, self.skeleton.chosen.tolist(), strict=True))
+        row = int(self.program.add_rows(-math.inf, len(selection) - 1.0, 1)[0])
+        self.program.fill([row] * len(selection), [column[choice] for choice in selection.items()], 1.0)
 
-    def solve(
-        self, excluded: Sequence[Mapping[str, str]], cutoff: float, gap: float, time_limit_s: float | None
-    ) -> tuple[Staff | None, float]:
-        kinds, names = self.skeleton.kinds, self.skeleton.network.names
-        column = dict(zip(kinds.choices, self.skeleton.chosen.tolist(), strict=True))
-        for selection in excluded:
-            row = int(self.program.add_rows(-math.inf, len(names) - 1.0, 1)[0])
-            self.program.fill([row] * len(names), [column[choice] for choice in selection.items()], 1.0)
-        if math.isfinite(cutoff):
-            self.program.limit_cost(cutoff)
-        answer = self.program.solve(gap=gap, time_limit_s=time_limit_s)
-        if answer.values is None:
-            return None, answer.bound
-        made = np.flatnonzero(answer.values[self.skeleton.chosen] > 0.5)
+    def staff(self, values: Floats) -> Staff:
+        """The workers of a point of the program."""
+        kinds, names = self.kinds, self.skeleton.network.names
+        made = np.flatnonzero(values[self.skeleton.chosen] > 0.5)
         shape = len(names), len(kinds.kinds)
         served, workers = np.zeros(shape), np.zeros(shape, np.int64)
-        mine = np.isin(self.choices, made)
-        served[kinds.owner[self.choices[mine]], self.own[mine]] = answer.values[self.served[mine]]
-        for pair, count in self.counts.items():
-            workers[pair] = round(answer.values[count])
-        return Staff(self.skeleton, made[np.argsort(kinds.owner[made])], answer.values, served, workers), answer.bound
+        by_group: dict[tuple[int, int], dict[str, float]] = {}
+        chosen = set(made.tolist())
+        for (choice, kind, number), column in self.served.items():
+            share = float(values[column])
+            if choice in chosen and share > TOLERANCE:
+                operator = int(kinds.owner[choice])
+                served[operator, kind] += share
+                if kinds.exclusive[kind]:
+                    workers[operator, kind] = round(values[self.groups[kind, number].count])
+                elif number != ONE:
+                    by_group.setdefault((kind, number), {})[names[operator]] = share
+        known: dict[int, list[tuple[int, Mapping[str, float]]]] = {}
+        for (kind, number), shares in by_group.items():
+            known.setdefault(kind, []).append((round(values[self.groups[kind, number].count]), shares))
+        return Staff(
+            self.skeleton,
+            made[np.argsort(kinds.owner[made])],
+            values,
+            served,
+            workers,
+            known={kind: tuple(own) for kind, own in known.items()},
+        )
+
+    # -- columns and rows
+
+    def _add_class(self, kind: int, choices: Sequence[int]) -> None:
+        """Add the groups of a class and the columns of what they serve."""
+        operators = sorted({int(self.kinds.owner[choice]) for choice in choices})
+        if self.kinds.exclusive[kind]:
+            for operator in operators:
+                self._add_group(kind, operator, [c for c in choices if self.kinds.owner[c] == operator])
+        elif self._fit_together(kind, choices):
+            self._add_group(kind, ONE, choices)
+        elif self.kinds.kinds[kind].count < len(operators):
+            counts = []
+            for number in range(self.kinds.kinds[kind].count):
+                group = self._add_group(kind, number, choices, most=1.0)
+                self._hold(group, choices, operators)
+                counts.append(group.count)
+            rows = self.program.add_rows(-math.inf, 0.0, len(counts) - 1)  # alike workers: used ones first
+            self.program.fill(rows, counts[1:], 1.0)
+            self.program.fill(rows, counts[:-1], -1.0)
+        else:
+            for operator in operators:
+                self._hold(self._add_group(kind, operator, choices, leader=operator), choices, operators)
+
+    def _fit_together(self, kind: int, choices: Sequence[int]) -> bool:
+        largest: dict[int, float] = {}
+        for choice in choices:
+            operator = int(self.kinds.owner[choice])
+            largest[operator] = max(largest.get(operator, 0.0), float(self.kinds.memory_bytes[choice, kind]))
+        return fits(sum(largest.values()), self.kinds.kinds[kind].memory_bytes)
+
+    def _add_group(
+        self, kind: int, number: int, choices: Sequence[int], *, most: float = math.inf, leader: int | None = None
+    ) -> _Group:
+        """Add workers: enough for what they serve, one at least where they serve anything; they are paid."""
+        kinds, program = self.kinds, self.program
+        count = int(program.add_columns([0.0], min(most, float(kinds.counts[kind])), integer=True)[0])
+        group = self.groups[kind, number] = _Group(kind, number, count, leader)
+        load = int(program.add_rows(-math.inf, 0.0, 1)[0])
+        program.fill([load, int(self.skeleton.held[kind])], [count, count], [-1.0, 1.0])
+        present: dict[int, int] = {}  # operator -> row
+        for choice in choices:
+            column = self._add_served(choice, kind, number)
+            program.fill([load], [column], float(kinds.workers[choice, kind]))
+            operator = int(kinds.owner[choice])
+            if operator not in present:
+                present[operator] = int(program.add_rows(-math.inf, 0.0, 1)[0])
+                program.fill([present[operator]], [count], -1.0)
+            program.fill([present[operator]], [column], 1.0)
+        return group
+
+    def _add_served(self, choice: int, kind: int, number: int) -> int:
+        column = int(self.program.add_columns([0.0], 1.0)[0])
+        self.served[choice, kind, number] = column
+        rows, values = self.skeleton.entries(choice, int(self.kinds.tier[kind]))
+        more, weights = self.skeleton.few.entries(choice, kind)
+        rows, values = rows + more, values + weights
+        if self.skeleton.seconds is not None:
+            timed = self.skeleton.timed[int(self.kinds.owner[choice])].tolist()
+            rows, values = rows + timed, values + [float(self.skeleton.seconds[choice, kind])] * len(timed)
+        self.program.fill(rows, [column] * len(rows), values)
+        return column
+
+    def _hold(self, group: _Group, choices: Sequence[int], operators: Sequence[int]) -> None:
+        """Add what the group's workers hold: it fits into their memory, and they serve nothing else."""
+        kinds, program, kind = self.kinds, self.program, group.kind
+        limit = max(self.kinds.kinds[kind].memory_bytes or 0.0, LEAST_BYTES)
+        held = dict(
+            zip(operators, program.add_columns(np.zeros(len(operators)), 1.0, integer=True).tolist(), strict=True)
+        )
+        active = group.count if group.leader is None else held[group.leader]
+        full, filled = (int(row) for row in program.add_rows(-math.inf, 0.0, 2))
+        program.fill([full, filled], [active, group.count], -1.0)
+        sums = dict(zip(operators, program.add_rows(0.0, 0.0, len(operators)).tolist(), strict=True))
+        for operator, column in held.items():
+            program.fill([sums[operator]], [column], -1.0)
+            ends = {active, group.count} - {column}
+            for end in ends:  # held only where there are workers
+                row = int(program.add_rows(-math.inf, 0.0, 1)[0])
+                program.fill([row, row], [column, end], [1.0, -1.0])
+        for choice in choices:
+            needed = float(kinds.memory_bytes[choice, kind]) / limit
+            model = int(program.add_columns([0.0], 1.0)[0])
+            served = self.served[choice, kind, group.number]
+            program.fill([sums[int(kinds.owner[choice])], full], [model, model], [1.0, needed])
+            # Valid, and tight where models are held in fractions: memory of the workers that an operator keeps busy.
+            program.fill([filled], [served], needed * max(1.0, float(kinds.workers[choice, kind])))
+            below, made = (int(row) for row in program.add_rows(-math.inf, 0.0, 2))
+            program.fill([below, below], [served, model], [1.0, -1.0])
+            program.fill([made, made], [model, int(self.skeleton.chosen[choice])], [1.0, -1.0])

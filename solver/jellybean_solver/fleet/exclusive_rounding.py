@@ -11,7 +11,6 @@ import math
 
 import numpy as np
 
-from jellybean_solver.fleet.exact_milp import Shared
 from jellybean_solver.fleet.integer_counts import FEW
 from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.relaxation import Point
@@ -51,6 +50,36 @@ def rounded(
     return best
 
 
+class _Shared:
+    """Whole workers of shared kinds: time and memory for all loads, and some worker wherever an operator runs."""
+
+    def __init__(self, program: Program, skeleton: Skeleton, held: Indices) -> None:
+        self.program, self.kinds = program, skeleton.kinds
+        self.small = skeleton.open & (self.kinds.workers < 1.0)
+        count = len(self.kinds.kinds)
+        most = np.where(self.kinds.exclusive, 0.0, self.kinds.counts)
+        self.count = program.add_columns(np.zeros(count), most, integer=True)
+        self.load, self.full = program.add_rows(-math.inf, 0.0, count), skeleton.full >= 0
+        self.memory = program.add_rows(-math.inf, 0.0, count)
+        self.presence: dict[tuple[int, int], int] = {}  # (operator, kind) -> row
+        program.fill(self.load, self.count, -1.0)
+        program.fill(self.memory, self.count, -1.0)
+        program.fill(held, self.count, 1.0)
+
+    def take(self, column: int, choice: int, kind: int) -> None:
+        """A fraction of an operator's requests."""
+        self.program.fill([int(self.load[kind])], [column], float(self.kinds.workers[choice, kind]))
+        if self.full[kind]:
+            self.program.fill([int(self.memory[kind])], [column], float(self.kinds.stored[choice, kind]))
+        operator = int(self.kinds.owner[choice])
+        if self.small[self.kinds.owner == operator, kind].any():
+            if (operator, kind) not in self.presence:
+                row = int(self.program.add_rows(-math.inf, 0.0, 1)[0])
+                self.program.fill([row], [int(self.count[kind])], -1.0)
+                self.presence[operator, kind] = row
+            self.program.fill([self.presence[operator, kind]], [column], 1.0)
+
+
 class _Rounding:
     """The program over ways and loads, for one point's flows."""
 
@@ -67,7 +96,7 @@ class _Rounding:
         costs = [price[pool.name] for pool in pools]
         self.held = self.program.add_rows(-math.inf, 0.0, len(kinds.kinds))
         self.program.fill(self.held[skeleton.pools_kind], self.program.add_columns(costs, most), -1.0)
-        self.shared = Shared(self.program, skeleton, self.held)
+        self.shared = _Shared(self.program, skeleton, self.held)
         self.ways: list[tuple[int, Indices, Floats, float]] = []  # operator, columns, ways, share that each serves
         self.rooms: dict[int, int] = {}  # kind of few workers -> row of its memory
         self.parts: list[tuple[int, int, int]] = []  # operator, shared kind, column

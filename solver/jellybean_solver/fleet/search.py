@@ -19,22 +19,23 @@ from typing import Protocol
 
 import numpy as np
 
-from jellybean_solver.demand.demand import Network, restricted
+from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.ancestor_closure import where_possible
 from jellybean_solver.fleet.branch_and_bound import Tree
+from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
 from jellybean_solver.fleet.delay_linearisation import Pace
-from jellybean_solver.fleet.exact_milp import exact
+from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.exclusive_rounding import rounded
 from jellybean_solver.fleet.integer_counts import Box
 from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.relaxation import Point, Relaxation
 from jellybean_solver.fleet.shared_rounding import whole_near
 from jellybean_solver.fleet.worker_classes import Mask
-from jellybean_solver.fleet.worker_counts import Staff
+from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.outcome import RELATIVE, Clock, Outcome, Selection
-from jellybean_solver.small.assignment import Assignment, improve
+from jellybean_solver.small.assignment import Assignment
 
 CLOSE = (0.6, 0.3, 0.1)  # of the gap: how close to the best relaxed selection the search goes, step by step
 GUESSES = (0.012, 0.03, math.inf)  # what the cheapest plan may cost more than the relaxation, in turn
@@ -47,8 +48,9 @@ ROOM = (0.0, 0.2, 1.0)  # workers of a kind left out per operator on it, for mem
 MOST_ROUNDED = 5  # selections whose workers are made whole before the search goes on
 GRACE_S = 1.0  # for a plan of what was found when time ended
 MOST_PACED = 250  # relaxations solved under one deadline
-MOST_SOLVED = 3  # selections by themselves, before the rest at once
-MOST_MISSES = 50  # selections that are less accurate than the program takes them for
+MIDDLE = 2_000  # pairs of a choice and a worker class, up to which HiGHS gets a core for the joint MILP from the start
+COARSE = 1e-3  # relative; heuristics go no finer, however small the gap asked for
+STALE = 2e-3  # relative: by what a better plan must be cheaper for the joint MILP to start again below it
 
 
 class Timely(Protocol):
@@ -87,10 +89,14 @@ class FleetSearch:
         pace: Pace | None = None,
         timely: Timely | None = None,
     ) -> None:
-        self.target, self.gap, self.clock, self.budget, self.fixed, self.pace = target, gap, clock, budget, fixed, pace
+        self.target, self.clock, self.budget, self.fixed, self.pace = target, clock, budget, fixed, pace
         self.timely = timely
         self.skeleton = where_possible(Skeleton(network, target, fixed, pace), target, fixed, pace)
         self.network = self.skeleton.network
+        self.is_middle = self.skeleton.possible and int(self.skeleton.open.sum()) <= MIDDLE and pace is None
+        self.gap = 0.0 if self.is_middle and timely is None and gap <= COARSE else gap
+        self.coarse = max(self.gap, COARSE)  # for heuristics
+        self.milp = ConcurrentMilp(self.network, target, fixed, clock, self._is_accurate)
         self._begin()
 
     @cached_property
@@ -115,8 +121,6 @@ class FleetSearch:
         self.best_selection: Selection | None = None
         self.relaxed = math.inf  # the least relaxed cost of the selections met
         self.settled = math.inf  # the least bound of the selections that were solved exactly
-        self.solved = 0  # selections, exactly
-        self.missed: list[Selection] = []  # that are less accurate than the program takes them for
         self.met: set[bytes] = set()
         self.late = False
         self.waiting: list[tuple[int, Box, Point]] = []  # selections met, with counts of few workers, and not yet tried
@@ -158,15 +162,29 @@ class FleetSearch:
         """Until the gap is reached or time is up."""
         if not self.skeleton.possible:
             return self._outcome(math.inf)
+        if self.is_middle and self.timely is None:
+            self.milp.start(self.budget, self.gap)
+        try:
+            return self._outcome(self._run())
+        finally:
+            self.milp.close()
+
+    def _run(self) -> float:
         bound = 0.0
         if self.pace is None:
             self._any()
         for share in GUESSES if self.pace is None else (math.inf,):
             bound = max(bound, self._pass(share))
-            if bound >= self._goal() or self._is_last() or self.clock.left() == 0.0:
+            if bound >= self._goal() or self._is_done() or self._is_last() or self.clock.left() == 0.0:
                 break
         self._see_to_first()
-        return self._outcome(bound)
+        return max(bound, self.milp.bound)
+
+    def _is_done(self) -> bool:
+        """Whether the joint MILP has left nothing to be found; what it has found is taken."""
+        for selection, found in self.milp.found():
+            self._take(selection, found)
+        return self.milp.bound >= self._goal()
 
     def _is_last(self) -> bool:
         """Whether no guess rules out what is better than the best plan."""
@@ -178,7 +196,7 @@ class FleetSearch:
         A plan rules out much of a tree, and a good one takes long to find without. Where there is none that cheap, the
         guess is a bound.
         """
-        self.met, self.waiting, self.settled, self.solved = set(), [], math.inf, 0
+        self.met, self.waiting, self.settled = set(), [], math.inf
         self.guess, self.late = math.inf, False
         with self._tree() as tree:
             try:
@@ -220,7 +238,7 @@ class FleetSearch:
         self.relaxed = math.inf
 
     def _explore(self, tree: Tree, close: float) -> None:
-        near = 1.0 - close * self.gap
+        near = 1.0 - close * self.coarse
         tree.explore(lambda: min(self._enough(), near * self.relaxed, self._most()), self.clock)
         self._make_whole(tree)
 
@@ -253,10 +271,8 @@ class FleetSearch:
                 tree.explore(lambda: min(self._enough(), tree.least_whole()), self.clock)
             elif not self._is_last():
                 break
-            elif self.solved < MOST_SOLVED:
-                self._settle(tree)
             else:
-                return self._at_once(min(tree.bound(), self.settled))
+                self._close_gap(tree)
             self._make_whole(tree)
         return min(tree.bound(), self.settled)
 
@@ -276,6 +292,8 @@ class FleetSearch:
 
     def _enough(self) -> float:
         """What costs as much need not be looked at."""
+        if self._is_done():
+            return -math.inf
         return min(self._goal(), self.settled, self.guess * (1.0 - RELATIVE))
 
     def _goal(self) -> float:
@@ -363,8 +381,8 @@ class FleetSearch:
                     self.skeleton,
                     self.best_point,
                     self.relaxation.most,
-                    gap=FINE * self.gap,
-                    enough=tree.bound() / (1.0 - SPARE * self.gap),
+                    gap=FINE * self.coarse,
+                    enough=tree.bound() / (1.0 - SPARE * self.coarse),
                     limit_s=self._limit_s,
                     more=FINE_KINDS,
                 )
@@ -381,8 +399,8 @@ class FleetSearch:
                     self.skeleton,
                     point,
                     self.relaxation.most,
-                    gap=max(least_gap, NEAR * self.gap),
-                    enough=bound / (1.0 - SPARE * self.gap),
+                    gap=max(least_gap, NEAR * self.coarse),
+                    enough=bound / (1.0 - SPARE * self.coarse),
                     limit_s=self._limit_s,
                     more=MORE_KINDS,
                     quick=True,
@@ -394,7 +412,7 @@ class FleetSearch:
                 near = point if share == 0.0 else self._within(box, most)
                 if near is None:
                     return None
-                gap, limit_s = FINE * self.gap, self._limit_s()
+                gap, limit_s = FINE * self.coarse, self._limit_s()
                 found = rounded(self.skeleton, near, most, gap=gap, time_limit_s=limit_s)
                 if found is not None:
                     return found
@@ -419,67 +437,35 @@ class FleetSearch:
         self.best, self.best_selection = found, selection
         return True
 
-    def _settle(self, tree: Tree) -> None:
-        """Split the cheapest whole node, or solve the one selection that it allows."""
+    def _close_gap(self, tree: Tree) -> None:
+        """Solve the cheapest whole node's selection exactly, or split it, while the joint MILP goes on."""
+        if not self.milp.started or self._goal() < min(self.milp.cutoff, self.milp.value) * (1.0 - STALE):
+            self.milp.start(self._goal(), self.gap)
         node = tree.part()
         if node is None or not self._is_accurate(self._selection(node.box.allowed)):
             return
         key = node.box.allowed.tobytes()
         if key not in self.known:
-            self.solved += 1
-            self.known[key] = self._solve(None, self._selection(node.box.allowed))
+            self.known[key] = self._solve(self._selection(node.box.allowed))
         self.settled = min(self.settled, max(node.bound, self.known[key]))
 
-    def _at_once(self, bound: float) -> float:
-        """Solve what is left in one program; a better bound."""
-        while self.clock.left() != 0.0 and len(self.missed) < MOST_MISSES:
-            misses = len(self.missed)
-            found = self._solve(self.target, self.fixed)
-            if len(self.missed) == misses:
-                return max(bound, found)
-        return bound
-
-    def _solve(self, target: float | None, fixed: Selection) -> float:
-        """The exact program for whatever is cheaper than the best plan; a bound on all that it leaves open.
-
-        What memory adds to its cost stays in the gap.
-        """
-        most, left = self._enough(), self.clock.left()
-        staff, bound = exact(
-            self.network,
-            target,
-            fixed,
-            excluded=self.missed if target is not None else (),
-            cutoff=most,
-            gap=0.5 * self.gap,
-            time_limit_s=left,
-            pace=self.pace,
-        )
-        if staff is None:
-            return bound if self.best is None else min(bound, most)
-        if not self._is_accurate(staff.selection):
-            self.missed.append(staff.selection)
-            return -math.inf
-        found = staff.assignment()
-        if found is None or found.cost * (1.0 - self.gap) > bound:
-            found = self._packed(staff)
-        self._take(staff.selection, found)
-        return bound
-
-    def _packed(self, staff: Staff) -> Assignment | None:
-        """By the exact assignment with memory, on the pools that the workers are of, or on ever more."""
-        demand = self.network.demand(staff.selection)
-        used = {pool for _, pool in staff.pairs}
-        wider = frozenset((name, pool) for name in self.network.names for pool in used)
-        every = frozenset((name, pool.name) for name in self.network.names for pool in self.network.pools)
-        for pairs in (staff.pairs, wider, every):
-            allowed, limit_s = restricted(demand, pairs), self.clock.left()
-            if limit_s == 0.0:
-                break
-            found = improve(self.network, allowed, cutoff=self.budget, gap=FINE * self.gap, time_limit_s=limit_s)
-            if found is not None:
-                return found
-        return None
+    def _solve(self, selection: Selection) -> float:
+        """The best plan of one selection that is cheaper than the best known; a bound on all that it leaves open."""
+        cutoff = self._goal()
+        skeleton = Skeleton(self.network, None, selection, self.pace)
+        if not skeleton.possible:
+            return math.inf
+        milp = ExactMilp(skeleton)
+        if math.isfinite(cutoff):
+            milp.program.limit_cost(cutoff)
+        run = ConcurrentSolve(milp.program, gap=0.5 * self.gap, time_limit_s=self.clock.left(), done=self.milp.wake)
+        run.start()
+        while run.answer is None and not self._is_done():
+            self.milp.wait()
+        run.stop()
+        for values in run.incumbents():
+            self._take(selection, milp.staff(values).assignment())
+        return min(cutoff, run.bound)
 
     def _outcome(self, bound: float) -> Outcome[Assignment]:
         late = self.late or self.clock.left() == 0.0

@@ -193,7 +193,7 @@ class _Near:
         names, values = self.skeleton.network.names, answer.values
         seats = {
             kind: tuple(
-                {names[o]: float(values[column]) for o, column in own.items() if values[column] > TOLERANCE}
+                (1, {names[o]: float(values[column]) for o, column in own.items() if values[column] > TOLERANCE})
                 for own in workers
             )
             for kind, workers in self.workers.items()

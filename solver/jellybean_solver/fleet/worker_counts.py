@@ -26,7 +26,8 @@ class Staff:
 
     `choices`: per operator, as index in the skeleton's kinds; `values`: of the skeleton's columns, of which only flows
     count; `served`: fractions of requests per operator and kind; `counts`: workers of exclusive kinds, likewise.
-    `chains`: of shared kinds, each with its workers, where they are known; `known`: what each worker of a kind serves.
+    `chains`: of shared kinds, each with its workers, where they are known; `known`: of shared kinds, workers that hold
+    the same models, and what they serve together.
     """
 
     skeleton: Skeleton
@@ -35,7 +36,7 @@ class Staff:
     served: Floats
     counts: Indices
     chains: Mapping[int, tuple[tuple[Chain, int], ...]] = field(default_factory=dict)
-    known: Mapping[int, tuple[Mapping[str, float], ...]] = field(default_factory=dict)
+    known: Mapping[int, tuple[tuple[int, Mapping[str, float]], ...]] = field(default_factory=dict)
 
     @property
     def selection(self) -> dict[str, str]:
@@ -96,9 +97,9 @@ class Staff:
             shares = {names[o]: float(self.served[o, index]) for o in own}
             needed = {names[o]: self._workers(o, index) for o in own}
             return seat_alone(kinds.kinds[index], shares, needed)
-        loads, known = self._loads(index, own), [shares for shares in self.known.get(index, ()) if shares]
-        if known and all(_fit(shares, loads, kinds.kinds[index].memory_bytes) for shares in known):
-            return in_pools(kinds.kinds[index], ((1, shares) for shares in known))
+        loads, known = self._loads(index, own), [own for own in self.known.get(index, ()) if own[1]]
+        if known and all(_fit(shares, loads, kinds.kinds[index].memory_bytes) for _, shares in known):
+            return in_pools(kinds.kinds[index], known)
         if index in self.chains:
             return self._chained(index)
         return seat_together(kinds.kinds[index], loads, self._asked(index))

@@ -23,6 +23,7 @@ _ENDED = (
     highspy.HighsModelStatus.kTimeLimit,
     highspy.HighsModelStatus.kSolutionLimit,  # of nodes
     highspy.HighsModelStatus.kObjectiveTarget,
+    highspy.HighsModelStatus.kInterrupt,
 )
 
 
@@ -130,6 +131,24 @@ class Program:
 
         `quick`: without those heuristics that solve programs nearly as large. SolverError on a numerical failure.
         """
+        model = self.model(gap=gap, time_limit_s=time_limit_s, threads=threads, relaxed=relaxed)
+        if most_nodes is not None:
+            model.setOptionValue("mip_max_nodes", most_nodes)
+        if not relaxed and math.isfinite(enough):
+            model.setOptionValue("objective_target", enough)
+        for option in DEAR if quick else ():
+            model.setOptionValue(option, False)
+        model.run()
+        if model.getModelStatus() in FAILED:
+            model.clearSolver()
+            model.setOptionValue("presolve", "off")
+            model.run()
+        return self.answer(model, relaxed=relaxed)
+
+    def model(
+        self, *, gap: float = 0.0, time_limit_s: float | None = None, threads: int = 1, relaxed: bool = False
+    ) -> highspy.Highs:
+        """The program in HiGHS, ready to run."""
         model = highspy.Highs()
         for option, value in (
             ("output_flag", False),
@@ -143,18 +162,11 @@ class Program:
             ("time_limit", math.inf if time_limit_s is None else time_limit_s),
         ):
             model.setOptionValue(option, value)
-        if most_nodes is not None:
-            model.setOptionValue("mip_max_nodes", most_nodes)
-        if not relaxed and math.isfinite(enough):
-            model.setOptionValue("objective_target", enough)
-        for option in DEAR if quick else ():
-            model.setOptionValue(option, False)
         model.passModel(self.lp(relaxed=relaxed))
-        model.run()
-        if model.getModelStatus() in FAILED:
-            model.clearSolver()
-            model.setOptionValue("presolve", "off")
-            model.run()
+        return model
+
+    def answer(self, model: highspy.Highs, *, relaxed: bool = False) -> Answer:
+        """What HiGHS came to. SolverError on a numerical failure."""
         status, info = model.getModelStatus(), model.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:
             return Answer(None, math.inf, math.inf)

@@ -1,0 +1,102 @@
+"""The exact MILP beside the branch and bound: each gives the other what it finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from threading import Event
+
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.fleet.exact_milp import ExactMilp
+from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
+from jellybean_solver.milp.highs_program import Answer
+from jellybean_solver.outcome import RELATIVE, Clock, Selection
+from jellybean_solver.small.assignment import Assignment
+
+POLL_S = 0.05  # between two looks at the clock while nothing else is left to do
+
+
+class ConcurrentMilp:
+    """Runs of the exact MILP in a thread, one after the other, each for plans that cost less than its cutoff.
+
+    `bound`: USD per hour that no plan falls below, by all runs so far.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        target: float | None,
+        fixed: Selection,
+        clock: Clock,
+        is_accurate: Callable[[Selection], bool],
+    ) -> None:
+        self._problem = network, target, fixed
+        self._clock, self._is_accurate = clock, is_accurate
+        self._excluded: list[Selection] = []
+        self._run: ConcurrentSolve | None = None
+        self._milp: ExactMilp | None = None
+        self._ended = Event()
+        self.cutoff = self.value = math.inf  # of the run that goes on: USD per hour
+        self.bound = 0.0
+        self.finished = False  # nothing is left to be found below the cutoff
+
+    @property
+    def started(self) -> bool:
+        return self._run is not None
+
+    def start(self, cutoff: float, gap: float) -> None:
+        """Begin a run, to a relative gap; a run that goes on is ended first."""
+        self.close()
+        milp = ExactMilp(Skeleton(*self._problem))
+        for selection in self._excluded:
+            milp.exclude(selection)
+        if math.isfinite(cutoff):
+            milp.program.limit_cost(cutoff)
+        self.cutoff, self.value, self.finished, self._milp = cutoff, math.inf, False, milp
+        self._ended.clear()
+        self._run = ConcurrentSolve(milp.program, gap=gap, time_limit_s=self._clock.left(), done=self._ended.set)
+        self._run.start()
+
+    def found(self) -> Iterator[tuple[Selection, Assignment]]:
+        """Plans found since the last call; the bound is brought up to date."""
+        if self._run is None or self._milp is None or self.finished:
+            return
+        answer = self._run.answer  # before the incumbents: all are there when it is
+        self.bound = max(self.bound, min(self._run.bound, self.cutoff))
+        missed: Selection | None = None
+        for values in self._run.incumbents():
+            staff = self._milp.staff(values)
+            if not self._is_accurate(staff.selection):
+                missed = staff.selection
+            elif (assignment := staff.assignment()) is not None:
+                self.value = min(self.value, assignment.cost)
+                yield staff.selection, assignment
+        if missed is not None:
+            self._again(missed)
+        elif answer is not None:
+            self.finished = self._is_proven(answer)
+
+    def wait(self) -> None:
+        """Until a run has ended, or for a moment."""
+        self._ended.wait(POLL_S)
+        if not self.finished:
+            self._ended.clear()
+
+    def wake(self) -> None:
+        """End a `wait`: something else has ended."""
+        self._ended.set()
+
+    def close(self) -> None:
+        """End the run that goes on."""
+        if self._run is not None:
+            self._run.stop()
+            self._run = None
+
+    def _is_proven(self, answer: Answer) -> bool:
+        return math.isinf(answer.bound) or answer.value - answer.bound <= RELATIVE * max(1.0, abs(answer.value))
+
+    def _again(self, selection: Selection) -> None:
+        """Without a selection that is less accurate than the rows take it for (accuracy_rows.py)."""
+        self._excluded.append(selection)
+        self.start(self.cutoff, 0.0)
