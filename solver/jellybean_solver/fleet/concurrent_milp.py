@@ -17,6 +17,11 @@ from jellybean_solver.small.assignment import Assignment
 POLL_S = 0.05  # between two looks at the clock while nothing else is left to do
 
 
+def above(bound: float, cutoff: float) -> float:
+    """USD per hour that no plan falls below, by a program for plans that cost `cutoff` at most (inf: it has none)."""
+    return math.nextafter(cutoff, math.inf) if bound > cutoff else bound
+
+
 class ConcurrentMilp:
     """Runs of the exact MILP in a thread, one after the other, each for plans that cost less than its cutoff.
 
@@ -42,8 +47,9 @@ class ConcurrentMilp:
         self.finished = False  # nothing is left to be found below the cutoff
 
     @property
-    def started(self) -> bool:
-        return self._run is not None
+    def used(self) -> bool:
+        """Whether there was a run."""
+        return self._milp is not None
 
     def start(self, cutoff: float, gap: float) -> None:
         """Begin a run, to a relative gap; a run that goes on is ended first."""
@@ -63,7 +69,7 @@ class ConcurrentMilp:
         if self._run is None or self._milp is None or self.finished:
             return
         answer = self._run.answer  # before the incumbents: all are there when it is
-        self.bound = max(self.bound, min(self._run.bound, self.cutoff))
+        self.bound = max(self.bound, above(self._run.bound, self.cutoff))
         missed: Selection | None = None
         for values in self._run.incumbents():
             staff = self._milp.staff(values)

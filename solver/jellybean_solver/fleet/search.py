@@ -23,7 +23,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.ancestor_closure import where_possible
 from jellybean_solver.fleet.branch_and_bound import Tree
-from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
+from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp, above
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.exclusive_rounding import rounded
@@ -50,6 +50,7 @@ GRACE_S = 1.0  # for a plan of what was found when time ended
 MOST_PACED = 250  # relaxations solved under one deadline
 MIDDLE = 2_000  # pairs of a choice and a worker class, up to which HiGHS gets a core for the joint MILP from the start
 COARSE = 1e-3  # relative; heuristics go no finer, however small the gap asked for
+MOST_NODES = 1_000  # of the program that makes a plan reproducible
 STALE = 2e-3  # relative: by what a better plan must be cheaper for the joint MILP to start again below it
 
 
@@ -165,9 +166,24 @@ class FleetSearch:
         if self.is_middle and self.timely is None:
             self.milp.start(self.budget, self.gap)
         try:
-            return self._outcome(self._run())
+            bound = self._run()
         finally:
             self.milp.close()
+        if self.milp.used and self.best is not None and bound >= self._goal():
+            self._reproduce()
+        return self._outcome(bound)
+
+    def _reproduce(self) -> None:
+        """Solve the best selection once more by itself, so that the plan does not depend on which search was first."""
+        if self.best is None or self.best_selection is None or self.clock.left() == 0.0:
+            return
+        milp = ExactMilp(Skeleton(self.network, None, self.best_selection, self.pace))
+        milp.program.limit_cost(self.best.cost * (1.0 + RELATIVE))
+        answer = milp.program.solve(gap=self.gap, time_limit_s=self.clock.left(), most_nodes=MOST_NODES)
+        if answer.values is not None:
+            found = milp.staff(answer.values).assignment()
+            if found is not None and found.cost <= self.best.cost * (1.0 + RELATIVE):
+                self.best = found
 
     def _run(self) -> float:
         bound = 0.0
@@ -439,7 +455,7 @@ class FleetSearch:
 
     def _close_gap(self, tree: Tree) -> None:
         """Solve the cheapest whole node's selection exactly, or split it, while the joint MILP goes on."""
-        if not self.milp.started or self._goal() < min(self.milp.cutoff, self.milp.value) * (1.0 - STALE):
+        if not self.milp.used or self._goal() < min(self.milp.cutoff, self.milp.value) * (1.0 - STALE):
             self.milp.start(self._goal(), self.gap)
         node = tree.part()
         if node is None or not self._is_accurate(self._selection(node.box.allowed)):
@@ -465,7 +481,7 @@ class FleetSearch:
         run.stop()
         for values in run.incumbents():
             self._take(selection, milp.staff(values).assignment())
-        return min(cutoff, run.bound)
+        return above(run.bound, cutoff)
 
     def _outcome(self, bound: float) -> Outcome[Assignment]:
         late = self.late or self.clock.left() == 0.0
