@@ -9,10 +9,12 @@ from importlib import import_module
 from typing import Any
 
 _HOMES: dict[str, tuple[str, ...]] = {
-    "brain.brain": (
-        "Brain",
-        "OperatorWiring",
+    "brain.brain": ("Brain",),
+    "brain.run_queue": (
+        "BatchPolicy",
+        "FAIR_QUEUEING_FROM",
     ),
+    "brain.wiring": ("OperatorWiring",),
     "brain.messages": (
         "RequestFailed",
         "GATEWAY",

@@ -1,5 +1,4 @@
 from jellybean_agent.brain.brain import Brain as Brain
-from jellybean_agent.brain.brain import OperatorWiring as OperatorWiring
 from jellybean_agent.brain.messages import GATEWAY as GATEWAY
 from jellybean_agent.brain.messages import EdgeMessage as EdgeMessage
 from jellybean_agent.brain.messages import FanOutPath as FanOutPath
@@ -11,8 +10,11 @@ from jellybean_agent.brain.plan_view import PlanView as PlanView
 from jellybean_agent.brain.plan_view import WorkerView as WorkerView
 from jellybean_agent.brain.plan_view import plan_view as plan_view
 from jellybean_agent.brain.plan_view import read_plan as read_plan
+from jellybean_agent.brain.run_queue import FAIR_QUEUEING_FROM as FAIR_QUEUEING_FROM
+from jellybean_agent.brain.run_queue import BatchPolicy as BatchPolicy
 from jellybean_agent.brain.sites import SiteRoutes as SiteRoutes
 from jellybean_agent.brain.sites import Sites as Sites
+from jellybean_agent.brain.wiring import OperatorWiring as OperatorWiring
 from jellybean_agent.enrolment.join_token import TOKEN_SECRET_BYTES as TOKEN_SECRET_BYTES
 from jellybean_agent.enrolment.join_token import JoinToken as JoinToken
 from jellybean_agent.errors import AgentError as AgentError

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from jellybean_agent import Brain, OperatorWiring, SiteRoutes, Sites
+from jellybean_agent import FAIR_QUEUEING_FROM, BatchPolicy, Brain, OperatorWiring, SiteRoutes, Sites
 from jellybean_solver import (
     WINDOW_S,
     Arrivals,
@@ -285,8 +285,11 @@ def simulated_p99_s(plan: Plan, *, seed: int = 0) -> Mapping[str, float]:
     return {name: own.latency_p99_s for name, own in result.workflows.items()} or {"": result.latency_p99_s}
 
 
-def brains(plan: Plan) -> Mapping[str, Brain]:
-    """The state machine of each worker of the plan, in every site."""
+def brains(plan: Plan, *, fair_queueing_from: int = FAIR_QUEUEING_FROM) -> Mapping[str, Brain]:
+    """The state machine of each worker of the plan, in every site.
+
+    `fair_queueing_from`: number of queued items from which operators take turns by their planned load.
+    """
     edges = [edge for operator in plan.operators for edge in operator.inputs]
     wiring = {operator.name: _wiring(operator.inputs, operator.name, edges) for operator in plan.operators}
     tiers = {worker.name: worker.tier for worker in plan.workers}
@@ -296,9 +299,12 @@ def brains(plan: Plan) -> Mapping[str, Brain]:
             name,
             wiring,
             routes,
-            _batches(plan, worker.pool),
-            delays=_delays(plan, worker.pool),
-            shares=_loads(plan, worker),
+            BatchPolicy(
+                batch_sizes=_batches(plan, worker.pool),
+                delays=_delays(plan, worker.pool),
+                shares=_loads(plan, worker),
+                fair_queueing_from=fair_queueing_from,
+            ),
         )
         for worker in plan.workers
         for site in range(plan.sites.get(worker.tier, 1))

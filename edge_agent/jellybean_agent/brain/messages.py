@@ -1,4 +1,4 @@
-"""What the brain receives and what it asks for. Payloads are opaque: tensors when serving, nothing when simulated."""
+"""Events and instructions of the brain. Payloads are opaque to it: tensors when serving, nothing in the simulator."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Payload = Any
-FanOutPath = tuple[tuple[int, int], ...]  # (index, count) per open fan-out, outermost first; count 0: no child at all
+FanOutPath = tuple[tuple[int, int], ...]  # (child index, number of children) per open fan-out, outermost first
+Routes = Sequence[Mapping[str, str]]  # operator -> worker, one mapping per route
 
-DIRECT_CALL_ROUTE = -1  # the route of what is on none: an operator that was asked for by itself
+DIRECT_CALL_ROUTE = -1  # the route of a direct call: an operator run by itself, outside the pipeline
 MAX_CHILDREN = 65536  # of one fan-out
 GATEWAY = ""  # the downstream of a sink, and the worker name under which the gateway is addressed
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeMessage:
-    """One output on its way to one operator. `until`: when its request is too late, by the clock of who holds it."""
+    """One output of an operator or source on its way along one edge of the DAG.
+
+    `path`: one entry per open fan-out; an entry (0, 0) says that the fan-out has no children. `until`: the deadline of
+    its request, by the receiver's clock.
+    """
 
     request: str
     route: int
@@ -30,7 +35,7 @@ class EdgeMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendMessage:
-    """Hand `message` to `worker` (GATEWAY for an answer)."""
+    """Send `message` to `worker`; GATEWAY for an answer."""
 
     worker: str
     message: EdgeMessage
@@ -39,10 +44,10 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """What one request, or one child of it, has an operator do.
+    """One unit of work of an operator: a request, or one child of its fan-outs, with all inputs joined.
 
-    `number` counts a worker's items in the order in which they became ready, from 0. `inputs`: per input edge, in the
-    operator's order, one payload or a tuple for a gather.
+    `number` counts a worker's items from 0 in the order in which they became ready. `inputs`: one entry per input edge
+    in the operator's order, a payload, or a tuple of payloads for a gather.
     """
 
     number: int
@@ -54,7 +59,7 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class RunOperator:
-    """Execute `operator` on `items`, at once where their tensors allow it. There is one at least."""
+    """Run `operator` on `items` (at least one), as one batch where their tensors can be stacked."""
 
     run: int
     operator: str
@@ -69,22 +74,22 @@ class RequestFailed:
     request: str
     operator: str
     reason: str
-    overloaded: bool = False  # the worker has no room for it; nothing is wrong with it
+    overloaded: bool = False  # the worker has no capacity for it; the request itself is valid
     kind: Literal["failed"] = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestExpired:
-    """A request was dropped because it is too late. Whoever asked knows: nobody needs to be told."""
+    """A request was dropped after its deadline. The gateway keeps the same deadline, so it needs no message."""
 
     request: str
-    operator: str  # for which it waited; empty: for inputs
+    operator: str  # whose queue it was in; empty: it was waiting for inputs
     kind: Literal["expired"] = "expired"
 
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Nothing is to run yet: call `due` at `until`, by the clock of the events. Others may be under way still."""
+    """No item is due yet: call `due` at time `until`, by the clock of the events. Several may be outstanding."""
 
     until: float
     kind: Literal["wait"] = "wait"
@@ -94,10 +99,10 @@ Instruction = SendMessage | RunOperator | RequestFailed | RequestExpired | WakeA
 
 
 class Outputs(Protocol):
-    """What a run gave for one item; the driver implements it over tensors, the simulator over random numbers."""
+    """The outputs of a run for one item: tensors in the driver, random row counts in the simulator."""
 
     def rows(self, downstream: str) -> int:
-        """Leading dimension of the output on a FAN_OUT edge to `downstream`."""
+        """Leading dimension of the output on the fan-out edge to `downstream`."""
         ...
 
     def take(self, downstream: str, row: int | None) -> Payload:
@@ -106,7 +111,7 @@ class Outputs(Protocol):
 
 
 class WorkerBrain(Protocol):
-    """The interface of a worker's brain, as the agent's driver and the simulator use it."""
+    """The interface of a brain, as the agent's driver and the simulator use it."""
 
     def received(self, message: EdgeMessage, now: float = 0.0) -> Sequence[Instruction]: ...
     def completed(self, run: int, outputs: Sequence[Outputs], now: float = 0.0) -> Sequence[Instruction]: ...
@@ -114,6 +119,3 @@ class WorkerBrain(Protocol):
     def due(self, now: float) -> Sequence[Instruction]: ...
     def expire(self, now: float) -> Sequence[Instruction]: ...
     def forget(self, request: str) -> Sequence[Instruction]: ...
-
-
-Routes = Sequence[Mapping[str, str]]  # operator -> worker, one mapping per route

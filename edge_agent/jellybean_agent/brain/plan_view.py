@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from jellybean_agent.brain.brain import EdgeKind, OperatorWiring
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.brain.sites import SiteRoutes, Sites
+from jellybean_agent.brain.wiring import EdgeKind, OperatorWiring
 from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_protos import plan_format
 

@@ -233,7 +233,7 @@ class AgentService:
             signatures={name: self._signature(name, executor) for name, executor in self.executors.items()},
         )
         if self.driver is not None:
-            status.requests_in_hand = self.driver.requests_in_hand
+            status.requests_in_hand = self.driver.requests_in_flight
             status.completed.update(self.driver.figures.completed)
             status.runs.update({name: sizes.total() for name, sizes in self.driver.figures.runs.items()})
             status.busy_s.update(self.driver.busy_s())
@@ -276,7 +276,7 @@ class AgentService:
             if GATEWAY not in self._inboxes.senders() and sent and not self.driver.asked_in_hand:
                 break
             await asyncio.sleep(0.01)
-        return self.driver.requests_in_hand
+        return self.driver.requests_in_flight
 
     async def close(self) -> None:
         """Stop the executor thread and the outgoing streams."""

@@ -15,7 +15,7 @@ from functools import partial
 
 import grpc
 
-from jellybean_agent.brain.brain import Brain
+from jellybean_agent.brain.brain import Brain, MemoryLimits
 from jellybean_agent.brain.messages import (
     GATEWAY,
     EdgeMessage,
@@ -27,6 +27,7 @@ from jellybean_agent.brain.messages import (
     WakeAt,
 )
 from jellybean_agent.brain.plan_view import PlanView
+from jellybean_agent.brain.run_queue import BatchPolicy
 from jellybean_agent.errors import AgentError, PlanViewError, StatusError, status_of
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.telemetry.logs import log_fields
@@ -62,9 +63,8 @@ class Driver:
         self._view, self._worker, self._executors, self._links = view, view.workers[worker], executors, links
         self._peers = peers
         own = {name: view.operators[name].wiring for name in self._worker.operators}
-        self._brain = Brain(
-            worker, own, view.routes, self._worker.batches, MAX_REQUESTS, self._worker.delays, self._worker.loads
-        )
+        policy = BatchPolicy(self._worker.batches, self._worker.delays, self._worker.loads)
+        self._brain = Brain(worker, own, view.routes, policy, MemoryLimits(MAX_REQUESTS))
         self._full = max(_FULL, 2 * max(self._worker.batches.values(), default=1))
         self._lock = threading.Lock()  # of the brain: the event loop receives, the executor thread completes
         self._loop = asyncio.get_running_loop()
@@ -92,8 +92,8 @@ class Driver:
         return self._brain.queued_by_operator()
 
     @property
-    def requests_in_hand(self) -> int:
-        return self._brain.requests_in_hand
+    def requests_in_flight(self) -> int:
+        return self._brain.requests_in_flight
 
     def busy_s(self) -> dict[str, float]:
         """Seconds busy by operator, the run under way included."""
@@ -139,7 +139,7 @@ class Driver:
         asks = self._asks.take()
         if asks:
             with self._lock:
-                instructions = self._brain.ask_all(asks, time.monotonic())
+                instructions = self._brain.call_operators(asks, time.monotonic())
             self._act(instructions)
 
     def give_up(self, request: str) -> None:
@@ -200,7 +200,8 @@ class Driver:
                         item.request: outputs.by_downstream
                         for item, outputs in zip(run.items, done.outputs, strict=True)
                     }
-                    self._brain.together[run.operator] = self._asks.together(run.operator, done.busy_s / len(run.items))
+                    size = self._asks.together(run.operator, done.busy_s / len(run.items))
+                    self._brain.limit_direct_call_batch(run.operator, size)
                 instructions = self._brain.completed(run.run, done.outputs, time.monotonic())
         following = [instruction for instruction in instructions if isinstance(instruction, RunOperator)]
         others: list[Instruction] = [found for found in instructions if not isinstance(found, RunOperator)]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_agent.brain.brain import Brain, OperatorWiring
+from jellybean_agent.brain.brain import Brain
 from jellybean_agent.brain.messages import (
     DIRECT_CALL_ROUTE,
     GATEWAY,
@@ -22,6 +22,8 @@ from jellybean_agent.brain.messages import (
     SendMessage,
     WorkItem,
 )
+from jellybean_agent.brain.run_queue import BatchPolicy
+from jellybean_agent.brain.wiring import OperatorWiring
 from jellybean_solver.model.problem import Edge, EdgeKind
 from jellybean_solver.simulation.answers import Answers
 from tests.property.simulator.plans import random_edges
@@ -106,7 +108,7 @@ class Network:
         names = [f"w{i}" for i in range(rng.randint(1, 3))]
         self.routes = [{op: rng.choice(names) for op in inputs} for _ in range(rng.randint(1, 3))]
         self.batches = {name: {op: rng.choice([1, 1, 2, 3, 8]) for op in inputs} for name in names}
-        self.brains = {name: Brain(name, wiring, self.routes, self.batches[name]) for name in names}
+        self.brains = {name: Brain(name, wiring, self.routes, BatchPolicy(self.batches[name])) for name in names}
         self.done: Counter[Work] = Counter()
         self.guilty: set[str] = set()
         self.running: dict[str, RunOperator | None] = dict.fromkeys(names)
@@ -158,7 +160,7 @@ class Network:
             self.bag.pop()
         brain = self.brains[worker]
         if isinstance(thing, tuple):
-            self.follow(worker, list(brain.ask(*thing, [thing[0]])))
+            self.follow(worker, list(brain.call_operator(*thing, [thing[0]])))
         else:
             self.follow(worker, list(brain.forget(thing) if isinstance(thing, str) else brain.received(thing)))
 
@@ -212,7 +214,7 @@ def test_every_request_gets_one_complete_answer_whatever_the_order(
     for request in requests:
         check(network, request, [op for op in inputs if op not in used])
     assert not network.failed
-    assert [(brain.queued, brain.requests_in_hand) for brain in network.brains.values()] == [(0, 0)] * len(
+    assert [(brain.queued, brain.requests_in_flight) for brain in network.brains.values()] == [(0, 0)] * len(
         network.brains
     )
 
@@ -231,7 +233,7 @@ def test_failed_requests_leave_nothing_and_do_not_touch_the_others(rng: random.R
         if request not in network.failed:
             check(network, request, [op for op in inputs if op not in used])
     assert network.failed == network.guilty, "a request failed by another's fault"
-    assert all(brain.queued == 0 and brain.requests_in_hand == 0 for brain in network.brains.values())
+    assert all(brain.queued == 0 and brain.requests_in_flight == 0 for brain in network.brains.values())
 
 
 @settings(deadline=None, max_examples=200)
@@ -260,4 +262,4 @@ def test_operators_asked_for_alone_run_once_and_change_no_answer(
         assert ran == (request not in network.guilty) or (ran == 0 and request in given_up)
     assert network.failed <= network.guilty
     assert network.guilty - network.failed <= given_up, "nobody was told of a failure"
-    assert all(brain.queued == 0 and brain.requests_in_hand == 0 for brain in network.brains.values())
+    assert all(brain.queued == 0 and brain.requests_in_flight == 0 for brain in network.brains.values())

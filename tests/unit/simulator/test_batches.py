@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean.planning.simulation import brains, highest_sustained_rate, load_by_worker, simulate_plan
-from jellybean_agent.brain import brain
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Edge, ServiceTime, Source
 from jellybean_solver.simulation.simulator import simulate
@@ -58,12 +58,6 @@ class Answered:
         self.runs.append((begin_s, end_s))
 
 
-@pytest.fixture(autouse=True)
-def _as_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many wait: by hand is first come first served."""
-    monkeypatch.setattr(brain, "FAIR_FROM", 10**9)
-
-
 def by_hand(arrivals: Sequence[tuple[float, str]]) -> tuple[dict[float, float], int]:
     """Arrival -> answer, and the number of runs: the first that waits, and with it what waits for the same."""
     waiting, free_s, found, runs = sorted(arrivals), 0.0, {}, 0
@@ -87,7 +81,7 @@ def test_two_operators_with_batches_on_one_worker_as_by_hand(seed: int, rate_per
     case = two_operators({"look": rate_per_s, "hear": 2 * rate_per_s})  # two streams, as their rates differ
     result = simulate(
         case,
-        brains,
+        partial(brains, fair_queueing_from=10**9),  # by hand is first come, first served
         duration_s=1000.0,
         times=lambda stream, rng, phase: iter(arrivals[stream.operators[0]]),
         observer=seen,

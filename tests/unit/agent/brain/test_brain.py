@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from jellybean_agent.brain import brain as brain_module
-from jellybean_agent.brain.brain import Brain, OperatorWiring
+from jellybean_agent.brain.brain import Brain, MemoryLimits
 from jellybean_agent.brain.messages import (
     GATEWAY,
     EdgeMessage,
@@ -18,6 +17,7 @@ from jellybean_agent.brain.messages import (
     SendMessage,
     WorkItem,
 )
+from jellybean_agent.brain.wiring import OperatorWiring
 
 WIRING = {
     "find": OperatorWiring((("strip", "each"),), (("shape", "fan_out"), ("strokes", "fan_out"))),
@@ -101,7 +101,7 @@ def test_a_whole_request_on_one_worker() -> None:
     ]
     assert only(run).inputs == (("number", "number"), "data")
     assert out == [SendMessage(GATEWAY, EdgeMessage("r", 0, "number", "", (), ""))]
-    assert (brain.queued, brain.requests_in_hand) == (0, 0)
+    assert (brain.queued, brain.requests_in_flight) == (0, 0)
 
 
 def test_children_go_to_the_worker_that_the_route_names_in_order() -> None:
@@ -115,7 +115,7 @@ def test_gathered_children_are_in_the_order_of_their_index() -> None:
     brain = make("b-1")
     brain.received(source(downstream="number", route=1))
     assert [brain.received(read(index, 3)) for index in (2, 0)] == [[], []]
-    assert brain.requests_in_hand == 1
+    assert brain.requests_in_flight == 1
     run = only_run(brain.received(read(1, 3)))
     assert only(run).inputs == (("digit 0", "digit 1", "digit 2"), "data")
 
@@ -134,7 +134,7 @@ def test_no_child_tells_other_workers_with_a_marker() -> None:
         ("b-1", "shape", ((0, 0),), None),
         ("b-1", "strokes", ((0, 0),), None),
     ]
-    assert brain.requests_in_hand == 0
+    assert brain.requests_in_flight == 0
 
 
 NESTED = {
@@ -158,7 +158,7 @@ def run_nested(children: dict[FanOutPath, int]) -> list[tuple[str, FanOutPath, o
         seen.append((run.operator, path, gathered))
         out = brain.completed(run.run, [Rows(children.get(path, 0))])
     assert [send.worker for send in sends(out)] == [GATEWAY]
-    assert brain.requests_in_hand == 0
+    assert brain.requests_in_flight == 0
     return seen
 
 
@@ -178,7 +178,7 @@ def test_one_run_is_outstanding_and_the_rest_waits_first_come_first_served() -> 
     first = only_run(brain.received(source("r1")))
     assert brain.received(source("r2")) == []
     assert brain.received(source("r3")) == []
-    assert (brain.queued, brain.requests_in_hand) == (2, 3)
+    assert (brain.queued, brain.requests_in_flight) == (2, 3)
     assert only(only_run(brain.completed(first.run, [Rows(1)]))).request == "r2"
 
 
@@ -193,7 +193,7 @@ def test_repeated_messages_change_nothing_before_during_and_after_the_run() -> N
     assert len(sends(brain.completed(run.run, [Rows()]))) == 1
     assert brain.received(read(0, 2)) == []
     assert brain.received(source(downstream="number", route=1)) == []
-    assert (brain.queued, brain.requests_in_hand) == (0, 0)
+    assert (brain.queued, brain.requests_in_flight) == (0, 0)
 
 
 def test_a_run_reported_twice_counts_once() -> None:
@@ -214,11 +214,11 @@ def test_a_failed_run_fails_its_request_and_frees_all_of_it() -> None:
     second = only_run(brain.completed(find.run, [Rows(3)]))
     assert only(second).request == "r2"
     shape = only_run(brain.failed(second.run, "out of memory"))
-    assert (only(shape).request, brain.requests_in_hand) == ("r1", 1)
+    assert (only(shape).request, brain.requests_in_flight) == ("r1", 1)
     assert brain.failed(shape.run, "broken") == [RequestFailed("r1", "shape", "broken")]
-    assert (brain.queued, brain.requests_in_hand) == (0, 0)
+    assert (brain.queued, brain.requests_in_flight) == (0, 0)
     assert brain.received(source("r1", "number")) == []
-    assert brain.requests_in_hand == 0
+    assert brain.requests_in_flight == 0
 
 
 def test_forgetting_frees_what_waits_and_late_messages_stay_out() -> None:
@@ -227,10 +227,10 @@ def test_forgetting_frees_what_waits_and_late_messages_stay_out() -> None:
     brain.received(source("r2"))
     brain.received(source("r2", "number"))
     assert brain.forget("r2") == ()
-    assert (brain.queued, brain.requests_in_hand) == (0, 1)
+    assert (brain.queued, brain.requests_in_flight) == (0, 1)
     assert brain.received(source("r2")) == []
     assert brain.received(source("r2", "number")) == []
-    assert (brain.queued, brain.requests_in_hand) == (0, 1)
+    assert (brain.queued, brain.requests_in_flight) == (0, 1)
     assert only(only_run(brain.completed(running.run, [Rows(1)]))).request == "r1"
 
 
@@ -239,10 +239,10 @@ def test_a_run_of_a_forgotten_request_ends_and_leads_nowhere() -> None:
     run = only_run(brain.received(source("r1")))
     brain.received(source("r2"))
     brain.forget("r1")
-    assert brain.requests_in_hand == 2
+    assert brain.requests_in_flight == 2
     (following,) = brain.completed(run.run, [Rows(0)])
     assert isinstance(following, RunOperator)
-    assert (only(following).request, brain.requests_in_hand) == ("r2", 1)
+    assert (only(following).request, brain.requests_in_flight) == ("r2", 1)
 
 
 def test_a_failed_run_of_a_forgotten_request_is_not_reported() -> None:
@@ -250,20 +250,18 @@ def test_a_failed_run_of_a_forgotten_request_is_not_reported() -> None:
     run = only_run(brain.received(source("r1")))
     brain.forget("r1")
     assert brain.failed(run.run, "broken") == []
-    assert brain.requests_in_hand == 0
+    assert brain.requests_in_flight == 0
 
 
 def test_forgetting_an_unknown_request_keeps_its_messages_out_when_they_come() -> None:
     brain = make()
     brain.forget("r")
     assert brain.received(source()) == []
-    assert brain.requests_in_hand == 0
+    assert brain.requests_in_flight == 0
 
 
-def test_what_is_remembered_of_past_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brain_module, "FORGOTTEN", 10)
-    monkeypatch.setattr(brain_module, "DONE", 20)
-    brain = make("b-1")
+def test_what_is_remembered_of_past_requests_is_bounded() -> None:
+    brain = Brain("b-1", WIRING, (HERE, SPLIT), limits=MemoryLimits(given_up=10, joined=20))
     for number in range(1000):
         request = f"r{number}"
         brain.received(source(request, "number", route=1))
@@ -271,9 +269,8 @@ def test_what_is_remembered_of_past_requests_is_bounded(monkeypatch: pytest.Monk
             brain.forget(request)
         else:
             brain.completed(only_run(brain.received(read(0, 1, request))).run, [Rows()])
-    assert brain.requests_in_hand == 0
-    assert len(brain._forgotten._items) == 10
-    assert len(brain._done._items) == 20
+    assert brain.requests_in_flight == 0
+    assert brain.remembered == (10, 20)
 
 
 def test_outputs_that_raise_leave_the_run_outstanding_so_that_it_can_be_failed() -> None:
@@ -299,7 +296,7 @@ def test_joined_branches_with_different_numbers_of_children_fail_instead_of_wait
     assert isinstance(failed, RequestFailed)
     assert (failed.request, failed.operator) == ("r", "read")
     assert "disagree about the number of children" in failed.reason
-    assert (brain.queued, brain.requests_in_hand) == (0, 0)
+    assert (brain.queued, brain.requests_in_flight) == (0, 0)
 
 
 def test_a_gather_whose_children_disagree_about_their_number_fails() -> None:
@@ -307,18 +304,18 @@ def test_a_gather_whose_children_disagree_about_their_number_fails() -> None:
     brain.received(read(0, 3))
     (failed,) = brain.received(read(1, 2))
     assert isinstance(failed, RequestFailed)
-    assert brain.requests_in_hand == 0
+    assert brain.requests_in_flight == 0
 
 
 @pytest.mark.parametrize(
     "message, reason",
     [
-        (EdgeMessage("r", 0, "strip", "nobody"), "knows no edge from 'strip' to 'nobody'"),
-        (EdgeMessage("r", 0, "number", "find"), "knows no edge from 'number' to 'find'"),
+        (EdgeMessage("r", 0, "strip", "nobody"), "has no edge from 'strip' to 'nobody'"),
+        (EdgeMessage("r", 0, "number", "find"), "has no edge from 'number' to 'find'"),
         (EdgeMessage("r", 2, "strip", "find"), "route 2 does not exist: the plan has 2"),
-        (EdgeMessage("r", 0, "read", "number"), "is of no child"),
-        (EdgeMessage("r", 0, "read", "number", ((3, 3),)), "child that cannot be"),
-        (EdgeMessage("r", 0, "read", "number", ((-1, 3),)), "child that cannot be"),
+        (EdgeMessage("r", 0, "read", "number"), "names no child"),
+        (EdgeMessage("r", 0, "read", "number", ((3, 3),)), "impossible child index"),
+        (EdgeMessage("r", 0, "read", "number", ((-1, 3),)), "impossible child index"),
     ],
 )
 def test_messages_that_cannot_be_fail_their_request_once_and_nothing_else(message: EdgeMessage, reason: str) -> None:
@@ -328,18 +325,18 @@ def test_messages_that_cannot_be_fail_their_request_once_and_nothing_else(messag
     assert isinstance(failed, RequestFailed)
     assert reason in failed.reason
     assert brain.received(message) == []
-    assert brain.requests_in_hand == 1
+    assert brain.requests_in_flight == 1
     assert brain.completed(running.run, [Rows(1)])
 
 
 def test_inputs_whose_others_never_come_are_bounded() -> None:
-    brain = Brain("a-1", WIRING, (HERE, SPLIT), most=2)
+    brain = Brain("a-1", WIRING, (HERE, SPLIT), limits=MemoryLimits(requests=2))
     out = [one for number in range(4) for one in brain.received(source(f"r{number}", downstream="number"))]
     assert [(one.request, one.reason) for one in out] == [
-        ("r0", "overloaded: 2 newer requests are in hand"),
-        ("r1", "overloaded: 2 newer requests are in hand"),
+        ("r0", "overloaded: 2 newer requests are in flight"),
+        ("r1", "overloaded: 2 newer requests are in flight"),
     ]
     assert all(one.overloaded for one in out)
-    assert brain.requests_in_hand == 2
+    assert brain.requests_in_flight == 2
     assert brain.received(source("r0", downstream="number")) == []  # it stays forgotten
-    assert brain.requests_in_hand == 2
+    assert brain.requests_in_flight == 2

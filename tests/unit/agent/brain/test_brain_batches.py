@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jellybean_agent.brain.brain import Brain, OperatorWiring
+from jellybean_agent.brain.brain import Brain
 from jellybean_agent.brain.messages import GATEWAY, EdgeMessage, Instruction, RequestFailed, RunOperator, SendMessage
+from jellybean_agent.brain.run_queue import BatchPolicy
+from jellybean_agent.brain.wiring import OperatorWiring
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), ()),
@@ -25,7 +27,7 @@ class Whole:
 
 
 def make(batches: Mapping[str, int] | None = None) -> Brain:
-    return Brain("a-1", WIRING, [dict.fromkeys(WIRING, "a-1")], batches or {"see": 3})
+    return Brain("a-1", WIRING, [dict.fromkeys(WIRING, "a-1")], BatchPolicy(batches or {"see": 3}))
 
 
 def offer(brain: Brain, *requests: str, operator: str = "see") -> list[Instruction]:
@@ -57,7 +59,7 @@ def test_a_free_worker_waits_for_nobody_and_then_takes_what_has_come() -> None:
     assert [i.message.request for i in third if isinstance(i, SendMessage)] == ["b", "c", "d"]
     assert all(i.worker == GATEWAY for i in third if isinstance(i, SendMessage))
     assert requests(third) == ["e"]
-    assert (brain.queued, brain.requests_in_hand) == (0, 1)
+    assert (brain.queued, brain.requests_in_flight) == (0, 1)
 
 
 def test_the_first_that_waits_says_which_operator_runs() -> None:
@@ -82,28 +84,28 @@ def test_a_failed_batch_runs_again_one_by_one_before_what_came_later() -> None:
     brain = make()
     batch = done(brain, run_of(offer(brain, "a", "b", "c", "d", "e", "f")))
     assert requests(batch) == ["b", "c", "d"]
-    assert brain.requests_in_hand == 5
+    assert brain.requests_in_flight == 5
     again = list(brain.failed(run_of(batch).run, "broken"))
     assert [type(i) for i in again] == [RunOperator]
     assert requests(again) == ["b"]
-    assert (brain.queued, brain.requests_in_hand) == (4, 5)
+    assert (brain.queued, brain.requests_in_flight) == (4, 5)
     again = done(brain, run_of(again))
     assert requests(again) == ["c"]
     again = list(brain.failed(run_of(again).run, "broken"))
     assert [i for i in again if isinstance(i, RequestFailed)] == [RequestFailed("c", "see", "broken")]
     assert requests(again) == ["d"]
     assert requests(done(brain, run_of(again))) == ["e", "f"]
-    assert brain.requests_in_hand == 2
+    assert brain.requests_in_flight == 2
 
 
 def test_forgotten_requests_of_a_batch_lead_nowhere_and_do_not_run_again() -> None:
     brain = make()
     batch = done(brain, run_of(offer(brain, "a", "b", "c", "d")))
     brain.forget("c")
-    assert brain.requests_in_hand == 3
+    assert brain.requests_in_flight == 3
     out = done(brain, run_of(batch))
     assert [i.message.request for i in out if isinstance(i, SendMessage)] == ["b", "d"]
-    assert (brain.queued, brain.requests_in_hand) == (0, 0)
+    assert (brain.queued, brain.requests_in_flight) == (0, 0)
 
     brain = make()
     batch = done(brain, run_of(offer(brain, "a", "b", "c", "d")))
@@ -111,9 +113,9 @@ def test_forgotten_requests_of_a_batch_lead_nowhere_and_do_not_run_again() -> No
     again = list(brain.failed(run_of(batch).run, "broken"))
     assert requests(again) == ["c"]
     brain.forget("d")
-    assert (brain.queued, brain.requests_in_hand) == (0, 1)
+    assert (brain.queued, brain.requests_in_flight) == (0, 1)
     assert [type(i) for i in done(brain, run_of(again))] == [SendMessage]
-    assert brain.requests_in_hand == 0
+    assert brain.requests_in_flight == 0
 
 
 def test_a_run_reported_again_after_its_batch_failed_counts_for_nothing() -> None:
@@ -151,21 +153,21 @@ class Three(Whole):
 
 
 def test_children_of_one_request_share_a_run() -> None:
-    brain = Brain("a-1", CHILDREN, [dict.fromkeys(CHILDREN, "a-1")], {"read": 4})
+    brain = Brain("a-1", CHILDREN, [dict.fromkeys(CHILDREN, "a-1")], BatchPolicy({"read": 4}))
     cut = run_of(brain.received(EdgeMessage("r", 0, "page", "cut", (), "data")))
     read = run_of(brain.completed(cut.run, [Three()]))
     assert [item.path for item in read.items] == [((0, 3),), ((1, 3),), ((2, 3),)]
     text = run_of(done(brain, read))
     assert text.items[0].inputs == (("out", "out", "out"),)
     assert [type(i) for i in done(brain, text)] == [SendMessage]
-    assert brain.requests_in_hand == 0
+    assert brain.requests_in_flight == 0
 
 
 def test_an_operator_asked_for_alone_runs_in_its_turn_and_shares_no_run() -> None:
     brain = make({"see": 4, "hear": 4})
     first = offer(brain, "a")
     offer(brain, "b", "c")
-    assert brain.ask("mine", "see", ["mine"]) == []
+    assert brain.call_operator("mine", "see", ["mine"]) == []
     offer(brain, "d", "e")
     offer(brain, "f", operator="hear")
     second = done(brain, run_of(first))
@@ -179,13 +181,13 @@ def test_an_operator_asked_for_alone_runs_in_its_turn_and_shares_no_run() -> Non
     assert [i.message.request for i in fifth if isinstance(i, SendMessage)] == ["d", "e"]
     assert requests(fifth) == ["f"]
     done(brain, run_of(fifth))
-    assert (brain.queued, brain.requests_in_hand) == (0, 0)
+    assert (brain.queued, brain.requests_in_flight) == (0, 0)
 
 
 def test_an_operator_asked_for_alone_fails_and_is_forgotten_like_any_request() -> None:
     brain = make()
-    run = run_of(brain.ask("mine", "see", ["mine"]))
-    brain.ask("other", "see", ["other"])
+    run = run_of(brain.call_operator("mine", "see", ["mine"]))
+    brain.call_operator("other", "see", ["other"])
     offer(brain, "a", "b")
     assert brain.forget("other") == ()
     after = list(brain.failed(run.run, "broken"))
@@ -195,13 +197,13 @@ def test_an_operator_asked_for_alone_fails_and_is_forgotten_like_any_request() -
 
 def test_what_is_asked_for_goes_together_and_overtakes_nobody() -> None:
     brain = Brain("w", {"op": OperatorWiring((("in", "each"),), ())}, [{"op": "w"}])
-    brain.together["op"] = 3
-    (first,) = brain.ask("a0", "op", ["x"])
+    brain.limit_direct_call_batch("op", 3)
+    (first,) = brain.call_operator("a0", "op", ["x"])
     for number in range(1, 5):
-        assert not brain.ask(f"a{number}", "op", ["x"])
+        assert not brain.call_operator(f"a{number}", "op", ["x"])
     brain.received(EdgeMessage("r", 0, "in", "op", (), "x"))
-    brain.ask("a5", "op", ["x"])
-    brain.ask("a6", "op", ["x"])
+    brain.call_operator("a5", "op", ["x"])
+    brain.call_operator("a6", "op", ["x"])
     runs, run = [], first
     while True:
         assert isinstance(run, RunOperator)
@@ -216,8 +218,8 @@ def test_what_is_asked_for_goes_together_and_overtakes_nobody() -> None:
 
 def test_what_failed_together_runs_again_alone() -> None:
     brain = Brain("w", {"op": OperatorWiring((("in", "each"),), ())}, [{"op": "w"}])
-    brain.together["op"] = 3
-    (run,) = brain.ask_all([(f"a{number}", "op", ["x"]) for number in range(3)])
+    brain.limit_direct_call_batch("op", 3)
+    (run,) = brain.call_operators([(f"a{number}", "op", ["x"]) for number in range(3)])
     assert isinstance(run, RunOperator)
     ended = []
     following = brain.failed(run.run, "no")
@@ -230,4 +232,4 @@ def test_what_failed_together_runs_again_alone() -> None:
         alone = runs[0].items[0].request
         following = brain.failed(runs[0].run, "no") if alone == "a1" else brain.completed(runs[0].run, [Whole()])
     assert ended == ["a1"]
-    assert brain.requests_in_hand == 0
+    assert brain.requests_in_flight == 0

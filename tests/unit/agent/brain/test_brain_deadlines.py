@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean_agent.brain.brain import Brain, OperatorWiring
+from jellybean_agent.brain.brain import Brain
 from jellybean_agent.brain.messages import EdgeMessage, Instruction, RequestExpired, RunOperator, SendMessage
+from jellybean_agent.brain.run_queue import BatchPolicy
+from jellybean_agent.brain.wiring import OperatorWiring
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), (("join", "each"),)),
@@ -29,7 +31,7 @@ class Whole:
 
 
 def make(batch: int = 1) -> Brain:
-    return Brain("a-1", WIRING, [HERE, {**HERE, "join": "b-1"}], {"see": batch, "join": batch})
+    return Brain("a-1", WIRING, [HERE, {**HERE, "join": "b-1"}], BatchPolicy({"see": batch, "join": batch}))
 
 
 def camera(request: str, until: float, route: int = 1) -> EdgeMessage:
@@ -53,14 +55,14 @@ def test_what_is_too_late_takes_no_run() -> None:
     assert late(out) == [("b", "see"), ("d", "see")]
     assert runs(out) == ["c", "e"]
     assert [i.message.until for i in out if isinstance(i, SendMessage)] == [10.0]  # the deadline goes on with the data
-    assert (brain.queued, brain.requests_in_hand) == (0, 2)
+    assert (brain.queued, brain.requests_in_flight) == (0, 2)
 
 
 def test_what_comes_too_late_takes_no_run_either_and_is_not_taken_up_again() -> None:
     brain = make()
     assert late(brain.received(camera("a", 1.0), 1.0)) == [("a", "see")]
     assert not brain.received(camera("a", 9.0), 2.0)
-    assert brain.requests_in_hand == 0
+    assert brain.requests_in_flight == 0
 
 
 def test_what_waits_for_inputs_goes_with_its_deadline() -> None:
@@ -69,9 +71,9 @@ def test_what_waits_for_inputs_goes_with_its_deadline() -> None:
     brain.received(EdgeMessage("b", 0, "phone", "join", (), "sound", 4.0), 0.0)
     assert not brain.expire(2.9)
     assert late(brain.expire(3.0)) == [("a", "")]
-    assert brain.requests_in_hand == 1
+    assert brain.requests_in_flight == 1
     assert late(brain.expire(4.0)) == [("b", "")]
-    assert brain.requests_in_hand == 0
+    assert brain.requests_in_flight == 0
 
 
 def test_a_run_under_way_ends_and_leads_nowhere() -> None:
@@ -113,5 +115,5 @@ def test_in_any_order_nothing_late_runs_nothing_in_time_is_dropped_and_nothing_s
             elif isinstance(instruction, SendMessage):
                 answered.add(instruction.message.request)
     brain.expire(11.0 + now)
-    assert (brain.queued, brain.requests_in_hand) == (0, 0)
+    assert (brain.queued, brain.requests_in_flight) == (0, 0)
     assert answered | dropped <= until.keys()

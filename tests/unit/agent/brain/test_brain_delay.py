@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean_agent.brain.brain import Brain, OperatorWiring
+from jellybean_agent.brain.brain import Brain
 from jellybean_agent.brain.messages import EdgeMessage, RunOperator, WakeAt
+from jellybean_agent.brain.run_queue import BatchPolicy
+from jellybean_agent.brain.wiring import OperatorWiring
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), ()),
@@ -28,7 +30,7 @@ class Whole:
 
 def make(delays: Mapping[str, float], batch: int = 3) -> Brain:
     routes = [dict.fromkeys(WIRING, "a-1")]
-    return Brain("a-1", WIRING, routes, dict.fromkeys(WIRING, batch), delays=delays)
+    return Brain("a-1", WIRING, routes, BatchPolicy(dict.fromkeys(WIRING, batch), delays))
 
 
 def offer(brain: Brain, request: str, now: float, operator: str = "see", until: float = 1e9) -> list:

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from jellybean_agent.brain.brain import FAIR_FROM, Brain, OperatorWiring
+from jellybean_agent.brain.brain import Brain
 from jellybean_agent.brain.messages import EdgeMessage, RunOperator
+from jellybean_agent.brain.run_queue import FAIR_QUEUEING_FROM, BatchPolicy
+from jellybean_agent.brain.wiring import OperatorWiring
 
 WIRING = {name: OperatorWiring(((f"{name} in", "each"),), ()) for name in ("slow", "quick", "rare")}
 
@@ -26,7 +28,7 @@ class Worker:
 
     def __init__(self, run_s: Mapping[str, float], shares: Mapping[str, float], batch: int = 1) -> None:
         routes = [dict.fromkeys(WIRING, "a-1")]
-        self.brain = Brain("a-1", WIRING, routes, dict.fromkeys(WIRING, batch), shares=shares)
+        self.brain = Brain("a-1", WIRING, routes, BatchPolicy(dict.fromkeys(WIRING, batch), shares=shares))
         self.run_s, self.now, self.number = run_s, 0.0, 0
         self.running: RunOperator | None = None
         self.busy: Counter[str] = Counter()
@@ -56,11 +58,11 @@ class Worker:
 
 def test_few_that_wait_are_served_as_they_came() -> None:
     worker = Worker({"slow": 1.0, "quick": 0.1}, {"slow": 0.1, "quick": 0.8})
-    worker.offer("slow", FAIR_FROM // 2)
-    worker.offer("quick", FAIR_FROM // 2 - 1)
-    for _ in range(FAIR_FROM - 1):
+    worker.offer("slow", FAIR_QUEUEING_FROM // 2)
+    worker.offer("quick", FAIR_QUEUEING_FROM // 2 - 1)
+    for _ in range(FAIR_QUEUEING_FROM - 1):
         worker.step()
-    assert worker.order == ["slow"] * (FAIR_FROM // 2) + ["quick"] * (FAIR_FROM // 2 - 1)
+    assert worker.order == ["slow"] * (FAIR_QUEUEING_FROM // 2) + ["quick"] * (FAIR_QUEUEING_FROM // 2 - 1)
 
 
 @pytest.mark.parametrize("batch", [1, 4])

@@ -225,7 +225,7 @@ def test_an_operator_asked_for_alone_has_figures_and_bounds_of_its_own(tmp_path:
             assert (driver.asked_in_hand, driver.queued) == (MAX_ASKED - 1, MAX_ASKED - 2)
             executor.gate.set()
             found = await asyncio.wait_for(asyncio.gather(*waiting, wrong, return_exceptions=True), 20)
-            assert (driver.asked_in_hand, driver.requests_in_hand) == (0, 0)
+            assert (driver.asked_in_hand, driver.requests_in_flight) == (0, 0)
             assert driver.figures.completed == driver.figures.failed == {"double": 0}
             assert driver.figures.runs == {"double": Counter()}
             metrics = scrape(view, driver)

@@ -1,0 +1,82 @@
+"""Joins the inputs of a request at an operator: all input edges, and all children of a gather.
+
+Messages may arrive in any order and more than once; a set of recent joins makes repeated messages harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jellybean_agent.brain.messages import EdgeMessage, Payload, Routes
+from jellybean_agent.brain.request_state import PendingInputs, RecentSet, RequestState
+from jellybean_agent.brain.wiring import OperatorWiring
+
+
+class InputJoin:
+    """The joins of one worker. `remembered`: number of finished joins whose late copies are recognised."""
+
+    def __init__(self, worker: str, wiring: Mapping[str, OperatorWiring], routes: Routes, remembered: int) -> None:
+        self._worker, self._wiring, self._routes = worker, wiring, routes
+        self._edge_kinds = {(up, operator): kind for operator, wires in wiring.items() for up, kind in wires.inputs}
+        self.finished = RecentSet(remembered)  # (request, operator, child indices)
+
+    def refusal(self, message: EdgeMessage) -> str | None:
+        """Why a message does not fit the plan (the sender has another plan, or is faulty); None where it does."""
+        edge = (message.upstream, message.downstream)
+        kind = self._edge_kinds.get(edge)
+        if kind is None:
+            return f"worker {self._worker} has no edge from {edge[0]!r} to {edge[1]!r}"
+        if not 0 <= message.route < len(self._routes):
+            return f"route {message.route} does not exist: the plan has {len(self._routes)}"
+        if kind == "gather" and not message.path:
+            return f"{edge[1]!r} gathers the children of {edge[0]!r}, but the message names no child"
+        if any(not 0 <= index < max(count, 1) for index, count in message.path):
+            return f"the message from {edge[0]!r} to {edge[1]!r} has an impossible child index: {message.path}"
+        return None
+
+    def add(self, message: EdgeMessage, requests: dict[str, RequestState]) -> PendingInputs | str | None:
+        """Add one input. The joined inputs when it was the last, None while some are missing, or why they disagree.
+
+        Creates the request's state in `requests`. A message of a finished join changes nothing.
+        """
+        operator, request = message.downstream, message.request
+        is_gather = self._edge_kinds[message.upstream, operator] == "gather"
+        path = message.path[:-1] if is_gather else message.path
+        index, count = message.path[-1] if is_gather else (0, 1)
+        key = (operator, tuple([position[0] for position in path]))
+        if (request, *key) in self.finished:
+            return None
+        state = requests.get(request)
+        if state is None:
+            state = requests[request] = RequestState(message.until)
+        state.until = max(state.until, message.until)
+        pending = state.pending.get(key)
+        if pending is None:
+            pending = state.pending[key] = PendingInputs(path)
+        children = pending.children
+        if pending.path != path or children.setdefault(message.upstream, count) != count:
+            return f"inputs of {operator!r} disagree about the number of children: {pending.path} and {message.path}"
+        arrived = pending.arrived.setdefault(message.upstream, {})
+        if count:
+            arrived.setdefault(index, message.payload)  # a repeated message changes nothing
+        if len(children) < len(self._wiring[operator].inputs):
+            return None
+        for upstream, expected in children.items():
+            if len(pending.arrived[upstream]) != expected:
+                return None
+        del state.pending[key]
+        self.finished.add((request, *key))
+        return pending
+
+    def inputs(self, operator: str, joined: PendingInputs) -> tuple[Payload | tuple[Payload, ...], ...]:
+        """The joined payloads, one entry per input edge; a gather's children as a tuple in the order of their index."""
+        return tuple(
+            tuple(payload for _, payload in sorted(joined.arrived[upstream].items(), key=_child_index))
+            if kind == "gather"
+            else joined.arrived[upstream][0]
+            for upstream, kind in self._wiring[operator].inputs
+        )
+
+
+def _child_index(child: tuple[int, Payload]) -> int:
+    return child[0]

@@ -1,0 +1,185 @@
+"""The queues of work items, one per operator, and the choice of the next batch to run.
+
+First come, first served over all operators. While many items are queued, operators take turns by their planned load
+(fair queueing), so that one operator with too much load does not hold up the others. A batch is filled up to the
+operator's batch size with items of the same operator; an operator with a batch delay waits for a full batch at most
+that long. Items that follow a failed batch, and direct calls, do not share a run with pipeline items.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from jellybean_agent.brain.messages import DIRECT_CALL_ROUTE, Instruction, RequestExpired, WakeAt, WorkItem
+from jellybean_agent.brain.request_state import RequestState
+
+FAIR_QUEUEING_FROM = 32  # queued items
+_MIN_SHARE = 0.01  # of the sum of shares: an operator with a planned load of zero must not wait for ever
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """How items are batched and ordered, by operator.
+
+    `batch_sizes`: most items per run, 1 where left out. `delays`: longest time that the first item of a batch waits
+    for others, none where left out. `shares`: planned fraction of the worker's time, for fair queueing from
+    `fair_queueing_from` queued items on; fewer are served in order of arrival.
+    """
+
+    batch_sizes: Mapping[str, int] = field(default_factory=dict)
+    delays: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+    fair_queueing_from: int = FAIR_QUEUEING_FROM
+
+
+class RunQueue:
+    """The queued items of one worker.
+
+    `requests`: the requests in flight, whose deadlines count. `drop`: drops a request with all of its items. Times are
+    those of the events. `direct_call_batches`: operator -> most direct calls in one run; may change at any time.
+    """
+
+    def __init__(
+        self,
+        operators: Iterable[str],
+        policy: BatchPolicy,
+        requests: Mapping[str, RequestState],
+        drop: Callable[[str], None],
+    ) -> None:
+        self._batch_sizes, self._delays = policy.batch_sizes, policy.delays
+        self._fair_from = policy.fair_queueing_from
+        least = sum(policy.shares.values()) * _MIN_SHARE
+        self._shares = {operator: max(share, least) for operator, share in policy.shares.items()} if least else {}
+        self._requests, self._drop = requests, drop
+        # Invariant: each queue is in ascending order of item numbers, so items of a failed batch stand in front.
+        self._queues: dict[str, OrderedDict[int, WorkItem]] = {operator: OrderedDict() for operator in operators}
+        self._unbatched: set[int] = set()  # items that share no run with pipeline items
+        self._retried: set[int] = set()  # of these, items of a failed batch
+        self._ready_since: dict[int, float] = {}  # item of an operator with a delay -> when it was queued
+        self._wake_at: float | None = None  # the outstanding WakeAt
+        self._virtual_times: dict[str, float] = {}  # operator with queued items -> seconds used, divided by its share
+        self.direct_call_batches: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def lengths(self) -> dict[str, int]:
+        """Queued items by operator."""
+        return {operator: len(queue) for operator, queue in self._queues.items()}
+
+    def add(self, operator: str, item: WorkItem, state: RequestState, now: float) -> None:
+        """Put an item last in its operator's queue."""
+        self._queues[operator][item.number] = item
+        if operator in self._delays:
+            self._ready_since[item.number] = now
+        if item.route == DIRECT_CALL_ROUTE:
+            self._unbatched.add(item.number)
+        state.queued.add((operator, item.number))
+
+    def retry(self, operator: str, item: WorkItem, state: RequestState) -> None:
+        """Put an item of a failed batch first in its queue, to run in a batch of its own."""
+        queue = self._queues[operator]
+        queue[item.number] = item
+        queue.move_to_end(item.number, last=False)
+        self._unbatched.add(item.number)
+        self._retried.add(item.number)
+        state.queued.add((operator, item.number))
+
+    def remove(self, operator: str, number: int) -> None:
+        del self._queues[operator][number]
+        self._unbatched.discard(number)
+        self._retried.discard(number)
+        self._ready_since.pop(number, None)
+
+    def woken(self) -> None:
+        """The time of the outstanding WakeAt has come."""
+        self._wake_at = None
+
+    def next_batch(self, now: float, out: list[Instruction]) -> tuple[str, list[WorkItem]] | None:
+        """Take the next operator and its items; None where no item is due. Adds expirations and WakeAt to `out`."""
+        self._drop_expired(self._queues, out, now)
+        heads = sorted([(next(iter(queue)), operator) for operator, queue in self._queues.items() if queue])
+        if self._delays:
+            heads = self._due_heads(heads, out, now)
+        if not heads:
+            return None
+        first, operator = self._next_turn(heads)
+        queue = self._queues[operator]
+        items: list[WorkItem] = []
+        if first in self._unbatched:
+            next_other = min((number for number, other in heads if other != operator), default=math.inf)
+            items = self._take_unbatched(operator, next_other)
+        else:
+            size = self._batch_sizes.get(operator, 1)
+            while queue and len(items) < size and (not items or next(iter(queue)) not in self._unbatched):
+                items.append(queue.popitem(last=False)[1])
+                self._drop_expired((operator,), out, now)
+        for item in items:
+            self._requests[item.request].queued.remove((operator, item.number))
+            self._ready_since.pop(item.number, None)
+        return operator, items
+
+    def charge(self, operator: str, run_time: float) -> None:
+        """Charge a finished run to its operator's virtual time."""
+        if operator in self._virtual_times:
+            self._virtual_times[operator] += run_time / self._shares[operator]
+
+    def _next_turn(self, heads: list[tuple[int, str]]) -> tuple[int, str]:
+        """The oldest head, or, while many items are queued, the head of the operator with the least virtual time.
+
+        A new queue starts at the current virtual time, so an overloaded operator delays the others by one run at most.
+        """
+        if len(heads) == 1 or not self._shares or len(self) < self._fair_from:
+            self._virtual_times.clear()
+            return heads[0]
+        known = self._virtual_times
+        current = min((known[operator] for _, operator in heads if operator in known), default=0.0)
+        self._virtual_times = {operator: known.get(operator, current) for _, operator in heads}
+        return min(heads, key=lambda head: (self._virtual_times[head[1]], head[0]))
+
+    def _take_unbatched(self, operator: str, next_other: float) -> list[WorkItem]:
+        """The first item; after a direct call also the direct calls right behind it that are older than `next_other`.
+
+        `next_other`: the oldest item of another operator, which must not be overtaken.
+        """
+        queue = self._queues[operator]
+        size = self.direct_call_batches.get(operator, 1) if next(iter(queue)) not in self._retried else 1
+        items: list[WorkItem] = []
+        while queue and len(items) < size:
+            number, item = next(iter(queue.items()))
+            if items and (item.route != DIRECT_CALL_ROUTE or number in self._retried or number > next_other):
+                break
+            del queue[number]
+            items.append(item)
+            self._unbatched.discard(number)
+            self._retried.discard(number)
+            if item.route != DIRECT_CALL_ROUTE:
+                break
+        return items
+
+    def _due_heads(self, heads: list[tuple[int, str]], out: list[Instruction], now: float) -> list[tuple[int, str]]:
+        """Heads whose batch is full or whose delay is over. Where there are none, asks once to be woken."""
+        due_at = {head: self._due_at(*head) for head in heads}
+        due = [head for head in heads if due_at[head] <= now]
+        if heads and not due and self._wake_at != (first := min(due_at.values())):
+            self._wake_at = first
+            out.append(WakeAt(first))
+        return due
+
+    def _due_at(self, number: int, operator: str) -> float:
+        """When the head of a queue stops waiting for others to share its batch."""
+        if number in self._unbatched or len(self._queues[operator]) >= self._batch_sizes.get(operator, 1):
+            return -math.inf
+        since = self._ready_since.get(number)
+        return -math.inf if since is None else since + self._delays[operator]
+
+    def _drop_expired(self, operators: Iterable[str], out: list[Instruction], now: float) -> None:
+        """Drop requests until the first item of each of the queues is within its deadline."""
+        for operator in operators:
+            queue = self._queues[operator]
+            while queue and self._requests[(request := next(iter(queue.values())).request)].until <= now:
+                self._drop(request)
+                out.append(RequestExpired(request, operator))
