@@ -111,7 +111,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
 def hedge_text(given: str | None) -> str:
     """--hedge-after as the gateway reads it; empty for none. BadParameter when it is neither a share nor a time."""
-    from jellybean.documents.schema.units import DURATION, UnitError, parse_fraction, parse_quantity
+    from jellybean.quantities import DURATION, InvalidValueError, parse_fraction, parse_quantity
 
     if given is None:
         return ""
@@ -119,9 +119,9 @@ def hedge_text(given: str | None) -> str:
         if not given.rstrip().endswith("%"):
             return str(parse_quantity(DURATION, given))
         if not 0 < (share := parse_fraction(given)) < 1:
-            raise UnitError(f"{given} is no share", "write for example 95 %")
+            raise InvalidValueError(f"{given} is no share", "write for example 95 %")
         return f"{100 * share:g}%"
-    except UnitError as error:
+    except InvalidValueError as error:
         raise typer.BadParameter(f"--hedge-after: {error}") from error
 
 

@@ -14,7 +14,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, warn
 from jellybean.cli.failures import failure
-from jellybean.documents import SharedProject, build_problem, json_schemas, load_any, require_folder
+from jellybean.documents import MultiWorkflowProject, build_problem, json_schemas, load_any_project, require_folder
 from jellybean.documents.layout import workflow_folders
 from jellybean.errors import DocumentError, JellyBeanError
 
@@ -98,7 +98,7 @@ def validate(directory: Directory, overrides: Overrides = None, json: Json = Fal
     """Check all documents and name every problem with its file and line."""
     try:
         unprofiled = _unprofiled(directory)
-        project = load_any(directory, overrides or (), profiles=not unprofiled)
+        project = load_any_project(directory, overrides or (), profiles=not unprofiled)
         if not unprofiled:
             build_problem(project)
     except DocumentError as error:
@@ -111,7 +111,9 @@ def validate(directory: Directory, overrides: Overrides = None, json: Json = Fal
         print_json({"valid": True, "problems": []})
         return
     fleet = project.infrastructure
-    parts = project.workflows.items() if isinstance(project, SharedProject) else [(project.workflow.name, project)]
+    parts = (
+        project.workflows.items() if isinstance(project, MultiWorkflowProject) else [(project.workflow.name, project)]
+    )
     workflows = (
         f"{name}, {_count(part.workflow.operators, 'operator')}, {_count(part.workflow.sources, 'source')}"
         for name, part in parts
@@ -143,7 +145,7 @@ def check(directory: Path, overrides: list[str] | None) -> None:
     """DocumentError for a folder or override that is none, where what runs, not the documents, gives the answer."""
     require_folder(directory)
     if overrides:
-        load_any(directory, overrides, profiles=not _unprofiled(directory))
+        load_any_project(directory, overrides, profiles=not _unprofiled(directory))
 
 
 def _unprofiled(directory: Path) -> list[Path]:

@@ -17,8 +17,8 @@ import typer
 from jellybean.cli.app import Json, Overrides, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, say, warn
 from jellybean.cli.failures import error_json
-from jellybean.documents.schema.units import SIZE, UnitError, parse_quantity
 from jellybean.errors import JellyBeanError
+from jellybean.quantities import SIZE, InvalidValueError, parse_quantity
 
 if TYPE_CHECKING:
     from jellybean.documents.training import TrainingDocument
@@ -165,7 +165,7 @@ def _host_memory_bytes(document: TrainingDocument, asked: str, *, on_gpu: bool) 
     if asked:
         try:
             return parse_quantity(SIZE, asked)
-        except UnitError as error:
+        except InvalidValueError as error:
             raise typer.BadParameter(f"--memory: {error}; {error.hint}") from error
     return HOST_BYTES_ON_GPU if on_gpu else HOST_BYTES + (document.memory_bytes or 0.0)
 

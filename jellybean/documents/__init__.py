@@ -1,28 +1,29 @@
-"""Documents as people write them, and the planning problem that they state."""
+"""Read, validate and write the project documents (YAML), and build the planning problem from them."""
 
 from __future__ import annotations
 
 from jellybean.documents.build import build_problem
 from jellybean.documents.cuts import build_cuts
 from jellybean.documents.heldout import HeldOut, load_heldout
+from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, load_any_project
 from jellybean.documents.project import Project, load_project, require_folder
-from jellybean.documents.schema.models import InfrastructureDocument, WorkflowDocument
+from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import ProfilesDocument
-from jellybean.documents.shared import AnyProject, SharedProject, load_any
+from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.documents.writer import json_schemas, write_profiles
 
 __all__ = [
     "AnyProject",
     "HeldOut",
     "InfrastructureDocument",
+    "MultiWorkflowProject",
     "ProfilesDocument",
     "Project",
-    "SharedProject",
     "WorkflowDocument",
     "build_cuts",
     "build_problem",
     "json_schemas",
-    "load_any",
+    "load_any_project",
     "load_heldout",
     "load_project",
     "require_folder",

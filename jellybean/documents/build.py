@@ -1,4 +1,4 @@
-"""From checked documents to the planning problem."""
+"""Build the planning problem from validated documents."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jellybean.documents.flow import Flow, flow_of
+from jellybean.documents.flow import Flow, follow_requests
 from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
-from jellybean.documents.schema.models import InfrastructureDocument, VariantSpec, WorkerPoolSpec, WorkflowDocument
+from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
+from jellybean.documents.schema.infrastructure import InfrastructureDocument, WorkerPoolSpec
 from jellybean.documents.schema.profiles import (
     AccuracyProfile,
-    Figures,
+    BatchProfile,
     ProfilesDocument,
     VariantProfile,
-    latency_figure,
+    latency_statistic,
 )
 from jellybean.documents.schema.reader import dotted
-from jellybean.documents.shared import AnyProject, SharedProject
+from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_agent import AgentError, find_module_source, split_function_name
 from jellybean_protos.plan_format import canonical_json
@@ -47,16 +48,16 @@ from jellybean_solver import (
 
 
 def build_problem(project: AnyProject) -> Problem:
-    """The problem that the solver answers. DocumentError without profiles, or when requests cannot flow."""
-    if isinstance(project, SharedProject):
-        parts = {name: _placed(build_problem(part), name) for name, part in project.workflows.items()}
+    """Build the solver's problem. DocumentError if profiles are missing or the request rates are inconsistent."""
+    if isinstance(project, MultiWorkflowProject):
+        parts = {name: _with_model_paths(build_problem(part), name) for name, part in project.workflows.items()}
         return together(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
     workflow, infrastructure = project.workflow, project.infrastructure
     if project.profiles is None:
         path = project.directory / PROFILES_FILE
         hint = f"run: jellybean profile {project.directory}"
         raise DocumentError([DocumentProblem(str(path), 1, 1, "", "planning needs profiles", hint)])
-    flow = flow_of(workflow, infrastructure.sites)
+    flow = follow_requests(workflow, infrastructure.sites)
     if flow.problems:
         file = str(project.directory / WORKFLOW_FILE)
         raise DocumentError(
@@ -89,17 +90,17 @@ def build_problem(project: AnyProject) -> Problem:
     )
 
 
-def _placed(problem: Problem, workflow: str) -> Problem:
-    """The problem of one of several workflows, its models' files told from the folder of all."""
+def _with_model_paths(problem: Problem, workflow: str) -> Problem:
+    """The problem with model paths relative to the folder that holds all workflows."""
     operators = (
-        replace(operator, variants=tuple(placed(variant, workflow) for variant in operator.variants))
+        replace(operator, variants=tuple(with_model_path(variant, workflow) for variant in operator.variants))
         for operator in problem.operators
     )
     return replace(problem, operators=tuple(operators))
 
 
-def placed(variant: Variant, workflow: str) -> Variant:
-    """A variant of one of several workflows, its model's file told from the folder of all."""
+def with_model_path(variant: Variant, workflow: str) -> Variant:
+    """The variant with its model's path relative to the folder that holds all workflows."""
     if variant.model is None or variant.model.python is not None:
         return variant
     path = Path(WORKFLOWS_FOLDER, workflow, variant.model.path).as_posix()
@@ -107,7 +108,7 @@ def placed(variant: Variant, workflow: str) -> Variant:
 
 
 def accuracy_model(profile: AccuracyProfile | None, workflow: WorkflowDocument) -> AccuracyModel:
-    """The solver's accuracy model; one that knows nothing when there is no accuracy section."""
+    """The solver's accuracy model; an empty one without an accuracy section."""
     if profile is None:
         return EndToEnd((), {})
     if profile.end_to_end is not None:
@@ -137,7 +138,7 @@ def accuracy_model(profile: AccuracyProfile | None, workflow: WorkflowDocument) 
 
 
 def _end_to_end(profile: AccuracyProfile, workflow: WorkflowDocument) -> EndToEnd:
-    """Rows that the workflow's variants can make. Operators with one variant have no say, so they are left out."""
+    """The measured selections, keyed by the variants of the operators that have more than one."""
     choices = tuple(name for name, spec in workflow.operators.items() if len(spec.variants) > 1)
     table: dict[tuple[str, ...], float] = {}
     for row in profile.end_to_end or ():
@@ -147,7 +148,7 @@ def _end_to_end(profile: AccuracyProfile, workflow: WorkflowDocument) -> EndToEn
 
 
 def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
-    """Pools with workers; `count: 0` takes a pool out."""
+    """The pools that have workers; `count: 0` disables a pool."""
     return tuple(
         Pool(
             name,
@@ -170,28 +171,28 @@ def _operators(
     profiles: ProfilesDocument,
     flow: Flow,
 ) -> tuple[Operator, ...]:
-    readers = readers_of(flow)
-    found: list[Operator] = []
+    readers = readers_by_upstream(flow)
+    result: list[Operator] = []
     for name in flow.order:
         operator = workflow.operators[name]
-        most = most_requests(name, workflow, infrastructure, flow)
+        max_batch = max_batch_size(name, workflow, infrastructure, flow)
         variants = tuple(
-            variant_of(
+            build_variant(
                 variant,
                 python_ref(directory, name, variant, spec) or model_ref(directory, spec.model, spec.sha256),
                 profiles.operators[name][variant],
                 infrastructure,
                 readers.get(name, ()),
-                most,
-                ratios_of(workflow, name, variant, profiles.operators[name][variant]),
+                max_batch,
+                fan_out_ratios(workflow, name, variant, profiles.operators[name][variant]),
             )
             for variant, spec in operator.variants.items()
         )
-        found.append(Operator(name, flow.edges[name], variants, operator.tiers, operator.batch_delay_s))
-    return tuple(found)
+        result.append(Operator(name, flow.edges[name], variants, operator.tiers, operator.batch_delay_s))
+    return tuple(result)
 
 
-def readers_of(flow: Flow) -> Mapping[str, list[str]]:
+def readers_by_upstream(flow: Flow) -> Mapping[str, list[str]]:
     """Source or operator -> the operators that read it."""
     readers: dict[str, list[str]] = {}
     for edges in flow.edges.values():
@@ -200,54 +201,58 @@ def readers_of(flow: Flow) -> Mapping[str, list[str]]:
     return readers
 
 
-def most_requests(operator: str, workflow: WorkflowDocument, infrastructure: InfrastructureDocument, flow: Flow) -> int:
-    """That one run of an operator may take."""
+def max_batch_size(
+    operator: str, workflow: WorkflowDocument, infrastructure: InfrastructureDocument, flow: Flow
+) -> int:
+    """Largest batch of an operator, in requests; 1 for operators that gather or fan out."""
     if operator in unbatched([edge for edges in flow.edges.values() for edge in edges]):
         return 1
     limit = infrastructure.limits.batch
     return min(limit, workflow.operators[operator].batch or limit)
 
 
-def variant_of(
+def build_variant(
     name: str,
     model: ModelRef | None,
     profile: VariantProfile,
     infrastructure: InfrastructureDocument,
     readers: Sequence[str],
-    most: int,
+    max_batch: int,
     ratios: Mapping[str, float],
 ) -> Variant:
-    """With batch sizes up to `most`, and the memory that the one in use takes."""
+    """The solver's variant: service times for batches up to `max_batch`, memory at the batch size that plans use."""
     service: dict[str, Times] = {}
     memory: dict[str, float] = {}
     for pool, worker in infrastructure.workers.items():
         batches = profile.latency.get(worker.type or pool)
         if batches is None or worker.count == 0:
             continue
-        sizes = [size for size in sorted(batches) if size <= most and _fits(batches[size], size, worker)]
+        sizes = [size for size in sorted(batches) if size <= max_batch and _fits(batches[size], size, worker)]
         service[pool] = {size: service_time(batches[size], infrastructure.limits.load_from) for size in sizes}
-        used = [batches[size].memory_bytes for size in sizes if size <= best_batch(service[pool])]
-        stated = [loaded for loaded in used if loaded is not None]
-        if stated:
-            memory[pool] = max(stated)
+        used = (batches[size].memory_bytes for size in sizes if size <= best_batch(service[pool]))
+        measured = [size_bytes for size_bytes in used if size_bytes is not None]
+        if measured:
+            memory[pool] = max(measured)
     messages = {reader: profile.bytes_to(reader) or 0.0 for reader in readers}
     return Variant(name, service, messages, memory, model, profile.children, ratios)
 
 
-def ratios_of(workflow: WorkflowDocument, operator: str, variant: str, profile: VariantProfile) -> dict[str, float]:
-    """The variant's own on the fan-outs where they differ by variant: as written, or where it says so as measured."""
-    found: dict[str, float] = {}
+def fan_out_ratios(
+    workflow: WorkflowDocument, operator: str, variant: str, profile: VariantProfile
+) -> dict[str, float]:
+    """Downstream operator -> fan-out ratio of this variant, for fan-outs whose ratio depends on the variant."""
+    ratios: dict[str, float] = {}
     for downstream, spec in workflow.operators.items():
         for edge in spec.inputs:
             if edge.upstream == operator and edge.measured:
-                found[downstream] = profile.mean_children
+                ratios[downstream] = profile.mean_children
             elif edge.upstream == operator and edge.by_variant:
-                found[downstream] = edge.by_variant[variant]
-    return found
+                ratios[downstream] = edge.by_variant[variant]
+    return ratios
 
 
 def model_ref(directory: Path, model: str | None, sha256: str | None) -> ModelRef | None:
-    """The model's file by content, with its size where the file is there; None without a file."""
+    """The model file by content hash, with its size if the file is present; None without a model."""
     if not model or not sha256:
         return None
     path = directory / model
@@ -255,14 +260,14 @@ def model_ref(directory: Path, model: str | None, sha256: str | None) -> ModelRe
 
 
 def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) -> ModelRef | None:
-    """The variant's function, by the content of its module; None without one. DocumentError where it is not known."""
+    """The variant's Python function by content hash of its module; None without one. DocumentError if it is unknown."""
     if spec.python is None:
         return None
     try:
         module_sha256 = spec.sha256 or find_module_source(split_function_name(spec.python)[0]).sha256
     except AgentError as error:
         where = dotted(("operators", operator, "variants", variant, "python"))
-        hint = "where only the agents have it, write its sha256 there"
+        hint = "if it is installed only where agents run, write its sha256"
         raise DocumentError(
             [DocumentProblem(str(directory / WORKFLOW_FILE), None, None, where, str(error), hint)]
         ) from error
@@ -271,21 +276,21 @@ def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) 
     return ModelRef("", digest, 0.0, PythonRef(spec.python, arguments, module_sha256))
 
 
-def _fits(figures: Figures, size: int, worker: WorkerPoolSpec) -> bool:
-    """Whether a batch size fits into a worker that holds nothing else; 1 always counts, so that its lack is told."""
-    loaded, limit = figures.memory_bytes, worker.memory_bytes
+def _fits(measured: BatchProfile, size: int, worker: WorkerPoolSpec) -> bool:
+    """True if a batch fits into an empty worker's memory. Size 1 always passes: the solver reports missing memory."""
+    loaded, limit = measured.memory_bytes, worker.memory_bytes
     return size == 1 or loaded is None or limit is None or loaded <= limit
 
 
-def service_time(figures: Figures, load_from: str) -> ServiceTime:
-    """Time of one batch. Without a measured mean it is the mean of the measured quantiles, joined by straight lines."""
-    load_s = latency_figure(figures, load_from)
-    mean_s = figures.mean_s if figures.mean_s is not None else _mean_of(figures.quantiles)
-    return ServiceTime(load_s if load_s is not None else mean_s, mean_s, figures.quantiles)
+def service_time(measured: BatchProfile, load_from: str) -> ServiceTime:
+    """Service time of one batch. Without a measured mean, the mean of the piecewise linear quantile function."""
+    load_s = latency_statistic(measured, load_from)
+    mean_s = measured.mean_s if measured.mean_s is not None else _mean_of(measured.quantiles)
+    return ServiceTime(load_s if load_s is not None else mean_s, mean_s, measured.quantiles)
 
 
 def _mean_of(quantiles: tuple[tuple[float, float], ...]) -> float:
-    """Constant below the first quantile, the last slope above the last: as the simulator draws."""
+    """Mean of the simulator's quantile function: constant below the first quantile, extrapolated above the last."""
     first, last = quantiles[0][1], quantiles[-1]
     if len(quantiles) == 1:
         return first

@@ -1,30 +1,40 @@
-"""Models that may be cut in two, as the solver takes them."""
+"""Build the cuts of models into two stages, as the solver's search over cuts needs them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jellybean.documents.build import model_ref, most_requests, placed, ratios_of, readers_of, variant_of
-from jellybean.documents.flow import flow_of
+from jellybean.documents.build import (
+    build_variant,
+    fan_out_ratios,
+    max_batch_size,
+    model_ref,
+    readers_by_upstream,
+    with_model_path,
+)
+from jellybean.documents.flow import follow_requests
+from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
 from jellybean.documents.project import Project
 from jellybean.documents.schema.profiles import ANY_DOWNSTREAM, VariantProfile
-from jellybean.documents.shared import AnyProject, SharedProject
 from jellybean_solver import Cut, Cuts, Stage, qualified
 
 
 def build_cuts(project: AnyProject) -> Cuts:
-    """The cuts that the workflow allows and the profiles know, by operator."""
-    if isinstance(project, SharedProject):
-        parts = {name: _placed(build_cuts(part), name) for name, part in project.workflows.items()}
-        return {name: found for workflow, part in parts.items() for name, found in qualified(workflow, part).items()}
-    return {name: found for name in project.workflow.operators if (found := tuple(_cuts(project, name)))}
+    """Operator -> its cuts that the workflow allows and the profiles have measured."""
+    if isinstance(project, MultiWorkflowProject):
+        parts = {name: _with_model_paths(build_cuts(part), name) for name, part in project.workflows.items()}
+        return {name: cuts for workflow, part in parts.items() for name, cuts in qualified(workflow, part).items()}
+    return {name: cuts for name in project.workflow.operators if (cuts := tuple(_cuts(project, name)))}
 
 
-def _placed(cuts: Cuts, workflow: str) -> Cuts:
+def _with_model_paths(cuts: Cuts, workflow: str) -> Cuts:
     return {
-        name: tuple(replace(cut, head=placed(cut.head, workflow), tail=placed(cut.tail, workflow)) for cut in found)
-        for name, found in cuts.items()
+        name: tuple(
+            replace(cut, head=with_model_path(cut.head, workflow), tail=with_model_path(cut.tail, workflow))
+            for cut in own
+        )
+        for name, own in cuts.items()
     }
 
 
@@ -32,19 +42,21 @@ def _cuts(project: Project, operator: str) -> Iterator[Cut]:
     workflow, fleet, profiles = project.workflow, project.infrastructure, project.profiles
     if profiles is None:
         return
-    flow = flow_of(workflow, fleet.sites)
-    most = most_requests(operator, workflow, fleet, flow)
-    readers = readers_of(flow).get(operator, [])
+    flow = follow_requests(workflow, fleet.sites)
+    max_batch = max_batch_size(operator, workflow, fleet, flow)
+    readers = readers_by_upstream(flow).get(operator, [])
     for variant in workflow.operators[operator].variants:
         whole = profiles.operators[operator][variant]
-        ratios = ratios_of(workflow, operator, variant, whole)
+        ratios = fan_out_ratios(workflow, operator, variant, whole)
         for cut in (whole.cuts or ()) if workflow.operators[operator].cuts_of(variant) else ():
-            stage = Stage(operator, variant, 1, cut.layers, cut.of)
+            head_stage = Stage(operator, variant, 1, cut.layers, cut.of)
             sent = {ANY_DOWNSTREAM: cut.crossing_bytes}
-            early = VariantProfile(message=sent, latency=cut.head.latency)
-            late = VariantProfile(message=whole.message_bytes, latency=cut.tail.latency, children=whole.children)
-            files = [model_ref(project.directory, one.model, one.sha256) for one in (cut.head, cut.tail)]
-            head = variant_of(f"{variant}.1-{cut.layers}", files[0], early, fleet, [operator], most, {})
-            tail = variant_of(variant, files[1], late, fleet, readers, most, ratios)
-            after = replace(stage, first=cut.layers + 1, last=cut.of)
-            yield Cut(replace(head, stage=stage), replace(tail, stage=after), cut.inputs)
+            head_profile = VariantProfile(message=sent, latency=cut.head.latency)
+            tail_profile = VariantProfile(
+                message=whole.message_bytes, latency=cut.tail.latency, children=whole.children
+            )
+            files = [model_ref(project.directory, part.model, part.sha256) for part in (cut.head, cut.tail)]
+            head = build_variant(f"{variant}.1-{cut.layers}", files[0], head_profile, fleet, [operator], max_batch, {})
+            tail = build_variant(variant, files[1], tail_profile, fleet, readers, max_batch, ratios)
+            tail_stage = replace(head_stage, first=cut.layers + 1, last=cut.of)
+            yield Cut(replace(head, stage=head_stage), replace(tail, stage=tail_stage), cut.inputs)

@@ -1,8 +1,8 @@
-"""How requests flow: edge kinds, levels and rates of a workflow's operators.
+"""Request flow through a workflow: kind of every edge, fan-out level and request rate of every operator.
 
-A level is the chain of fan-outs that are open. Edges without `ratio` and `gather` keep it, a ratio opens one, a gather
-closes the innermost. A join needs all its inputs on one level and at one rate, because it joins by request. On one
-level ratios by variant are those of the same fan-outs: rates that agree for one selection agree for all.
+A level is the sequence of open fan-outs. A plain edge keeps the level, an edge with a ratio opens a fan-out, a gather
+closes the innermost one. All inputs of a join must have one level and one rate, because it joins by request. With
+ratios by variant, rates that agree for one selection agree for all, because a level names the fan-outs themselves.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 
-from jellybean.documents.schema.models import MEASURED, InputSpec, OperatorSpec, SourceSpec, WorkflowDocument
 from jellybean.documents.schema.reader import DocPath
+from jellybean.documents.schema.workflow import MEASURED, InputSpec, OperatorSpec, SourceSpec, WorkflowDocument
 from jellybean_solver import Edge, EdgeKind
 
-# A ratio written with few digits (0.333 for a third) still brings rates together; the exact one is then used.
+# Relative tolerance for rates of a join: a rounded ratio (0.333 for a third) counts as the exact one.
 RATE_TOLERANCE = 2e-3
 RATES_DIFFER = "rates differ after ratios"
 
 
 @dataclass(frozen=True, slots=True)
 class FanOut:
-    """An open fan-out: whose rows became requests, and how many on average. Two edges from one output share it.
+    """An open fan-out of one output; edges from the same output share it.
 
-    `fixed` where that is the same for all variants; else `ratio` is the least that the document says, or 1.
+    `ratio` is the mean number of child requests. If it depends on the variant (`fixed` is False), it is the smallest
+    ratio in the document, or 1 for measured ratios.
     """
 
     upstream: str
@@ -39,7 +40,7 @@ Level = tuple[FanOut, ...]
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Requests at one point of the workflow."""
+    """Request rate and level at one node of the workflow."""
 
     rate_per_s: float
     level: Level
@@ -47,7 +48,7 @@ class Stream:
 
 @dataclass
 class Flow:
-    """Edges and streams of what is sound; `problems` are (path in the workflow, message, hint)."""
+    """Edges and streams of the consistent part of a workflow; `problems` are (path in the workflow, message, hint)."""
 
     edges: dict[str, tuple[Edge, ...]] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
@@ -55,13 +56,16 @@ class Flow:
     problems: list[tuple[DocPath, str, str]] = field(default_factory=list)
 
 
-def rate_in_all(source: SourceSpec, sites: Mapping[str, int]) -> float:
-    """Requests per second of a source in all sites of its tier: the document says what one has."""
+def total_rate(source: SourceSpec, sites: Mapping[str, int]) -> float:
+    """Requests per second of a source, summed over the sites of its tier."""
     return source.rate_per_s * sites.get(source.tier, 1)
 
 
-def flow_of(workflow: WorkflowDocument, sites: Mapping[str, int]) -> Flow:
-    """Follow the requests from the sources on. Operators behind anything unknown have no stream."""
+def follow_requests(workflow: WorkflowDocument, sites: Mapping[str, int]) -> Flow:
+    """Propagate levels and rates from the sources in topological order.
+
+    Nodes downstream of a problem have no stream.
+    """
     flow = Flow()
     operators = workflow.operators
     graph = {name: [e.upstream for e in spec.inputs if e.upstream in operators] for name, spec in operators.items()}
@@ -71,19 +75,19 @@ def flow_of(workflow: WorkflowDocument, sites: Mapping[str, int]) -> Flow:
         flow.problems.append(_cycle(error.args[1][:-1], operators))
         return flow
     for name, source in workflow.sources.items():
-        flow.streams[name] = Stream(rate_in_all(source, sites), ())
+        flow.streams[name] = Stream(total_rate(source, sites), ())
     for name in flow.order:
         _follow(flow, name, operators[name].inputs)
-    _same_rows(flow, workflow)
+    _check_shared_fan_outs(flow, workflow)
     stays_in = {name: source.stays_in for name, source in workflow.sources.items()}
     for name, edges in flow.edges.items():
         specs = zip(edges, operators[name].inputs, strict=True)
-        flow.edges[name] = tuple(_within(edge, spec.stays_in, stays_in.get(edge.upstream)) for edge, spec in specs)
+        flow.edges[name] = tuple(_restrict(edge, spec.stays_in, stays_in.get(edge.upstream)) for edge, spec in specs)
     return flow
 
 
 def _cycle(members: list[str], operators: Mapping[str, OperatorSpec]) -> tuple[DocPath, str, str]:
-    """Told at the member that stands first in the document, at the edge that closes the cycle."""
+    """The problem of a cycle, located at the edge that closes it in the operator listed first."""
     first = min(range(len(members)), key=lambda index: list(operators).index(members[index]))
     members = [*members[first:], *members[:first]]
     closing = [edge.upstream for edge in operators[members[0]].inputs].index(members[-1])
@@ -91,7 +95,7 @@ def _cycle(members: list[str], operators: Mapping[str, OperatorSpec]) -> tuple[D
     return (
         path,
         f"the operators form a cycle: {' -> '.join([*members, members[0]])}",
-        "data flows one way; take an edge out",
+        "remove one of these edges",
     )
 
 
@@ -107,19 +111,19 @@ def _follow(flow: Flow, name: str, inputs: tuple[InputSpec, ...]) -> None:
         deeper = len(inputs) > 1 and len(stream.level) == min(depths) + 1
         closes = spec.gather or (spec.ratio is not None and deeper)
         if closes and not stream.level:
-            message = f"gathers {spec.upstream}, but no fan-out is open there"
-            flow.problems.append(((*path, index), message, "leave gather out, or give a ratio to an edge before it"))
+            message = f"gathers {spec.upstream}, but no fan-out is open at this point"
+            flow.problems.append(((*path, index), message, "remove gather, or give an upstream edge a ratio"))
             return
         edge, after = _edge(name, spec, stream, closes=closes)
         if closes and spec.ratio is not None and not stream.level[-1].fixed:
-            message = f"the ratio to {stream.level[-1].upstream} that this closes depends on the variant"
+            message = f"this edge closes the fan-out of {stream.level[-1].upstream}, whose ratio depends on the variant"
             flow.problems.append(((*path, index), message, "write gather: true instead of a ratio"))
             return
         if closes and spec.ratio is not None and not _close(spec.ratio * stream.level[-1].ratio, 1.0):
             rates = [
                 up.rate_per_s * min((e.ratios or {}).values(), default=1.0)
                 for e, up in zip(inputs, upstreams, strict=True)
-            ]  # as written
+            ]
             flow.problems.append(((*path, index), *_rates_differ(name, inputs, rates)))
             return
         edges.append(edge)
@@ -145,8 +149,8 @@ def _edge(name: str, spec: InputSpec, stream: Stream, *, closes: bool) -> tuple[
     return Edge(spec.upstream, name, EdgeKind.EACH, 1.0, spec.output), stream
 
 
-def _within(edge: Edge, *limits: tuple[str, ...] | None) -> Edge:
-    """The edge with its data only where all limits allow it."""
+def _restrict(edge: Edge, *limits: tuple[str, ...] | None) -> Edge:
+    """The edge with its data restricted to the tiers that all `limits` contain; None is no limit."""
     given = [limit for limit in limits if limit is not None]
     if not given:
         return edge
@@ -155,7 +159,7 @@ def _within(edge: Edge, *limits: tuple[str, ...] | None) -> Edge:
 
 def _rates_differ(name: str, inputs: tuple[InputSpec, ...], rates: list[float]) -> tuple[str, str]:
     figures = ", ".join(f"{edge.upstream} {rate:.6g}/s" for edge, rate in zip(inputs, rates, strict=True))
-    hint = "inputs of a join meet one to one: give a ratio that brings the rates together, or gather: true"
+    hint = "a join needs one message per input and request: write a ratio that makes the rates equal, or gather: true"
     return f"{name} joins inputs whose {RATES_DIFFER}: {figures}", hint
 
 
@@ -164,7 +168,7 @@ def _join(name: str, inputs: tuple[InputSpec, ...], streams: list[Stream]) -> tu
     if not all(_close(rate, rates[0]) for rate in rates):
         return _rates_differ(name, inputs, rates)
     if any(_rows(stream.level) != _rows(streams[0].level) for stream in streams):
-        levels = ", ".join(f"{e.upstream} {_words(s.level)}" for e, s in zip(inputs, streams, strict=True))
+        levels = ", ".join(f"{e.upstream} {_describe_level(s.level)}" for e, s in zip(inputs, streams, strict=True))
         hint = "close a fan-out with {from: ..., gather: true} before or at the join"
         return f"{name} joins requests of different fan-outs: {levels}", hint
     return None
@@ -174,12 +178,12 @@ def _rows(level: Level) -> tuple[tuple[str, str | None], ...]:
     return tuple((fan.upstream, fan.output) for fan in level)
 
 
-def _words(level: Level) -> str:
-    return f"inside the fan-out of {' and '.join(fan.upstream for fan in level)}" if level else "outside any"
+def _describe_level(level: Level) -> str:
+    return f"inside the fan-out of {' and '.join(fan.upstream for fan in level)}" if level else "outside any fan-out"
 
 
-def _same_rows(flow: Flow, workflow: WorkflowDocument) -> None:
-    """Edges that fan out one output make the same children, so their ratios agree."""
+def _check_shared_fan_outs(flow: Flow, workflow: WorkflowDocument) -> None:
+    """Edges that fan out the same output create the same child requests, so their ratios must be equal."""
     seen: dict[tuple[str, str | None], tuple[str, InputSpec]] = {}
     for name, edges in flow.edges.items():
         for index, (edge, spec) in enumerate(zip(edges, workflow.operators[name].inputs, strict=True)):
@@ -187,8 +191,8 @@ def _same_rows(flow: Flow, workflow: WorkflowDocument) -> None:
                 continue
             downstream, first = seen.setdefault((edge.upstream, edge.output), (name, spec))
             if not _same(first, spec):
-                figures = f"{_ratio_words(spec)} here, {_ratio_words(first)} to {downstream}"
-                message = f"two ratios for the rows of one output of {edge.upstream}: {figures}"
+                figures = f"{_describe_ratio(spec)} here, {_describe_ratio(first)} to {downstream}"
+                message = f"different ratios for one output of {edge.upstream}: {figures}"
                 path: DocPath = ("operators", name, "inputs", index)
                 if len(workflow.operators[name].inputs) > index:
                     path = (*path, "ratio")
@@ -200,7 +204,7 @@ def _same(first: InputSpec, second: InputSpec) -> bool:
     return left.keys() == right.keys() and all(_close(left[variant], right[variant]) for variant in left)
 
 
-def _ratio_words(spec: InputSpec) -> str:
+def _describe_ratio(spec: InputSpec) -> str:
     by_variant = ", ".join(f"{variant} {ratio:g}" for variant, ratio in spec.by_variant.items())
     return f"{spec.ratio:g}" if spec.ratio is not None else by_variant or MEASURED
 

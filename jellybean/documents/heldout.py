@@ -1,4 +1,4 @@
-"""Held-out requests and their labels."""
+"""Load the labelled held-out requests of a project."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import numpy.typing as npt
 from jellybean.documents.checks.files import array_header, inside
 from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.project import Project
-from jellybean.documents.schema.units import UnitError
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.quantities import InvalidValueError
 from jellybean_agent import describe_error
 
 Array = npt.NDArray[Any]
 
 
 class HeldOut(NamedTuple):
-    """Row i of every array belongs to request i. `inputs` by source; `metric` compares answers to labels."""
+    """Row i of every array belongs to request i.
+
+    `inputs` is keyed by source; `metric` names how answers are compared.
+    """
 
     inputs: dict[str, Array]
     labels: Array
@@ -27,7 +30,7 @@ class HeldOut(NamedTuple):
 
 
 def load_heldout(project: Project) -> HeldOut:
-    """The labelled held-out requests of a project. DocumentError when the workflow names none or files lack them."""
+    """Load inputs, labels and metric. DocumentError if the workflow names none or a file does not have them."""
     workflow = project.workflow
     file = str(project.directory / WORKFLOW_FILE)
     problems: list[DocumentProblem] = []
@@ -36,15 +39,15 @@ def load_heldout(project: Project) -> HeldOut:
     for path, reference in {**references, "labels": workflow.labels}.items():
         if reference is None:
             hint = f"write {path.rpartition('.')[2]}: data/heldout.npz#name"
-            problems.append(DocumentProblem(file, None, None, path, "no held-out data is named", hint))
+            problems.append(DocumentProblem(file, None, None, path, "no held-out data is given", hint))
             continue
         try:
             arrays[path] = _load(project.directory, reference)
-        except UnitError as error:
+        except InvalidValueError as error:
             problems.append(DocumentProblem(file, None, None, path, error.message, error.hint))
     if workflow.metric is None:
         hint = "write metric: exact_match or top1"
-        problems.append(DocumentProblem(file, None, None, "metric", "no metric is named", hint))
+        problems.append(DocumentProblem(file, None, None, "metric", "no metric is given", hint))
     if problems or workflow.metric is None:
         raise DocumentError(problems)
     inputs = {name: arrays[f"sources.{name}.inputs"] for name in workflow.sources}
@@ -58,4 +61,6 @@ def _load(directory: Path, reference: str) -> Array:
         with np.load(inside(directory, file), allow_pickle=False) as archive:
             return np.asarray(archive[name])
     except (OSError, ValueError, KeyError, EOFError) as error:
-        raise UnitError(f"{reference} cannot be read: {describe_error(error)}", "write it with numpy.savez") from error
+        raise InvalidValueError(
+            f"{reference} cannot be read: {describe_error(error)}", "write it with numpy.savez"
+        ) from error

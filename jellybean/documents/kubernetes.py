@@ -1,4 +1,4 @@
-"""kubernetes.yaml: what a deployment of a project needs beside its plan."""
+"""kubernetes.yaml: the deployment settings of a project on Kubernetes (images, model storage, pod resources)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from jellybean.documents.schema.error_words import check_tree
-from jellybean.documents.schema.fields import Duration, Name, Size, Strict
-from jellybean.documents.schema.models import Function
+from jellybean.documents.schema.fields import DocumentModel, Duration, Name, Size
 from jellybean.documents.schema.reader import read_file
-from jellybean.documents.schema.units import UnitError, shown
+from jellybean.documents.schema.validation import validate_tree
+from jellybean.documents.schema.workflow import FunctionRef
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.quantities import InvalidValueError, quoted
 from jellybean_k8s import (
     GPU_RESOURCES,
     MIB,
@@ -35,26 +35,30 @@ _TEMPLATE = (
 
 def _label(text: str) -> str:
     if not _LABEL.fullmatch(text):
-        raise UnitError(f"{shown(text)} is no label of Kubernetes", "for example jellybean.dev/tier")
+        raise InvalidValueError(f"{quoted(text)} is not a Kubernetes label", "for example jellybean.dev/tier")
     return text
 
 
 def _reference(text: str) -> str:
     if not text or any(character.isspace() for character in text):
-        raise UnitError(f"{shown(text)} names no image", "for example registry.example/jellybean-agent:0.1.0")
+        raise InvalidValueError(
+            f"{quoted(text)} does not name an image", "for example registry.example/jellybean-agent:0.1.0"
+        )
     return text
 
 
 def _url(text: str) -> str:
     if not re.fullmatch(r"https?://[^\s]+", text):
-        raise UnitError(f"{shown(text)} is no URL", "for example https://models.example/digits")
+        raise InvalidValueError(f"{quoted(text)} is not a URL", "for example https://models.example/digits")
     return text
 
 
 def _gpu(text: str) -> str:
     if text not in GPU_RESOURCES and not ("/" in text and _LABEL.fullmatch(text)):
         known = ", ".join(GPU_RESOURCES)
-        raise UnitError(f"{shown(text)} is no vendor of GPUs", f"{known}, or a resource such as vendor.example/gpu")
+        raise InvalidValueError(
+            f"{quoted(text)} is not a known GPU vendor", f"{known}, or a resource such as vendor.example/gpu"
+        )
     return text
 
 
@@ -63,55 +67,59 @@ Image = Annotated[str, AfterValidator(_reference)]
 Cores = Annotated[float, Field(strict=False, gt=0, le=1024)]
 
 
-class ImagesSpec(Strict):
-    """What pods run."""
+class ImagesSpec(DocumentModel):
+    """Container images of agent and gateway."""
 
     agent: Image
     gateway: Image
     pull_secrets: Annotated[tuple[Name, ...], Field(strict=False)] = ()
 
 
-class ModelsSpec(Strict):
-    """Where pods get model files: one of url, image, claim."""
+class ModelsSpec(DocumentModel):
+    """Where pods get model files: exactly one of url, image, claim."""
 
     url: Annotated[str, AfterValidator(_url)] | None = Field(
-        default=None, description="URL/PATH of each file; an init container fetches it."
+        default=None, description="Base URL of the files; an init container downloads URL/PATH of each."
     )
     image: Image | None = Field(default=None, description="OCI image with the files, mounted as a volume.")
     claim: Name | None = Field(default=None, description="PersistentVolumeClaim with the files, mounted read-only.")
-    folder: str = Field(default="", description="Where in image or claim the project's folder is.")
-    secret: Name | None = Field(default=None, description="Secret whose `authorization` is sent with each fetch.")
+    folder: str = Field(default="", description="Path of the project folder in the image or the claim.")
+    secret: Name | None = Field(
+        default=None, description="Secret whose key `authorization` is sent as HTTP header with each download."
+    )
 
     @model_validator(mode="after")
-    def _one(self) -> ModelsSpec:
+    def _check_one_given(self) -> ModelsSpec:
         given = [name for name in ("url", "image", "claim") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise UnitError(f"{' and '.join(given) or 'neither url, image nor claim'} given", "write one of the three")
+            raise InvalidValueError(
+                f"{' and '.join(given) or 'neither url, image nor claim'} given", "write one of the three"
+            )
         return self
 
 
-class PoolSpec(Strict):
-    """How a worker of a pool looks as a pod."""
+class PoolSpec(DocumentModel):
+    """Pod settings of a pool's workers."""
 
-    cpu: Cores = Field(default=1.0, description="Cores requested; there is no limit.")
+    cpu: Cores = Field(default=1.0, description="CPU request in cores; there is no CPU limit.")
     memory_bytes: Size | None = Field(
-        default=None, alias="memory", description="Requested; unless given, what its models need and 256 MiB."
+        default=None, alias="memory", description="Memory request; by default the memory of its models plus 256 MiB."
     )
     gpu: Annotated[str, AfterValidator(_gpu)] | None = Field(
-        default=None, description="nvidia, amd, intel, or the name of a resource."
+        default=None, description="nvidia, amd, intel, or the name of an extended resource."
     )
     gpus: int = Field(default=1, ge=1, le=64)
-    nodes: dict[Label, str] = Field(default={}, description="Labels that its nodes must have, beside their tier's.")
-    one_per_node: bool | None = Field(
-        default=None, description="Every worker on a node of its own; unless given, true in edge tiers."
+    nodes: dict[Label, str] = Field(
+        default={}, description="Labels that its nodes must have in addition to the tier label."
     )
-    autoscale: bool = Field(default=False, description="Take workers away while less is asked, where there is room.")
+    one_per_node: bool | None = Field(default=None, description="One worker per node; by default true in edge tiers.")
+    autoscale: bool = Field(default=False, description="Scale workers in under low load.")
 
 
-class GatewaySpec(Strict):
-    """The gateway's pod."""
+class GatewaySpec(DocumentModel):
+    """Pod settings of the gateway."""
 
-    tier: Name | None = Field(default=None, description="Where it runs; the first source's tier unless given.")
+    tier: Name | None = Field(default=None, description="Tier in which it runs; the first source's tier by default.")
     cpu: Cores = 1.0
     memory_bytes: Size = Field(default=512.0 * MIB, alias="memory")
     spool: Name | None = Field(
@@ -119,52 +127,57 @@ class GatewaySpec(Strict):
     )
 
 
-class KubernetesDocument(Strict):
+class KubernetesDocument(DocumentModel):
     """kubernetes.yaml."""
 
     kind: Literal["Kubernetes"]
     description: str = ""
-    name: Name | None = Field(default=None, description="Of the deployment; the workflow's unless given.")
+    name: Name | None = Field(default=None, description="Name of the deployment; the workflow's name by default.")
     images: ImagesSpec
     models: ModelsSpec
-    pools: dict[Name, PoolSpec] = Field(default={}, description="How a worker of a pool looks as a pod.")
+    pools: dict[Name, PoolSpec] = Field(default={}, description="Pod settings by pool.")
     gateway: GatewaySpec = GatewaySpec()
     tier_label: Label = TIER_LABEL
     site_label: Label = SITE_LABEL
     edge: Annotated[tuple[Name, ...], Field(strict=False)] | None = Field(
-        default=None, description="Tiers whose nodes may be out of reach for long; the first unless given."
+        default=None, description="Tiers whose nodes may be disconnected for a long time; the first tier by default."
     )
-    allow_python: Annotated[tuple[Function, ...], Field(strict=False)] = Field(
+    allow_python: Annotated[tuple[FunctionRef, ...], Field(strict=False)] = Field(
         default=(),
-        description="Python functions, module:function, in the agents' image that their pods may run, besides the "
-        "agent's own steps.",
+        description="Python functions (module:function) in the agent image that pods may run, in addition to "
+        "the agent's "
+        "built-in steps.",
     )
-    drain_s: Duration = Field(default=30.0, alias="drain", description="For requests in hand when a pod must leave.")
-    start_s: Duration = Field(default=600.0, alias="start", gt=0, description="Longest that a pod may take to start.")
+    drain_s: Duration = Field(
+        default=30.0, alias="drain", description="Time to finish in-flight requests when a pod is terminated."
+    )
+    start_s: Duration = Field(default=600.0, alias="start", gt=0, description="Longest start-up time of a pod.")
     unreachable_s: Duration = Field(
-        default=7.0 * 86400, alias="unreachable", description="How long edge pods wait for a node that is away."
+        default=7.0 * 86400,
+        alias="unreachable",
+        description="How long pods in edge tiers tolerate an unreachable node.",
     )
 
 
 def load_settings(directory: Path) -> Settings:
-    """The settings of DIR/kubernetes.yaml. DocumentError with every problem, or what to write where there is none."""
-    return settings_of(load_kubernetes(directory))
+    """Load DIR/kubernetes.yaml as deployment settings. DocumentError with all problems, or if the file is missing."""
+    return deployment_settings(load_kubernetes(directory))
 
 
 def load_kubernetes(directory: Path) -> KubernetesDocument:
-    """DIR/kubernetes.yaml; DocumentError likewise."""
+    """Load and validate DIR/kubernetes.yaml. DocumentError as for `load_settings`."""
     path = directory / KUBERNETES_FILE
     if not path.exists():
-        raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file", _TEMPLATE)])
+        raise DocumentError([DocumentProblem(str(path), None, None, "", "file not found", _TEMPLATE)])
     tree = read_file(path)
-    document = check_tree(KubernetesDocument, tree).document
+    document = validate_tree(KubernetesDocument, tree).document
     if tree.problems or document is None:
         raise DocumentError(tree.problems)
     return document
 
 
-def settings_of(document: KubernetesDocument) -> Settings:
-    """What the document says, as rendering takes it."""
+def deployment_settings(document: KubernetesDocument) -> Settings:
+    """Convert the document to the settings that manifest rendering takes."""
     models, gateway = document.models, document.gateway
     return Settings(
         agent_image=document.images.agent,

@@ -1,4 +1,4 @@
-"""Where the documents of a project stand."""
+"""File names and folders of a project's documents."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ PROFILES_FILE = "profiles.yaml"
 WORKFLOWS_FOLDER = "workflows"
 
 
-def files_of(directory: Path) -> dict[str, Path]:
-    """The documents of one workflow's project; the fleet may be that of all workflows beside it."""
-    fleet = shared_fleet(directory)
+def document_files(directory: Path) -> dict[str, Path]:
+    """Document -> file of a one-workflow project; the infrastructure may be shared with other workflows."""
+    shared = shared_infrastructure_file(directory)
     return {
         "workflow": directory / WORKFLOW_FILE,
-        "infrastructure": directory / INFRASTRUCTURE_FILE if fleet is None else fleet,
+        "infrastructure": directory / INFRASTRUCTURE_FILE if shared is None else shared,
         "profiles": directory / PROFILES_FILE,
     }
 
 
-def shared_fleet(directory: Path) -> Path | None:
-    """The infrastructure that a workflow's folder shares with others: that of DIR for DIR/workflows/NAME."""
+def shared_infrastructure_file(directory: Path) -> Path | None:
+    """DIR/infrastructure.yaml for the folder DIR/workflows/NAME without its own; otherwise None."""
     if (directory / INFRASTRUCTURE_FILE).exists():
         return None
     near = directory if directory.parent.name == WORKFLOWS_FOLDER else directory.resolve()
@@ -29,15 +29,15 @@ def shared_fleet(directory: Path) -> Path | None:
     return file if near.parent.name == WORKFLOWS_FOLDER and file.exists() else None
 
 
-def is_shared(directory: Path) -> bool:
-    """Whether a folder holds several workflows on one fleet."""
+def holds_several_workflows(directory: Path) -> bool:
+    """True if the folder has workflows/NAME/workflow.yaml, the layout of several workflows on one fleet."""
     return bool(workflow_folders(directory))
 
 
 def workflow_folders(directory: Path) -> dict[str, Path]:
-    """The folders of the workflows that share a fleet, by name; none in a project of one workflow."""
+    """Workflow name -> folder in a multi-workflow project; empty in a one-workflow project."""
     try:
-        found = sorted(path.parent for path in (directory / WORKFLOWS_FOLDER).glob(f"*/{WORKFLOW_FILE}"))
+        folders = sorted(path.parent for path in (directory / WORKFLOWS_FOLDER).glob(f"*/{WORKFLOW_FILE}"))
     except OSError:
         return {}
-    return {folder.name: folder for folder in found}
+    return {folder.name: folder for folder in folders}

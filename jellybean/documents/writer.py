@@ -1,4 +1,4 @@
-"""Documents to files: profiles in human units, and the JSON Schemas that editors complete from."""
+"""Write profiles.yaml with units, and the JSON Schemas of all documents for editors."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
-from jellybean.documents.schema.models import InfrastructureDocument, WorkflowDocument
+from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import ProfilesDocument
+from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.documents.training import TrainingDocument
 
-# More than any measurement has, and enough that reading back changes nothing beyond one part in two million.
+# Significant digits: more than any measurement has; the rounding error is at most one part in two million.
 DIGITS = 7
 
 _HEADER = """\
 Written by `jellybean profile`; may be edited by hand. All times are for one batch on one worker.
-latency: worker type -> batch size -> figures. message: bytes that one output takes on the wire.
+latency: worker type -> batch size -> measurement. message: size of one output on the wire.
 """
 
 
 def profiles_text(document: ProfilesDocument, *, digits: int = DIGITS, header: str = _HEADER) -> str:
-    """The document as YAML in human units; figures of one batch size stand in one line."""
+    """The document as YAML text with units; the measurements of one batch size are on one line."""
     dumped = document.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, context={"digits": digits}
     )
@@ -54,7 +55,7 @@ def profiles_text(document: ProfilesDocument, *, digits: int = DIGITS, header: s
 
 
 def write_profiles(path: Path, document: ProfilesDocument) -> None:
-    """Write profiles.yaml whole or not at all."""
+    """Write profiles.yaml atomically (temporary file and rename)."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         partial.write_text(profiles_text(document), encoding="utf-8")
@@ -64,7 +65,7 @@ def write_profiles(path: Path, document: ProfilesDocument) -> None:
 
 
 def _measured(profile: dict[str, Any]) -> list[dict[str, Any]]:
-    """A variant, and the stages of its cuts."""
+    """The profile of a variant and those of the stages of its cuts."""
     return [profile, *(cut[side] for cut in profile.get("cuts", ()) for side in ("head", "tail"))]
 
 
@@ -80,21 +81,21 @@ def _single(points: list[dict[str, Any]]) -> bool:
 
 
 def _row(values: list[Any]) -> CommentedSeq:
-    """A list in one line."""
+    """The list in YAML flow style, on one line."""
     row = CommentedSeq(values)
     row.fa.set_flow_style()
     return row
 
 
 def _flow(value: dict[str, Any]) -> CommentedMap:
-    """A map in one line."""
+    """The map in YAML flow style, on one line."""
     row = CommentedMap(value)
     row.fa.set_flow_style()
     return row
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:
-    """JSON Schema (2020-12) by kind of document."""
+    """Kind of document -> JSON Schema (2020-12)."""
     models: dict[str, type[BaseModel]] = {
         "Workflow": WorkflowDocument,
         "Infrastructure": InfrastructureDocument,
@@ -111,7 +112,7 @@ def _schema(kind: str, model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _tidy(node: Any) -> Any:
-    """Without titles that repeat the keys, without null (an empty value is refused), and with names checked."""
+    """Remove titles that repeat keys and null types (empty values are rejected); allow only valid names as map keys."""
     if isinstance(node, list):
         return [_tidy(item) for item in node]
     if not isinstance(node, dict):

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jellybean.documents.schema.units import PRICE_PER_H, SIZE, format_quantity
 from jellybean.errors import JellyBeanError
 from jellybean.operator.resource import DiscoverSpec
+from jellybean.quantities import PRICE_PER_H, SIZE, format_quantity
 from jellybean_k8s import (
     INSTANCE_LABELS,
     POOL_LABEL,

@@ -18,8 +18,8 @@ from jellybean.documents import InfrastructureDocument, ProfilesDocument, Projec
 from jellybean.documents.build import python_ref
 from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE
-from jellybean.documents.schema.fields import FROM_DOCUMENT, Duration, Name, PricePerHour, Strict
-from jellybean.documents.schema.models import LimitsSpec, LinkSpec, MigrationSpec, Tiers
+from jellybean.documents.schema.fields import FROM_DOCUMENT, DocumentModel, Duration, Name, PricePerHour, Tiers
+from jellybean.documents.schema.infrastructure import LimitsSpec, LinkSpec, MigrationSpec
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_agent import BUILTIN_STEPS_MODULE, split_function_name
 from jellybean_k8s import API_VERSION, KIND, Rules, Settings, crd, dns_name, structural
@@ -34,7 +34,7 @@ _PARTS = {  # a document's file -> where the spec says it
 }
 
 
-class DiscoverSpec(Strict):
+class DiscoverSpec(DocumentModel):
     """A fleet of the cluster's nodes, by their labels: pools, counts and memory are read from them."""
 
     tiers: Tiers = Field(description="Nearest the data first, as nodes' labels name them.")
@@ -48,7 +48,7 @@ class DiscoverSpec(Strict):
     migration: MigrationSpec = MigrationSpec()
 
 
-class ConfigMapKey(Strict):
+class ConfigMapKey(DocumentModel):
     """A text in a ConfigMap of the same namespace."""
 
     config_map: Annotated[str, Field(min_length=1, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] = Field(
@@ -57,7 +57,7 @@ class ConfigMapKey(Strict):
     key: Annotated[str, Field(min_length=1)] = PROFILES_FILE
 
 
-class ReplanSpec(Strict):
+class ReplanSpec(DocumentModel):
     """When a running plan is thought over, and what it takes to leave it."""
 
     horizon_s: Duration = Field(
@@ -71,7 +71,7 @@ class ReplanSpec(Strict):
     )
 
 
-class OperatorSpec(Strict):
+class OperatorSpec(DocumentModel):
     """What the spec says beside the documents."""
 
     kind: Literal["Workflow"]
@@ -256,7 +256,7 @@ def _name_modules(project: Project, dumped: dict[str, Any]) -> None:
                 dumped["operators"][name]["variants"][variant]["sha256"] = found.python.module_sha256
 
 
-def _dump(document: Strict) -> dict[str, Any]:
+def _dump(document: DocumentModel) -> dict[str, Any]:
     found = document.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, context={"long": True}
     )

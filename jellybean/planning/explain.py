@@ -8,24 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jellybean.documents import AnyProject, SharedProject, build_cuts, build_problem
-from jellybean.documents.places import Place, Places, places_of
-from jellybean.documents.schema.units import (
+from jellybean.documents import AnyProject, MultiWorkflowProject, build_cuts, build_problem
+from jellybean.documents.locations import DocumentLocations, Location, document_locations
+from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.planning.alternatives import Settling
+from jellybean.planning.project_plan import plan_project
+from jellybean.planning.simulation import SEEDS, simulated_p99_s
+from jellybean.quantities import (
     BANDWIDTH,
     DURATION,
     PRICE_PER_H,
     RATE,
     SIZE,
-    close,
+    did_you_mean,
     format_quantity,
     parse_quantity,
-    shown,
+    quoted,
 )
-from jellybean.documents.schema.units import Kind as Unit
-from jellybean.errors import DocumentError, DocumentProblem
-from jellybean.planning.alternatives import Settling
-from jellybean.planning.project_plan import plan_project
-from jellybean.planning.simulation import SEEDS, simulated_p99_s
+from jellybean.quantities import QuantityKind as Unit
 from jellybean_solver import (
     OF_WORKFLOW,
     Explanation,
@@ -54,7 +54,7 @@ class Explained:
 
     problem: Problem
     explanation: Explanation
-    places: Mapping[Requirement, tuple[Place, ...]]
+    places: Mapping[Requirement, tuple[Location, ...]]
     explain_s: float
     cuts: tuple[PlannedCut, ...] = ()  # which all that is said takes as given
     time_limit_s: float | None = None
@@ -117,7 +117,7 @@ def explain_project(
             problem, given = as_planned(problem, cuts, plan), planned_cuts(plan)
     questions = parse_questions(problem, why_not)
     left_s = None if time_limit_s is None else max(LEAST_S, time_limit_s - (time.perf_counter() - started))
-    places = _Requirements(project, places_of(project, overrides))
+    places = _Requirements(project, document_locations(project, overrides))
     means = Means(
         time_limit_s=left_s,
         clock=time.monotonic,
@@ -155,28 +155,28 @@ def _question(problem: Problem, text: str) -> Question | tuple[str, str]:
     sign = "=" if "=" in text else "@" if "@" in text else ""
     name, _, rest = (part.strip() for part in text.partition(sign)) if sign else ("", "", text)
     if sign and name not in operators:
-        return f"there is no operator {shown(name)}", _near(name, list(operators))
+        return f"there is no operator {quoted(name)}", _near(name, list(operators))
     if sign == "=":
         variants = [variant.name for variant in operators[name].variants]
         if rest not in variants:
-            return f"operator {name} has no variant {shown(rest)}", _near(rest, variants)
+            return f"operator {name} has no variant {quoted(rest)}", _near(rest, variants)
         return Question(text, name, variant=rest)
     places = [*problem.tiers, *(pool.name for pool in problem.pools)]
     if rest not in places:
         if rest in operators:
-            return f"{shown(rest)} is an operator", f"write {rest}=VARIANT or {rest}@TIER"
-        return f"there is no tier or pool {shown(rest)}", _near(rest, places)
+            return f"{quoted(rest)} is an operator", f"write {rest}=VARIANT or {rest}@TIER"
+        return f"there is no tier or pool {quoted(rest)}", _near(rest, places)
     return Question(text, name or None, place=rest)
 
 
 def _near(word: str, known: Sequence[str]) -> str:
-    return close(word, list(known)) or f"there are: {', '.join(dict.fromkeys(known))}"
+    return did_you_mean(word, list(known)) or f"there are: {', '.join(dict.fromkeys(known))}"
 
 
 class _Requirements:
     """Requirements of a problem as values of its documents."""
 
-    def __init__(self, project: AnyProject, places: Places) -> None:
+    def __init__(self, project: AnyProject, places: DocumentLocations) -> None:
         self.project, self.places = project, places
 
     def exclusive(self, problem: Problem) -> tuple[tuple[str, ...], ...]:
@@ -187,14 +187,15 @@ class _Requirements:
         rest = tuple(name for name in names if workers[name].sharing is None)
         return (*own, rest) if rest else own
 
-    def of(self, explanation: Explanation) -> dict[Requirement, tuple[Place, ...]]:
+    def of(self, explanation: Explanation) -> dict[Requirement, tuple[Location, ...]]:
         """The places of every requirement that an explanation mentions."""
         conflicts = [explanation.conflict, *(answer.conflict for answer in explanation.why_not)]
         mentioned = [limit.requirement for limit in explanation.limits]
         for conflict in conflicts:
             mentioned += [*conflict.members, *conflict.remaining] if conflict is not None else []
         return {
-            requirement: tuple(self.places.of(*path) for path in self._paths(requirement)) for requirement in mentioned
+            requirement: tuple(self.places.locate(*path) for path in self._paths(requirement))
+            for requirement in mentioned
         }
 
     def _paths(self, requirement: Requirement) -> list[tuple[Any, ...]]:
@@ -218,7 +219,7 @@ class _Requirements:
         return ("infrastructure", "workers", pool, "sharing") if own else ("infrastructure", "limits", "sharing")
 
     def _budget(self) -> tuple[Any, ...]:
-        if isinstance(self.project, SharedProject):
+        if isinstance(self.project, MultiWorkflowProject):
             return ("infrastructure", "limits", "budget")
         return ("workflow", "slo", "budget")
 
@@ -228,7 +229,7 @@ class _Requirements:
         if downstream is None:
             return [(document, "operators", name, "tiers")]
         downstream = _own(downstream)[1]
-        project = self.project.workflows[document] if isinstance(self.project, SharedProject) else self.project
+        project = self.project.workflows[document] if isinstance(self.project, MultiWorkflowProject) else self.project
         inputs = project.workflow.operators[downstream].inputs
         paths: list[tuple[Any, ...]] = [
             (document, "operators", downstream, "inputs", index, "stays_in")
@@ -246,7 +247,7 @@ class _Requirements:
 
 
 def _document(workflow: str = "") -> str:
-    """As `Places` calls the document of one of several workflows, or of the only one."""
+    """As `DocumentLocations` calls the document of one of several workflows, or of the only one."""
     return workflow or "workflow"
 
 

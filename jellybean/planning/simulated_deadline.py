@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from jellybean.documents.schema.units import DURATION, format_quantity, rounded_up
 from jellybean.planning.simulation import Judged, judged_latency
+from jellybean.quantities import DURATION, format_quantity, rounded_up
 from jellybean_solver import (
     CERTAIN,
     RELATIVE,

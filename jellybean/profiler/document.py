@@ -15,8 +15,8 @@ import onnxruntime
 
 from jellybean.documents.schema.profiles import (
     AccuracyProfile,
+    BatchProfile,
     CutProfile,
-    Figures,
     MeasuredSelection,
     ProfilesDocument,
     StageProfile,
@@ -90,8 +90,8 @@ def _stage(findings: Findings, cut: CutModel, model: Model) -> StageProfile:
     return StageProfile(model=file, sha256=model.sha256, latency=_by_type(findings, model))
 
 
-def _by_type(findings: Findings, model: Model) -> dict[str, dict[int, Figures]]:
-    found: dict[str, dict[int, Figures]] = {}
+def _by_type(findings: Findings, model: Model) -> dict[str, dict[int, BatchProfile]]:
+    found: dict[str, dict[int, BatchProfile]] = {}
     for worker_type, speed in findings.workload.speeds.items():
         points = [point for point in findings.latency if point.model == model and point.speed == speed]
         memory_bytes = findings.memory_bytes[model]
@@ -99,8 +99,8 @@ def _by_type(findings: Findings, model: Model) -> dict[str, dict[int, Figures]]:
     return found
 
 
-def _figures(latency: Latency, memory_bytes: float) -> Figures:
-    return Figures(
+def _figures(latency: Latency, memory_bytes: float) -> BatchProfile:
+    return BatchProfile(
         mean=latency.mean_s,
         p50=latency.p50_s,
         p90=latency.p90_s,

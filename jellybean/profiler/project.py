@@ -7,8 +7,8 @@ from pathlib import Path
 from jellybean.bench.heldout import held_out
 from jellybean.documents import Project
 from jellybean.documents.build import python_ref
-from jellybean.documents.flow import flow_of
-from jellybean.documents.schema.models import VariantSpec
+from jellybean.documents.flow import follow_requests
+from jellybean.documents.schema.workflow import VariantSpec
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model, Step, Workload
 from jellybean_agent import AgentError, PythonStep
@@ -28,7 +28,7 @@ def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) ->
             f"no model file to measure for {', '.join(without)}; give each variant `model:` and `sha256:` in "
             "workflow.yaml, or write profiles.yaml by hand"
         )
-    flow = flow_of(workflow, project.infrastructure.sites)
+    flow = follow_requests(workflow, project.infrastructure.sites)
     steps = tuple(
         Step(
             name,

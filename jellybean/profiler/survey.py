@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jellybean.documents.schema.models import WorkflowDocument
+from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.profiler.accuracy import covering_selections
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Flow, Inputs

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import figures as units
-from jellybean.documents.places import Place
+from jellybean.documents.locations import Location
 from jellybean.planning.explain import Explained
 from jellybean.report.plan_view import answer
 from jellybean_solver import EQUAL, Change, Conflict, Kind, Limit, Relaxation, Requirement, WhyNot
@@ -323,7 +323,7 @@ def _title(explained: Explained, requirement: Requirement) -> Text:
     return Text("\n".join(_written(place, requirement) for place in explained.places[requirement]))
 
 
-def _written(place: Place, requirement: Requirement) -> str:
+def _written(place: Location, requirement: Requirement) -> str:
     """`slo.accuracy: 56`."""
     default = amount(requirement.kind, requirement.value) or "exclusive"
     return f"{place.path}: {place.written if place.written is not None else f'{default} (default)'}"

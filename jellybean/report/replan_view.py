@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import figures
-from jellybean.documents.schema.units import DURATION, format_quantity
 from jellybean.planning.replan import Change
+from jellybean.quantities import DURATION, format_quantity
 from jellybean.report import plan_text
 from jellybean.report.plan_diff_view import diff_json, diff_text
 from jellybean_solver import SAME, Migration, Plan, Replanned, Verdict

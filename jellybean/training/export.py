@@ -14,9 +14,9 @@ import onnxruntime
 import torch
 from torch import nn
 
-from jellybean.documents.schema.error_words import check_tree
-from jellybean.documents.schema.models import WorkflowDocument
 from jellybean.documents.schema.reader import Tree, read_file
+from jellybean.documents.schema.validation import validate_tree
+from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.documents.training import ExportSpec
 from jellybean.training.errors import TrainingError
 
@@ -170,7 +170,7 @@ def _line_put(path: Path, spec: ExportSpec, digest: str) -> Path | None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(changed, encoding="utf-8")
     tree = read_file(partial)
-    document = check_tree(WorkflowDocument, tree).document
+    document = validate_tree(WorkflowDocument, tree).document
     own = document.operators.get(spec.operator) if document is not None and not tree.problems else None
     if own is not None and spec.variant in own.variants and own.variants[spec.variant].sha256 == digest:
         return partial

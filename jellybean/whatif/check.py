@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jellybean.documents import AnyProject, build_problem, load_any
-from jellybean.documents.trace import TraceFile, read_trace
+from jellybean.documents import AnyProject, build_problem, load_any_project
+from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import DocumentError, SolverError
 from jellybean.planning.project_plan import current_plan, plan_project
 from jellybean.planning.simulation import brains, slow_latency_s
@@ -35,7 +35,7 @@ class Check:
     project: AnyProject
     plan: Plan
     renewed: str
-    file: TraceFile
+    file: RateTraceFile
     replay: Replay
     hint: Hint | None
 
@@ -52,8 +52,8 @@ def check_trace(
 
     DocumentError for a trace that is no trace, InfeasibleError when there is no plan to begin with.
     """
-    project = load_any(directory, overrides)
-    file = read_trace(path, build_problem(project))
+    project = load_any_project(directory, overrides)
+    file = read_rate_trace(path, build_problem(project))
     progress(0, 1, "the plan")
     plan, renewed = current_plan(project)
     found = _replayed(plan, file, seed, path.name, progress)
@@ -61,7 +61,7 @@ def check_trace(
     return Check(project, plan, renewed, file, found, hint)
 
 
-def _replayed(plan: Plan, file: TraceFile, seed: int, label: str, progress: Progress) -> Replay:
+def _replayed(plan: Plan, file: RateTraceFile, seed: int, label: str, progress: Progress) -> Replay:
     def advance(done: float, total: float) -> None:
         progress(done, total, label)
 
@@ -69,7 +69,7 @@ def _replayed(plan: Plan, file: TraceFile, seed: int, label: str, progress: Prog
 
 
 def _hint(
-    directory: Path, overrides: Sequence[str], plan: Plan, file: TraceFile, seed: int, progress: Progress
+    directory: Path, overrides: Sequence[str], plan: Plan, file: RateTraceFile, seed: int, progress: Progress
 ) -> Hint:
     """The lowest headroom over the peak whose plan holds throughout the very same trace."""
     peaks = file.trace.peaks_per_s
@@ -82,7 +82,7 @@ def _hint(
         wanted = [*overrides, *(f"{_path(name)}.rate={rate:.6g}/s" for name, rate in rates.items())]
         shown = " and ".join(f"{name} {rate:.6g}/s" for name, rate in rates.items())
         try:
-            planned = plan_project(load_any(directory, wanted), compare=False)
+            planned = plan_project(load_any_project(directory, wanted), compare=False)
             if planned.plan is None:
                 return Hint(None, None, (f"no plan meets the targets at {shown}", *planned.reasons))
             again = _replayed(planned.plan, file, seed, f"at {shown}", progress)

@@ -12,8 +12,8 @@ from jellybean.cli.app import app, example, page
 from jellybean.cli.console import out, say, warn
 from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, connect_to
 from jellybean.documents.schema.reader import read_file
-from jellybean.documents.schema.units import PRICE_PER_H, SIZE, UnitError, format_quantity, parse_quantity
 from jellybean.errors import DocumentError, JellyBeanError
+from jellybean.quantities import PRICE_PER_H, SIZE, InvalidValueError, format_quantity, parse_quantity
 
 if TYPE_CHECKING:
     from jellybean_k8s import Fleet, NodePool
@@ -108,7 +108,7 @@ def _prices(path: Path) -> dict[str, float]:
     for name, value in (tree.data if isinstance(tree.data, dict) else {}).items():
         try:
             found[str(name)] = parse_quantity(PRICE_PER_H, value)
-        except UnitError as error:
+        except InvalidValueError as error:
             tree.add((name,), str(error), error.hint)
     if not tree.problems and not isinstance(tree.data, dict):
         tree.add((), "is no map of names to prices", "write t4: 0.526 USD/h")

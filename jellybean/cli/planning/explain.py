@@ -9,7 +9,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import EXIT_INFEASIBLE, out, print_json, progress, warn
 from jellybean.cli.failures import failure
-from jellybean.documents import load_any
+from jellybean.documents import load_any_project
 from jellybean.errors import InfeasibleError
 from jellybean.planning.explain import explain_project
 
@@ -45,7 +45,7 @@ def explain(
     """
     from jellybean.report.explain_view import explained_text
 
-    project = load_any(directory, overrides or ())
+    project = load_any_project(directory, overrides or ())
     with progress("explain") as advance:
         explained = explain_project(
             project, overrides or (), questions or (), time_limit_s=time_limit, progress=advance

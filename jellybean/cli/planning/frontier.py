@@ -13,8 +13,8 @@ from jellybean.cli.app import Directory, Json, Overrides, app, example, folder, 
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
 from jellybean.cli.failures import failure
 from jellybean.documents import load_project
-from jellybean.documents.schema.units import RATE, UnitError, parse_quantity
 from jellybean.errors import InfeasibleError
+from jellybean.quantities import RATE, InvalidValueError, parse_quantity
 from jellybean_solver import Problem
 
 RANGE_POINTS = 8  # rates that FROM..TO stands for
@@ -117,7 +117,7 @@ def _rate(item: str, text: str) -> tuple[float, bool]:
     multiple = item.endswith("x")
     try:
         value = float(item.removesuffix("x")) if multiple or "/" not in item else parse_quantity(RATE, item)
-    except (ValueError, UnitError) as error:
+    except (ValueError, InvalidValueError) as error:
         raise _bad_rates(text) from error
     if not math.isfinite(value) or value <= 0:
         raise typer.BadParameter(f"--rates {item!r} must be a finite rate above 0")

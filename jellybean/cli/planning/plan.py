@@ -17,7 +17,7 @@ from jellybean.cli.planning.check import run_check
 from jellybean.cli.planning.plan_json import plan_json
 from jellybean.cli.planning.plan_latency import latency_lines
 from jellybean.cli.planning.replan import HORIZON, horizon_hours, run_replan
-from jellybean.documents import SharedProject, load_any
+from jellybean.documents import MultiWorkflowProject, load_any_project
 from jellybean.errors import InfeasibleError, OutOfTimeError
 from jellybean.planning.prediction import predict
 from jellybean.planning.project_plan import kept_plan, plan_project, save_plan, unproven
@@ -38,8 +38,8 @@ def profile(
     from jellybean.profiler import profile as measure
 
     allow = allowed_python(allow_python)
-    project = load_any(directory, overrides or (), profiles=False)
-    parts = project.workflows if isinstance(project, SharedProject) else {"profile": project}
+    project = load_any_project(directory, overrides or (), profiles=False)
+    parts = project.workflows if isinstance(project, MultiWorkflowProject) else {"profile": project}
     for name, part in parts.items():
         with progress(name) as advance:
             measured = measure(part, progress=advance, seconds_per_point=seconds, resume=not fresh, allow_python=allow)
@@ -116,7 +116,7 @@ def plan(
 
 
 def _plan(directory: Path, overrides: list[str] | None, *, gap: float, time_limit_s: float | None, json: bool) -> None:
-    project = load_any(directory, overrides or ())
+    project = load_any_project(directory, overrides or ())
     with progress("plan") as advance:
         planned = plan_project(project, gap=gap, time_limit_s=time_limit_s, progress=advance)
     if planned.plan is not None:
@@ -144,7 +144,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan in virtual time."""
-    project = load_any(directory, overrides or ())
+    project = load_any_project(directory, overrides or ())
     current = plan_of(project)
     if (warning := unproven(current)) is not None:
         warn(warning)

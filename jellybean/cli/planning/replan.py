@@ -10,10 +10,10 @@ from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, prog
 from jellybean.cli.current import what_next
 from jellybean.cli.failures import text_of
 from jellybean.cli.planning.plan_json import plan_json
-from jellybean.documents import load_any
-from jellybean.documents.schema.units import DURATION, UnitError, parse_quantity
+from jellybean.documents import load_any_project
 from jellybean.errors import InfeasibleError
 from jellybean.planning.project_plan import PLAN_FILE, kept_plan
+from jellybean.quantities import DURATION, InvalidValueError, parse_quantity
 from jellybean.report.records import record_plan
 from jellybean_solver import Verdict
 
@@ -34,7 +34,7 @@ def run_replan(
     from jellybean.planning.replan import replan_project, save_change
     from jellybean.report.replan_view import change_json, change_text
 
-    project = load_any(directory, overrides or ())
+    project = load_any_project(directory, overrides or ())
     with progress("plan") as advance:
         change = replan_project(
             project, named, horizon_h=horizon_h, gap=gap, time_limit_s=time_limit_s, progress=advance
@@ -65,7 +65,7 @@ def horizon_hours(text: str) -> float:
     """What --horizon says, in hours; BadParameter when it is no time above 0."""
     try:
         hours = parse_quantity(DURATION, text) / 3600.0
-    except UnitError as error:
+    except InvalidValueError as error:
         raise typer.BadParameter(f"--horizon: {error.message}; write for example 24h or 7d") from error
     if hours <= 0:
         raise typer.BadParameter(f"--horizon {text}: write a time above 0, for example 24h")

@@ -27,7 +27,7 @@ from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progres
 from jellybean.cli.current import plan_of, without_model
 from jellybean.cli.documents import check
 from jellybean.documents import Project, load_project
-from jellybean.documents.layout import is_shared, workflow_folders
+from jellybean.documents.layout import holds_several_workflows, workflow_folders
 from jellybean.errors import JellyBeanError
 from jellybean.planning.project_plan import unproven
 from jellybean.tensor_files import Array, read_npy, read_npz
@@ -64,7 +64,7 @@ def up(
     allow_python: AllowPython = None,
 ) -> None:
     """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
-    if is_shared(directory):
+    if holds_several_workflows(directory):
         one = next(iter(workflow_folders(directory).values()))
         raise JellyBeanError(
             f"{directory}: a plan of several workflows can be made and simulated, but is not served yet; "

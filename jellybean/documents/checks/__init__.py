@@ -1,1 +1,1 @@
-"""Checks of documents against each other and against the files that they name."""
+"""Checks across documents, and of the files that documents name."""

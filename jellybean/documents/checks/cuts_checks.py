@@ -1,25 +1,28 @@
-"""Checks of models that may be cut in two: the profiles know how, and the stages' files are those measured."""
+"""Check the cuts of models: measured in the profiles, with stage files that have the measured hashes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from jellybean.documents.checks.checked import CheckedInfrastructure, CheckedProfiles, CheckedWorkflow
 from jellybean.documents.checks.files import inside, sha256_of
-from jellybean.documents.checks.names import Infrastructure, Workflow
-from jellybean.documents.checks.profile_checks import Profiles, check_latency
-from jellybean.documents.schema.models import InfrastructureDocument
+from jellybean.documents.checks.profile_checks import check_latency
+from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import CutProfile, StageProfile, VariantProfile
 from jellybean.documents.schema.reader import DocPath
-from jellybean.documents.schema.units import UnitError
+from jellybean.quantities import InvalidValueError
 from jellybean_solver import head_name
 
 _MEASURE = "run: jellybean profile"
 
 
 def check_cuts(
-    workflow: Workflow, infrastructure: Infrastructure, profiles: Profiles | None, directory: Path | None
+    workflow: CheckedWorkflow,
+    infrastructure: CheckedInfrastructure,
+    profiles: CheckedProfiles | None,
+    directory: Path | None,
 ) -> None:
-    """Where models may be cut, the profiles know how, and the stages' files in `directory` are those measured."""
+    """Check that variants that allow cuts have measured cuts and, in `directory`, the measured stage files."""
     if workflow.document is None:
         return
     names = {*workflow.document.sources, *workflow.document.operators}
@@ -29,13 +32,13 @@ def check_cuts(
             if not spec.cuts_of(variant):
                 continue
             if head_name(operator) in names:
-                message = f"the first layers of {operator} would be called {head_name(operator)}, which is taken"
-                workflow.tree.add(path, message, "give that one another name, or set cuts: 0", key=True)
+                message = f"a cut names the first layers of {operator} {head_name(operator)}, but that name is in use"
+                workflow.tree.add(path, message, "rename that one, or set cuts: 0", key=True)
             elif files.python is not None:
-                message = f"variant {variant!r} of {operator} is a Python function, which is not cut"
-                workflow.tree.add((*path, "variants", variant), message, "write cuts: 0 there", key=True)
+                message = f"variant {variant!r} of {operator} is a Python function, which cannot be cut"
+                workflow.tree.add((*path, "variants", variant), message, "write cuts: 0 for it", key=True)
             elif files.model is None or files.sha256 is None:
-                message = f"variant {variant!r} of {operator} may be cut, but has no model file"
+                message = f"variant {variant!r} of {operator} allows cuts, but has no model file"
                 workflow.tree.add(path, message, "give it model and sha256, or set cuts: 0", key=True)
             elif profiles is not None and profiles.document is not None and infrastructure.document is not None:
                 profile = profiles.document.operators.get(operator, {}).get(variant)
@@ -46,14 +49,14 @@ def check_cuts(
 
 
 class _Check:
-    """Checks of the cuts of one variant's profile."""
+    """Checks the measured cuts of one variant."""
 
-    def __init__(self, profiles: Profiles, fleet: InfrastructureDocument, directory: Path | None) -> None:
+    def __init__(self, profiles: CheckedProfiles, fleet: InfrastructureDocument, directory: Path | None) -> None:
         self.profiles, self.fleet, self.directory = profiles, fleet, directory
 
     def variant(self, path: DocPath, profile: VariantProfile, sha256: str, upstreams: set[str]) -> None:
         if profile.cuts is None:
-            message = "the workflow allows cuts of this variant, but none were measured"
+            message = "the workflow allows cuts of this variant, but none was measured"
             self.profiles.tree.add(path, message, f"{_MEASURE}, or set cuts: 0", key=True)
         for index, cut in enumerate(profile.cuts or ()):
             self._cut((*path, "cuts", index), cut, sha256, upstreams)
@@ -63,8 +66,8 @@ class _Check:
             message = f"this is a cut of another model (SHA-256 {cut.whole[:12]}..., the workflow's {sha256[:12]}...)"
             self.profiles.tree.add((*path, "whole"), message, _MEASURE)
             return
-        for strange in sorted(set(cut.inputs) - upstreams):
-            message = f"the operator has no input {strange!r}"
+        for unknown in sorted(set(cut.inputs) - upstreams):
+            message = f"the operator has no input {unknown!r}"
             self.profiles.tree.add((*path, "inputs"), message, f"inputs: {', '.join(sorted(upstreams))}")
         for side, stage in (("head", cut.head), ("tail", cut.tail)):
             self._stage((*path, side), stage)
@@ -74,10 +77,10 @@ class _Check:
         if self.directory is None:
             return
         try:
-            found = sha256_of(inside(self.directory, stage.model))
-        except UnitError as error:
+            digest = sha256_of(inside(self.directory, stage.model))
+        except InvalidValueError as error:
             self.profiles.tree.add((*path, "model"), error.message, error.hint or _MEASURE)
             return
-        if found != stage.sha256:
-            message = f"the file has SHA-256 {found[:12]}..., the profile says {stage.sha256[:12]}..."
+        if digest != stage.sha256:
+            message = f"the file has SHA-256 {digest[:12]}..., the profile says {stage.sha256[:12]}..."
             self.profiles.tree.add((*path, "sha256"), message, _MEASURE)

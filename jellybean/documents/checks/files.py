@@ -1,4 +1,4 @@
-"""Checks of the files that documents name: models by content, held-out arrays by header; none outside the project."""
+"""Check the files that documents name: model files by hash and signature, held-out arrays by header."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from jellybean.documents.checks.names import Workflow
-from jellybean.documents.checks.tensors import Model, ModelError, Port, Tensor, batch_problem, misfits, read_model
+from jellybean.documents.checks.checked import CheckedWorkflow
+from jellybean.documents.checks.tensors import (
+    ModelFileError,
+    ModelSignature,
+    Port,
+    Tensor,
+    batch_problem,
+    misfits,
+    read_model,
+)
 from jellybean.documents.flow import Flow
-from jellybean.documents.schema.models import VariantSpec
 from jellybean.documents.schema.reader import DocPath
-from jellybean.documents.schema.units import UnitError, close, shown
+from jellybean.documents.schema.workflow import VariantSpec
+from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 from jellybean_agent import (
     AgentError,
     TensorPort,
@@ -29,36 +37,41 @@ from jellybean_solver import Edge, EdgeKind
 
 _CHUNK = 2**20
 
-Models = Mapping[str, Mapping[str, Model]]  # operator -> variant -> what its file takes and gives
+Models = Mapping[str, Mapping[str, ModelSignature]]  # operator -> variant -> inputs and outputs of its model
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """What an .npz says of one array without reading it."""
+    """Shape and dtype of an array in an .npz file, read without loading the array."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 def inside(directory: Path, text: str) -> Path:
-    """The path of a file of the project. UnitError when it lies elsewhere, also by a symbolic link."""
+    """Path of a project file.
+
+    InvalidValueError if it is missing or, after symbolic links, outside the project folder.
+    """
     if "\0" in text or "\\" in text or PurePosixPath(text).is_absolute():
-        raise UnitError(f"{shown(text)} is no relative path", "write it relative to the project's folder, with '/'")
+        raise InvalidValueError(
+            f"{quoted(text)} is not a relative path", "write it relative to the project folder, with '/'"
+        )
     path = directory / text
     try:
         within = path.resolve().is_relative_to(directory.resolve())
     except (OSError, RuntimeError) as error:
-        raise UnitError(f"{shown(text)} cannot be resolved: {describe_error(error)}") from error
+        raise InvalidValueError(f"{quoted(text)} cannot be resolved: {describe_error(error)}") from error
     if not within:
-        raise UnitError(f"{shown(text)} lies outside the project's folder", "copy the file into it")
+        raise InvalidValueError(f"{quoted(text)} is outside the project folder", "copy the file into it")
     if not path.is_file():
-        near = close(path.name, [item.name for item in path.parent.iterdir()]) if path.parent.is_dir() else ""
-        raise UnitError(f"there is no file {shown(text)}", near or f"looked in {path.parent}")
+        near = did_you_mean(path.name, [item.name for item in path.parent.iterdir()]) if path.parent.is_dir() else ""
+        raise InvalidValueError(f"there is no file {quoted(text)}", near or f"looked in {path.parent}")
     return path
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
+    """SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
@@ -67,35 +80,38 @@ def sha256_of(path: Path) -> str:
 
 
 def array_header(directory: Path, reference: str) -> ArrayHeader:
-    """Shape and dtype of `file.npz#array`. UnitError when it is not there or holds Python objects."""
+    """Shape and dtype of `file.npz#array`. InvalidValueError if it is missing, has Python objects or has no rows."""
     file, _, name = reference.partition("#")
     path = inside(directory, file)
     try:
         with zipfile.ZipFile(path) as archive:
             names = [item.removesuffix(".npy") for item in archive.namelist()]
             if name not in names:
-                raise UnitError(
-                    f"{file} has no array {shown(name)}", close(name, names) or f"arrays: {', '.join(names)}"
+                raise InvalidValueError(
+                    f"{file} has no array {quoted(name)}", did_you_mean(name, names) or f"arrays: {', '.join(names)}"
                 )
             with archive.open(f"{name}.npy") as stream:
                 version = np.lib.format.read_magic(stream)
                 read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
                 shape, _, dtype = read(stream)
-    except UnitError:
+    except InvalidValueError:
         raise
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        message = f"{file} is no NumPy archive with {shown(name)}: {describe_error(error)}"
-        raise UnitError(message, "write it with numpy.savez") from error
+        message = f"{file} is not a NumPy archive with {quoted(name)}: {describe_error(error)}"
+        raise InvalidValueError(message, "write it with numpy.savez") from error
     if dtype.hasobject:
-        raise UnitError(f"array {shown(name)} holds Python objects", "save numbers or fixed-length text")
+        raise InvalidValueError(f"array {quoted(name)} holds Python objects", "save numbers or fixed-length text")
     if not shape:
-        raise UnitError(f"array {shown(name)} is a single value", "its rows are the requests; save an array")
+        raise InvalidValueError(f"array {quoted(name)} is a single value", "save an array with one row per request")
     return ArrayHeader(tuple(shape), dtype.name)
 
 
-def check_files(workflow: Workflow, flow: Flow, directory: Path) -> Models:
-    """Models exist, have their hash and fit along the edges; held-out arrays exist and fit too. Returns the models."""
-    models: dict[str, dict[str, Model]] = {}
+def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Models:
+    """Check that models and held-out arrays exist, have the right hashes and fit along the edges.
+
+    Returns the models.
+    """
+    models: dict[str, dict[str, ModelSignature]] = {}
     if workflow.document is None:
         return models
     arrays = _arrays(workflow, directory)
@@ -106,15 +122,15 @@ def check_files(workflow: Workflow, flow: Flow, directory: Path) -> Models:
                 models.setdefault(operator, {})[variant] = model
     for operator, edges in flow.edges.items():
         for variant, model in models.get(operator, {}).items():
-            _fits(workflow, operator, variant, model, edges, models, arrays)
+            _check_fit(workflow, operator, variant, model, edges, models, arrays)
     return models
 
 
-def _arrays(workflow: Workflow, directory: Path) -> Mapping[str, ArrayHeader]:
-    """Headers of the sources' held-out inputs; as many rows as labels."""
+def _arrays(workflow: CheckedWorkflow, directory: Path) -> Mapping[str, ArrayHeader]:
+    """Headers of the sources' held-out inputs, after checking that all arrays have as many rows as there are labels."""
     if workflow.document is None:
         return {}
-    found: dict[str, ArrayHeader] = {}
+    headers: dict[str, ArrayHeader] = {}
     references: dict[DocPath, str] = {
         ("sources", name, "inputs"): source.inputs
         for name, source in workflow.document.sources.items()
@@ -126,40 +142,40 @@ def _arrays(workflow: Workflow, directory: Path) -> Mapping[str, ArrayHeader]:
     for path, reference in references.items():
         try:
             header = array_header(directory, reference)
-        except UnitError as error:
+        except InvalidValueError as error:
             workflow.tree.add(path, error.message, error.hint)
             continue
         rows[path] = header.shape[0]
         if path[0] == "sources":
-            found[str(path[1])] = header
+            headers[str(path[1])] = header
         if header.shape[0] == 0:
-            workflow.tree.add(path, f"{reference} has no rows", "its rows are the requests; save at least one")
+            workflow.tree.add(path, f"{reference} has no rows", "save an array with one row per request")
     first = next(iter(rows), None)
     for path, count in rows.items():
         if first is not None and count != rows[first]:
             message = f"{references[path]} has {count} rows, {references[first]} has {rows[first]}"
             workflow.tree.add(path, message, "row i of every array belongs to request i")
-    return found
+    return headers
 
 
-def _model(workflow: Workflow, directory: Path, path: DocPath, files: VariantSpec) -> Model | None:
+def _model(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: VariantSpec) -> ModelSignature | None:
     if files.python is not None:
         return _python(workflow, path, files)
     if files.model is None:
         return None
     try:
         file = inside(directory, files.model)
-        found = sha256_of(file)
+        digest = sha256_of(file)
         if files.sha256 is None:
-            workflow.tree.add(path, "missing key 'sha256': the plan names models by content", f"write sha256: {found}")
-        elif files.sha256 != found:
-            message = f"the file has SHA-256 {found[:12]}..., the document says {files.sha256[:12]}..."
-            workflow.tree.add((*path, "sha256"), message, f"if this model is meant, write {found}")
+            workflow.tree.add(path, "missing key 'sha256': a plan identifies models by hash", f"write sha256: {digest}")
+        elif files.sha256 != digest:
+            message = f"the file has SHA-256 {digest[:12]}..., the document says {files.sha256[:12]}..."
+            workflow.tree.add((*path, "sha256"), message, f"if this is the right model, write {digest}")
             return None
         return read_model(file)
-    except UnitError as error:
+    except InvalidValueError as error:
         workflow.tree.add((*path, "model"), error.message, error.hint)
-    except ModelError as error:
+    except ModelFileError as error:
         workflow.tree.add((*path, "model"), str(error), "export it again, as one ONNX file")
     except OSError as error:
         workflow.tree.add(
@@ -168,47 +184,47 @@ def _model(workflow: Workflow, directory: Path, path: DocPath, files: VariantSpe
     return None
 
 
-def _python(workflow: Workflow, path: DocPath, files: VariantSpec) -> Model | None:
-    """What a function declares; it is not run, nor is its module imported."""
+def _python(workflow: CheckedWorkflow, path: DocPath, files: VariantSpec) -> ModelSignature | None:
+    """The declared signature of a Python variant, found without importing or running its module."""
     function = files.python or ""
     try:
         source = find_module_source(split_function_name(function)[0])
     except AgentError as error:
         if files.sha256 is None:
-            hint = "where only the agents have it, write its sha256 here"
+            hint = "if it is installed only where agents run, write its sha256"
             workflow.tree.add((*path, "python"), str(error), hint)
         return None
     if files.sha256 not in (None, source.sha256):
         message = f"module {source.module} has SHA-256 {source.sha256[:12]}... here, the document says {files.sha256}"
-        workflow.tree.add((*path, "sha256"), message, f"if this one is meant, write {source.sha256}")
+        workflow.tree.add((*path, "sha256"), message, f"if this is the right one, write {source.sha256}")
         return None
     try:
         signature = step_signature(source, function, files.arguments)
     except AgentError as error:
-        workflow.tree.add((*path, "python"), str(error), f"it is in {source.path}")
+        workflow.tree.add((*path, "python"), str(error), f"defined in {source.path}")
         return None
-    return Model(*(tuple(map(_declared, side)) for side in (signature.inputs, signature.outputs)))
+    return ModelSignature(*(tuple(map(_declared, side)) for side in (signature.inputs, signature.outputs)))
 
 
 def _declared(port: TensorPort) -> Port:
     return Port(port.name, Tensor(port.dtype, tuple(None if size == -1 else size for size in port.shape)))
 
 
-def _fits(
-    workflow: Workflow,
+def _check_fit(
+    workflow: CheckedWorkflow,
     operator: str,
     variant: str,
-    model: Model,
+    model: ModelSignature,
     edges: tuple[Edge, ...],
-    models: Mapping[str, Mapping[str, Model]],
+    models: Mapping[str, Mapping[str, ModelSignature]],
     arrays: Mapping[str, ArrayHeader],
 ) -> None:
-    """Every edge finds an input of the model, and every upstream variant's output fits it."""
+    """Check that each edge has an input of the model and that the outputs of all upstream variants fit it."""
     base: DocPath = ("operators", operator, "inputs")
     if len(edges) != len(model.inputs):
         names = ", ".join(port.name for port in model.inputs)
         message = f"{len(edges)} inputs, but model {variant} takes {len(model.inputs)} ({names})"
-        workflow.tree.add(base, message, "one edge per model input", key=True)
+        workflow.tree.add(base, message, "write one edge per model input", key=True)
         return
     taken: dict[str, str] = {}
     for index, edge in enumerate(edges):
@@ -220,13 +236,13 @@ def _fits(
             )
             continue
         taken[port.name] = edge.upstream
-        found = _edge_problems(workflow, (*base, index), edge, port, models.get(edge.upstream, {}))
+        misfit_variants = _edge_problems(workflow, (*base, index), edge, port, models.get(edge.upstream, {}))
         if edge.upstream in arrays:
             header = arrays[edge.upstream]
             tensor = Tensor(header.dtype, (1, *header.shape[1:]))
-            found.setdefault(misfits(tensor, port, edge.kind), []).append("held-out inputs")
-        found.setdefault(batch_problem(port, edge.kind), [])
-        for message, upstreams in found.items():
+            misfit_variants.setdefault(misfits(tensor, port, edge.kind), []).append("held-out inputs")
+        misfit_variants.setdefault(batch_problem(port, edge.kind), [])
+        for message, upstreams in misfit_variants.items():
             if message:
                 origin = f"{edge.upstream} ({', '.join(upstreams)})" if upstreams else edge.upstream
                 text = f"{origin} does not fit input {port.name!r} of {operator} {variant}: {message}"
@@ -234,18 +250,20 @@ def _fits(
 
 
 def _edge_problems(
-    workflow: Workflow, path: DocPath, edge: Edge, port: Port, upstreams: Mapping[str, Model]
+    workflow: CheckedWorkflow, path: DocPath, edge: Edge, port: Port, upstreams: Mapping[str, ModelSignature]
 ) -> dict[str, list[str]]:
-    """What does not fit -> the upstream variants concerned. Unknown outputs are told at once."""
-    found: dict[str, list[str]] = {}
+    """Why an upstream output does not fit -> the upstream variants concerned. Unknown outputs are reported directly."""
+    misfit_variants: dict[str, list[str]] = {}
     for name, upstream in upstreams.items():
         output = upstream.output(edge.output)
         if output is None:
             known = [item.name for item in upstream.outputs]
-            hint = close(edge.output or "", known) or f"outputs: {', '.join(known)}"
+            hint = did_you_mean(edge.output or "", known) or f"outputs: {', '.join(known)}"
             workflow.tree.add((*path, "output"), f"model {name} of {edge.upstream} has no output {edge.output!r}", hint)
             continue
-        found.setdefault(misfits(output.tensor, port, edge.kind), []).append(name)
+        misfit_variants.setdefault(misfits(output.tensor, port, edge.kind), []).append(name)
         if edge.kind is EdgeKind.FAN_OUT and output.tensor.shape == ():
-            found.setdefault("a fan-out needs a leading dimension, the output is a single value", []).append(name)
-    return found
+            misfit_variants.setdefault("a fan-out needs a leading dimension, the output is a single value", []).append(
+                name
+            )
+    return misfit_variants

@@ -1,1 +1,1 @@
-"""The documents as pydantic models, their field types and units, and the YAML reader."""
+"""Pydantic models of the documents, the YAML reader and the translation of validation errors."""

@@ -1,7 +1,7 @@
-"""Field types of the documents: names, and quantities that take human units.
+"""Pydantic field types of the documents: names, and quantities with units.
 
-In a document a quantity needs its unit. From Python the same fields take SI numbers, as their names say
-(`latency_s`), so the profiler builds documents without formatting text. Dumped as JSON they are human again.
+In a YAML document a quantity is text with a unit. From Python the same fields accept SI numbers (the unit is in the
+field name: `latency_s`), so that the profiler builds documents without formatting text. JSON dumps are text again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PlainSerializer,
@@ -24,17 +25,27 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from jellybean.documents.schema import units
-from jellybean.documents.schema.units import Kind, UnitError
+from jellybean import quantities
+from jellybean.quantities import (
+    BANDWIDTH,
+    DURATION,
+    PRICE,
+    PRICE_PER_GIB,
+    PRICE_PER_H,
+    RATE,
+    SIZE,
+    InvalidValueError,
+    QuantityKind,
+)
 
 FROM_DOCUMENT = {"document": True}
-_EXACT = 17  # digits by which any float reads back
+_EXACT_DIGITS = 17  # enough for any float to survive a round trip
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$"
 _NAME = re.compile(NAME_PATTERN)
 
 
-class Strict(BaseModel):
-    """Base of all document models: nothing unknown, nothing coerced, nothing changed afterwards."""
+class DocumentModel(BaseModel):
+    """Base of all document models: unknown keys are errors, no type coercion, instances are immutable."""
 
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True, allow_inf_nan=False
@@ -43,30 +54,30 @@ class Strict(BaseModel):
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        hint = "names have letters, digits, '_', '-' and '.', at most 63, and begin with a letter, digit or '_'"
-        raise UnitError(f"{units.shown(text)} is no name", hint)
+        hint = "use at most 63 letters, digits, '_', '-' and '.', beginning with a letter, a digit or '_'"
+        raise InvalidValueError(f"{quantities.quoted(text)} is not a valid name", hint)
     return text
 
 
 def from_document(info: ValidationInfo) -> bool:
-    """Whether a YAML document is read, rather than a model built in Python."""
+    """True while a YAML document is validated, False when a model is built in Python."""
     return bool(info.context and info.context.get("document"))
 
 
-def _filled(value: Any, info: ValidationInfo) -> Any:
+def _check_not_empty(value: Any, info: ValidationInfo) -> Any:
     if not value and not (info.context and info.context.get("partial")):
-        raise UnitError("is empty", "at least one is needed")
+        raise InvalidValueError("is empty", "add at least one entry")
     return value
 
 
 class _NotEmpty:
-    """At least one item; only the sound rest of a broken document may have none.
+    """Annotation: the collection has at least one item, unless the valid part of a broken document is validated.
 
-    Unlike `min_length`, it says nothing when the items themselves are wrong.
+    Unlike `min_length`, it reports nothing when the items themselves are invalid.
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.with_info_after_validator_function(_filled, handler(source))
+        return core_schema.with_info_after_validator_function(_check_not_empty, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
@@ -79,45 +90,45 @@ class _NotEmpty:
 NOT_EMPTY = _NotEmpty()
 
 
-def _reader(kind: Kind) -> BeforeValidator:
+def _parser(kind: QuantityKind) -> BeforeValidator:
     def read(value: object, info: ValidationInfo) -> float:
         if from_document(info) or isinstance(value, str):
-            return units.parse_quantity(kind, value)
-        return units.parse_number(kind.name, value, "a number in SI units")
+            return quantities.parse_quantity(kind, value)
+        return quantities.parse_number(kind.name, value, "a number in SI units")
 
     return BeforeValidator(read)
 
 
 def digits_of(info: SerializationInfo) -> int | None:
-    """Significant digits to write, from the serialisation context; None writes all."""
+    """Significant digits from the serialisation context; None writes all digits."""
     context = info.context if isinstance(info.context, dict) else {}
     return context.get("digits")
 
 
 def is_long(info: SerializationInfo) -> bool:
-    """Whether every value is to be written in its long form, from the serialisation context."""
+    """True if the serialisation context asks for the long form of every value."""
     return bool(isinstance(info.context, dict) and info.context.get("long"))
 
 
-def _writer(kind: Kind) -> PlainSerializer:
+def _formatter(kind: QuantityKind) -> PlainSerializer:
     def write(value: float, info: SerializationInfo) -> str:
-        return units.format_quantity(kind, value, digits_of(info))
+        return quantities.format_quantity(kind, value, digits_of(info))
 
     return PlainSerializer(write, return_type=str, when_used="json")
 
 
-def _number_writer(unit: str = "", factor: float = 1.0) -> PlainSerializer:
+def _number_formatter(unit: str = "", factor: float = 1.0) -> PlainSerializer:
     def write(value: float, info: SerializationInfo) -> Any:
         if is_long(info):
-            return units.format_number(value, _EXACT)
-        number = units.format_number(value * factor, digits_of(info) or 12)
+            return quantities.format_number(value, _EXACT_DIGITS)
+        number = quantities.format_number(value * factor, digits_of(info) or 12)
         return f"{number} {unit}" if unit else number
 
     return PlainSerializer(write, when_used="json")
 
 
-def schema_of(kind: Kind) -> dict[str, Any]:
-    """JSON Schema of a quantity, with the pattern and examples that editors complete from."""
+def schema_of(kind: QuantityKind) -> dict[str, Any]:
+    """JSON Schema of a quantity: pattern, example and description, for completion in editors."""
     return {
         "type": "string",
         "pattern": kind.pattern,
@@ -126,16 +137,16 @@ def schema_of(kind: Kind) -> dict[str, Any]:
     }
 
 
-def _plain(read: Callable[[object], float]) -> BeforeValidator:
+def _parsed_by(read: Callable[[object], float]) -> BeforeValidator:
     return BeforeValidator(read)
 
 
 def _ratio(value: object) -> float:
-    return units.parse_number("ratio", value, "4 or 0.3")
+    return quantities.parse_number("ratio", value, "4 or 0.3")
 
 
 def _speed(value: object) -> float:
-    return units.parse_number("speed", value, "0.1")
+    return quantities.parse_number("speed", value, "0.1")
 
 
 _PERCENT_SCHEMA: dict[str, Any] = {
@@ -151,21 +162,55 @@ _FRACTION_SCHEMA: dict[str, Any] = {
 _POSITIVE_SCHEMA: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0, "examples": [4, 0.3]}
 
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
-Duration = Annotated[float, _reader(units.DURATION), _writer(units.DURATION), WithJsonSchema(schema_of(units.DURATION))]
-Size = Annotated[float, _reader(units.SIZE), _writer(units.SIZE), WithJsonSchema(schema_of(units.SIZE))]
-Bandwidth = Annotated[
-    float, _reader(units.BANDWIDTH), _writer(units.BANDWIDTH), WithJsonSchema(schema_of(units.BANDWIDTH))
+Tiers = Annotated[tuple[Name, ...], Field(strict=False), NOT_EMPTY]
+Duration = Annotated[
+    float,
+    _parser(DURATION),
+    _formatter(DURATION),
+    WithJsonSchema(schema_of(DURATION)),
 ]
-Rate = Annotated[float, _reader(units.RATE), _writer(units.RATE), WithJsonSchema(schema_of(units.RATE))]
-Price = Annotated[float, _reader(units.PRICE), _writer(units.PRICE), WithJsonSchema(schema_of(units.PRICE))]
+Size = Annotated[
+    float,
+    _parser(SIZE),
+    _formatter(SIZE),
+    WithJsonSchema(schema_of(SIZE)),
+]
+Bandwidth = Annotated[
+    float,
+    _parser(BANDWIDTH),
+    _formatter(BANDWIDTH),
+    WithJsonSchema(schema_of(BANDWIDTH)),
+]
+Rate = Annotated[
+    float,
+    _parser(RATE),
+    _formatter(RATE),
+    WithJsonSchema(schema_of(RATE)),
+]
+Price = Annotated[
+    float,
+    _parser(PRICE),
+    _formatter(PRICE),
+    WithJsonSchema(schema_of(PRICE)),
+]
 PricePerHour = Annotated[
-    float, _reader(units.PRICE_PER_H), _writer(units.PRICE_PER_H), WithJsonSchema(schema_of(units.PRICE_PER_H))
+    float,
+    _parser(PRICE_PER_H),
+    _formatter(PRICE_PER_H),
+    WithJsonSchema(schema_of(PRICE_PER_H)),
 ]
 PricePerGib = Annotated[
-    float, _reader(units.PRICE_PER_GIB), _writer(units.PRICE_PER_GIB), WithJsonSchema(schema_of(units.PRICE_PER_GIB))
+    float,
+    _parser(PRICE_PER_GIB),
+    _formatter(PRICE_PER_GIB),
+    WithJsonSchema(schema_of(PRICE_PER_GIB)),
 ]
-Fraction = Annotated[float, _plain(units.parse_fraction), _number_writer(), WithJsonSchema(_FRACTION_SCHEMA)]
-Noise = Annotated[float, _plain(units.parse_fraction), _number_writer("%", 100.0), WithJsonSchema(_FRACTION_SCHEMA)]
-Percent = Annotated[float, _plain(units.parse_percent), _number_writer(), WithJsonSchema(_PERCENT_SCHEMA)]
-Ratio = Annotated[float, _plain(_ratio), _number_writer(), WithJsonSchema(_POSITIVE_SCHEMA)]
-Speed = Annotated[float, _plain(_speed), _number_writer(), WithJsonSchema(_POSITIVE_SCHEMA)]
+Fraction = Annotated[
+    float, _parsed_by(quantities.parse_fraction), _number_formatter(), WithJsonSchema(_FRACTION_SCHEMA)
+]
+PercentShare = Annotated[
+    float, _parsed_by(quantities.parse_fraction), _number_formatter("%", 100.0), WithJsonSchema(_FRACTION_SCHEMA)
+]
+Percent = Annotated[float, _parsed_by(quantities.parse_percent), _number_formatter(), WithJsonSchema(_PERCENT_SCHEMA)]
+Ratio = Annotated[float, _parsed_by(_ratio), _number_formatter(), WithJsonSchema(_POSITIVE_SCHEMA)]
+Speed = Annotated[float, _parsed_by(_speed), _number_formatter(), WithJsonSchema(_POSITIVE_SCHEMA)]

@@ -1,4 +1,4 @@
-"""The profiles document, parsed: what was measured of every variant, and the workflow's accuracy."""
+"""The profiles document: measured latency, memory and message sizes of every variant, and the workflow's accuracy."""
 
 from __future__ import annotations
 
@@ -16,53 +16,61 @@ from pydantic import (
     model_validator,
 )
 
-from jellybean.documents.schema import units
+from jellybean import quantities
 from jellybean.documents.schema.fields import (
     NOT_EMPTY,
+    DocumentModel,
     Duration,
     Name,
-    Noise,
     Percent,
+    PercentShare,
     Size,
-    Strict,
     digits_of,
     is_long,
 )
-from jellybean.documents.schema.units import UnitError
+from jellybean.quantities import InvalidValueError
 
 ANY_DOWNSTREAM = "*"
-WHOLE = 0.01  # shares may miss 100 % by as much
+SHARES_TOLERANCE = 0.01  # shares add up to 1 within this
 PERCENTILES = {"p50": 0.50, "p75": 0.75, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 
 
-class Figures(Strict):
-    """One variant on one worker type at one batch size: time for one batch, and memory while loaded."""
+class BatchProfile(DocumentModel):
+    """A variant on one worker type at one batch size: service time of one batch, and memory while loaded."""
 
-    mean_s: Duration | None = Field(default=None, alias="mean", description="For example 8.1 ms.")
+    mean_s: Duration | None = Field(
+        default=None, alias="mean", description="Mean service time of one batch, for example 8.1 ms."
+    )
     p50_s: Duration | None = Field(default=None, alias="p50")
     p75_s: Duration | None = Field(default=None, alias="p75")
     p90_s: Duration | None = Field(default=None, alias="p90")
     p95_s: Duration | None = Field(default=None, alias="p95")
     p99_s: Duration | None = Field(default=None, alias="p99")
-    memory_bytes: Size | None = Field(default=None, alias="memory", description="While loaded, for example 40 MiB.")
-    noise: Noise | None = Field(default=None, description="Relative spread of repeated measurements, for example 3 %.")
+    memory_bytes: Size | None = Field(
+        default=None, alias="memory", description="Memory while loaded, for example 40 MiB."
+    )
+    noise: PercentShare | None = Field(
+        default=None, description="Relative spread of repeated measurements, for example 3 %."
+    )
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_percentiles(self) -> Self:
         known = [(name, value) for name in PERCENTILES if (value := self.percentile_s(name)) is not None]
         if not known and self.mean_s is None:
-            raise UnitError("there is no latency", "write mean: 8.1 ms, or at least one of p50, p75, p90, p95, p99")
+            raise InvalidValueError(
+                "no latency is given", "write mean: 8.1 ms, or at least one of p50, p75, p90, p95, p99"
+            )
         for (low, below), (high, above) in pairwise(known):
             if below > above:
                 figures = f"{low} {_ms(below)} is above {high} {_ms(above)}"
-                raise UnitError(f"percentiles must not fall: {figures}", "exchange them or measure again")
+                raise InvalidValueError(f"percentiles must not decrease: {figures}", "swap them or measure again")
         for name, value in [("mean", self.mean_s), *known]:
             if value is not None and value <= 0:
-                raise UnitError(f"{name} must be above 0", "a service takes some time; write for example 1 us")
+                raise InvalidValueError(f"{name} must be above 0", "write for example 1 us")
         return self
 
     def percentile_s(self, name: str) -> float | None:
-        """The percentile called `p50`, `p75`, ...; None when it was not measured."""
+        """The percentile named `p50`, `p75`, ... in seconds; None if it was not measured."""
         value: float | None = getattr(self, f"{name}_s")
         return value
 
@@ -73,12 +81,12 @@ class Figures(Strict):
         return tuple((level, value) for level, value in pairs if value is not None)
 
 
-def _mean(value: Any) -> Any:
+def _expand_mean(value: Any) -> Any:
     return {"mean": value} if isinstance(value, str | int | float) else value
 
 
 def _ms(seconds: float) -> str:
-    return units.format_quantity(units.DURATION, seconds, 4)
+    return quantities.format_quantity(quantities.DURATION, seconds, 4)
 
 
 def _batch_size(value: object) -> int:
@@ -86,11 +94,13 @@ def _batch_size(value: object) -> int:
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit() and 1 <= len(value) <= 6 and int(value) >= 1:
         return int(value)
-    raise UnitError(f"{units.describe(value)} is no batch size", "write latency by batch size: {1: 8.1 ms, 8: 40 ms}")
+    raise InvalidValueError(
+        f"{quantities.describe_value(value)} is not a batch size", "write latency by batch size: {1: 8.1 ms, 8: 40 ms}"
+    )
 
 
-def _by_batch(value: Any) -> Any:
-    """Figures without a batch level mean batch 1."""
+def _expand_batches(value: Any) -> Any:
+    """Measurements without a batch size are those of batch size 1."""
     if isinstance(value, dict):
         numbered = any(isinstance(key, int) or key.isdigit() for key in value)
         return value if numbered else {1: value}
@@ -98,107 +108,118 @@ def _by_batch(value: Any) -> Any:
 
 
 BatchSize = Annotated[int, BeforeValidator(_batch_size), WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]*$"})]
-MeanOrFigures = Annotated[Figures, BeforeValidator(_mean, json_schema_input_type=Duration | Figures)]
-ByBatch = Annotated[
-    dict[BatchSize, MeanOrFigures],
+MeanOrBatchProfile = Annotated[
+    BatchProfile, BeforeValidator(_expand_mean, json_schema_input_type=Duration | BatchProfile)
+]
+BatchProfiles = Annotated[
+    dict[BatchSize, MeanOrBatchProfile],
     NOT_EMPTY,
-    BeforeValidator(_by_batch, json_schema_input_type=Duration | Figures | dict[BatchSize, MeanOrFigures]),
+    BeforeValidator(
+        _expand_batches, json_schema_input_type=Duration | BatchProfile | dict[BatchSize, MeanOrBatchProfile]
+    ),
 ]
 
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
-class StageProfile(Strict):
-    """One of the two models that a variant was cut into."""
+class StageProfile(DocumentModel):
+    """One of the two stages of a cut variant."""
 
-    model: Annotated[str, Field(min_length=1)] = Field(description="ONNX file, relative to the project.")
-    sha256: Sha256 = Field(description="The file's SHA-256.")
-    latency: Annotated[dict[Name, ByBatch], NOT_EMPTY] = Field(description="As of a variant.")
+    model: Annotated[str, Field(min_length=1)] = Field(description="ONNX file, relative to the project folder.")
+    sha256: Sha256 = Field(description="SHA-256 of the file.")
+    latency: Annotated[dict[Name, BatchProfiles], NOT_EMPTY] = Field(
+        description="Worker type -> batch size -> measurement, as of a variant."
+    )
 
 
-class CutProfile(Strict):
-    """A variant as two stages: where it is cut, what crosses, and what each side takes."""
+class CutProfile(DocumentModel):
+    """A cut of a variant into two stages: position of the cut, size of the intermediate message, cost of each stage."""
 
-    layers: int = Field(ge=1, description="How many layers the head has.")
-    of: int = Field(ge=2, description="How many layers the model has.")
+    layers: int = Field(ge=1, description="Number of layers of the head.")
+    of: int = Field(ge=2, description="Number of layers of the model.")
     crossing_bytes: Size = Field(alias="crossing", description="Size of one message from head to tail.")
     inputs: Annotated[tuple[Name, ...], Field(strict=False), NOT_EMPTY] = Field(
-        description="Upstreams that the head reads; the tail reads the operator's others."
+        description="Upstreams that the head reads; the tail reads the operator's other inputs."
     )
-    whole: Sha256 = Field(description="SHA-256 of the model that was cut.")
+    whole: Sha256 = Field(description="SHA-256 of the uncut model.")
     head: StageProfile
     tail: StageProfile
 
     @model_validator(mode="after")
-    def _inside(self) -> Self:
+    def _check_tail(self) -> Self:
         if self.layers >= self.of:
-            raise UnitError(f"a head of {self.layers} of {self.of} layers leaves no tail", "measure it again")
+            raise InvalidValueError(f"a head of {self.layers} of {self.of} layers leaves no tail", "measure it again")
         return self
 
 
-class VariantProfile(Strict):
-    """What was measured of one variant."""
+class VariantProfile(DocumentModel):
+    """Measurements of one variant."""
 
     message_bytes: dict[str, Size] = Field(
         default={},
         alias="message",
-        description="Size of one output message (per child when fanned out): one for all, or by downstream operator.",
+        description="Size of one output message (per child request of a fan-out): one size, or one per "
+        "downstream operator.",
     )
-    latency: Annotated[dict[Name, ByBatch], NOT_EMPTY] = Field(
-        description="Worker type -> batch size -> figures; a plain duration is the mean at batch 1."
+    latency: Annotated[dict[Name, BatchProfiles], NOT_EMPTY] = Field(
+        description="Worker type -> batch size -> measurement; a plain duration is the mean at batch size 1."
     )
-    children: Annotated[tuple[Noise, ...], Field(strict=False)] = Field(
+    children: Annotated[tuple[PercentShare, ...], Field(strict=False)] = Field(
         default=(),
-        description="Share of outputs with 0, 1, 2, ... rows, of an operator that fans out: [0, 20 %, 80 %].",
+        description="Of an operator that fans out: share of outputs with 0, 1, 2, ... rows, for example "
+        "[0, 20 %, 80 %].",
     )
     cuts: Annotated[tuple[CutProfile, ...], Field(strict=False)] | None = Field(
-        default=None, description="Ways to cut the model in two; written by `jellybean profile` where cuts are allowed."
+        default=None,
+        description="Measured cuts of the model; written by `jellybean profile` if the workflow allows cuts.",
     )
 
     @field_validator("children")
     @classmethod
-    def _whole(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if value and abs(sum(value) - 1.0) > WHOLE:
-            raise UnitError(f"the shares add up to {100 * sum(value):.4g} %", "they must add up to 100 %")
+    def _check_sum(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if value and abs(sum(value) - 1.0) > SHARES_TOLERANCE:
+            raise InvalidValueError(f"the shares add up to {100 * sum(value):.4g} %", "they must add up to 100 %")
         return value
 
     @field_validator("message_bytes", mode="before", json_schema_input_type=Size | dict[str, Size])
     @classmethod
-    def _for_all(cls, value: Any) -> Any:
+    def _expand_size(cls, value: Any) -> Any:
         return value if isinstance(value, dict) else {ANY_DOWNSTREAM: value}
 
     @field_serializer("message_bytes", when_used="json")
     def _message(self, value: dict[str, float], info: SerializationInfo) -> Any:
-        texts = {name: units.format_quantity(units.SIZE, size, digits_of(info)) for name, size in value.items()}
+        texts = {
+            name: quantities.format_quantity(quantities.SIZE, size, digits_of(info)) for name, size in value.items()
+        }
         return texts[ANY_DOWNSTREAM] if set(texts) == {ANY_DOWNSTREAM} and not is_long(info) else texts
 
     @property
     def mean_children(self) -> float:
-        """Mean rows of an output; 0 where it was not measured."""
+        """Mean number of rows of an output; 0 if it was not measured."""
         total = sum(self.children)
         return sum(rows * share for rows, share in enumerate(self.children)) / total if total > 0 else 0.0
 
     def bytes_to(self, downstream: str) -> float | None:
-        """Bytes of one message to `downstream`; None when the profile does not say."""
+        """Size of one message to `downstream`; None if the profile does not give it."""
         return self.message_bytes.get(downstream, self.message_bytes.get(ANY_DOWNSTREAM))
 
 
-class MeasuredSelection(Strict):
-    """Accuracy of one selection, end to end. Operators with one variant may be left out."""
+class MeasuredSelection(DocumentModel):
+    """Measured end-to-end accuracy of one selection. Operators with one variant may be left out."""
 
     selection: dict[Name, Name] = Field(description="Operator -> variant.")
     accuracy: Percent
 
 
-class AccuracyPoint(Strict):
-    """One measured point of an operator: its inputs' accuracies, in the order of its inputs, and its own."""
+class AccuracyPoint(DocumentModel):
+    """One measured point of an operator: accuracies of its inputs, in input order, and of its output."""
 
     inputs: Annotated[tuple[Percent, ...], Field(strict=False)] = ()
     output: Percent
 
 
-def _points(value: Any) -> Any:
+def _expand_points(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return value
     return [value if isinstance(value, dict | AccuracyPoint) else {"output": value}]
@@ -208,47 +229,49 @@ Points = Annotated[
     tuple[AccuracyPoint, ...],
     Field(strict=False),
     NOT_EMPTY,
-    BeforeValidator(_points, json_schema_input_type=Percent | list[AccuracyPoint]),
+    BeforeValidator(_expand_points, json_schema_input_type=Percent | list[AccuracyPoint]),
 ]
 
 
-class AccuracyProfile(Strict):
-    """The workflow's accuracy, in one of three forms."""
+class AccuracyProfile(DocumentModel):
+    """The workflow's accuracy model, in one of three forms."""
 
     end_to_end: Annotated[tuple[MeasuredSelection, ...], Field(strict=False), NOT_EMPTY] | None = Field(
-        default=None, description="Measured per selection."
+        default=None, description="Measured accuracy per selection."
     )
     per_operator: Annotated[dict[Name, dict[Name, Points]], NOT_EMPTY] | None = Field(
-        default=None, description="Operator -> variant -> its accuracy as a function of its inputs' accuracies."
+        default=None, description="Operator -> variant -> accuracy as a function of the accuracies of its inputs."
     )
     independent: Annotated[dict[Name, dict[Name, Percent]], NOT_EMPTY] | None = Field(
-        default=None, description="Operator -> variant -> percent; the workflow has their product."
+        default=None, description="Operator -> variant -> percent; the workflow's accuracy is the product."
     )
 
     @model_validator(mode="after")
-    def _one_form(self) -> Self:
+    def _check_one_form(self) -> Self:
         given = [name for name in ("end_to_end", "per_operator", "independent") if getattr(self, name) is not None]
         if len(given) != 1:
-            found = " and ".join(given) if given else "none"
-            raise UnitError(f"accuracy has one form, found {found}", "keep end_to_end, per_operator or independent")
+            forms = " and ".join(given) if given else "none"
+            raise InvalidValueError(
+                f"accuracy needs exactly one form, but has {forms}", "keep end_to_end, per_operator or independent"
+            )
         return self
 
 
-class ProfilesDocument(Strict):
+class ProfilesDocument(DocumentModel):
     """profiles.yaml: written by `jellybean profile`, or by hand."""
 
     kind: Literal["Profiles"] = "Profiles"
-    machine: dict[str, Any] = Field(default={}, description="What it was measured on; free text.")
+    machine: dict[str, Any] = Field(default={}, description="The machine that was measured; free text.")
     hop_s: Duration | None = Field(
-        default=None, alias="hop", description="Time that one message takes between two agents, links aside."
+        default=None, alias="hop", description="Time to send one message between two agents, without link latency."
     )
     operators: Annotated[dict[Name, dict[Name, VariantProfile]], NOT_EMPTY]
     accuracy: AccuracyProfile | None = None
 
 
-def latency_figure(figures: Figures, load_from: str) -> float | None:
-    """The figure that `limits.load_from` names."""
-    return figures.mean_s if load_from == "mean" else figures.percentile_s(load_from)
+def latency_statistic(measured: BatchProfile, load_from: str) -> float | None:
+    """The statistic named by `limits.load_from`, in seconds; None if it was not measured."""
+    return measured.mean_s if load_from == "mean" else measured.percentile_s(load_from)
 
 
 __all__ = [
@@ -256,11 +279,11 @@ __all__ = [
     "PERCENTILES",
     "AccuracyPoint",
     "AccuracyProfile",
+    "BatchProfile",
     "CutProfile",
-    "Figures",
     "MeasuredSelection",
     "ProfilesDocument",
     "StageProfile",
     "VariantProfile",
-    "latency_figure",
+    "latency_statistic",
 ]

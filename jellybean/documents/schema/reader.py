@@ -1,8 +1,8 @@
-"""YAML text to plain values, with the position of every key and value.
+"""Read YAML as plain values with the source position of every key and value.
 
-Only what JSON could say is read: no anchors, aliases, tags, merge keys or second documents, so a small file
-cannot become a large value. Size and depth are limited before anything is built.
-Scalars follow YAML 1.2, so `no` and `on` are text.
+Only the JSON subset of YAML is accepted: no anchors, aliases, tags, merge keys or second documents, so that a small
+file cannot expand into a large value. Size and nesting depth are limited. Scalars follow YAML 1.2: `no` and `on` are
+text.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from jellybean.documents.schema.units import shown
 from jellybean.errors import DocumentProblem
+from jellybean.quantities import quoted
 from jellybean_agent import describe_error
 
 MAX_BYTES = 2 * 2**20
@@ -47,7 +47,7 @@ _SPECIAL = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place: a file with line and column from 1, or a `--set` option with neither."""
+    """A source position: a file with line and column counted from 1, or a `--set` option without line and column."""
 
     file: str
     line: int | None = None
@@ -56,52 +56,55 @@ class Mark:
 
 @dataclass
 class Tree:
-    """What a document says, and where. `keys` and `values` map paths to places; the root's path is empty."""
+    """A parsed document.
+
+    `keys` and `values` map paths to the positions of keys and values; the root has the empty path.
+    """
 
     file: str
     data: Any = None
     keys: dict[DocPath, Mark] = field(default_factory=dict)
     values: dict[DocPath, Mark] = field(default_factory=dict)
     problems: list[DocumentProblem] = field(default_factory=list)
-    unread: set[DocPath] = field(default_factory=set)  # values that were refused; they are None in `data`
+    unread: set[DocPath] = field(default_factory=set)  # rejected values; they are None in `data`
 
-    def place(self, path: DocPath, *, key: bool = False) -> Mark:
-        """Where the value (or key) at `path` stands; the nearest enclosing one that exists when it does not."""
+    def position(self, path: DocPath, *, key: bool = False) -> Mark:
+        """Position of the value (or the key) at `path`; if it does not exist, of the nearest enclosing value."""
         for length in range(len(path), -1, -1):
-            found = self.keys.get(path[:length]) if key or length < len(path) else None
-            found = found or self.values.get(path[:length])
-            if found is not None:
-                return found
+            mark = self.keys.get(path[:length]) if key or length < len(path) else None
+            mark = mark or self.values.get(path[:length])
+            if mark is not None:
+                return mark
         return Mark(self.file, 1, 1)
 
     def problem(self, path: DocPath, message: str, hint: str = "", *, key: bool = False) -> DocumentProblem:
-        """A problem at `path`."""
-        mark = self.place(path, key=key)
+        """Build a problem located at `path`."""
+        mark = self.position(path, key=key)
         return DocumentProblem(mark.file, mark.line, mark.column, dotted(path), message, hint)
 
     def add(self, path: DocPath, message: str, hint: str = "", *, key: bool = False) -> None:
-        """Remember a problem at `path`."""
+        """Record a problem at `path`."""
         self.problems.append(self.problem(path, message, hint, key=key))
 
 
 def dotted(path: DocPath) -> str:
-    """The path as `--set` takes it."""
+    """The path in the notation of `--set`."""
     return ".".join(str(part) for part in path)
 
 
 def read_file(path: Path) -> Tree:
-    """The tree of a YAML file. What is wrong stands in `problems`; `data` is None when nothing could be read."""
+    """Read a YAML file. Errors are in `problems`; `data` is None if the file cannot be parsed."""
     tree = Tree(str(path))
     try:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
-        reason = "there is no such file" if missing else f"cannot be read: {describe_error(error)}"
+        reason = "file not found" if missing else f"cannot be read: {describe_error(error)}"
         tree.add((), reason, _missing_hint(path))
         return tree
     if len(raw) > MAX_BYTES:
-        tree.add((), f"the file is larger than {MAX_BYTES // 2**20} MiB", "a document is written by people; split it")
+        tree.add((), f"the file is larger than {MAX_BYTES // 2**20} MiB", "split the document")
         return tree
     try:
         text = raw.decode("utf-8-sig")
@@ -109,13 +112,13 @@ def read_file(path: Path) -> Tree:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
         tree.values[()] = Mark(tree.file, line, column)
-        tree.add((), f"byte 0x{raw[error.start]:02x} is no UTF-8", "save the file as UTF-8")
+        tree.add((), f"byte 0x{raw[error.start]:02x} is not valid UTF-8", "save the file as UTF-8")
         return tree
     return read_text(text, tree.file)
 
 
 def read_text(text: str, file: str) -> Tree:
-    """The tree of YAML text; `file` stands in its places."""
+    """Parse YAML text; `file` is the file name of its source positions."""
     tree = Tree(file)
     directive = re.search(r"(?m)^%", text)
     builder = _Builder(tree, text.count("\n", 0, directive.start()) + 1 if directive else 1)
@@ -135,12 +138,12 @@ def read_text(text: str, file: str) -> Tree:
         tree.add((), f"character U+{ord(text[error.position]):04X} is not allowed", "remove it")
         tree.data = None
     except (YAMLError, ValueError, OverflowError, LookupError) as error:
-        # The parser lets a few of Python's own errors through, such as chr() of an escape beyond Unicode.
+        # ruamel.yaml does not wrap some of Python's errors, for example chr() of an escape beyond Unicode.
         tree.values[()] = builder.last
         tree.add((), f"cannot be read as YAML: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
         tree.data = None
     if tree.data is None and not tree.problems:
-        tree.add((), "the document is empty", "see `jellybean init` for an example to start from")
+        tree.add((), "the document is empty", "`jellybean init` copies an example to start from")
     return tree
 
 
@@ -157,9 +160,9 @@ def _missing_hint(path: Path) -> str:
 def _syntax(error: MarkedYAMLError) -> tuple[str, str]:
     problem = str(error.problem or error.context or "not YAML")
     if "'\\t'" in problem:
-        return "a tab cannot indent YAML", "use spaces"
+        return "YAML cannot be indented with a tab", "use spaces"
     if "mapping values are not allowed" in problem:
-        return "a second ':' in one line", "quote the text, or begin a new line"
+        return "a second ':' on one line", "quote the text, or start a new line"
     if "could not find expected ':'" in problem:
         return "a key without ':'", "write `key: value`"
     context = f" ({error.context})" if error.context and error.problem else ""
@@ -168,16 +171,16 @@ def _syntax(error: MarkedYAMLError) -> tuple[str, str]:
 
 @dataclass
 class _Frame:
-    """An open map or list. `key` is the key whose value comes next; None: a key comes next (or it is a list)."""
+    """An unclosed map or list. `key` is the key whose value comes next; None: a key comes next, or it is a list."""
 
     value: dict[str, Any] | list[Any]
     path: DocPath
     key: str | None = None
-    skip: bool = False  # the pending key is not usable: read its value, keep nothing
+    skip: bool = False  # the pending key is invalid: parse its value, discard it
 
 
 class _Builder:
-    """Builds a tree from parser events without recursion, so depth is bounded by the check and not by the stack."""
+    """Builds a tree from parser events without recursion, so that deep nesting cannot overflow the stack."""
 
     def __init__(self, tree: Tree, directive_line: int) -> None:
         self.tree = tree
@@ -187,7 +190,7 @@ class _Builder:
         self._documents = 0
 
     def take(self, event: Event) -> bool:
-        """Build on; False when reading should stop."""
+        """Process one event; False stops the parser."""
         if event.start_mark is not None:
             self.last = Mark(self.tree.file, event.start_mark.line + 1, event.start_mark.column + 1)
         if isinstance(event, DocumentStartEvent):
@@ -201,20 +204,20 @@ class _Builder:
     def _document(self, event: DocumentStartEvent) -> bool:
         self._documents += 1
         if self._documents > 1:
-            self._refuse("a second document in one file", "keep one document per file; remove `---`")
+            self._reject("a second document in one file", "keep one document per file; remove `---`")
             return False
         if event.version or event.tags:
             self.last = Mark(self.tree.file, self._directive_line, 1)
-            self._refuse("%YAML and %TAG lines are not read", "remove them; documents are YAML 1.2")
+            self._reject("%YAML and %TAG directives are not supported", "remove them; documents are YAML 1.2")
         return True
 
     def _node(self, event: NodeEvent) -> bool:
         if isinstance(event, AliasEvent):
-            self._refuse(f"alias *{event.anchor}: anchors and aliases are not read", "write the value out")
+            self._reject(f"alias *{event.anchor}: anchors and aliases are not supported", "write the value out")
         elif event.anchor is not None:
-            self._refuse(f"anchor &{event.anchor}: anchors and aliases are not read", "remove it")
+            self._reject(f"anchor &{event.anchor}: anchors and aliases are not supported", "remove it")
         if (tag := getattr(event, "tag", None)) is not None:
-            self._refuse(f"tag {shown(str(tag))}: tags are not read", "remove it")
+            self._reject(f"tag {quoted(str(tag))}: tags are not supported", "remove it")
         value = self._value(event)
         frame = self._stack[-1] if self._stack else None
         path: DocPath = ()
@@ -237,20 +240,20 @@ class _Builder:
 
     def _key(self, frame: _Frame, event: NodeEvent, value: object) -> bool:
         if not isinstance(event, ScalarEvent):
-            self._refuse("a key must be text, not a map, list or alias", "write `name: value`")
+            self._reject("a key must be text, not a map, list or alias", "write `name: value`")
             frame.skip = True
             return self._open(value, (*frame.path, "?")) if isinstance(value, dict | list) else True
         name = event.value
         path = (*frame.path, name)
         if event.implicit[0] and name == "<<":
-            self._refuse("merge keys (<<) are not read", "write the values out")
+            self._reject("merge keys (<<) are not supported", "write the values out")
             frame.skip = True
         elif not name:
-            self._refuse("a key is empty", "write `name: value`")
+            self._reject("a key is empty", "write `name: value`")
             frame.skip = True
         elif isinstance(frame.value, dict) and name in frame.value:
             first = self.tree.keys[path]
-            self._refuse(f"duplicate key {shown(name)}, first in line {first.line}", "keep one of them", path)
+            self._reject(f"duplicate key {quoted(name)}, first on line {first.line}", "keep one of them", path)
             frame.skip = True
         else:
             self.tree.keys[path] = self.last
@@ -261,12 +264,12 @@ class _Builder:
         if isinstance(value, dict | list):
             self._stack.append(_Frame(value, path))
             if len(self._stack) > MAX_DEPTH:
-                self._refuse(f"nested deeper than {MAX_DEPTH} levels", "no document needs that", ())
+                self._reject(f"nested deeper than {MAX_DEPTH} levels", "reduce the nesting", ())
                 self.tree.data = None
                 return False
         return True
 
-    def _refuse(self, message: str, hint: str, path: DocPath | None = None) -> None:
+    def _reject(self, message: str, hint: str, path: DocPath | None = None) -> None:
         if path is None:
             frame = self._stack[-1] if self._stack else None
             path = () if frame is None else (*frame.path, frame.key) if frame.key is not None else frame.path
@@ -285,7 +288,7 @@ class _Builder:
 
 
 def scalar(text: str) -> Any:
-    """A plain scalar's value under YAML 1.2's core schema."""
+    """The value of an unquoted scalar in the core schema of YAML 1.2."""
     if text in _NULL:
         return None
     if text in _BOOL:

@@ -39,7 +39,7 @@ def error(*arguments: str, status: int) -> dict[str, Any]:
 def test_bad_input_is_json_with_file_line_and_path(vqa: Path, tmp_path: Path, command: str) -> None:
     name, *options = command.split()
     (missing,) = error(name, str(tmp_path / "nowhere"), *options, status=2)["problems"]
-    assert missing["message"] == "there is no such folder"
+    assert missing["message"] == "folder not found"
     found = error(name, str(vqa), *options, "--set", "slo.acuracy=57", status=2)
     assert found["kind"] == "documents"
     assert found["problems"][0]["path"] == "slo.acuracy"

@@ -114,7 +114,7 @@ def test_bad_input_is_exit_2(vqa: Path, tmp_path: Path) -> None:
     assert "there is no folder" in " ".join(nowhere.replace("│", " ").split())
     jellybean("frontier", str(vqa), "--time-limit", "0", status=2)
     assert "finite" in jellybean("frontier", str(vqa), "--step", "inf", status=2).stderr
-    assert "there is no such folder" in jellybean("frontier", str(tmp_path / "nowhere"), status=2).stderr
+    assert "folder not found" in jellybean("frontier", str(tmp_path / "nowhere"), status=2).stderr
     broken = tmp_path / "broken"
     jellybean("init", "vqa", str(broken))
     (broken / "workflow.yaml").write_text("kind: Workflow\noperators: [")

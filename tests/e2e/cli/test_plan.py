@@ -128,7 +128,7 @@ def test_unknown_command_and_option_are_bad_input() -> None:
 
 
 def test_missing_project_is_bad_input(tmp_path: Path) -> None:
-    assert "there is no such folder" in jellybean("plan", str(tmp_path / "nowhere"), status=2).stderr
+    assert "folder not found" in jellybean("plan", str(tmp_path / "nowhere"), status=2).stderr
 
 
 def test_init_refuses_a_folder_with_content(vqa: Path) -> None:

@@ -107,14 +107,14 @@ def test_models_and_data_that_fit(problems: Project, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "inputs", "outputs", "line", "message"),
     [
-        ("large", [("x", INT64, ["b", 16, 16])], None, 10, "read large: float32 given, int64 wanted"),
-        ("large", [("x", FLOAT, ["b", 32, 16])], None, 10, "shapes differ ([n, 16, 16] given, [n, 32, 16] wanted)"),
-        ("large", [("x", FLOAT, ["b", 256])], None, 10, "3 dimensions given, 2 wanted"),
-        ("large", [("x", FLOAT, [8, 16, 16])], None, 10, "exactly 8 rows wanted, but a request has 1"),
+        ("large", [("x", INT64, ["b", 16, 16])], None, 10, "read large: float32 given, int64 expected"),
+        ("large", [("x", FLOAT, ["b", 32, 16])], None, 10, "shapes differ ([n, 16, 16] given, [n, 32, 16] expected)"),
+        ("large", [("x", FLOAT, ["b", 256])], None, 10, "3 dimensions given, 2 expected"),
+        ("large", [("x", FLOAT, [8, 16, 16])], None, 10, "exactly 8 rows expected, but a request has 1"),
         ("large", [("x", FLOAT, ["b", 16, 16]), ("y", FLOAT, ["b"])], None, 10, "1 inputs, but model large takes 2"),
         ("find", [("strip", FLOAT, [1, 16, 64])], None, 7, "strip (held-out inputs) does not fit input 'strip'"),
-        ("find", [("strip", TensorProto.DOUBLE, [1, 16, 96])], None, 7, "float32 given, float64 wanted"),
-        ("number", [("scores", FLOAT, [4, 10])], None, 15, "exactly 4 rows wanted, but a gather brings any number"),
+        ("find", [("strip", TensorProto.DOUBLE, [1, 16, 96])], None, 7, "float32 given, float64 expected"),
+        ("number", [("scores", FLOAT, [4, 10])], None, 15, "exactly 4 rows expected, but a gather gives any number"),
         ("number", [("scores", FLOAT, ["n", 12])], None, 15, "read (small, large) does not fit"),
         ("small", None, [("scores", TensorProto.FLOAT16, ["b", 10])], 15, "read (small) does not fit input 'scores'"),
     ],
@@ -133,14 +133,14 @@ def test_edges_that_do_not_fit(
     ("old", "new", "line", "message"),
     [
         ("models/find.onnx", "models/fnd.onnx", 8, "there is no file 'models/fnd.onnx'"),
-        ("models/find.onnx", "../find.onnx", 8, "lies outside the project's folder"),
-        ("models/find.onnx", "/etc/passwd", 8, "is no relative path"),
+        ("models/find.onnx", "../find.onnx", 8, "is outside the project folder"),
+        ("models/find.onnx", "/etc/passwd", 8, "is not a relative path"),
         ("models/find.onnx", "data/heldout.npz", 8, "SHA-256"),
         ("models/find.onnx", "models", 8, "there is no file 'models'"),
         ("heldout.npz#strips", "held.npz#strips", 4, "there is no file 'data/held.npz'"),
         ("heldout.npz#strips", "heldout.npz#strip", 4, "has no array 'strip'"),
-        ("heldout.npz#strips", "../../x.npz#strips", 4, "outside the project's folder"),
-        ("data/heldout.npz#strips", "models/find.npy", 4, "names no array"),
+        ("heldout.npz#strips", "../../x.npz#strips", 4, "outside the project folder"),
+        ("data/heldout.npz#strips", "models/find.npy", 4, "does not name an array"),
         ("[{from: find, ratio: 4}]", "[{from: find, ratio: 4, output: crop}]", 10, "has no output 'crop'"),
     ],
 )
@@ -171,7 +171,7 @@ def test_batches_of_a_model_that_takes_one_row_are_refused(problems: Project) ->
 
 def test_another_output_can_be_named(problems: Project) -> None:
     found = problems(replace=("ratio: 4}", "ratio: 4, output: count}"))
-    assert [problem.message[-29:] for problem in found] == [": int64 given, float32 wanted"] * 2
+    assert [problem.message[-31:] for problem in found] == [": int64 given, float32 expected"] * 2
 
 
 def test_a_changed_model_is_told_with_both_hashes(problems: Project, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_changed_model_is_told_with_both_hashes(problems: Project, tmp_path: P
     (problem,) = problems(replace=(digest, "0a" * 32))
     assert problem.path == "operators.read.variants.small.sha256"
     assert "0a0a0a0a0a0a..." in problem.message
-    assert "if this model is meant, write " in problem.hint
+    assert "if this is the right model, write " in problem.hint
 
 
 def test_a_model_without_hash_is_told_the_hash(problems: Project, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_links_out_of_the_project_are_refused(problems: Project, tmp_path: Path)
     outside = tmp_path.parent / f"{tmp_path.name}-outside.onnx"
     (tmp_path / "models" / "find.onnx").rename(outside)
     (tmp_path / "models" / "find.onnx").symlink_to(outside)
-    with pytest.raises(DocumentError, match="lies outside the project's folder"):
+    with pytest.raises(DocumentError, match="is outside the project folder"):
         load_project(tmp_path, profiles=False)
 
 
@@ -209,7 +209,7 @@ def test_files_that_are_no_models(problems: Project, tmp_path: Path) -> None:
         with pytest.raises(DocumentError) as raised:
             load_project(tmp_path, profiles=False)
         (problem,) = raised.value.problems
-        assert "find.onnx is no ONNX model" in problem.message
+        assert "find.onnx is not an ONNX model" in problem.message
         assert problem.line == 8
 
 
@@ -232,7 +232,7 @@ def test_weights_in_other_files_are_refused(problems: Project, tmp_path: Path) -
         ({"labels": np.arange(6)}, 4, "strips has 7 rows, data/heldout.npz#labels has 6"),
         ({"labels": np.array(3)}, 17, "is a single value"),
         ({"labels": np.array([{}] * 7, dtype=object)}, 17, "holds Python objects"),
-        ({"strips": np.zeros((7, 16, 96), np.uint8)}, 7, "uint8 given, float32 wanted"),
+        ({"strips": np.zeros((7, 16, 96), np.uint8)}, 7, "uint8 given, float32 expected"),
         ({"strips": np.zeros((0, 16, 96), np.float32), "labels": np.zeros(0)}, 4, "strips has no rows"),
     ],
 )
@@ -248,7 +248,7 @@ def test_held_out_data_that_is_no_archive(problems: Project, tmp_path: Path) -> 
         with pytest.raises(DocumentError) as raised:
             load_project(tmp_path, profiles=False)
         assert {problem.line for problem in raised.value.problems} == {4, 17}
-        assert all("is no NumPy archive" in problem.message for problem in raised.value.problems)
+        assert all("is not a NumPy archive" in problem.message for problem in raised.value.problems)
 
 
 def test_a_project_without_held_out_data(problems: Project, tmp_path: Path) -> None:
@@ -266,25 +266,30 @@ def test_a_project_without_held_out_data(problems: Project, tmp_path: Path) -> N
     [
         ("{python: jellybean_agent.steps:argmax, with: {classes: 10}}", 0, "", ""),
         ("{python: jellybean_agent.steps:argmax}", 0, "", ""),
-        ("{python: jellybean_agent.steps:argmax, with: {classes: 12}}", 15, "[n, 10] given, [n, 12] wanted", ""),
+        ("{python: jellybean_agent.steps:argmax, with: {classes: 12}}", 15, "[n, 10] given, [n, 12] expected", ""),
         ("{python: jellybean_agent.steps:argmax, with: {k: 1}}", 16, "takes no argument 'k'; it takes: classes", ""),
         ("{python: jellybean_agent.steps:top_k}", 16, "needs the argument 'k'", ""),
         ("{python: jellybean_agent.steps:topk}", 16, "has no function topk; its steps: normalise", ""),
         ("{python: jellybean_agent.execution.executor:open_local}", 16, "is no step: it needs @step", ""),
         ("{python: no_such_steps:one}", 16, "there is no module no_such_steps here: install it", "write its sha256"),
         (f"{{python: no_such_steps:one, sha256: {'a' * 64}}}", 0, "", ""),
-        (f"{{python: jellybean_agent.steps:argmax, sha256: {'a' * 64}}}", 16, "has SHA-256", "if this one is meant"),
+        (
+            f"{{python: jellybean_agent.steps:argmax, sha256: {'a' * 64}}}",
+            16,
+            "has SHA-256",
+            "if this is the right one",
+        ),
         ("{python: jellybean_agent.steps:_along}", 16, "names no function of a module", ""),
         ("{python: os.path.join}", 16, "names no function of a module", ""),
         (
             "{python: a:b, model: models/number.onnx}",
             16,
             "model and python exclude each other",
-            "make two variants of them",
+            "make them two variants",
         ),
-        ("{with: {k: 1}}", 16, "with without python", "write python"),
+        ("{with: {k: 1}}", 16, "`with` needs python", "write python"),
         ("{python: jellybean_agent.steps:argmax, with: {classes: .nan}}", 16, "", ""),
-        ("{python: jellybean_agent.steps:argmax, cuts: 3}", 16, "is a Python function, which is not cut", "cuts: 0"),
+        ("{python: jellybean_agent.steps:argmax, cuts: 3}", 16, "is a Python function, which cannot be cut", "cuts: 0"),
     ],
 )
 def test_python_functions(problems: Project, tmp_path: Path, variant: str, line: int, message: str, hint: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jellybean.documents import WorkflowDocument
-from jellybean.documents.flow import Flow, flow_of
+from jellybean.documents.flow import Flow, follow_requests
 from jellybean_solver.model.problem import EdgeKind
 
 
@@ -16,7 +16,7 @@ def flow(rate: float = 10.0, **inputs: list[Any]) -> Flow:
     source = {"tier": "edge", "rate": f"{rate}/s", "message": "1 B"}
     operators = {name: {"inputs": edges, "variants": ["v"]} for name, edges in inputs.items()}
     data = {"kind": "Workflow", "name": "w", "sources": {"a": source, "b": source}, "operators": operators}
-    return flow_of(WorkflowDocument.model_validate(data), {})
+    return follow_requests(WorkflowDocument.model_validate(data), {})
 
 
 def kinds(found: Flow, operator: str) -> list[tuple[EdgeKind, float]]:
@@ -113,9 +113,9 @@ def test_gathers_close_one_level_at_a_time() -> None:
         ({"x": ["a"], "z": [{"from": "x", "ratio": 0.5}, "b"]}, "rates differ after ratios: x 5/s, b 10/s"),
         (
             {"x": [{"from": "a", "ratio": 2}], "y": [{"from": "a", "ratio": 3}]},
-            "two ratios for the rows of one output of a: 3 here, 2 to x",
+            "different ratios for one output of a: 3 here, 2 to x",
         ),
-        ({"x": [{"from": "a", "gather": True}]}, "gathers a, but no fan-out is open there"),
+        ({"x": [{"from": "a", "gather": True}]}, "gathers a, but no fan-out is open at this point"),
         ({"x": ["y"], "y": ["x"]}, "the operators form a cycle: x -> y -> x"),
     ],
 )

@@ -13,7 +13,7 @@ from jellybean.documents.build import service_time
 from jellybean.documents.schema.profiles import (
     AccuracyPoint,
     AccuracyProfile,
-    Figures,
+    BatchProfile,
     MeasuredSelection,
     VariantProfile,
 )
@@ -118,7 +118,7 @@ def test_measured_ratios_are_of_one_output(folder: Path) -> None:
     measured = "operators.read.inputs.0.ratio=measured"
     edit(folder / "profiles.yaml", "      message: 10 KiB", "      message: 10 KiB\n      children: [100 %]")
     edit(folder / "profiles.yaml", "      message: {", "      children: [0, 0, 0, 50 %, 50 %]\n      message: {")
-    with pytest.raises(DocumentError, match=r"detect.small.children: all outputs have no row, but the ratio to read"):
+    with pytest.raises(DocumentError, match=r"detect.small.children: all outputs have no rows, but the ratio to read"):
         load_project(folder, [measured])
     scale = "inputs: [{from: read, gather: true}, scale]"
     edit(folder / "workflow.yaml", scale, f"{scale}\n    variants: [rules]\n  more:\n    inputs: [{{from: detect, "
@@ -173,12 +173,12 @@ def test_pools_share_a_type_have_their_own_sharing_and_can_be_taken_out(folder: 
 
 
 def test_load_from_a_percentile_and_a_mean_from_percentiles() -> None:
-    figures = Figures(p50=0.010, p75=0.012, p90=0.015)
+    figures = BatchProfile(p50=0.010, p75=0.012, p90=0.015)
     time = service_time(figures, "p75")
     assert time.load_s == 0.012
     assert time.quantiles == ((0.5, 0.010), (0.75, 0.012), (0.9, 0.015))
     assert time.mean_s == pytest.approx(0.5 * 0.010 + 0.25 * 0.011 + 0.15 * 0.0135 + 0.1 * 0.016)
-    assert service_time(Figures(p90=0.015), "p90").mean_s == 0.015
+    assert service_time(BatchProfile(p90=0.015), "p90").mean_s == 0.015
 
 
 def test_three_forms_of_accuracy(folder: Path) -> None:
@@ -214,14 +214,14 @@ def test_planning_needs_profiles(folder: Path) -> None:
 
 def measured() -> ProfilesDocument:
     """A document as a profiler builds it: SI numbers."""
-    figures = Figures(mean=0.0081, p50=0.008, p90=0.0084, p99=0.009, memory=40 * 2**20, noise=0.031)
+    figures = BatchProfile(mean=0.0081, p50=0.008, p90=0.0084, p99=0.009, memory=40 * 2**20, noise=0.031)
     return ProfilesDocument(
         machine={"cpu": "some", "cores": 2},
         hop=0.0009,
         operators={
             "detect": {
                 "small": VariantProfile(message={"*": 10240.0}, latency={"box": {1: figures, 8: figures}}),
-                "large": VariantProfile(message={"read": 12288.0}, latency={"t4": {1: Figures(mean=0.02)}}),
+                "large": VariantProfile(message={"read": 12288.0}, latency={"t4": {1: BatchProfile(mean=0.02)}}),
             }
         },
         accuracy=AccuracyProfile(end_to_end=(MeasuredSelection(selection={"detect": "small"}, accuracy=91.5),)),
@@ -277,9 +277,9 @@ seconds = st.floats(min_value=1e-7, max_value=1e4)
 )
 def test_any_measurement_reads_back_nearly(mean: float, quantiles: list[float], size: float, noise: float) -> None:
     p50, p90, p99 = sorted(quantiles)
-    figures = Figures(mean=mean, p50=p50, p90=p90, p99=p99, memory=size, noise=noise)
+    figures = BatchProfile(mean=mean, p50=p50, p90=p90, p99=p99, memory=size, noise=noise)
     dumped = figures.model_dump(mode="json", by_alias=True, exclude_none=True, context={"digits": 7})
-    back = Figures.model_validate(dumped, context={"document": True}, by_alias=True, by_name=False)
+    back = BatchProfile.model_validate(dumped, context={"document": True}, by_alias=True, by_name=False)
     for name, value in figures.model_dump().items():
         assert getattr(back, name) == (value if value is None else pytest.approx(value, rel=1e-6, abs=1e-9)), name
 

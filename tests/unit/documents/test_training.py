@@ -34,17 +34,21 @@ def test_defaults(tmp_path):
     [
         ("epochs: 2", "epochs: 0", "4:"),
         ("epochs: 2", "epochs: 2\nschedule: chimaera", "did you mean 'chimera'"),
-        ("nets.py:net", "nets.py", "names no function"),
+        ("nets.py:net", "nets.py", "does not name a function"),
         ("batch: 64", "batch: 4\nmicrobatches: 8", "less than one sample for each of 8 micro-batches"),
         ("name: adam,", "name: adam, momentum: 0.9,", "adam has no momentum"),
         ("epochs: 2", "epochs: 2\nmemory: 4", "memory"),
         ("epochs: 2", "epoch: 2", "epoch"),
         ("kind: Training", "kind: Workflow", "Workflow"),
-        ("lr: 0.001", "lr: fast", "6:29: optimizer.lr: 'fast' is no finite number"),
+        ("lr: 0.001", "lr: fast", "6:29: optimizer.lr: 'fast' is not a finite number"),
         ("batch: 64", "batch: 64\nloss: crossentropy", "did you mean 'cross_entropy'"),
         ("batch: 64", "batch: 64\ndevices: 1000000", "at most 65536"),
         ("data: nets.py:data", "data: {folder: x, size: 0}", r"data.size: must be at least 1, not 0$"),
-        ("batch: 64", "batch: 64\nexport: {operator: a, variant: b, model: ../m.onnx}", "no place of a model"),
+        (
+            "batch: 64",
+            "batch: 64\nexport: {operator: a, variant: b, model: ../m.onnx}",
+            "is not the path of an ONNX file",
+        ),
     ],
 )
 def test_mistakes(tmp_path, old, new, told):
@@ -62,8 +66,8 @@ def test_missing_file_says_what_to_write(tmp_path):
     [
         ("epochs.first=3", "epochs is the number 2; set it as a whole"),
         ("epoch=3", "unknown key 'epoch'; did you mean 'epochs'"),
-        ("epochs", "there is no path=value; write --set epochs=3"),
-        ("optimizer.lr=fast", "'fast' is no finite number"),
+        ("epochs", "not of the form path=value; write --set epochs=3"),
+        ("optimizer.lr=fast", "'fast' is not a finite number"),
         ("optimizer=adam", "'adam' is not a map"),
         ("microbatches=100", "a batch of 64 has less than one sample for each of 100"),
         ("lr_schedule.name=cos", "did you mean 'cosine'"),

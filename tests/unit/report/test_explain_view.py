@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from jellybean.documents.places import Place
+from jellybean.documents.locations import Location
 from jellybean.planning.explain import Explained
 from jellybean.report.explain_view import explained_text
 from jellybean_solver.explanation.conflicts import Conflict, Relaxation
@@ -24,7 +24,7 @@ LATENCY = Requirement(Kind.LATENCY_P99, (), 0.1, "the p99 latency of 100 ms")
 
 def told(status: str, found: Conflict) -> str:
     given = problem(operator("see", ["camera"], variant("small", {"box": 0.1})), pools=[box()])
-    places = {LATENCY: (Place("slo.latency_p99", "workflow.yaml", 3, "100 ms"),)}
+    places = {LATENCY: (Location("slo.latency_p99", "workflow.yaml", 3, "100 ms"),)}
     out = StringIO()
     Console(file=out, width=200).print(
         explained_text(Explained(given, Explanation(status, None, conflict=found), places, 0.1))
@@ -44,7 +44,7 @@ def test_a_conflict_that_was_not_found_in_time_is_not_put_down_to_structure() ->
 def test_what_had_no_time_is_listed_and_not_called_loose() -> None:
     given = replace(seeing(), name="by hand")
     places = {
-        item: (Place(item.kind.value + "".join(item.subjects), "workflow.yaml", 3, "1"),) for item in asked(given)
+        item: (Location(item.kind.value + "".join(item.subjects), "workflow.yaml", 3, "1"),) for item in asked(given)
     }
     for ticks, in_time in ((10_000, True), (30, False)):
         clock = iter(range(100_000))

@@ -1,4 +1,4 @@
-"""Places of values in documents, and values proposed in a document's own units."""
+"""DocumentLocations of values in documents, and values proposed in a document's own units."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import build_problem, load_project
-from jellybean.documents.places import places_of
-from jellybean.documents.schema.units import BANDWIDTH, RATE, SIZE, Kind, parse_quantity
+from jellybean.documents.locations import document_locations
 from jellybean.errors import DocumentError
 from jellybean.planning.explain import _rounded, parse_questions
+from jellybean.quantities import BANDWIDTH, RATE, SIZE, QuantityKind, parse_quantity
 from jellybean_solver import Problem
 
 VQA = Path(__file__).parents[3] / "examples" / "vqa"
 
 
 def test_a_value_is_told_with_its_file_line_and_text() -> None:
-    place = places_of(load_project(VQA)).of("workflow", "slo", "accuracy")
+    place = document_locations(load_project(VQA)).locate("workflow", "slo", "accuracy")
     line = (VQA / "workflow.yaml").read_text().splitlines().index("slo: {accuracy: 56}") + 1
 
     assert (place.line, place.path, place.written) == (line, "slo.accuracy", "56")
@@ -25,17 +25,17 @@ def test_a_value_is_told_with_its_file_line_and_text() -> None:
 
 
 def test_an_override_and_a_default_are_told_as_such() -> None:
-    places = places_of(load_project(VQA), ["slo.accuracy=57", "workers.cpu-1.count=null"])
+    places = document_locations(load_project(VQA), ["slo.accuracy=57", "workers.cpu-1.count=null"])
 
-    assert str(places.of("workflow", "slo", "accuracy")) == "--set slo.accuracy=57"
-    assert places.of("infrastructure", "limits", "nothing").written is None
-    assert places.of("infrastructure", "workers", "cpu-1", "count").written is None
-    assert places.of("infrastructure", "links", 0, "price").written == "0.10 USD/GiB"
+    assert str(places.locate("workflow", "slo", "accuracy")) == "--set slo.accuracy=57"
+    assert places.locate("infrastructure", "limits", "nothing").written is None
+    assert places.locate("infrastructure", "workers", "cpu-1", "count").written is None
+    assert places.locate("infrastructure", "links", 0, "price").written == "0.10 USD/GiB"
 
 
 @pytest.mark.parametrize("unit", [RATE, SIZE, BANDWIDTH])
 @pytest.mark.parametrize("value", [0.99995, 1.00049, 9.9996, 97.864, 1.23456e6, 4.013049766e6, 2.5e9])
-def test_a_rounded_value_still_holds(unit: Kind, value: float) -> None:
+def test_a_rounded_value_still_holds(unit: QuantityKind, value: float) -> None:
     up, down = (parse_quantity(unit, _rounded(unit, value, up=up)) for up in (True, False))
 
     assert value <= up <= value * 1.0002

@@ -1,5 +1,6 @@
-"""Functions that a document names, looked for without running the files they stand in: a word that is wrong is told
-with the document's other problems. What only running a file can tell is left to whoever loads it.
+"""Check that functions named in a document exist, without importing or running their modules.
+
+Problems that only running the module can reveal are left to whoever imports it.
 """
 
 from __future__ import annotations
@@ -8,46 +9,50 @@ import ast
 import importlib.util
 from pathlib import Path
 
-from jellybean.documents.schema.units import UnitError, close, shown
+from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 
-_MOST_NAMED = 8
-_BINDERS = frozenset({"exec", "globals", "locals", "setattr", "vars"})  # may bind names that no statement shows
+_MAX_LISTED = 8
+_BINDERS = frozenset({"exec", "globals", "locals", "setattr", "vars"})  # may bind names dynamically
 
 
 def check_reference(directory: Path, text: str) -> None:
-    """`FILE.py:FUNCTION` in `directory`, or `MODULE:FUNCTION`. UnitError when it is not there."""
+    """Check `FILE.py:FUNCTION` in `directory`, or `MODULE:FUNCTION`. InvalidValueError if it does not exist."""
     place, _, name = text.rpartition(":")
     if not place.endswith(".py"):
         _check_module(directory, place, name)
         return
     path = directory / place
     if not path.is_file():
-        beside = [item.name for item in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        raise UnitError(f"there is no file {shown(place)}", close(path.name, beside) or f"looked in {path.parent}")
-    known = _bound(path)
+        siblings = [item.name for item in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise InvalidValueError(
+            f"there is no file {quoted(place)}", did_you_mean(path.name, siblings) or f"looked in {path.parent}"
+        )
+    known = _bound_names(path)
     if known is not None and name not in known:
-        there = ", ".join(sorted(known)[:_MOST_NAMED]) or "nothing"
-        raise UnitError(f"{place} has no function {name!r}", close(name, known) or f"it defines {there}")
+        defined = ", ".join(sorted(known)[:_MAX_LISTED]) or "nothing"
+        raise InvalidValueError(
+            f"{place} has no function {name!r}", did_you_mean(name, known) or f"it defines {defined}"
+        )
 
 
 def _check_module(directory: Path, place: str, name: str) -> None:
-    """Only the first part is looked for: looking further would run it."""
+    """Only the top-level package is looked up, because looking further would import it."""
     try:
         found = importlib.util.find_spec(place.partition(".")[0]) is not None
     except (ValueError, ImportError):
-        return  # one that is there already and does not say from where
+        return  # a loaded module without a spec
     if not found:
         file = f"{place}.py"
         hint = f"did you mean '{file}:{name}'?" if (directory / file).is_file() else "install it, or name a file"
-        raise UnitError(f"there is no module {shown(place)}", hint)
+        raise InvalidValueError(f"there is no module {quoted(place)}", hint)
 
 
-def _bound(path: Path) -> frozenset[str] | None:
-    """Names that the file's own statements bind; None where they do not tell all."""
+def _bound_names(path: Path) -> frozenset[str] | None:
+    """Names bound by the file's top-level statements; None if names may be bound in other ways."""
     try:
         nodes: list[ast.AST] = list(ast.parse(path.read_bytes()).body)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None  # importing it says more
+        return None  # importing it gives a better error
     names = set[str]()
     while nodes:
         node = nodes.pop()

@@ -1,7 +1,7 @@
-"""From a tree to a model: pydantic's errors become problems with places and plain words.
+"""Validate a parsed document with pydantic and turn its errors into located problems in plain English.
 
-When a document has errors, its sound parts are still handed on (`Checked`), so that checks across documents run and
-every problem is told at once. What is broken is known by name and never reported a second time.
+The valid part of a document with errors is still returned (`CheckedDocument`), so that checks across documents run and
+all problems are reported at once. Broken entries are kept by path and never reported twice.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from jellybean.documents.schema.fields import FROM_DOCUMENT, Strict
+from jellybean.documents.schema.fields import FROM_DOCUMENT, DocumentModel
 from jellybean.documents.schema.reader import DocPath, Tree
-from jellybean.documents.schema.units import UnitError, close, describe, nearest, shown
+from jellybean.quantities import InvalidValueError, describe_value, did_you_mean, nearest_name, quoted
 
-Model = TypeVar("Model", bound=Strict)
+Document = TypeVar("Document", bound=DocumentModel)
 
-# How deep the entries lie that are dropped as a whole when they are broken; 1 for all other keys.
+# Depth of the entries that are dropped as a whole if they have an error; 1 for all other keys.
 _ENTRY_DEPTH = {"sources": 2, "operators": 2, "workers": 2}
 _MOST_NAMED = 4
 _KINDS = {"Workflow": "workflow.yaml", "Infrastructure": "infrastructure.yaml", "Profiles": "profiles.yaml"}
@@ -29,88 +29,92 @@ _PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "tiers": [], "sources": {}, 
 
 
 @dataclass
-class Checked(Generic[Model]):
-    """A document's sound part, and the paths of its entries that are not. `document` is None when nothing is sound."""
+class CheckedDocument(Generic[Document]):
+    """The valid part of a document and the paths of its broken entries. `document` is None if no part is valid."""
 
     tree: Tree
-    document: Model | None
+    document: Document | None
     broken: frozenset[DocPath] = field(default_factory=frozenset)
 
     @property
-    def sound(self) -> bool:
-        """Whether the document is complete and without problems so far."""
+    def valid(self) -> bool:
+        """True if the document has no problems so far."""
         return self.document is not None and not self.tree.problems
 
     def names(self, section: str) -> tuple[str, ...]:
-        """Names declared in a section, broken ones included."""
+        """Names declared in a section, including those of broken entries."""
         declared = getattr(self.document, section) if self.document is not None else {}
         return tuple(
             dict.fromkeys([*declared, *(str(path[1]) for path in self.broken if path[0] == section and path[1:])])
         )
 
-    def unknown(self, *path: str) -> bool:
-        """Whether nothing can be said about this entry, because it or the document is broken."""
+    def is_broken(self, *path: str) -> bool:
+        """True if this entry or the whole document is broken, so that it must not be checked further."""
         return self.document is None or any(path[: len(item)] == item for item in self.broken)
 
 
-def check_tree(model: type[Model], tree: Tree) -> Checked[Model]:
-    """Validate a tree that could be read. Problems are added to the tree."""
+def validate_tree(model: type[Document], tree: Tree) -> CheckedDocument[Document]:
+    """Validate a parsed document against `model`; problems are added to the tree."""
     if tree.data is None or not _is_document(model, tree):
-        return Checked(tree, None)
+        return CheckedDocument(tree, None)
     without_kind = "kind" not in tree.data and not model.model_fields["kind"].is_required()
     empty = set(_empty(tree.data, ()))
     for path in empty - tree.unread:
         tree.add(path, "is empty", "write a value or remove the key", key=True)
     broken = {_entry(path) for path in empty}
-    document, meant = None, set[DocPath]()
+    document, misspelt = None, set[DocPath]()
     try:
         document = _validate(model, tree.data)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        meant = _tell(model, tree, found, empty)
-        for details in found:
+        errors = error.errors(include_url=False)
+        misspelt = _report(model, tree, errors, empty)
+        for details in errors:
             path, _ = _locate(tree.data, details["loc"])
             broken.add(_entry(path) or ((str(details["loc"][0]),) if details["loc"] else ()))
-        broken |= {_entry(path) for path in meant}
-    if without_kind and ("kind",) not in meant:
-        _missing(model, tree, (), "kind")
-    return Checked(tree, document or _rest(model, tree.data, broken), frozenset(broken))
+        broken |= {_entry(path) for path in misspelt}
+    if without_kind and ("kind",) not in misspelt:
+        _report_missing(model, tree, (), "kind")
+    return CheckedDocument(tree, document or _valid_part(model, tree.data, broken), frozenset(broken))
 
 
 def _is_document(model: type[BaseModel], tree: Tree) -> bool:
-    """Whether it is worth a look key by key: a map that does not say that it is another document."""
+    """True for a map whose `kind` is not that of another document; otherwise the problem is reported."""
     if not isinstance(tree.data, dict):
-        tree.add((), f"{describe(tree.data)} is no document", f"write a map that begins with kind: {_kind(model)}")
+        tree.add(
+            (), f"{describe_value(tree.data)} is not a document", f"write a map that begins with kind: {_kind(model)}"
+        )
         return False
     kind = tree.data.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS or kind == _kind(model):
         return True
     tree.add(
-        ("kind",), f"this is a document of kind {kind}; here stands the {_kind(model)}", f"put it into {_KINDS[kind]}"
+        ("kind",),
+        f"this is a document of kind {kind}, but this file must be of kind {_kind(model)}",
+        f"move it to {_KINDS[kind]}",
     )
     return False
 
 
-def _tell(model: type[BaseModel], tree: Tree, found: list[ErrorDetails], empty: set[DocPath]) -> set[DocPath]:
-    """Add pydantic's errors as problems, but none of what is empty; returns absent keys that were misspelt."""
-    strange: list[ErrorDetails] = []
-    rest: list[tuple[ErrorDetails, DocPath, bool]] = []
-    for details in found:
+def _report(model: type[BaseModel], tree: Tree, errors: list[ErrorDetails], empty: set[DocPath]) -> set[DocPath]:
+    """Add pydantic's errors as problems, except for empty values. Returns paths of required keys that were misspelt."""
+    unknown: list[ErrorDetails] = []
+    others: list[tuple[ErrorDetails, DocPath, bool]] = []
+    for details in errors:
         path, key = _locate(tree.data, details["loc"])
         if any(path[: len(item)] == item for item in empty):
             continue
         if details["type"] == "extra_forbidden":
-            strange.append(details)
+            unknown.append(details)
         else:
-            rest.append((details, path, key))
-    meant = _unknown_keys(model, tree, strange)
-    for details, path, key in rest:
-        if details["type"] != "missing" or (*path, str(details["loc"][-1])) not in meant:
-            _explain(model, tree, details, path, key)
-    return meant
+            others.append((details, path, key))
+    misspelt = _report_unknown_keys(model, tree, unknown)
+    for details, path, key in others:
+        if details["type"] != "missing" or (*path, str(details["loc"][-1])) not in misspelt:
+            _report_error(model, tree, details, path, key)
+    return misspelt
 
 
-def _validate(model: type[Model], data: Any) -> Model:
+def _validate(model: type[Document], data: Any) -> Document:
     return model.model_validate(data, context=FROM_DOCUMENT, by_alias=True, by_name=False)
 
 
@@ -131,8 +135,8 @@ def _entry(path: DocPath) -> DocPath:
     return path[: _ENTRY_DEPTH.get(str(path[0]), 1)] if path else ()
 
 
-def _rest(model: type[Model], data: Mapping[str, Any], broken: set[DocPath]) -> Model | None:
-    """The document without its broken entries."""
+def _valid_part(model: type[Document], data: Mapping[str, Any], broken: set[DocPath]) -> Document | None:
+    """The document without its broken entries; None if the remaining part does not validate either."""
     if () in broken:
         return None
     rest: dict[str, Any] = {}
@@ -155,9 +159,9 @@ def _rest(model: type[Model], data: Mapping[str, Any], broken: set[DocPath]) -> 
 
 
 def _locate(data: Any, loc: tuple[str | int, ...]) -> tuple[DocPath, bool]:
-    """The part of pydantic's location that stands in the document, and whether its key is meant.
+    """Map pydantic's error location to a path in the document; the flag is True if the error is about the key.
 
-    Short forms are written out before validation, so a location may hold steps that the document does not have.
+    Short forms are expanded before validation, so a location may have steps that the document does not have.
     """
     path: list[str | int] = []
     key = False
@@ -173,65 +177,65 @@ def _locate(data: Any, loc: tuple[str | int, ...]) -> tuple[DocPath, bool]:
     return tuple(path), key
 
 
-def _unknown_keys(model: type[BaseModel], tree: Tree, found: list[ErrorDetails]) -> set[DocPath]:
-    """Tell unknown keys, those of one map that are near to none together.
+def _report_unknown_keys(model: type[BaseModel], tree: Tree, errors: list[ErrorDetails]) -> set[DocPath]:
+    """Report unknown keys; those of one map that resemble no known key share one problem.
 
-    Returns the absent keys that were meant: they are neither missing nor left to their defaults.
+    Returns the known keys that were misspelt, which must not be reported as missing as well.
     """
-    meant: set[DocPath] = set()
-    strange: dict[DocPath, tuple[list[str], list[str]]] = {}
-    for details in found:
+    misspelt: set[DocPath] = set()
+    unrelated: dict[DocPath, tuple[list[str], list[str]]] = {}
+    for details in errors:
         path, _ = _locate(tree.data, details["loc"])
         name, known = str(details["loc"][-1]), _keys(_type_at(model, details["loc"][:-1]))
         present = _at(tree.data, path[:-1])
         free = [item for item in known if item not in present] if isinstance(present, dict) else known
-        near = nearest(name, free)
+        near = nearest_name(name, free)
         if near is not None:
-            meant.add((*path[:-1], near))
-        if hint := close(name, free) or close(name, known):
+            misspelt.add((*path[:-1], near))
+        if hint := did_you_mean(name, free) or did_you_mean(name, known):
             tree.add(path, f"unknown key {name!r}", hint, key=True)
         else:
-            strange.setdefault(path[:-1], ([], known))[0].append(name)
-    for parent, (names, known) in strange.items():
+            unrelated.setdefault(path[:-1], ([], known))[0].append(name)
+    for parent, (names, known) in unrelated.items():
         hint = f"known keys: {', '.join(known)}" if known else ""
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         words = ", ".join(repr(name) for name in names[:_MOST_NAMED])
         tree.add((*parent, names[0]), f"unknown key{'s' * (len(names) > 1)} {words}{more}", hint, key=True)
-    return meant
+    return misspelt
 
 
-def _missing(model: type[BaseModel], tree: Tree, path: DocPath, name: str) -> None:
+def _report_missing(model: type[BaseModel], tree: Tree, path: DocPath, name: str) -> None:
     hint = f"write for example {name}: {_EXAMPLES[name]}" if name in _EXAMPLES else ""
     if name == "kind":
         hint = f"write kind: {_kind(model)}"
     tree.add((*path, name), f"missing key {name!r}", hint, key=True)
 
 
-def _explain(model: type[BaseModel], tree: Tree, details: ErrorDetails, path: DocPath, key: bool) -> None:
+def _report_error(model: type[BaseModel], tree: Tree, details: ErrorDetails, path: DocPath, key: bool) -> None:
     kind, loc, value = details["type"], details["loc"], details["input"]
     context = details.get("ctx", {})
     if kind == "missing":
-        _missing(model, tree, path, str(loc[-1]))
-    elif isinstance(error := context.get("error"), UnitError):
+        _report_missing(model, tree, path, str(loc[-1]))
+    elif isinstance(error := context.get("error"), InvalidValueError):
         tree.add(path, error.message, error.hint, key=key)
     else:
-        message, hint = _plain_words(kind, value, context)
+        message, hint = _describe_error(kind, value, context)
         tree.add(path, message, hint, key=key)
 
 
-def _plain_words(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
+def _describe_error(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
     if kind in {"literal_error", "enum"}:
         allowed = [item.strip(" '") for item in str(context["expected"]).replace(" or ", ",").split(",")]
-        near = close(value, allowed) if isinstance(value, str) else ""
-        return f"{describe(value)} is not one of {', '.join(allowed)}", near
+        near = did_you_mean(value, allowed) if isinstance(value, str) else ""
+        return f"{describe_value(value)} is not one of {', '.join(allowed)}", near
     if kind in _BOUNDS:
         return f"{_BOUNDS[kind].format(**context)}, not {_brief(value)}", ""
     if kind == "string_type" and _is_scalar(value):
-        return f"{describe(value)} is not text", f"quote it: {str(value)!r}"
+        return f"{describe_value(value)} is not text", f"quote it: {str(value)!r}"
     if kind in {"tuple_type", "list_type"} and isinstance(value, str):
-        return f"{describe(value)} is not a list", f"write [{value}]"
+        return f"{describe_value(value)} is not a list", f"write [{value}]"
     wanted, hint = _WANTED.get(kind, (kind.replace("_", " "), ""))
-    return f"{describe(value)} is {wanted}", hint
+    return f"{describe_value(value)} is {wanted}", hint
 
 
 _BOUNDS = {
@@ -242,19 +246,19 @@ _BOUNDS = {
 }
 _MAP = ("not a map", "write `key: value` pairs")
 _LIST = ("not a list", "write [a, b]")
-_WHOLE = ("not a whole number", "write for example 4")
-_NUMBER = ("no finite number", "write for example 0.5")
-_SHORT = ("empty", "at least one is needed")
+_INTEGER = ("not an integer", "write for example 4")
+_NUMBER = ("not a finite number", "write for example 0.5")
+_SHORT = ("empty", "add at least one entry")
 _WANTED = {
-    "string_type": ("not text", "write a text"),
+    "string_type": ("not text", "write text"),
     "dict_type": _MAP,
     "model_type": _MAP,
     "tuple_type": _LIST,
     "list_type": _LIST,
     "bool_type": ("neither true nor false", "write true or false"),
-    "int_type": _WHOLE,
-    "int_from_float": _WHOLE,
-    "int_parsing": _WHOLE,
+    "int_type": _INTEGER,
+    "int_from_float": _INTEGER,
+    "int_parsing": _INTEGER,
     "float_type": _NUMBER,
     "float_parsing": _NUMBER,
     "finite_number": _NUMBER,
@@ -264,7 +268,7 @@ _WANTED = {
 
 
 def _brief(value: Any) -> str:
-    return shown(value) if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)[:40]
+    return quoted(value) if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)[:40]
 
 
 def _is_scalar(value: Any) -> bool:
@@ -278,7 +282,7 @@ def _at(data: Any, path: DocPath) -> Any:
 
 
 def _type_at(annotation: Any, loc: tuple[str | int, ...]) -> Any:
-    """The type that stands at a location of a model."""
+    """The type annotation at a location of a model."""
     for part in loc:
         if part == "[key]":
             continue

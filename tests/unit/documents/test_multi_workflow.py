@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.documents import Project, SharedProject, build_problem, load_any, load_project
+from jellybean.documents import MultiWorkflowProject, Project, build_problem, load_any_project, load_project
 from jellybean.errors import DocumentError
 from tests.unit.documents.conftest import INFRASTRUCTURE, PROFILES, WORKFLOW
 
@@ -54,13 +54,13 @@ def edit(file: Path, old: str, new: str) -> None:
 
 def told(shop: Path, overrides: Sequence[str] = ()) -> list[str]:
     with pytest.raises(DocumentError) as caught:
-        load_any(shop, overrides)
+        load_any_project(shop, overrides)
     return [str(problem).replace(f"{shop}/", "") for problem in caught.value.problems]
 
 
 def test_names_are_qualified_and_targets_their_own(shop: Path) -> None:
-    project = load_any(shop)
-    assert isinstance(project, SharedProject)
+    project = load_any_project(shop)
+    assert isinstance(project, MultiWorkflowProject)
     problem = build_problem(project)
     assert problem.name == "shop"
     assert [source.name for source in problem.sources] == ["count/camera", "parcels/camera", "parcels/scale"]
@@ -82,14 +82,14 @@ def test_models_are_told_from_the_folder_of_all(shop: Path) -> None:
     digest = hashlib.sha256(MODEL.read_bytes()).hexdigest()
     named = f"variants: {{small: {{model: models/small.onnx, sha256: {digest}}}}}"
     edit(shop / "workflows/count/workflow.yaml", "variants: [small]", named)
-    (detect, *_) = build_problem(load_any(shop)).operators
+    (detect, *_) = build_problem(load_any_project(shop)).operators
     assert detect.variants[0].model is not None
     assert detect.variants[0].model.path == "workflows/count/models/small.onnx"
     assert (shop / detect.variants[0].model.path).is_file()
 
 
 def test_a_workflow_is_a_project_of_its_own_on_the_same_fleet(shop: Path) -> None:
-    project = load_any(shop / "workflows" / "count")
+    project = load_any_project(shop / "workflows" / "count")
     assert isinstance(project, Project)
     problem = build_problem(project)
     assert [pool.name for pool in problem.pools] == ["box", "gpu"]
@@ -98,13 +98,13 @@ def test_a_workflow_is_a_project_of_its_own_on_the_same_fleet(shop: Path) -> Non
 
 
 def test_what_works_with_one_workflow_says_where(shop: Path) -> None:
-    with pytest.raises(DocumentError, match=r"holds 2 workflows .* name its folder: .*workflows/count or"):
+    with pytest.raises(DocumentError, match=r"has 2 workflows .* name the folder of one: .*workflows/count or"):
         load_project(shop)
 
 
 def test_options_reach_a_workflow_by_name_and_the_fleet_without(shop: Path) -> None:
     of_one = ["parcels.slo.accuracy=93", "count.sources.camera.rate=7/s", "count.profiles.hop=4 ms"]
-    problem = build_problem(load_any(shop, [*of_one, "workers.box.count=9", "limits.budget=3 USD/h"]))
+    problem = build_problem(load_any_project(shop, [*of_one, "workers.box.count=9", "limits.budget=3 USD/h"]))
     assert [w.slo.accuracy for w in problem.workflows] == [None, 93.0]
     assert problem.source_by_name["count/camera"].rate_per_s == 7.0
     assert problem.source_by_name["parcels/camera"].rate_per_s == 12.0
@@ -116,13 +116,16 @@ def test_options_reach_a_workflow_by_name_and_the_fleet_without(shop: Path) -> N
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ("slo.accuracy=93", "which workflow's? there are several; write --set count.slo.accuracy=93"),
-        ("profiles.hop=1 ms", "which workflow's?"),
-        ("count.workers.box.count=1", "the fleet is one of all workflows; leave the workflow's name out"),
+        ("slo.accuracy=93", "the project has several workflows: name one; write --set count.slo.accuracy=93"),
+        ("profiles.hop=1 ms", "the project has several workflows: name one"),
+        ("count.workers.box.count=1", "the fleet is shared by all workflows; remove the workflow's name"),
         ("cuont.slo.accuracy=93", "did you mean 'count'?"),
         ("count.slo.acuracy=93", "did you mean 'accuracy'"),
-        ("count.slo.accuracy=93", "accuracy 93 is asked for, but the profiles know no accuracy"),
-        ("parcels.slo.budget=5 USD/h", "the budget is one of all; write it into infrastructure.yaml"),
+        ("count.slo.accuracy=93", "the target is accuracy 93, but the profiles have no accuracy"),
+        (
+            "parcels.slo.budget=5 USD/h",
+            "workflows that share a fleet have one budget; write it into infrastructure.yaml",
+        ),
     ],
 )
 def test_wrong_options_are_told_at_the_option(shop: Path, option: str, text: str) -> None:
@@ -146,11 +149,11 @@ def test_every_problem_of_every_workflow_at_once_with_file_and_line(shop: Path) 
 
 
 def test_a_worker_type_is_known_to_some_workflow(shop: Path) -> None:
-    load_any(shop)  # counting knows no t4
+    load_any_project(shop)  # counting knows no t4
     edit(shop / "infrastructure.yaml", "type: t4", "type: t5")
     (problem,) = told(shop)
     assert problem.startswith("infrastructure.yaml:5:")
-    assert "workers.gpu.type: no profile knows the worker type 't5'; types with profiles: box, t4" in problem
+    assert "workers.gpu.type: no profile has the worker type 't5'; types with profiles: box, t4" in problem
 
 
 def test_files_that_would_be_left_unread_are_refused(shop: Path) -> None:
@@ -160,20 +163,20 @@ def test_files_that_would_be_left_unread_are_refused(shop: Path) -> None:
     (shop / "workflows/slo/workflow.yaml").write_text(COUNTING)
     (shop / "workflows/slo/profiles.yaml").write_text(COUNTED)
     problems = "\n".join(told(shop))
-    assert "workflow.yaml: a project holds one workflow here, or several in workflows/; there are both" in problems
-    assert "a second fleet; that of all workflows is" in problems
-    assert "a workflow cannot be called slo" in problems
+    assert "workflow.yaml: a project has one workflow here or several in workflows/, not both" in problems
+    assert "a second fleet; all workflows use" in problems
+    assert "a workflow cannot be named slo" in problems
 
 
 def test_a_budget_of_all_is_none_of_one(folder: Path) -> None:
     edit(folder / "infrastructure.yaml", "sharing: shared", "sharing: shared, budget: 3 USD/h")
-    with pytest.raises(DocumentError, match=r"infrastructure.yaml:8.*limits.budget: this budget is of several"):
+    with pytest.raises(DocumentError, match=r"infrastructure.yaml:8.*limits.budget: limits.budget is for several"):
         load_project(folder)
 
 
 def test_profiles_may_be_missing_until_they_are_asked_for(shop: Path) -> None:
     (shop / "workflows/count/profiles.yaml").unlink()
-    project = load_any(shop, profiles=False)
-    assert isinstance(project, SharedProject)
+    project = load_any_project(shop, profiles=False)
+    assert isinstance(project, MultiWorkflowProject)
     assert list(project.workflows) == ["count", "parcels"]
     assert any("workflows/count/profiles.yaml" in problem for problem in told(shop))

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.documents.trace import TraceFile, read_trace
+from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import DocumentError
 from tests import report_plans
 
-Read = Callable[[str], TraceFile]
+Read = Callable[[str], RateTraceFile]
 
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
     """Reads a text as a trace for the vqa plan (image and speech, 40/s each, one stream)."""
 
-    def apply(text: str) -> TraceFile:
+    def apply(text: str) -> RateTraceFile:
         path = tmp_path / "trace.csv"
         path.write_text(text)
-        return read_trace(path, report_plans.vqa())
+        return read_rate_trace(path, report_plans.vqa())
 
     return apply
 
@@ -53,7 +53,7 @@ def test_spaces_quotes_blank_lines_and_a_byte_order_mark_are_fine(read: Read) ->
 def test_a_source_without_rows_keeps_its_own_rate(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(HEADER + "0,image,40\n9,image,40\n")
-    assert read_trace(path, report_plans.vqa()).trace.peaks_per_s == {"image": 40, "speech": 40}
+    assert read_rate_trace(path, report_plans.vqa()).trace.peaks_per_s == {"image": 40, "speech": 40}
 
 
 def test_every_problem_is_told_at_once_with_its_place(read: Read) -> None:
@@ -85,7 +85,7 @@ def test_sources_of_one_stream_must_agree_and_both_lines_are_told(read: Read) ->
 
 def test_a_source_that_keeps_its_own_rate_may_disagree_too(read: Read) -> None:
     (found,) = problems(read, HEADER + "0,image,80\n")
-    assert "speech has 40/s (the workflow's own rate" in found
+    assert "speech has 40/s (the workflow's rate" in found
 
 
 @pytest.mark.parametrize("text", ["", "time,source,rate\n0,image,1\n", "0,image,1\n", HEADER])
@@ -101,7 +101,7 @@ def test_a_trace_without_any_request_is_refused(read: Read) -> None:
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="cannot be read"):
-        read_trace(tmp_path / "none.csv", report_plans.vqa())
+        read_rate_trace(tmp_path / "none.csv", report_plans.vqa())
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DocumentError, match="UTF-8"):
-        read_trace(tmp_path / "bytes.csv", report_plans.vqa())
+        read_rate_trace(tmp_path / "bytes.csv", report_plans.vqa())

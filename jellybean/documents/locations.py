@@ -1,0 +1,87 @@
+"""Locate values of the problem in the documents: file, line, path for `--set`, and the text as written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jellybean.documents.layout import INFRASTRUCTURE_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER, document_files
+from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
+from jellybean.documents.overrides import apply_multi_workflow_overrides, apply_overrides
+from jellybean.documents.schema.reader import DocPath, Tree, dotted, read_file
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Location of one value. `file` is a path, or a `--set` option (then `line` is None).
+
+    `path` is in the notation of `--set`. For a default, `written` is None and the position is that of the enclosing
+    key.
+    """
+
+    file: str
+    line: int | None
+    path: str
+    written: str | None
+
+    def __str__(self) -> str:
+        if self.line is None:
+            return self.file
+        path = Path(self.file)
+        prefix = f"{path.parent.name}/" if path.parent.parent.name == WORKFLOWS_FOLDER else ""
+        return f"{prefix}{path.name}:{self.line}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The location as JSON values."""
+        return asdict(self)
+
+
+class DocumentLocations:
+    """Looks up locations in a project's documents after applying `--set` options.
+
+    Documents are named `workflow` and `infrastructure`; in a multi-workflow project by workflow name and
+    `infrastructure`.
+    """
+
+    def __init__(self, trees: Mapping[str, Tree], *, qualified: bool = False) -> None:
+        """`qualified`: paths into a workflow document begin with the workflow's name."""
+        self._trees, self._qualified = trees, qualified
+
+    def locate(self, document: str, *path: str | int) -> Location:
+        """Location of the value at `path`."""
+        tree = self._trees[document]
+        value = _value(tree, path)
+        mark = tree.position(path, key=True)
+        within = (document,) if self._qualified and document != "infrastructure" else ()
+        return Location(mark.file, mark.line, dotted((*within, *path)), None if value is None else _text(value))
+
+
+def document_locations(project: AnyProject, overrides: Sequence[str] = ()) -> DocumentLocations:
+    """Re-read the documents of a project for their locations, with the same overrides."""
+    if not isinstance(project, MultiWorkflowProject):
+        files = document_files(project.directory)
+        trees = {name: read_file(file) for name, file in files.items() if name != "profiles"}
+        apply_overrides(trees, overrides)
+        return DocumentLocations(trees)
+    fleet = read_file(project.directory / INFRASTRUCTURE_FILE)
+    own = {name: {"workflow": read_file(p.directory / WORKFLOW_FILE)} for name, p in project.workflows.items()}
+    apply_multi_workflow_overrides(fleet, own, overrides)
+    return DocumentLocations(
+        {"infrastructure": fleet, **{n: trees["workflow"] for n, trees in own.items()}}, qualified=True
+    )
+
+
+def _text(value: Any) -> str:
+    """The value in the notation of `--set`."""
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
+
+
+def _value(tree: Tree, path: DocPath) -> Any:
+    """The value written at a path; None if there is none."""
+    value = tree.data
+    for part in path:
+        known = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+        value = known.get(part)
+    return value

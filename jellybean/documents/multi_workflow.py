@@ -1,0 +1,136 @@
+"""Load several workflows that share one fleet: `DIR/infrastructure.yaml` and the documents in `DIR/workflows/NAME/`.
+
+Each `workflows/NAME` folder is also a project of its own on the shared fleet, for commands that take one workflow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from jellybean.documents.checks.profile_checks import check_types
+from jellybean.documents.checks.workflow_checks import check_infrastructure
+from jellybean.documents.layout import (
+    INFRASTRUCTURE_FILE,
+    PROFILES_FILE,
+    WORKFLOW_FILE,
+    holds_several_workflows,
+    workflow_folders,
+)
+from jellybean.documents.overrides import SECTIONS, apply_multi_workflow_overrides
+from jellybean.documents.project import Project, blame_overrides, check_one_workflow, load_project, require_folder
+from jellybean.documents.schema.fields import NAME_PATTERN
+from jellybean.documents.schema.infrastructure import InfrastructureDocument
+from jellybean.documents.schema.profiles import ProfilesDocument
+from jellybean.documents.schema.reader import Tree, read_file
+from jellybean.documents.schema.validation import CheckedDocument, validate_tree
+from jellybean.documents.schema.workflow import WorkflowDocument
+from jellybean.errors import DocumentError, DocumentProblem
+
+_NAME = re.compile(NAME_PATTERN)
+_RESERVED = frozenset([*SECTIONS, *(key for keys in SECTIONS.values() for key in keys)])
+
+
+@dataclass(frozen=True)
+class MultiWorkflowProject:
+    """Validated documents of several workflows on one fleet, keyed by folder name."""
+
+    directory: Path
+    infrastructure: InfrastructureDocument
+    workflows: Mapping[str, Project]
+
+    @property
+    def name(self) -> str:
+        """Name of the whole project: the folder name."""
+        return self.directory.resolve().name
+
+
+AnyProject = Project | MultiWorkflowProject
+
+
+def load_any_project(directory: Path, overrides: Sequence[str] = (), *, profiles: bool = True) -> AnyProject:
+    """Load a project of one or several workflows; see `load_project`.
+
+    `--set NAME.path=value` changes one of several.
+    """
+    require_folder(directory)
+    if not holds_several_workflows(directory):
+        return load_project(directory, overrides, profiles=profiles)
+    try:
+        return _load(directory, overrides, profiles=profiles)
+    except DocumentError as error:
+        if not overrides:
+            raise
+        plain = partial(_load, directory, (), profiles=profiles)
+        raise DocumentError(blame_overrides(error.problems, plain, overrides)) from error
+
+
+def _load(directory: Path, overrides: Sequence[str], *, profiles: bool) -> MultiWorkflowProject:
+    folders = workflow_folders(directory)
+    problems = [*_misplaced(directory, folders)]
+    fleet = read_file(directory / INFRASTRUCTURE_FILE)
+    trees = {name: _trees(folder, profiles=profiles) for name, folder in folders.items()}
+    problems += apply_multi_workflow_overrides(fleet, trees, overrides)
+    infrastructure = validate_tree(InfrastructureDocument, fleet)
+    check_infrastructure(infrastructure)
+    workflows: dict[str, CheckedDocument[WorkflowDocument]] = {}
+    profiled: dict[str, CheckedDocument[ProfilesDocument]] = {}
+    for name, folder in folders.items():
+        workflows[name] = workflow = validate_tree(WorkflowDocument, trees[name]["workflow"])
+        if profiles:
+            profiled[name] = validate_tree(ProfilesDocument, trees[name]["profiles"])
+        check_one_workflow(folder, workflow, infrastructure, profiled.get(name))
+        if workflow.document is not None and workflow.document.slo.budget_usd_per_h is not None:
+            hint = f"write it into {INFRASTRUCTURE_FILE}: limits: {{budget: 10 USD/h}}"
+            workflow.tree.add(("slo", "budget"), "workflows that share a fleet have one budget", hint)
+    if profiles:
+        check_types(infrastructure, [*profiled.values()])
+    problems += [problem for tree in _all_trees(fleet, trees) for problem in tree.problems]
+    if problems or infrastructure.document is None:
+        raise DocumentError(problems)
+    projects = {
+        name: Project(folders[name], workflow.document, infrastructure.document, _document(profiled.get(name)))
+        for name, workflow in workflows.items()
+        if workflow.document is not None
+    }
+    return MultiWorkflowProject(directory, infrastructure.document, projects)
+
+
+def _document(profiled: CheckedDocument[ProfilesDocument] | None) -> ProfilesDocument | None:
+    return None if profiled is None else profiled.document
+
+
+def _trees(folder: Path, *, profiles: bool) -> dict[str, Tree]:
+    files = {"workflow": WORKFLOW_FILE, "profiles": PROFILES_FILE} if profiles else {"workflow": WORKFLOW_FILE}
+    return {name: read_file(folder / file) for name, file in files.items()}
+
+
+def _all_trees(fleet: Tree, trees: Mapping[str, Mapping[str, Tree]]) -> list[Tree]:
+    return [fleet, *(tree for own in trees.values() for tree in own.values())]
+
+
+def _misplaced(directory: Path, folders: Mapping[str, Path]) -> list[DocumentProblem]:
+    """Problems of documents in the wrong folder, and of folder names that `--set` could not address."""
+    problems: list[DocumentProblem] = []
+    for file in (WORKFLOW_FILE, PROFILES_FILE):
+        if (directory / file).exists():
+            message = "a project has one workflow here or several in workflows/, not both"
+            hint = f"move it into workflows/NAME/{file}, or remove workflows/"
+            problems.append(DocumentProblem(str(directory / file), None, None, "", message, hint))
+    for name, folder in folders.items():
+        if (folder / INFRASTRUCTURE_FILE).exists():
+            message = f"a second fleet; all workflows use {directory / INFRASTRUCTURE_FILE}"
+            problems.append(DocumentProblem(str(folder / INFRASTRUCTURE_FILE), None, None, "", message, "remove it"))
+        if not _NAME.fullmatch(name):
+            message, hint = (
+                "the folder's name is not a valid workflow name",
+                "use at most 63 letters, digits, '_', '-' and '.'",
+            )
+            problems.append(DocumentProblem(str(folder), None, None, "", message, hint))
+        elif name in _RESERVED:
+            message = f"a workflow cannot be named {name}, because a document key has that name"
+            problems.append(DocumentProblem(str(folder), None, None, "", message, "give the folder another name"))
+    return problems

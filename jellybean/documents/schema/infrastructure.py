@@ -1,0 +1,126 @@
+"""The infrastructure document: tiers, sites, workers, links and limits, in SI units."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from jellybean.documents.schema.fields import (
+    NOT_EMPTY,
+    Bandwidth,
+    DocumentModel,
+    Duration,
+    Fraction,
+    Name,
+    Price,
+    PricePerGib,
+    PricePerHour,
+    Size,
+    Speed,
+)
+from jellybean.quantities import InvalidValueError, quoted
+from jellybean_solver import AT_LEAST, Sharing
+
+MAX_SITES = 100_000  # of a tier
+
+
+class WorkerPoolSpec(DocumentModel):
+    """A pool of identical workers in one tier, or in each site of the tier."""
+
+    tier: Name
+    count: int = Field(default=1, ge=0, le=100_000, description="Number of workers; 0 disables the pool.")
+    price_usd_per_h: PricePerHour = Field(alias="price", description="Price of one worker, for example 0.096 USD/h.")
+    memory_bytes: Size | None = Field(
+        default=None, alias="memory", description="Memory of one worker, for example 4 GiB."
+    )
+    sharing: Annotated[Sharing, Field(strict=False)] | None = Field(
+        default=None, description="Whether one worker may serve several operators; limits.sharing by default."
+    )
+    type: Name | None = Field(default=None, description="Worker type in the profiles; the pool's name by default.")
+    speed: Speed = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Speed relative to this machine; below 1, local runs emulate the slower device.",
+    )
+
+
+class LinkSpec(DocumentModel):
+    """A link between two tiers, in one direction."""
+
+    upstream_tier: Name = Field(alias="from")
+    downstream_tier: Name = Field(alias="to")
+    price_usd_per_gib: PricePerGib = Field(
+        default=0.0, alias="price", description="Price of transferred data, for example 0.10 USD/GiB; 0 by default."
+    )
+    bandwidth_bytes_per_s: Bandwidth | None = Field(
+        default=None, alias="bandwidth", gt=0, description="For example 100 Mbit/s; unlimited by default."
+    )
+    latency_s: Duration = Field(default=0.0, alias="latency", description="One way, for example 20 ms.")
+
+
+class LimitsSpec(DocumentModel):
+    """Limits that every plan respects."""
+
+    utilisation: Fraction = Field(default=0.8, gt=0, le=1, description="Highest planned utilisation of a worker.")
+    sharing: Annotated[Sharing, Field(strict=False)] = Field(
+        default=Sharing.SHARED, description="Default of all pools."
+    )
+    batch: int = Field(default=32, ge=1, description="Largest batch, in requests.")
+    load_from: Literal["mean", "p50", "p75", "p90", "p95", "p99"] = Field(
+        default="mean", description="Latency statistic from which capacity is computed."
+    )
+    budget_usd_per_h: PricePerHour | None = Field(
+        default=None, alias="budget", description="Highest total cost of all workflows that share the fleet."
+    )
+
+
+class MigrationSpec(DocumentModel):
+    """Costs of changing a running plan, and how much a change must save (`plan --from`)."""
+
+    start_usd: Price = Field(
+        default=0.0,
+        alias="start",
+        description="Cost of starting one replica (a model on one worker), for example 0.02 USD; 0 by default.",
+    )
+    download_usd_per_gib: PricePerGib | None = Field(
+        default=None,
+        alias="download",
+        description="Cost of sending a model to a worker, for example 0.10 USD/GiB. By default the price of "
+        "the links from "
+        "the top tier, where models are stored, to the worker's tier.",
+    )
+    at_least: Fraction = Field(
+        default=AT_LEAST,
+        le=1,
+        description="Share of the running plan's cost that a change must save over the horizon; 2 % by default.",
+    )
+
+
+class InfrastructureDocument(DocumentModel):
+    """infrastructure.yaml: the fleet of tiers, workers and links."""
+
+    kind: Literal["Infrastructure"]
+    description: str = ""
+    tiers: Annotated[tuple[Name, ...], Field(strict=False), NOT_EMPTY] = Field(
+        description="In the direction of data flow: the tier nearest to the data first."
+    )
+    sites: dict[Name, Annotated[int, Field(ge=1, le=MAX_SITES)]] = Field(
+        default={},
+        description="Tier -> number of identical sites, for example {store: 1000}; 1 by default. Workers, "
+        "sources and links "
+        "of such a tier are those of one site; all sites get the same plan.",
+    )
+    workers: Annotated[dict[Name, WorkerPoolSpec], NOT_EMPTY]
+    links: Annotated[tuple[LinkSpec, ...], Field(strict=False)] = ()
+    limits: LimitsSpec = LimitsSpec()
+    migration: MigrationSpec = MigrationSpec()
+
+    @field_validator("tiers")
+    @classmethod
+    def _check_unique(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        duplicates = sorted({name for name in value if value.count(name) > 1})
+        if duplicates:
+            raise InvalidValueError(f"tier {quoted(duplicates[0])} is listed twice", "keep one of them")
+        return value

@@ -1,0 +1,277 @@
+"""Parse and format quantities with units (`20 ms`, `0.10 USD/GiB`).
+
+Durations become seconds, sizes bytes, bandwidths bytes per second, rates per second; prices stay in USD per hour and
+USD per GiB. A number without a unit is rejected: guessing the unit could make a plan wrong by a factor of 1000.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+_NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
+_QUANTITY = re.compile(rf"\s*([+-]?)({_NUMBER})\s*(\S(?:.*\S)?)?\s*", re.DOTALL)
+_MAX_CHARACTERS = 100
+
+_GIB = 2**30
+_SIZES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
+_DECIMAL_SIZES = {"kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_BITS = {"bit/s": 1 / 8, "kbit/s": 1e3 / 8, "Mbit/s": 1e6 / 8, "Gbit/s": 1e9 / 8}
+
+
+class InvalidValueError(ValueError):
+    """An invalid value in a document or an option. `hint` says what to write instead."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class QuantityKind:
+    """A kind of quantity, for example a duration. `units` maps each unit to its factor to the unit used in code.
+
+    `zero` is the unit in which 0 is written, `display` are the units that `format_quantity` chooses from, ascending,
+    and `suggested` the units offered in the error message for a number without a unit.
+    """
+
+    name: str
+    units: Mapping[str, float]
+    zero: str
+    example: str
+    display: tuple[str, ...]
+    suggested: tuple[str, ...]
+
+    @property
+    def pattern(self) -> str:
+        """ECMAScript regular expression of the accepted texts, for JSON Schema."""
+        units = "|".join(re.escape(unit).replace("/", r"\/") for unit in self.units)
+        return rf"^\s*(?:{_NUMBER})\s*(?:{units})\s*$"
+
+
+DURATION = QuantityKind(
+    "duration",
+    {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0},
+    "ms",
+    "20 ms",
+    ("ns", "us", "ms", "s", "min", "h"),
+    ("us", "ms", "s"),
+)
+SIZE = QuantityKind("size", {**_SIZES, **_DECIMAL_SIZES}, "KiB", "794 KiB", tuple(_SIZES), ("B", "KiB", "MiB", "GiB"))
+BANDWIDTH = QuantityKind(
+    "bandwidth",
+    {**_BITS, **{f"{unit}/s": factor for unit, factor in {**_SIZES, **_DECIMAL_SIZES}.items()}},
+    "Mbit/s",
+    "100 Mbit/s",
+    ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"),
+    ("kbit/s", "Mbit/s", "MB/s"),
+)
+RATE = QuantityKind(
+    "rate",
+    {"/s": 1.0, "/min": 1 / 60, "/h": 1 / 3600, "/d": 1 / 86400},
+    "/s",
+    "40/s",
+    ("/d", "/h", "/min", "/s"),
+    ("/s", "/min", "/h"),
+)
+PRICE = QuantityKind("price", {"USD": 1.0}, "USD", "0.02 USD", ("USD",), ("USD",))
+PRICE_PER_H = QuantityKind("price per hour", {"USD/h": 1.0}, "USD/h", "0.096 USD/h", ("USD/h",), ("USD/h",))
+PRICE_PER_GIB = QuantityKind(
+    "price per GiB",
+    {"USD/GiB": 1.0, "USD/GB": _GIB / 1e9, "USD/TiB": 1 / 1024, "USD/TB": _GIB / 1e12},
+    "USD/GiB",
+    "0.10 USD/GiB",
+    ("USD/GiB",),
+    ("USD/GiB", "USD/GB", "USD/TB"),
+)
+PERCENT = QuantityKind("percentage", {"%": 0.01}, "%", "3 %", ("%",), ("%",))
+# Used to recognise a unit of the wrong kind. Without PRICE: "USD" alone more often means a price per hour or GiB.
+WITH_DISTINCT_UNITS = (DURATION, SIZE, BANDWIDTH, RATE, PRICE_PER_H, PRICE_PER_GIB, PERCENT)
+
+
+def parse_quantity(kind: QuantityKind, value: object) -> float:
+    """Parse a quantity to SI units (prices: USD, USD/h, USD/GiB).
+
+    InvalidValueError if the number or the unit is invalid.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InvalidValueError(f"{describe_value(value)} is not a {kind.name}", f"write for example {kind.example}")
+    if isinstance(value, int | float):
+        text = _finite_text(kind, value)
+        raise InvalidValueError(f"{text} has no unit", _units_hint(kind, text))
+    match = _QUANTITY.fullmatch(value) if len(value) <= _MAX_CHARACTERS else None
+    if match is None:
+        raise InvalidValueError(f"{quoted(value)} is not a {kind.name}", f"write for example {kind.example}")
+    sign, number, unit = match.groups()
+    if unit is None:
+        raise InvalidValueError(f"{quoted(value)} has no unit", _units_hint(kind, sign + number))
+    if unit not in kind.units:
+        raise InvalidValueError(f"{quoted(value)} does not have the unit of a {kind.name}", _unit_hint(kind, unit))
+    return _checked(kind, value, float(sign + number) * kind.units[unit])
+
+
+def parse_fraction(value: object) -> float:
+    """Parse a fraction, written `0.8` or `80 %`. Callers check the upper limit."""
+    if isinstance(value, str):
+        return parse_quantity(PERCENT, value)
+    return parse_number("share", value, "0.8 or 80 %")
+
+
+def parse_percent(value: object) -> float:
+    """Parse a percentage, written `56` or `56 %`; both give 56.0."""
+    if isinstance(value, str):
+        match = _QUANTITY.fullmatch(value) if len(value) <= _MAX_CHARACTERS else None
+        if match is None or match[3] != "%":
+            raise InvalidValueError(f"{quoted(value)} is not a percentage", "write for example 56 or 56 %")
+        value = float(match[1] + match[2])
+    return parse_number("percentage", value, "56 or 56 %", negative=True)
+
+
+def parse_number(name: str, value: object, example: str, *, negative: bool = False) -> float:
+    """Validate a finite number without a unit; negative numbers only if `negative`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidValueError(f"{describe_value(value)} is not a {name}", f"write a number, for example {example}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidValueError(f"{name} must be finite, not {number}", f"write for example {example}")
+    if number < 0 and not negative:
+        raise InvalidValueError(f"{name} must not be negative: {number:g}", f"write for example {example}")
+    return number
+
+
+def format_quantity(kind: QuantityKind, value: float, digits: int | None = None) -> str:
+    """Format a quantity in the largest unit in which the number is at least 1.
+
+    `digits` rounds to that many significant digits; None writes enough digits for parsing to return the same value.
+    """
+    if not math.isfinite(value) or value < 0:
+        raise InvalidValueError(f"{value} is not a {kind.name}", f"give for example {kind.example}")
+    unit = kind.display[0] if value else kind.zero
+    for candidate in kind.display:
+        if value >= kind.units[candidate] * (1 - 1e-12):
+            unit = candidate
+    number = value / kind.units[unit]
+    if digits is not None:
+        return _spaced(_plain(number, digits), unit)
+    for count in range(1, 18):
+        text = _plain(number, count)
+        if float(text) * kind.units[unit] == value:
+            break
+    return _spaced(text, unit)
+
+
+def rounded_up(kind: QuantityKind, value: float, digits: int = 4) -> float:
+    """Round `value` up so that formatting with `digits` significant digits does not go below it."""
+    steps = (
+        value * (1 + step * 1.02 * 10.0**-digits) for step in range(7)
+    )  # seven steps cover one unit in the last digit
+    written = (parse_quantity(kind, format_quantity(kind, step, digits)) for step in steps)
+    return next((candidate for candidate in written if candidate >= value), value)
+
+
+def format_number(number: float, digits: int) -> int | float:
+    """Round to `digits` significant digits; integral results become int, so that 40.0 is written as 40."""
+    rounded = float(f"{number:.{digits}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+
+
+def describe_value(value: object) -> str:
+    """Describe a YAML value for an error message."""
+    if value is None:
+        return "an empty value"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, Mapping):
+        return "a map"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = f"{value:g}" if isinstance(value, float) else _int_text(value)
+    return f"the number {text}"
+
+
+def quoted(text: str) -> str:
+    """The text quoted with repr and cut to 40 characters, for messages."""
+    short = text if len(text) <= 40 else text[:37] + "..."
+    return repr(short)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'?` for the known word closest to `word`; empty if none is close."""
+    match = nearest_name(word, known)
+    return "" if match is None else f"did you mean {match!r}?"
+
+
+def nearest_name(word: str, known: Iterable[str]) -> str | None:
+    """The known word most similar to `word` (difflib, cutoff 0.6); None if none is similar."""
+    words = list(known)
+    lowered = {item.lower(): item for item in words}
+    if word.lower() in lowered:
+        return lowered[word.lower()]
+    matches = difflib.get_close_matches(word[:_MAX_CHARACTERS], words, n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def _int_text(value: object) -> str:
+    try:
+        text = str(value)
+    except ValueError:  # Python limits the digits of an int that it prints
+        return "with thousands of digits"
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _finite_text(kind: QuantityKind, value: float) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidValueError(f"{value} is not a {kind.name}", f"write for example {kind.example}")
+    if value < 0:
+        raise InvalidValueError(
+            f"a {kind.name} must not be negative: {describe_value(value)}", f"write for example {kind.example}"
+        )
+    return _int_text(value)
+
+
+def _checked(kind: QuantityKind, text: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise InvalidValueError(f"{quoted(text)} is too large", f"write for example {kind.example}")
+    if value < 0 or math.copysign(1.0, value) < 0:
+        raise InvalidValueError(
+            f"a {kind.name} must not be negative: {quoted(text)}", f"write for example {kind.example}"
+        )
+    return value
+
+
+def _units_hint(kind: QuantityKind, number: str) -> str:
+    """`give a unit: 512 B, 512 KiB or 512 MiB`: the number with each of the suggested units."""
+    if not number.lstrip("+-.")[:1].isdigit():
+        return f"write for example {kind.example}"
+    written = [_spaced(number, unit) for unit in kind.suggested]
+    return f"write {written[0]}" if len(written) == 1 else f"give a unit: {', '.join(written[:-1])} or {written[-1]}"
+
+
+def _unit_hint(kind: QuantityKind, unit: str) -> str:
+    for other in WITH_DISTINCT_UNITS:
+        if other is not kind and unit in other.units and not (kind is PERCENT and other is PERCENT):
+            return f"{unit!r} is the unit of a {other.name}; write for example {kind.example}"
+    near = did_you_mean(unit, kind.units)
+    return near or f"the units of a {kind.name} are {', '.join(kind.units)}"
+
+
+def _spaced(number: str, unit: str) -> str:
+    return f"{number}{unit}" if unit.startswith("/") else f"{number} {unit}"
+
+
+def _plain(number: float, digits: int) -> str:
+    """The number with `digits` significant digits, without an exponent unless that would be long."""
+    text = f"{number:.{digits}g}"
+    if "e" not in text:
+        return text
+    plain = f"{float(text):f}".rstrip("0").rstrip(".")
+    return plain if len(plain) <= digits + 8 and float(plain) == float(text) else text
