@@ -160,8 +160,8 @@ def plan_command(
     json: Json = False,
 ) -> None:
     """Cut a model into pipeline stages, replicated where it pays: the fastest there is, or how far it may be off."""
-    from jellybean.pipeline.figures import partition_json, partition_notes, partition_table
     from jellybean.pipeline.profile_file import read_profile
+    from jellybean.pipeline.tables import partition_json, partition_notes, partition_table
 
     graph = read_profile(profile)
     links = _numbers("--bandwidth", bandwidth)
@@ -248,8 +248,8 @@ def simulate_command(
     json: Json = False,
 ) -> None:
     """Time a schedule: makespan, bubble, and what each device keeps in memory."""
-    from jellybean.pipeline.figures import device_table, to_json
-    from jellybean.pipeline.trace import chrome_trace
+    from jellybean.pipeline.chrome_trace import chrome_trace
+    from jellybean.pipeline.tables import device_table, schedule_json
 
     if trace is not None:
         page("--trace", trace)
@@ -259,7 +259,7 @@ def simulate_command(
         say(f"wrote {trace}")
     if json:
         lines = {"actions": timeline.schedule.to_text().splitlines()} if actions else {}
-        print_json({**to_json(timeline), **lines})
+        print_json({**schedule_json(timeline), **lines})
         return
     out.print(device_table(timeline))
     if actions:
@@ -289,14 +289,14 @@ def draw_command(
     ] = None,
 ) -> None:
     """Draw a schedule's timeline."""
-    from jellybean.pipeline.plot import save_timeline
-    from jellybean.pipeline.text import drawn
+    from jellybean.pipeline.timeline_plot import save_timeline
+    from jellybean.pipeline.timeline_text import draw_timeline
 
     if plot is not None:
         picture(plot)
     timeline = _simulated(name, devices, microbatches, chunks, forward, backward, input_, weight, transfer, overlap)
     if plot is None:
-        out.print(drawn(timeline, columns=out.width if out.is_terminal else None), soft_wrap=True)
+        out.print(draw_timeline(timeline, columns=out.width if out.is_terminal else None), soft_wrap=True)
         return
     save_timeline(timeline, plot)
     say(f"wrote {plot}")
@@ -322,7 +322,7 @@ def compare_command(
     json: Json = False,
 ) -> None:
     """Compare schedules on one model: where a device holds several stages, each takes its part of the time."""
-    from jellybean.pipeline.figures import comparison, to_json
+    from jellybean.pipeline.tables import comparison_table, schedule_json
 
     if not all(map(math.isfinite, (forward, backward, transfer))):
         raise typer.BadParameter("--forward-s, --backward-s and --transfer-s must be finite")
@@ -340,9 +340,9 @@ def compare_command(
         costs = ScheduleCosts(forward / parts, backward / parts, transfer_s=transfer, overlap=overlap)
         timelines.append(simulate(schedule, costs))
     if json:
-        print_json({"schedules": [to_json(timeline) for timeline in timelines], "refused": refused})
+        print_json({"schedules": [schedule_json(timeline) for timeline in timelines], "refused": refused})
         return
-    out.print(comparison(timelines))
+    out.print(comparison_table(timelines))
     for name, reason in refused.items():
         warn(f"{name} is left out: {reason}")
 

@@ -1,1 +1,1 @@
-"""Pipeline schedules for people: tables, drawings, traces."""
+"""Partitions and pipeline schedules on the user's side: model profiles, ONNX splitting, tables, drawings, traces."""

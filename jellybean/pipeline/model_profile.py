@@ -1,4 +1,4 @@
-"""`jellybean pipeline profile`: a model by layer, from an ONNX file or a torch module, and its legal cuts."""
+"""`jellybean pipeline profile`: costs of a model's layers, from an ONNX file or a torch module, and its legal cuts."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from rich.table import Table
 
 from jellybean.display import figures as units
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.functions import load_function
 from jellybean.pipeline.onnx_graph import OnnxGraph
-from jellybean.pipeline.onnx_profile import OnnxProfile, made_up, profile_onnx, requests_of
+from jellybean.pipeline.onnx_profile import OnnxProfile, profile_onnx, random_request, read_requests
+from jellybean.pipeline.user_functions import load_function
 from jellybean_solver.pipeline import LayerGraph, PartitionSettings, enumerate_cuts
 
 _SECONDS_PER_RUN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ShownCut:
-    """A legal cut: its first layers by place, their share of the time, bytes across, why it cannot be served."""
+class ProfiledCut:
+    """A legal cut: indices of the layers before it, their share of the time, crossing bytes, why it is not servable."""
 
     layers: tuple[int, ...]
     share: float
     crossing_bytes: float
-    why_not: str | None = None  # None: not asked, of a torch module
+    why_not: str | None = None  # None: not checked (torch modules)
 
 
 @dataclass(frozen=True)
 class ModelProfile:
-    """`tied`: weight -> the layers that share it. `complete`: `cuts` are all that are legal."""
+    """Layer costs and cuts. `complete`: `cuts` are all legal cuts. `tied`: weight -> the layers that share it."""
 
     graph: LayerGraph
-    cuts: tuple[ShownCut, ...]
+    cuts: tuple[ProfiledCut, ...]
     complete: bool
     tied: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Seconds and bytes."""
+        """JSON record, in seconds and bytes."""
         layers = [
             {
                 "name": layer.name,
@@ -49,7 +49,7 @@ class ModelProfile:
             }
             for layer in self.graph.layers
         ]
-        shown = [
+        cuts = [
             {
                 "layers": list(cut.layers),
                 "share": cut.share,
@@ -60,10 +60,10 @@ class ModelProfile:
         ]
         edges = [list(edge) for edge in self.graph.edges]
         tied = {name: list(layers) for name, layers in self.tied.items()}
-        return {"layers": layers, "edges": edges, "cuts": shown, "complete": self.complete, "tied": tied}
+        return {"layers": layers, "edges": edges, "cuts": cuts, "complete": self.complete, "tied": tied}
 
     def to_text(self) -> str:
-        """In PipeDream's format, as `pipeline plan` reads it."""
+        """In PipeDream's profile format, the input of `jellybean pipeline plan`."""
         lines = [
             f"node{index} -- {layer.name} -- forward_compute_time={1e3 * layer.forward_s:.6f}, "
             f"backward_compute_time={1e3 * layer.backward_s:.6f}, activation_size={layer.activation_bytes:.1f}, "
@@ -74,7 +74,7 @@ class ModelProfile:
         return "\n".join(lines) + "\n"
 
     def table(self) -> Table:
-        """The layers in order, each with what crosses when the model is cut right after it."""
+        """The layers in order, each with the bytes that cross a cut right after it."""
         total_s = sum(layer.compute_s for layer in self.graph.layers)
         table = Table("layer", title=f"{len(self.graph.layers)} layers, {1e3 * total_s:.3g} ms", title_justify="left")
         backward = any(layer.backward_s for layer in self.graph.layers)
@@ -102,34 +102,36 @@ class ModelProfile:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the table cannot show."""
+        """Notes below the table: number of cuts, why some cannot be served, tied weights."""
         refused = dict.fromkeys(cut.why_not for cut in self.cuts if cut.why_not)
         served = sum(cut.why_not == "" for cut in self.cuts)
-        found = [f"{'' if self.complete else 'more than '}{len(self.cuts)} legal cuts"]
+        notes = [f"{'' if self.complete else 'more than '}{len(self.cuts)} legal cuts"]
         if any(cut.why_not is not None for cut in self.cuts):
-            found[0] += f", {served} of which can be served"
-        found += [f"* cannot be served: {reason}" for reason in list(refused)[:3]]
-        found += [f"{name} is shared by {', '.join(layers)}" for name, layers in self.tied.items()]
-        return tuple(found)
+            notes[0] += f", {served} of which can be served"
+        notes += [f"* cannot be served: {reason}" for reason in list(refused)[:3]]
+        notes += [f"{name} is shared by {', '.join(layers)}" for name, layers in self.tied.items()]
+        return tuple(notes)
 
 
 def profile_model(model: str, *, inputs: Path | None = None, seconds: float = 1.0) -> ModelProfile:
-    """MODEL is an ONNX file, or FILE.py:FUNCTION (or PACKAGE.MODULE:FUNCTION) that gives a torch module and its inputs.
+    """Profile MODEL: an ONNX file, or FILE.py:FUNCTION (PACKAGE.MODULE:FUNCTION) that returns (module, inputs).
 
-    `inputs`: requests for an ONNX model, arrays by its inputs' names in a .npz; else numbers are made up.
+    `inputs`: a .npz file of requests for an ONNX model, one array per input; random requests by default.
     """
     place, colon, function = model.rpartition(":")
     if colon and not Path(model).exists():
         return _of_torch(model, load_function(place, function)(), seconds)
     graph = OnnxGraph.load(Path(model))
-    feeds = requests_of(inputs, graph) if inputs is not None else [made_up(graph, seed) for seed in range(2)]
+    feeds = read_requests(inputs, graph) if inputs is not None else [random_request(graph, seed) for seed in range(2)]
     return _of_onnx(profile_onnx(graph, feeds, seconds=seconds))
 
 
 def _of_onnx(profile: OnnxProfile) -> ModelProfile:
     graph = profile.layer_graph()
-    shown = [ShownCut(cut.layers, profile.share(cut), cut.nbytes, profile.why_not(cut)) for cut in profile.layers.cuts]
-    return ModelProfile(graph, tuple(shown), profile.layers.complete, profile.tied())
+    cuts = [
+        ProfiledCut(cut.layers, profile.share(cut), cut.nbytes, profile.why_not(cut)) for cut in profile.layers.cuts
+    ]
+    return ModelProfile(graph, tuple(cuts), profile.layers.complete, profile.tied())
 
 
 def _of_torch(function: str, made: Any, seconds: float) -> ModelProfile:
@@ -141,22 +143,22 @@ def _of_torch(function: str, made: Any, seconds: float) -> ModelProfile:
     module, inputs = pair
     if not isinstance(module, nn.Module) or not isinstance(inputs, tuple | list):
         raise JellyBeanError(
-            f"{function} returned {_kind(made)}; it must return (module, inputs): a torch.nn.Module and a tuple of "
-            "its inputs, one micro-batch"
+            f"{function} returned {_type_names(made)}; it must return (module, inputs): a torch.nn.Module and a tuple "
+            "of its inputs, one micro-batch"
         )
     found = profile_module(module, inputs, runs=max(RUNS, round(seconds / _SECONDS_PER_RUN)))
     bits, complete = enumerate_cuts(found.graph, PartitionSettings().max_cuts)
     whole, total = (1 << len(found.graph.layers)) - 1, sum(layer.compute_s for layer in found.graph.layers)
-    shown = []
+    cuts = []
     for cut in bits:
         if cut not in (0, whole):
             layers = tuple(index for index in range(len(found.graph.layers)) if cut >> index & 1)
             share = sum(found.graph.layers[index].compute_s for index in layers) / total
-            shown.append(ShownCut(layers, share, found.graph.crossing_bytes(cut)))
-    return ModelProfile(found.graph, tuple(shown), complete, found.tied)
+            cuts.append(ProfiledCut(layers, share, found.graph.crossing_bytes(cut)))
+    return ModelProfile(found.graph, tuple(cuts), complete, found.tied)
 
 
-def _kind(made: Any) -> str:
+def _type_names(made: Any) -> str:
     if isinstance(made, tuple) and made:
         return f"({', '.join(type(part).__name__ for part in made)})"
     return "nothing" if made is None else type(made).__name__

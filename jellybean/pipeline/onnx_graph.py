@@ -1,9 +1,9 @@
-"""An ONNX model as layers: what reads what, what a run makes, and which tensors cross a cut.
+"""An ONNX model as a graph of layers: which node reads which tensor, tensor sizes from a run, nodes grouped by layer.
 
-A layer is a node with those after it that only normalise, activate, pool or reshape its output, and those before it
-that only enlarge its input: with one input, no weights but vectors, and no other reader between. A cut through such a
-layer would send as much or more for about the same work. Nodes that depend on no input are constants: both sides of a
-cut get their own copy.
+A layer is a node with weights of two or more dimensions, or a node with several inputs, together with the unary nodes
+after it that normalise, activate, pool or reshape its output, and the unary nodes before it that only enlarge its
+input. A cut inside such a group would send as many bytes or more for about the same split of the work. Nodes that
+depend on no input are constants; both sides of a cut get a copy.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _OPEN_SHAPES = {"NonZero", "NonMaxSuppression", "Unique", "Compress", "Loop", "I
 
 
 class GraphError(JellyBeanError):
-    """A model that cannot be read or run layer by layer; the text says why."""
+    """A model that cannot be loaded or run node by node; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A tensor as runs made it. `shape`: of one request. `rows`: its leading dimension counts the requests.
+class ObservedTensor:
+    """A tensor as observed in runs of one request.
 
-    `fixed`: whatever the request, the other dimensions are these.
+    `rows`: the leading dimension counts requests. `fixed`: the other dimensions do not depend on the request.
     """
 
     dtype: str
@@ -50,7 +50,7 @@ class Made:
 
 
 class OnnxGraph:
-    """A model's nodes, in order, with what each reads (also inside its subgraphs) and writes."""
+    """The nodes of a model in order, with the tensors that each reads (its subgraphs included) and writes."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.proto = proto
@@ -62,15 +62,15 @@ class OnnxGraph:
         self.outputs = tuple(value.name for value in graph.output)
         self.reads = tuple(tuple(dict.fromkeys(names_read(node))) for node in graph.node)
         self.writes = tuple(tuple(name for name in node.output if name) for node in graph.node)
-        self.maker = {name: index for index, names in enumerate(self.writes) for name in names}
-        known = {*self.weights, *self.inputs, *self.maker}
+        self.producer = {name: index for index, names in enumerate(self.writes) for name in names}
+        known = {*self.weights, *self.inputs, *self.producer}
         for index, names in enumerate(self.reads):
             if missing := [name for name in names if name not in known]:
                 raise GraphError(f"node {graph.node[index].name or index} reads {missing[0]!r}, which nothing makes")
 
     @classmethod
     def load(cls, path: Path) -> OnnxGraph:
-        """The graph of a file, with weights that it keeps in files beside it. GraphError when it is no model."""
+        """Load a model file, with external weight files. GraphError if it is no ONNX model."""
         if not path.is_file():
             raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file")])
         try:
@@ -81,47 +81,47 @@ class OnnxGraph:
 
     @cached_property
     def constant(self) -> frozenset[int]:
-        """Nodes that depend on no input."""
+        """Nodes that depend on no input of the model."""
         found: set[int] = set()
         for index, names in enumerate(self.reads):
-            made = [name for name in names if name not in self.weights]
-            known = all(self.maker.get(name, -1) in found for name in made)
+            observed = [name for name in names if name not in self.weights]
+            known = all(self.producer.get(name, -1) in found for name in observed)
             if known and self.proto.graph.node[index].op_type not in _RANDOM:
                 found.add(index)
         return frozenset(found)
 
     @cached_property
     def live(self) -> tuple[int, ...]:
-        """The other nodes, in order."""
+        """Nodes that depend on an input of the model, in order."""
         return tuple(index for index in range(len(self.reads)) if index not in self.constant)
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
-        """What the live nodes make and something reads, in order."""
+        """Outputs of the live nodes that something reads, in order."""
         read = {name for names in self.reads for name in names} | set(self.outputs)
         return tuple(name for index in self.live for name in self.writes[index] if name in read)
 
     def needed(self, nodes: Sequence[int]) -> tuple[int, ...]:
-        """The nodes with the constant ones that they need, in order."""
+        """The nodes and the constant nodes that they depend on, in order."""
         found, waiting = set(nodes), list(nodes)
         while waiting:
             for name in self.reads[waiting.pop()]:
-                maker = self.maker.get(name)
-                if maker in self.constant and maker not in found:
-                    found.add(maker)
-                    waiting.append(maker)
+                producer = self.producer.get(name)
+                if producer in self.constant and producer not in found:
+                    found.add(producer)
+                    waiting.append(producer)
         return tuple(sorted(found))
 
     def parameter_bytes(self, nodes: Sequence[int]) -> int:
-        """Of the weights that the nodes read, each once."""
+        """Bytes of the weights that the nodes read; a shared weight counts once."""
         names = {name for index in self.needed(nodes) for name in self.reads[index]}
         return sum(_nbytes(self.weights[name]) for name in names if name in self.weights)
 
-    def made(self, feeds: Sequence[Feed], *, pairs: bool = True) -> dict[str, Made]:
-        """The inputs, and what runs make of them: one per feed, of one request each.
+    def observe(self, feeds: Sequence[Feed], *, pairs: bool = True) -> dict[str, ObservedTensor]:
+        """Run the model on each feed (one request each) and record all tensors, inputs included.
 
-        With `pairs` one of two requests at once too, if the model takes them, to see which tensors have rows for them.
-        Tensors only: a sequence or a map is left out. GraphError when the model does not run.
+        With `pairs`, also run two requests as one batch, if the model accepts that, to see which tensors have a row per
+        request. Sequences and maps are left out. GraphError if the model does not run.
         """
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
@@ -130,12 +130,12 @@ class OnnxGraph:
         session = node_session(proto)
         names = [*self.outputs, *extra]
         runs = [_run(session, names, feed) for feed in feeds]
-        pair = self._pair(feeds) if pairs else None
-        both = _run(session, names, pair) if pair is not None else None
+        batch = self._batch_of_two(feeds) if pairs else None
+        both = _run(session, names, batch) if batch is not None else None
         fixed = self._fixed_shapes(session)
         runs = [{**feed, **run} for feed, run in zip(feeds, runs, strict=True)]
-        both = {**pair, **both} if pair is not None and both is not None else None
-        found: dict[str, Made] = {}
+        both = {**batch, **both} if batch is not None and both is not None else None
+        found: dict[str, ObservedTensor] = {}
         for name in (*self.inputs, *names):
             values = [run[name] for run in runs]
             if not all(isinstance(value, np.ndarray) and value.dtype.kind in "biuf" for value in values):
@@ -146,11 +146,11 @@ class OnnxGraph:
                 rows = both[name].shape == (2, *shape[1:])
             same = fixed and all(value.shape == shape for value in values)
             nbytes = round(sum(value.nbytes for value in values) / len(values))
-            found[name] = Made(values[0].dtype.name, tuple(shape), nbytes, rows, same)
+            found[name] = ObservedTensor(values[0].dtype.name, tuple(shape), nbytes, rows, same)
         return found
 
-    def _pair(self, feeds: Sequence[Feed]) -> Feed | None:
-        """Two requests stacked; None where the model takes one at a time or they do not fit together."""
+    def _batch_of_two(self, feeds: Sequence[Feed]) -> Feed | None:
+        """Two requests as one batch; None if the batch dimension is fixed or their shapes differ."""
         open_ = [value.type.tensor_type.shape.dim[:1] for value in self.proto.graph.input if value.name in self.inputs]
         if not all(dims and not dims[0].HasField("dim_value") for dims in open_):
             return None
@@ -160,64 +160,64 @@ class OnnxGraph:
         return {name: np.concatenate([first[name], last[name]]) for name in first}
 
     def _fixed_shapes(self, session: ort.InferenceSession) -> bool:
-        """Whether only the number of requests is open: then one run tells all shapes."""
+        """True if only the batch dimension is open and no operator's output size depends on values."""
         nodes = self.proto.graph.node
         if self.proto.functions or any(node.op_type in _OPEN_SHAPES for node in nodes):
             return False
         return all(isinstance(size, int) for item in session.get_inputs() for size in item.shape[1:])
 
-    def groups(self, made: Mapping[str, Made]) -> tuple[tuple[int, ...], ...]:
-        """The live nodes by layer."""
+    def groups(self, observed: Mapping[str, ObservedTensor]) -> tuple[tuple[int, ...], ...]:
+        """The live nodes grouped by layer."""
         group: dict[int, int] = {}
         found: list[list[int]] = []
-        early: dict[int, list[int]] = {}  # node -> nodes that only prepare its input
+        early: dict[int, list[int]] = {}  # node -> preceding nodes that only enlarge its input
         for index in self.live:
-            own = [*early.pop(index, []), index]
-            reader = self._prepare(own, made)
-            follows = self._follows(index, made)
-            if reader is not None:
-                early.setdefault(reader, []).extend(own)
+            nodes = [*early.pop(index, []), index]
+            consumer = self._layer_prepared_by(nodes, observed)
+            follows = self._extends_layer_of(index, observed)
+            if consumer is not None:
+                early.setdefault(consumer, []).extend(nodes)
             elif follows in group:
-                group.update(dict.fromkeys(own, group[follows]))
-                found[group[follows]] += own
+                group.update(dict.fromkeys(nodes, group[follows]))
+                found[group[follows]] += nodes
             else:
-                group.update(dict.fromkeys(own, len(found)))
-                found.append(own)
+                group.update(dict.fromkeys(nodes, len(found)))
+                found.append(nodes)
         return tuple(tuple(nodes) for nodes in found)
 
-    def _follows(self, index: int, made: Mapping[str, Made]) -> int:
-        """The node whose layer a node ends: one that it is alone to read, and sends no more bytes than. -1: it is none.
+    def _extends_layer_of(self, index: int, observed: Mapping[str, ObservedTensor]) -> int:
+        """The producer of the node's input, if the node joins that node's layer; else -1.
 
-        What its layer may still hold is no other's: it has one input.
+        It joins if it is unary, the only reader of its input, and writes no more bytes than it reads.
         """
-        source, sent = self._unary(index, made)
-        if source is None or sent is None or source not in self.maker or self._reader(source) != index:
+        source, sent = self._unary(index, observed)
+        if source is None or sent is None or source not in self.producer or self._sole_consumer(source) != index:
             return -1
-        return self.maker[source] if made[sent].nbytes <= made[source].nbytes else -1
+        return self.producer[source] if observed[sent].nbytes <= observed[source].nbytes else -1
 
-    def _prepare(self, nodes: Sequence[int], made: Mapping[str, Made]) -> int | None:
-        """The node whose layer a chain of nodes begins: the one that reads alone what they enlarge."""
-        source, sent = self._unary(nodes[0], made)[0], self._unary(nodes[-1], made)[1]
-        if source is None or sent is None or made[sent].nbytes <= made[source].nbytes:
+    def _layer_prepared_by(self, nodes: Sequence[int], observed: Mapping[str, ObservedTensor]) -> int | None:
+        """The node whose layer the unary chain `nodes` joins, because the chain only enlarges that node's input."""
+        source, sent = self._unary(nodes[0], observed)[0], self._unary(nodes[-1], observed)[1]
+        if source is None or sent is None or observed[sent].nbytes <= observed[source].nbytes:
             return None
-        return self._reader(sent)
+        return self._sole_consumer(sent)
 
-    def _unary(self, index: int, made: Mapping[str, Made]) -> tuple[str | None, str | None]:
-        """The tensor that a node reads and the one it makes, where it has one of each and no matrix."""
-        names = [name for name in self.reads[index] if self.maker.get(name) not in self.constant]
+    def _unary(self, index: int, observed: Mapping[str, ObservedTensor]) -> tuple[str | None, str | None]:
+        """The input and output tensor of a unary node without a weight matrix; else (None, None)."""
+        names = [name for name in self.reads[index] if self.producer.get(name) not in self.constant]
         live = [name for name in names if name not in self.weights]
-        sent = [name for name in self.writes[index] if name in made]
-        if len(live) != 1 or len(sent) != 1 or live[0] not in made or self.has_matrix(index):
+        sent = [name for name in self.writes[index] if name in observed]
+        if len(live) != 1 or len(sent) != 1 or live[0] not in observed or self.has_matrix(index):
             return None, None
         return live[0], sent[0]
 
-    def _reader(self, name: str) -> int | None:
-        """The only node that reads a tensor; None when several do, or the caller."""
-        readers = self.readers.get(name, ())
-        return readers[0] if len(readers) == 1 and name not in self.outputs else None
+    def _sole_consumer(self, name: str) -> int | None:
+        """The only node that reads a tensor; None if there are several or it is a model output."""
+        consumers = self.consumers.get(name, ())
+        return consumers[0] if len(consumers) == 1 and name not in self.outputs else None
 
     @cached_property
-    def readers(self) -> Mapping[str, tuple[int, ...]]:
+    def consumers(self) -> Mapping[str, tuple[int, ...]]:
         """Tensor -> the live nodes that read it."""
         found: dict[str, tuple[int, ...]] = {}
         for index in self.live:
@@ -226,7 +226,7 @@ class OnnxGraph:
         return found
 
     def has_matrix(self, index: int) -> bool:
-        """Whether a node has weights of two dimensions or more; biases, scales, shapes and axes have one."""
+        """True if a node has weights of two or more dimensions; biases, scales, shapes and axes have one."""
         names = {name for node in self.needed([index]) for name in self.reads[node]}
         weights = [self.weights[name] for name in names if name in self.weights]
         weights += [
@@ -244,19 +244,19 @@ def _nbytes(tensor: onnx.TensorProto) -> int:
 
 
 def names_read(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads: its inputs, and what its subgraphs take from outside."""
+    """Names that a node reads: its inputs, and the outer tensors that its subgraphs read."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for graph in [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
-            own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+            local = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
             for inner in graph.node:
-                yield from (name for name in names_read(inner) if name not in own)
-                own.update(inner.output)
-            yield from (value.name for value in graph.output if value.name not in own)
+                yield from (name for name in names_read(inner) if name not in local)
+                local.update(inner.output)
+            yield from (value.name for value in graph.output if value.name not in local)
 
 
 def node_session(proto: onnx.ModelProto, *, fused: bool = False, profile_prefix: str = "") -> ort.InferenceSession:
-    """A model on one thread; unless `fused`, node by node as it is written. GraphError when it cannot be loaded."""
+    """A session on one thread; unless `fused`, without graph optimisations. GraphError if it cannot be loaded."""
     options = ort.SessionOptions()
     if not fused:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -1,7 +1,7 @@
-"""An ONNX model by layer: forward time, activation and parameter bytes; and which of its cuts are worth offering.
+"""Profiles an ONNX model by layer: forward time, activation bytes, parameter bytes; selects the cuts to offer.
 
-Times are onnxruntime's own of each node, with nothing fused so that every node is seen, scaled so that they add up to
-what the whole model takes as it is served. An ONNX graph has no backward pass: its time is 0.
+Node times are measured by onnxruntime's profiler without fusion, so that every node is visible, and scaled to sum to
+the time of the whole model as served (fused). An ONNX graph has no backward pass: its time is 0.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import onnx
 import onnxruntime as ort
 
 from jellybean.pipeline.onnx_graph import Feed, GraphError, OnnxGraph, node_session
-from jellybean.pipeline.onnx_split import Layered, LegalCut, hindrance, layer_edges, layered
+from jellybean.pipeline.onnx_split import LayeredModel, LegalCut, find_layers, layer_edges, why_not_servable
 from jellybean_solver.pipeline import Layer, LayerGraph
 
-FEWEST_RUNS = 5
+MIN_RUNS = 5
 WARM_UP_RUNS = 3
 
 
@@ -30,7 +30,7 @@ WARM_UP_RUNS = 3
 class OnnxProfile:
     """`forward_s`: of each layer, for one request."""
 
-    layers: Layered
+    layers: LayeredModel
     forward_s: tuple[float, ...]
 
     @property
@@ -43,20 +43,20 @@ class OnnxProfile:
 
     def why_not(self, cut: LegalCut) -> str:
         """Why a cut cannot be served; empty when it can."""
-        return hindrance(self.layers.graph, self.layers.made, cut)
+        return why_not_servable(self.layers.graph, self.layers.observed, cut)
 
     def layer_graph(self) -> LayerGraph:
         """For the partitioner."""
-        found, graph = self.layers, self.layers.graph
+        model, graph = self.layers, self.layers.graph
         layers = []
-        for index, nodes in enumerate(found.groups):
+        for index, nodes in enumerate(model.groups):
             outside = {name for node in graph.live if node not in nodes for name in graph.reads[node]}
             kept = outside | set(graph.outputs)
-            sent = [name for node in nodes for name in graph.writes[node] if name in kept and name in found.made]
-            sent_bytes = float(sum(found.made[name].nbytes for name in sent))
+            sent = [name for node in nodes for name in graph.writes[node] if name in kept and name in model.observed]
+            sent_bytes = float(sum(model.observed[name].nbytes for name in sent))
             weights = float(graph.parameter_bytes(nodes))
-            layers.append(Layer(found.name(index), self.forward_s[index], 0.0, sent_bytes, weights))
-        return LayerGraph(tuple(layers), tuple(sorted(layer_edges(graph, found.groups))))
+            layers.append(Layer(model.name(index), self.forward_s[index], 0.0, sent_bytes, weights))
+        return LayerGraph(tuple(layers), tuple(sorted(layer_edges(graph, model.groups))))
 
     def tied(self) -> dict[str, tuple[str, ...]]:
         """Weights that several layers read -> those layers; vectors do not count."""
@@ -71,15 +71,15 @@ class OnnxProfile:
 
 def profile_onnx(graph: OnnxGraph, feeds: Sequence[Feed], *, seconds: float = 1.0) -> OnnxProfile:
     """Runs the model on each feed in turn, of one request each, for about so many seconds. GraphError when it fails."""
-    layers = layered(graph, graph.made(feeds))
+    layers = find_layers(graph, graph.observe(feeds))
     by_node = node_seconds(graph, feeds, seconds / 2)
     whole_s = _whole_seconds(graph, feeds, seconds / 2)
     raw = [sum(by_node.get(index, 0.0) for index in nodes) for nodes in layers.groups]
     scale = whole_s / sum(raw) if sum(raw) > 0 else 0.0
-    return OnnxProfile(layers, tuple(own * scale for own in raw))
+    return OnnxProfile(layers, tuple(total * scale for total in raw))
 
 
-def made_up(graph: OnnxGraph, seed: int = 0) -> Feed:
+def random_request(graph: OnnxGraph, seed: int = 0) -> Feed:
     """One request of random numbers, and zeros where whole numbers are wanted; open dimensions are 1."""
     rng = np.random.default_rng(seed)
     feed = {}
@@ -94,7 +94,7 @@ def made_up(graph: OnnxGraph, seed: int = 0) -> Feed:
     return feed
 
 
-def offered(profile: OnnxProfile, most: int) -> tuple[LegalCut, ...]:
+def offered_cuts(profile: OnnxProfile, most: int) -> tuple[LegalCut, ...]:
     """The cuts to offer, first layers first: of each `most`-th of the model's time the one with the fewest bytes.
 
     So there are some for fast and slow devices, and where equally much work is done before, the link is spared.
@@ -104,12 +104,12 @@ def offered(profile: OnnxProfile, most: int) -> tuple[LegalCut, ...]:
         if profile.why_not(cut):
             continue
         part = min(most - 1, int(profile.share(cut) * most))
-        if part not in best or _rank(profile, cut) < _rank(profile, best[part]):
+        if part not in best or _preference(profile, cut) < _preference(profile, best[part]):
             best[part] = cut
     return tuple(best[part] for part in sorted(best))
 
 
-def _rank(profile: OnnxProfile, cut: LegalCut) -> tuple[float, ...]:
+def _preference(profile: OnnxProfile, cut: LegalCut) -> tuple[float, ...]:
     return (cut.nbytes, profile.share(cut), *cut.layers)
 
 
@@ -123,13 +123,13 @@ def node_seconds(graph: OnnxGraph, feeds: Sequence[Feed], seconds: float) -> Map
         session = node_session(proto, profile_prefix=str(Path(folder) / "nodes"))
         runs = _timed(session, feeds, seconds)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    found: dict[int, list[float]] = {}
+    seconds_of: dict[int, list[float]] = {}
     for event in events:
         name = str(event.get("name", ""))
         if name.startswith("jellybean-") and name.endswith("_kernel_time"):
-            found.setdefault(int(name.split("-")[1]), []).append(1e-6 * event["dur"])
+            seconds_of.setdefault(int(name.split("-")[1]), []).append(1e-6 * event["dur"])
     kept = max(1, len(runs))
-    return {index: sum(times[-kept:]) / len(times[-kept:]) for index, times in found.items()}
+    return {index: sum(times[-kept:]) / len(times[-kept:]) for index, times in seconds_of.items()}
 
 
 def _whole_seconds(graph: OnnxGraph, feeds: Sequence[Feed], seconds: float) -> float:
@@ -143,14 +143,14 @@ def _timed(session: ort.InferenceSession, feeds: Sequence[Feed], seconds: float)
         session.run(None, dict(feeds[index % len(feeds)]))
     taken: list[float] = []
     ends = time.perf_counter() + seconds
-    while len(taken) < FEWEST_RUNS or time.perf_counter() < ends:
+    while len(taken) < MIN_RUNS or time.perf_counter() < ends:
         began = time.thread_time()
         session.run(None, dict(feeds[len(taken) % len(feeds)]))
         taken.append(time.thread_time() - began)
     return taken
 
 
-def requests_of(path: Path, graph: OnnxGraph, most: int = 8) -> list[Feed]:
+def read_requests(path: Path, graph: OnnxGraph, most: int = 8) -> list[Feed]:
     """Requests from a .npz file: an array for each of the model's inputs, a row for each request."""
     try:
         with np.load(path, allow_pickle=False) as data:

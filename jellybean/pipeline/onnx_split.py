@@ -1,7 +1,7 @@
-"""Cuts an ONNX model in two: the head's output is the tail's input, and what comes out is the whole model's.
+"""Splits an ONNX model in two: the head's output is the tail's input; together they compute the whole model's outputs.
 
-What crosses goes as one tensor, as one message between agents: several are flattened side by side by the head and
-taken apart by the tail, bit by bit the same. Weights that both sides read (tied ones too) are in both files.
+A cut is crossed by a single tensor, as one message between agents: the head flattens and concatenates several crossing
+tensors, and the tail splits and reshapes them, bit by bit equal. Weights that both sides read are in both files.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from jellybean.pipeline.onnx_graph import GraphError, Made, OnnxGraph, names_read
+from jellybean.pipeline.onnx_graph import GraphError, ObservedTensor, OnnxGraph, names_read
 from jellybean_solver.pipeline import Layer, LayerGraph, PartitionSettings, enumerate_cuts
 
 PACKED = "jellybean_crossing"
-PACKED_OPSET = 13  # Split takes its sizes as an input since
+PACKED_OPSET = 13  # first opset in which Split takes its sizes as an input
 
 
 @dataclass(frozen=True, slots=True)
 class LegalCut:
-    """A down-set of the layers. `crossing`: what the head makes and the tail (or the caller) reads, in order.
+    """A down-set of the layers.
 
-    `inputs`: the model's own inputs that both sides read. `nbytes`: of all of these, for one request.
+    `head`, `tail`: its two sides, as nodes. `crossing`: tensors that the head produces and the tail (or the caller)
+    reads, in order. `inputs`: model inputs that both sides read. `nbytes`: of all of these, for one request.
     """
 
     layers: tuple[int, ...]
-    head: tuple[int, ...]  # nodes
+    head: tuple[int, ...]
     tail: tuple[int, ...]
     crossing: tuple[str, ...]
     inputs: tuple[str, ...]
@@ -37,40 +38,40 @@ class LegalCut:
 
 
 @dataclass(frozen=True)
-class Layered:
-    """A graph with its layers (nodes of each, in order), what runs made, and every legal cut.
+class LayeredModel:
+    """A graph with its layers (the nodes of each, in order), observed tensors, and legal cuts.
 
-    `complete`: these cuts are all.
+    `complete`: `cuts` are all legal cuts.
     """
 
     graph: OnnxGraph
-    made: Mapping[str, Made]
+    observed: Mapping[str, ObservedTensor]
     groups: tuple[tuple[int, ...], ...]
     cuts: tuple[LegalCut, ...]
     complete: bool
 
     def name(self, layer: int) -> str:
-        """Of the layer's first node with a matrix, or its first, that has a name."""
+        """The name of the layer's first node with a weight matrix, or of its first named node."""
         heavy = [index for index in self.groups[layer] if self.graph.has_matrix(index)]
         nodes = [self.graph.proto.graph.node[index] for index in (*heavy, *self.groups[layer])]
         return next((str(node.name) for node in nodes if node.name), str(nodes[0].op_type))
 
 
-def layered(graph: OnnxGraph, made: Mapping[str, Made]) -> Layered:
+def find_layers(graph: OnnxGraph, observed: Mapping[str, ObservedTensor]) -> LayeredModel:
     """The layers and all legal cuts; if there are too many to enumerate, those along the order of the nodes."""
-    groups = _ordered(graph, graph.groups(made))
+    groups = _ordered(graph, graph.groups(observed))
     if not groups:
         raise GraphError("no node of the model depends on its inputs")
     numbers = range(len(groups))
     skeleton = LayerGraph(tuple(Layer("", 0.0, 0.0, 0.0) for _ in numbers), tuple(sorted(layer_edges(graph, groups))))
     bits, complete = enumerate_cuts(skeleton, PartitionSettings().max_cuts)
     inner = [cut for cut in bits if cut not in (0, (1 << len(groups)) - 1)]
-    found = [_legal(graph, made, groups, tuple(n for n in numbers if cut >> n & 1)) for cut in inner]
-    return Layered(graph, made, groups, tuple(found), complete)
+    legal = [_legal_cut(graph, observed, groups, tuple(n for n in numbers if cut >> n & 1)) for cut in inner]
+    return LayeredModel(graph, observed, groups, tuple(legal), complete)
 
 
 def _ordered(graph: OnnxGraph, groups: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """The layers so that each stands after those that it needs."""
+    """The layers in topological order."""
     needs: dict[int, list[int]] = {number: [] for number in range(len(groups))}
     for up, down in sorted(layer_edges(graph, groups)):
         needs[down].append(up)
@@ -78,15 +79,15 @@ def _ordered(graph: OnnxGraph, groups: Sequence[tuple[int, ...]]) -> tuple[tuple
 
 
 def layer_edges(graph: OnnxGraph, groups: Sequence[Sequence[int]]) -> set[tuple[int, int]]:
-    """(upstream, downstream) layers."""
+    """(upstream, downstream) pairs of layers."""
     group = {index: number for number, nodes in enumerate(groups) for index in nodes}
-    makers = ((graph.maker.get(name), index) for index in graph.live for name in graph.reads[index])
-    pairs = ((group[maker], group[index]) for maker, index in makers if maker in group)
+    producers = ((graph.producer.get(name), index) for index in graph.live for name in graph.reads[index])
+    pairs = ((group[producer], group[index]) for producer, index in producers if producer in group)
     return {(up, down) for up, down in pairs if up != down}
 
 
-def _legal(
-    graph: OnnxGraph, made: Mapping[str, Made], groups: Sequence[Sequence[int]], layers: tuple[int, ...]
+def _legal_cut(
+    graph: OnnxGraph, observed: Mapping[str, ObservedTensor], groups: Sequence[Sequence[int]], layers: tuple[int, ...]
 ) -> LegalCut:
     head = tuple(sorted(index for layer in layers for index in groups[layer]))
     tail = tuple(index for index in graph.live if index not in set(head))
@@ -95,49 +96,49 @@ def _legal(
     crossing = tuple(name for index in head for name in graph.writes[index] if name in wanted)
     early = {name for index in head for name in graph.reads[index]}
     both = tuple(name for name in graph.inputs if name in early and name in wanted)
-    nbytes = sum(made[name].nbytes for name in (*crossing, *both) if name in made)
+    nbytes = sum(observed[name].nbytes for name in (*crossing, *both) if name in observed)
     return LegalCut(layers, head, tail, crossing, both, nbytes)
 
 
-def hindrance(graph: OnnxGraph, made: Mapping[str, Made], cut: LegalCut) -> str:
-    """Why a legal cut cannot be served as two operators with one message between; empty when it can."""
+def why_not_servable(graph: OnnxGraph, observed: Mapping[str, ObservedTensor], cut: LegalCut) -> str:
+    """Why a legal cut cannot be served as two operators with one message between them; empty if it can."""
     if cut.inputs:
         return f"both sides read the model's input {cut.inputs[0]}"
     if not any(name in graph.inputs for index in cut.head for name in graph.reads[index]):
         return "its first side reads none of the model's inputs"
-    if strange := [name for name in cut.crossing if name not in made]:
+    if strange := [name for name in cut.crossing if name not in observed]:
         return f"{strange[0]} is no tensor of numbers"
-    if alone := [name for name in cut.crossing if not made[name].rows]:
+    if alone := [name for name in cut.crossing if not observed[name].rows]:
         return (
             f"{alone[0]} has no row for each request, so that several cannot run at once; cut elsewhere, or make "
             "the batch its first dimension"
         )
-    return _unpackable(graph, made, cut.crossing) if len(cut.crossing) > 1 else ""
+    return _unpackable(graph, observed, cut.crossing) if len(cut.crossing) > 1 else ""
 
 
-def _unpackable(graph: OnnxGraph, made: Mapping[str, Made], crossing: Sequence[str]) -> str:
-    """Why several tensors cannot go as one."""
-    kinds = sorted({made[name].dtype for name in crossing})
+def _unpackable(graph: OnnxGraph, observed: Mapping[str, ObservedTensor], crossing: Sequence[str]) -> str:
+    """Why several tensors cannot be packed into one; empty if they can."""
+    kinds = sorted({observed[name].dtype for name in crossing})
     if len(kinds) > 1:
         return f"tensors of several types cross ({', '.join(kinds)})"
-    if loose := [name for name in crossing if not made[name].fixed or not all(made[name].shape)]:
+    if loose := [name for name in crossing if not observed[name].fixed or not all(observed[name].shape)]:
         return f"{loose[0]} has no fixed size, and {len(crossing)} tensors cross"
     old = _opset(graph) < PACKED_OPSET
     return f"{len(crossing)} tensors cross and the model's opset is below {PACKED_OPSET}" if old else ""
 
 
-def split(layers: Layered, cut: LegalCut, order: Sequence[str] = ()) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """The two models of a cut. `order`: the inputs' names, as operators' edges feed them.
+def split(layers: LayeredModel, cut: LegalCut, order: Sequence[str] = ()) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The head and tail models of a cut. `order`: names of the inputs in the order of the operator's edges.
 
-    GraphError for a cut with a `hindrance`.
+    GraphError if the cut is not servable (`why_not_servable`).
     """
-    graph, made = layers.graph, layers.made
-    if why := hindrance(graph, made, cut):
+    graph, observed = layers.graph, layers.observed
+    if why := why_not_servable(graph, observed, cut):
         raise GraphError(f"this cut cannot be split: {why}")
     names = [*order, *(name for name in graph.inputs if name not in order)]
     early = {name for index in cut.head for name in graph.reads[index]}
     late = {name for index in cut.tail for name in graph.reads[index]} | set(graph.outputs)
-    pack = _Packing(made, cut.crossing, graph.outputs)
+    pack = _Packing(observed, cut.crossing, graph.outputs)
     head = _model(
         graph,
         [*_nodes(graph, cut.head), *pack.into],
@@ -158,15 +159,15 @@ def split(layers: Layered, cut: LegalCut, order: Sequence[str] = ()) -> tuple[on
 class _Packing:
     """How the crossing tensors become one port, and themselves again."""
 
-    def __init__(self, made: Mapping[str, Made], crossing: Sequence[str], outputs: Sequence[str]) -> None:
+    def __init__(self, observed: Mapping[str, ObservedTensor], crossing: Sequence[str], outputs: Sequence[str]) -> None:
         self.into: list[onnx.NodeProto] = []
         self.out: list[onnx.NodeProto] = []
         self.into_weights: list[onnx.TensorProto] = []
         self.out_weights: list[onnx.TensorProto] = []
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(made[crossing[0]].dtype))
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(observed[crossing[0]].dtype))
         if len(crossing) == 1:
-            name, shape = crossing[0], made[crossing[0]].shape
-            inner = [*shape[1:]] if made[name].fixed else [f"d{axis}" for axis in range(1, len(shape))]
+            name, shape = crossing[0], observed[crossing[0]].shape
+            inner = [*shape[1:]] if observed[name].fixed else [f"d{axis}" for axis in range(1, len(shape))]
             port = name
             if name in outputs:  # an output cannot be an input as well
                 port = PACKED
@@ -174,7 +175,7 @@ class _Packing:
                 self.out = [helper.make_node("Identity", [port], [name])]
             self.port = helper.make_tensor_value_info(port, kind, ["requests", *inner])
             return
-        sizes = [int(np.prod(made[name].shape[1:], dtype=np.int64)) for name in crossing]
+        sizes = [int(np.prod(observed[name].shape[1:], dtype=np.int64)) for name in crossing]
         flat = [f"{PACKED}_{index}" for index in range(len(crossing))]
         pairs = list(zip(crossing, flat, strict=True))
         self.into = [helper.make_node("Flatten", [name], [one], axis=1) for name, one in pairs]
@@ -182,7 +183,7 @@ class _Packing:
         self.out_weights = [numpy_helper.from_array(np.array(sizes, np.int64), f"{PACKED}_sizes")]
         self.out = [helper.make_node("Split", [PACKED, f"{PACKED}_sizes"], flat, axis=1)]
         for name, one in pairs:
-            sides = np.array([-1, *made[name].shape[1:]], np.int64)
+            sides = np.array([-1, *observed[name].shape[1:]], np.int64)
             self.out_weights.append(numpy_helper.from_array(sides, f"{one}_shape"))
             self.out.append(helper.make_node("Reshape", [one, f"{one}_shape"], [name]))
         self.port = helper.make_tensor_value_info(PACKED, kind, ["requests", sum(sizes)])
@@ -203,7 +204,7 @@ def _model(
     outputs: Sequence[onnx.ValueInfoProto],
     more: Sequence[onnx.TensorProto],
 ) -> onnx.ModelProto:
-    """A model of its own, with what else the whole one's file says: versions, functions, metadata."""
+    """A model of these nodes, with the versions, functions and metadata of the whole model."""
     read = {name for node in nodes for name in names_read(node)} | {value.name for value in outputs}
     weights = [tensor for name, tensor in graph.weights.items() if name in read]
     listed = [value for value in graph.proto.graph.input if value.name in graph.weights and value.name in read]

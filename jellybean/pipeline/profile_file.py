@@ -15,14 +15,14 @@ from jellybean_solver.pipeline import Layer, LayerGraph, layer_graph
 
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _NODE = re.compile(r"(\S+) -- (.*) -- (\w+=.*)")
-MAKE_ONE = "; make one: jellybean pipeline profile MODEL --out FILE"
+HOW_TO_MAKE = "; make one: jellybean pipeline profile MODEL --out FILE"
 _EDGE = re.compile(r"\s+(\S+) -- (\S+)\s*")
-MOST_BYTES = 64 * 2**20
-MOST_FIGURE = 1e30  # ms or bytes; sums of larger ones are no numbers any more
+MAX_FILE_BYTES = 64 * 2**20
+MAX_FIGURE = 1e30  # ms or bytes; sums of larger numbers overflow
 
 
 def read_profile(path: Path) -> LayerGraph:
-    """The layers of a file, without its `Input` nodes. DocumentError with file and line for what is no profile."""
+    """The layers of a profile, without its `Input` nodes. DocumentError, with file and line, if it is malformed."""
     lines = _lines(path)
     layers: dict[str, Layer] = {}
     edges: list[tuple[str, str]] = []
@@ -39,8 +39,8 @@ def read_profile(path: Path) -> LayerGraph:
             except ValueError as error:
                 raise _problem(path, number, str(error)) from error
         else:
-            told = "neither a layer (id -- name -- forward_compute_time=..., ...) nor an edge"
-            raise _problem(path, number, told)
+            reason = "neither a layer (id -- name -- forward_compute_time=..., ...) nor an edge"
+            raise _problem(path, number, reason)
     inputs = {name for name, layer in layers.items() if layer.name.startswith("Input")}
     kept = [(name, layer) for name, layer in layers.items() if name not in inputs]
     try:
@@ -48,19 +48,19 @@ def read_profile(path: Path) -> LayerGraph:
     except SolverError as error:
         raise _problem(path, None, str(error)) from error
     if not graph.layers:
-        raise _problem(path, None, "has no layers" + MAKE_ONE)
+        raise _problem(path, None, "has no layers" + HOW_TO_MAKE)
     return graph
 
 
 def _lines(path: Path) -> list[str]:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise _problem(path, None, f"above {MOST_BYTES} bytes; a profile is smaller")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise _problem(path, None, f"above {MAX_FILE_BYTES} bytes; a profile is smaller")
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or "cannot be read").lower() if isinstance(error, OSError) else "not text"
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else reason
-        raise _problem(path, None, reason + MAKE_ONE) from error
+        raise _problem(path, None, reason + HOW_TO_MAKE) from error
 
 
 def _problem(path: Path, line: int | None, message: str) -> DocumentError:
@@ -68,17 +68,17 @@ def _problem(path: Path, line: int | None, message: str) -> DocumentError:
 
 
 def _layer(name: str, text: str) -> Layer:
-    """Activation sizes of several outputs are written as a list; they count together. ValueError for what is wrong."""
-    found: dict[str, float] = {}
+    """Parse a node line; the activation sizes of several outputs are a list and are summed. ValueError if malformed."""
+    fields: dict[str, float] = {}
     for key, value in re.findall(r"(\w+)=(\[[^\]]*\]|[^,\s]+)", text):
         try:
-            found[key] = sum(float(part) for part in re.split(r"[;,]", value.strip("[]")) if part.strip())
+            fields[key] = sum(float(part) for part in re.split(r"[;,]", value.strip("[]")) if part.strip())
         except ValueError as error:
             raise ValueError(f"{key}={value} is no number") from error
-    missing = [key for key in _FIELDS if key not in found]
+    missing = [key for key in _FIELDS if key not in fields]
     if missing:
         raise ValueError(f"{', '.join(missing)} is missing")
-    wrong = [key for key in _FIELDS if not 0 <= found[key] < MOST_FIGURE]
+    wrong = [key for key in _FIELDS if not 0 <= fields[key] < MAX_FIGURE]
     if wrong:
-        raise ValueError(f"{wrong[0]} is {found[wrong[0]]}; it must be below {MOST_FIGURE:g} and not below 0")
-    return Layer(name, found[_FIELDS[0]] / 1e3, found[_FIELDS[1]] / 1e3, found[_FIELDS[2]], found[_FIELDS[3]])
+        raise ValueError(f"{wrong[0]} is {fields[wrong[0]]}; it must be below {MAX_FIGURE:g} and not below 0")
+    return Layer(name, fields[_FIELDS[0]] / 1e3, fields[_FIELDS[1]] / 1e3, fields[_FIELDS[2]], fields[_FIELDS[3]])

@@ -1,8 +1,8 @@
-"""A torch module by layer: forward and backward time, activation and parameter bytes.
+"""Profiles a torch module by layer: forward and backward time, activation bytes, parameter bytes.
 
-The module is traced by torch.fx, layer for layer as it was written, or where that cannot follow it by torch.export,
-operator by operator; so skip connections and weights that are used twice are seen. Every node is then run by itself,
-forward and backward, on the inputs that it had. Nodes without matrices join the layer before them as in ONNX graphs.
+The module is traced by torch.fx, or by torch.export where torch.fx fails, so skip connections and tied weights are
+visible. Every node is then timed alone, forward and backward, on its actual inputs. Nodes without weight matrices join
+the layer before them, as in ONNX graphs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from jellybean.errors import JellyBeanError
 from jellybean_solver.pipeline import Layer, LayerGraph, layer_graph
 
 RUNS = 5
-_COMPUTES = {"call_module", "call_function", "call_method"}
+_COMPUTE_OPS = {"call_module", "call_function", "call_method"}
 
 
 @dataclass(frozen=True)
 class TorchProfile:
-    """`tied`: parameter -> the layers that share it; a stage for each of them needs a copy. `exported`: how traced.
+    """Layer costs of a torch module.
 
-    `members`: the names of each layer's nodes in the traced graph.
+    `tied`: parameter -> the layers that share it (each of their stages needs a copy). `exported`: traced by
+    torch.export. `members`: names of each layer's nodes in the traced graph.
     """
 
     graph: LayerGraph
@@ -38,7 +39,7 @@ class TorchProfile:
 
 @dataclass
 class _Cost:
-    """What one node takes: seconds, bytes that it sends."""
+    """Measured cost of one node: seconds, bytes of its outputs and inputs."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -47,9 +48,9 @@ class _Cost:
 
 
 def profile_module(module: nn.Module, inputs: Sequence[Any], *, runs: int = RUNS) -> TorchProfile:
-    """Runs the module on example inputs, of one micro-batch, in the mode that it is in (train or eval).
+    """Profile a module on example inputs of one micro-batch, in its current mode (train or eval).
 
-    Parameters and buffers are left as they were. JellyBeanError when no tracer can follow the module.
+    Parameters and buffers are restored afterwards. JellyBeanError if no tracer can follow the module.
     """
     traced, exported = _traced(module, tuple(inputs))
     return profile_traced(traced, inputs, runs=runs, exported=exported)
@@ -58,13 +59,13 @@ def profile_module(module: nn.Module, inputs: Sequence[Any], *, runs: int = RUNS
 def profile_traced(
     traced: fx.GraphModule, inputs: Sequence[Any], *, runs: int = RUNS, exported: bool = False
 ) -> TorchProfile:
-    """The same of a graph that was traced before."""
+    """Profile a traced graph; see `profile_module`."""
     kept = {name: value.clone() for name, value in traced.state_dict().items()}
     try:
-        costs = _Timer(traced, runs).costs(*inputs)
-    except Exception as error:  # whatever the module's operators raise
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise JellyBeanError(f"the module cannot be run on these inputs: {told}") from error
+        costs = _NodeTimer(traced, runs).costs(*inputs)
+    except Exception as error:  # the module's operators may raise anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise JellyBeanError(f"the module cannot be run on these inputs: {reason}") from error
     finally:
         traced.load_state_dict(kept)
     return _profile(traced, costs, exported=exported)
@@ -73,18 +74,18 @@ def profile_traced(
 def _traced(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[fx.GraphModule, bool]:
     try:
         return fx.symbolic_trace(module), False
-    except Exception as first:  # noqa: BLE001  # whatever the module's own code raises when it is fed proxies
+    except Exception as first:  # noqa: BLE001  # user code may raise anything when it is fed proxies
         try:
             return torch.export.export(module, inputs).module(), True
         except Exception as error:
-            told = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise JellyBeanError(
-                f"neither torch.fx nor torch.export can follow {type(module).__name__} ({told}; torch.fx: {first})"
+                f"neither torch.fx nor torch.export can follow {type(module).__name__} ({reason}; torch.fx: {first})"
             ) from error
 
 
-class _Timer(fx.Interpreter):  # type: ignore[misc]  # torch is not looked into
-    """Runs a graph node by node, each several times on its own."""
+class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
+    """Interprets a graph and times every node alone, several times."""
 
     def __init__(self, traced: fx.GraphModule, runs: int) -> None:
         super().__init__(traced, garbage_collect_values=False)
@@ -96,7 +97,7 @@ class _Timer(fx.Interpreter):  # type: ignore[misc]  # torch is not looked into
         return self.found
 
     def run_node(self, n: fx.Node) -> Any:
-        if n.op not in _COMPUTES:
+        if n.op not in _COMPUTE_OPS:
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         target: Callable[..., Any] = getattr(self, n.op)
@@ -106,7 +107,7 @@ class _Timer(fx.Interpreter):  # type: ignore[misc]  # torch is not looked into
 
         cost = _Cost(read_bytes=sum(_nbytes(value) for value in _tensors((args, kwargs))))
         parameters = [p for p in self._parameters(n) if p.requires_grad]
-        times = [_once(run, args, kwargs, parameters) for _ in range(self.runs + 1)][1:]
+        times = [_time_once(run, args, kwargs, parameters) for _ in range(self.runs + 1)][1:]
         cost.forward_s, cost.backward_s = median(one for one, _ in times), median(two for _, two in times)
         with torch.no_grad():
             fresh = _copied((args, kwargs), leaf=False)
@@ -119,7 +120,9 @@ class _Timer(fx.Interpreter):  # type: ignore[misc]  # torch is not looked into
         return list(parameters_of(self.module, node).values())
 
 
-def _once(run: Callable[..., Any], args: Any, kwargs: Any, parameters: Sequence[nn.Parameter]) -> tuple[float, float]:
+def _time_once(
+    run: Callable[..., Any], args: Any, kwargs: Any, parameters: Sequence[nn.Parameter]
+) -> tuple[float, float]:
     """Seconds of one forward, and of one backward to the node's inputs and parameters."""
     (args, kwargs), leaves = _leaves(args, kwargs)
     with torch.enable_grad():
@@ -137,7 +140,7 @@ def _once(run: Callable[..., Any], args: Any, kwargs: Any, parameters: Sequence[
 
 
 def _leaves(args: Any, kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
-    """Copies of a node's inputs that gradients flow to, and those themselves; an operator may write into the copies."""
+    """Differentiable copies of a node's inputs, and the leaves behind them; operators may write in place."""
     leaves: list[torch.Tensor] = []
 
     def copy(value: torch.Tensor) -> torch.Tensor:
@@ -176,7 +179,7 @@ def _nbytes(value: torch.Tensor) -> int:
 
 
 def parameters_of(module: nn.Module, node: fx.Node) -> dict[str, nn.Parameter]:
-    """The parameters that a node reads, by the first name that the module has for each."""
+    """The parameters that a node reads, by their first name in the module."""
     names = {id(value): name for name, value in module.named_parameters()}
     if node.op == "call_module":
         found = list(module.get_submodule(str(node.target)).parameters())
@@ -218,7 +221,7 @@ def _profile(traced: fx.GraphModule, costs: dict[fx.Node, _Cost], *, exported: b
     graph = layer_graph(layers, pairs)
     names = {id(layer): tuple(node.name for node in groups[int(number)]) for number, layer in layers}
     members = tuple(names[id(layer)] for layer in graph.layers)
-    return TorchProfile(graph, _tied(groups, weights), exported, members)
+    return TorchProfile(graph, _tied_weights(groups, weights), exported, members)
 
 
 def _layer(
@@ -239,12 +242,12 @@ def _layer(
 
 
 def _name(node: fx.Node) -> str:
-    """Of a module its own, and how it is called the second time on (`0`, then `_0_1`)."""
+    """The submodule's name; repeated calls of it have numbered names (`0`, then `_0_1`)."""
     called = [one for one in node.graph.nodes if one.op == "call_module" and one.target == node.target]
     return str(node.target) if node in called[:1] else node.name
 
 
-def _tied(
+def _tied_weights(
     groups: Sequence[Sequence[fx.Node]], weights: dict[fx.Node, dict[str, nn.Parameter]]
 ) -> dict[str, tuple[str, ...]]:
     users: dict[str, dict[str, None]] = {}

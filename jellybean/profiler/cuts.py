@@ -17,8 +17,8 @@ import onnx
 from jellybean.documents import Project
 from jellybean.documents.checks.tensors import read_model
 from jellybean.pipeline.onnx_graph import Feed, OnnxGraph
-from jellybean.pipeline.onnx_profile import OnnxProfile, node_seconds, offered
-from jellybean.pipeline.onnx_split import LegalCut, layered, split
+from jellybean.pipeline.onnx_profile import OnnxProfile, node_seconds, offered_cuts
+from jellybean.pipeline.onnx_split import LegalCut, find_layers, split
 from jellybean.profiler.cache import Cache, key_of
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Inputs
@@ -109,7 +109,7 @@ class _Cutter:
         self.feeds = [self._feed(one) for one in sample[:FEEDS] if self._full(one)]
         if not self.feeds:
             raise ProfileError(f"operator {step.name}: every held-out request brings it no data, so it cannot be cut")
-        self.layers = layered(self.graph, self.graph.made(self.feeds, pairs=not self.gathers))
+        self.layers = find_layers(self.graph, self.graph.observe(self.feeds, pairs=not self.gathers))
         self.refused: list[str] = []
 
     @staticmethod
@@ -125,7 +125,7 @@ class _Cutter:
         profile = self._profile(cache)
         self.refused = [profile.why_not(cut) for cut in self.layers.cuts]
         found: list[CutModel] = []
-        for cut in offered(profile, most):
+        for cut in offered_cuts(profile, most):
             one = self._written(cut, len(found) + 1)
             head, tail = self._stage_inputs(one)
             if (why := self._differs(one, tail)) is not None:

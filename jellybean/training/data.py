@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from jellybean.documents.training import FolderSpec, TrainingDocument
-from jellybean.pipeline.functions import load_function
+from jellybean.pipeline.user_functions import load_function
 from jellybean.training.errors import TrainingError
 from jellybean_agent import describe_error
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
-from jellybean.pipeline.functions import load_function
+from jellybean.pipeline.user_functions import load_function
 from jellybean.training.data import Cutter
 from jellybean.training.measure import accuracy_of
 from jellybean.training.processes.ranks import Rank

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.figures import partition_notes, partition_table
 from jellybean.pipeline.model_profile import profile_model
 from jellybean.pipeline.onnx_graph import GraphError, OnnxGraph
-from jellybean.pipeline.onnx_profile import OnnxProfile, offered
-from jellybean.pipeline.onnx_split import layered
+from jellybean.pipeline.onnx_profile import OnnxProfile, offered_cuts
+from jellybean.pipeline.onnx_split import find_layers
 from jellybean.pipeline.profile_file import read_profile
+from jellybean.pipeline.tables import partition_notes, partition_table
 from jellybean_solver.pipeline import Layer, LayerGraph, TopologyLevel, partition, partition_line
 from tests.unit.pipeline.onnx_models import conv_net, skip_net
 
@@ -66,11 +66,11 @@ def test_a_torch_function_needs_torch_and_a_file(tmp_path):
 def test_offered_cuts_are_spread_over_the_time_with_the_fewest_bytes():
     graph = OnnxGraph(conv_net())
     rng = np.random.default_rng(0)
-    layers = layered(graph, graph.made([{"picture": rng.normal(size=(1, 1, 16, 16)).astype(np.float32)}]))
+    layers = find_layers(graph, graph.observe([{"picture": rng.normal(size=(1, 1, 16, 16)).astype(np.float32)}]))
     profile = OnnxProfile(layers, (0.1, 0.1, 0.7, 0.1))  # cuts after 10, 20 and 90 %
-    assert [len(cut.layers) for cut in offered(profile, 10)] == [1, 2, 3]
-    assert [len(cut.layers) for cut in offered(profile, 2)] == [2, 3]  # of the first half the one with fewer bytes
-    assert [len(cut.layers) for cut in offered(profile, 1)] == [3]
+    assert [len(cut.layers) for cut in offered_cuts(profile, 10)] == [1, 2, 3]
+    assert [len(cut.layers) for cut in offered_cuts(profile, 2)] == [2, 3]  # of the first half the one with fewer bytes
+    assert [len(cut.layers) for cut in offered_cuts(profile, 1)] == [3]
 
 
 def test_a_plan_of_a_profile_without_backward_says_what_it_counts():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from jellybean.pipeline.onnx_graph import GraphError, OnnxGraph
-from jellybean.pipeline.onnx_split import hindrance, layered, split
+from jellybean.pipeline.onnx_split import find_layers, split, why_not_servable
 from tests.unit.pipeline.onnx_models import conv_net, model, normal, random_net, skip_net
 
 
@@ -34,7 +34,7 @@ def feeds(proto, rows, seed=1):
 
 def cut_up(proto):
     graph = OnnxGraph(proto)
-    return graph, layered(graph, graph.made([feeds(proto, 1), feeds(proto, 1, 2)]))
+    return graph, find_layers(graph, graph.observe([feeds(proto, 1), feeds(proto, 1, 2)]))
 
 
 def check_all(proto):
@@ -42,7 +42,7 @@ def check_all(proto):
     graph, layers = cut_up(proto)
     served = 0
     for cut in layers.cuts:
-        if hindrance(graph, layers.made, cut):
+        if why_not_servable(graph, layers.observed, cut):
             with pytest.raises(GraphError, match="cannot be split"):
                 split(layers, cut)
             continue
@@ -80,7 +80,7 @@ def test_every_cut_with_skips_tied_weights_side_inputs_and_an_early_output():
     whole = {name: cut for cut in layers.cuts for name in [tuple(layers.name(layer) for layer in cut.layers)]}
     both = whole["first", "second"]
     assert both.crossing == ("x2", "x3")  # the skip goes across
-    assert not hindrance(graph, layers.made, both)
+    assert not why_not_servable(graph, layers.observed, both)
     head, tail = split(layers, whole["first",])
     assert {t.name for t in head.graph.initializer} == {"w"}
     assert {t.name for t in tail.graph.initializer} == {"w", "v", "half", "four"}  # tied weights are in both
@@ -109,7 +109,7 @@ def test_a_cut_where_types_mix_is_legal_and_not_served():
     ]
     proto = model(nodes, {"a": ["n", 3]}, {"y": ["n", 3]}, {"zero": np.float32(0)})
     graph, layers = cut_up(proto)
-    reasons = [hindrance(graph, layers.made, cut) for cut in layers.cuts]
+    reasons = [why_not_servable(graph, layers.observed, cut) for cut in layers.cuts]
     assert any("several types" in reason for reason in reasons)
     check_all(proto)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from jellybean.pipeline.plot import save_timeline
-from jellybean.pipeline.text import drawn
+from jellybean.pipeline.timeline_plot import save_timeline
+from jellybean.pipeline.timeline_text import draw_timeline
 from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, simulate
 from jellybean_solver.pipeline.schedules import make_schedule
 
@@ -28,9 +28,9 @@ def test_numbers_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
 
 def test_a_narrow_terminal_gets_letters_for_numbers_and_no_longer_lines() -> None:
     timeline = simulate(make_schedule("1f1b", 2, 3), ScheduleCosts())
-    rows = drawn(timeline, columns=40).plain.splitlines()
+    rows = draw_timeline(timeline, columns=40).plain.splitlines()
     assert rows[:2] == ["device 0 0 1 · · 0── 2 1── · 2── ", "device 1 · 0 0── 1 1── 2 2── · · "]
-    rows = drawn(timeline, columns=30).plain.splitlines()
+    rows = draw_timeline(timeline, columns=30).plain.splitlines()
     assert rows[:2] == ["device 0 FF··B─FB─·B─", "device 1 ·FB─FB─FB─··"]
-    rows = drawn(timeline, columns=20).plain.splitlines()
+    rows = draw_timeline(timeline, columns=20).plain.splitlines()
     assert rows[:2] == ["device 0 FF··B─F ...", "device 1 ·FB─FB─ ..."]

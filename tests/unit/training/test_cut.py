@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 pytest.importorskip("sklearn", reason="the example's data")
 
-from jellybean.pipeline.functions import load_function  # noqa: E402
+from jellybean.pipeline.user_functions import load_function  # noqa: E402
 from jellybean.training.stages.cut import cut_module, trace  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipeline"

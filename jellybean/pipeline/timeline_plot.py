@@ -1,4 +1,4 @@
-"""A timeline as a picture."""
+"""Draws a timeline as a picture."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _NAMES = {
     ActionKind.INPUT_GRADIENT: "input gradient",
     ActionKind.WEIGHT_GRADIENT: "weight gradient",
 }
-MOST_PT, LEAST_PT = 7.0, 5.0  # of the numbers in boxes
-FONTS = ["DejaVu Sans"]  # every label of an SVG names them all
-DIGIT = 0.64  # a digit's width, as a share of its size
-MOST_EDGE_PT = 0.8
-MARGIN = 1.003  # of the time axis, over the makespan
+MAX_LABEL_PT, MIN_LABEL_PT = 7.0, 5.0  # font size of the micro-batch numbers
+FONTS = ["DejaVu Sans"]  # an SVG repeats the whole list at every label
+DIGIT = 0.64  # width of a digit, as a share of the font size
+MAX_EDGE_PT = 0.8
+MARGIN = 1.003  # length of the time axis over the makespan
 LEFT, RIGHT, WIDTH_INCHES = 0.07, 0.99, 11.0
 
 
 def save_timeline(timeline: Timeline, path: Path) -> None:
-    """Draw devices over time: boxes with their micro-batch. JellyBeanError for a format other than .svg, .png, .pdf."""
+    """Draw devices over time, micro-batch numbers in boxes. JellyBeanError for formats but .svg, .png and .pdf."""
     require_picture(path)
     import matplotlib
     from matplotlib.figure import Figure
@@ -42,9 +42,9 @@ def save_timeline(timeline: Timeline, path: Path) -> None:
     with matplotlib.rc_context({**STYLE, "font.sans-serif": FONTS}):
         figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 0.36 * schedule.devices), facecolor="white")
         axes = figure.subplots()
-        look = _Look.of(timeline, 72 * WIDTH_INCHES * (RIGHT - LEFT) / MARGIN)
+        style = _BoxStyle.of(timeline, 72 * WIDTH_INCHES * (RIGHT - LEFT) / MARGIN)
         for device in range(schedule.devices):
-            _row(axes, timeline, device, look)
+            _row(axes, timeline, device, style)
         axes.set_ylim(schedule.devices - 0.45, -0.55)
         axes.set_xlim(0, MARGIN * timeline.makespan_s)
         axes.set_yticks(range(schedule.devices), [f"device {device}" for device in range(schedule.devices)])
@@ -68,7 +68,7 @@ def _title(timeline: Timeline) -> str:
     )
 
 
-def _row(axes: Any, timeline: Timeline, device: int, look: _Look) -> None:
+def _row(axes: Any, timeline: Timeline, device: int, style: _BoxStyle) -> None:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
 
@@ -79,29 +79,29 @@ def _row(axes: Any, timeline: Timeline, device: int, look: _Look) -> None:
         if timed.action.kind not in _COLOURS or timed.end_s <= timed.start_s:
             continue
         width = timed.end_s - timed.start_s
-        colour = _COLOURS[timed.action.kind][_second(timeline, timed.action)]
+        colour = _COLOURS[timed.action.kind][_is_second(timeline, timed.action)]
         boxes.setdefault(colour, []).append((timed.start_s, width))
         label = str(timed.action.microbatch)
-        if look.fits(label, width):
-            axes.text(timed.start_s + width / 2, device, label, ha="center", va="center", fontsize=look.font_pt)
+        if style.fits(label, width):
+            axes.text(timed.start_s + width / 2, device, label, ha="center", va="center", fontsize=style.font_pt)
     for colour, spans in boxes.items():
         top, low = device - 0.41, device + 0.41
         corners = [[(at, top), (at + width, top), (at + width, low), (at, low)] for at, width in spans]
-        outline = Outline.make_compound_path_from_polys(np.array(corners))  # one for all: a far smaller file
-        axes.add_patch(PathPatch(outline, facecolor=colour, edgecolor="white", linewidth=look.edge_pt))
+        outline = Outline.make_compound_path_from_polys(np.array(corners))  # one path: a far smaller file
+        axes.add_patch(PathPatch(outline, facecolor=colour, edgecolor="white", linewidth=style.edge_pt))
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """Sizes in points. Numbers are as large as the tightest box allows, and left out of boxes too small for any."""
+class _BoxStyle:
+    """Sizes in points. Labels are as large as the tightest box allows; boxes too small for any stay empty."""
 
     pt_per_s: float
     font_pt: float
     edge_pt: float
 
     @classmethod
-    def of(cls, timeline: Timeline, width_pt: float) -> _Look:
-        """`width_pt`: of the whole time."""
+    def of(cls, timeline: Timeline, width_pt: float) -> _BoxStyle:
+        """`width_pt`: width of the whole timeline."""
         pt_per_s = width_pt / timeline.makespan_s if timeline.makespan_s else 0.0
         boxes = [
             ((timed.end_s - timed.start_s) * pt_per_s, len(str(timed.action.microbatch)))
@@ -110,17 +110,17 @@ class _Look:
             if timed.action.kind in _COLOURS and timed.end_s > timed.start_s
         ]
         if not boxes:
-            return cls(pt_per_s, MOST_PT, MOST_EDGE_PT)
-        room_pt = min((box - MOST_EDGE_PT) / (digits * DIGIT) for box, digits in boxes)
+            return cls(pt_per_s, MAX_LABEL_PT, MAX_EDGE_PT)
+        room_pt = min((box - MAX_EDGE_PT) / (digits * DIGIT) for box, digits in boxes)
         mean_pt = sum(box for box, _ in boxes) / len(boxes)
-        return cls(pt_per_s, min(max(room_pt, LEAST_PT), MOST_PT), min(MOST_EDGE_PT, mean_pt / 5))
+        return cls(pt_per_s, min(max(room_pt, MIN_LABEL_PT), MAX_LABEL_PT), min(MAX_EDGE_PT, mean_pt / 5))
 
     def fits(self, label: str, seconds: float) -> bool:
-        room_pt = seconds * self.pt_per_s - MOST_EDGE_PT
+        room_pt = seconds * self.pt_per_s - MAX_EDGE_PT
         return len(label) * DIGIT * self.font_pt <= room_pt * (1 + 1e-9)
 
 
-def _second(timeline: Timeline, action: Action) -> bool:
+def _is_second(timeline: Timeline, action: Action) -> bool:
     return action.pipe > 0 or action.stage >= timeline.schedule.devices
 
 

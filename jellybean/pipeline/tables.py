@@ -1,4 +1,4 @@
-"""What a simulated schedule or a partition comes to, for tables and JSON."""
+"""Tables and JSON records of simulated schedules and partitions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from jellybean_solver.pipeline import (
 )
 
 
-def to_json(timeline: Timeline) -> dict[str, Any]:
-    """The record of one schedule; docs/cli.md lists its keys."""
+def schedule_json(timeline: Timeline) -> dict[str, Any]:
+    """JSON record of one schedule; docs/cli.md lists its keys."""
     schedule = timeline.schedule
     devices = [
         {
             "device": device,
             "busy_s": timeline.busy_s(device),
-            "peak_activations": own.peak_activations,
-            "peak_deferred": own.peak_deferred,
-            "weight_versions": own.weight_versions,
-            "update_delay": own.update_delay,
+            "peak_activations": memory.peak_activations,
+            "peak_deferred": memory.peak_deferred,
+            "weight_versions": memory.weight_versions,
+            "update_delay": memory.update_delay,
             "stages": [
                 {
                     "stage": stage.stage,
@@ -35,10 +35,10 @@ def to_json(timeline: Timeline) -> dict[str, Any]:
                     "weight_versions": stage.weight_versions,
                     "update_delay": stage.update_delay,
                 }
-                for stage in own.stages
+                for stage in memory.stages
             ],
         }
-        for device, own in enumerate(schedule_memory(schedule))
+        for device, memory in enumerate(schedule_memory(schedule))
     ]
     return {
         "schedule": schedule.name,
@@ -55,8 +55,8 @@ def to_json(timeline: Timeline) -> dict[str, Any]:
 
 
 def device_table(timeline: Timeline) -> Table:
-    """One row per device."""
-    record = to_json(timeline)
+    """Per device: share of busy time, peak activations, weight versions, update delay."""
+    record = schedule_json(timeline)
     idle = "idle" if record["flushes"] else "idle in the steady state"
     title = f"{record['schedule']}: {record['makespan_s']:.6g} s, {record['bubble_fraction']:.1%} {idle}"
     table = Table("device", "stages", "busy", "activations", "weight versions", "update delay", title=title)
@@ -76,33 +76,33 @@ def device_table(timeline: Timeline) -> Table:
     return table
 
 
-def comparison(timelines: list[Timeline]) -> Table:
-    """Schedules side by side, the fastest first. Activations: of all that a device holds, at the worst device."""
+def comparison_table(timelines: list[Timeline]) -> Table:
+    """Schedules side by side, fastest first. Activations: in units of a device's share of the model, worst device."""
     table = Table("schedule", "time", "idle", "activations", "weight versions", "update delay", title_justify="left")
     for timeline in sorted(timelines, key=lambda one: one.makespan_s):
         schedule = timeline.schedule
-        own = schedule_memory(schedule)
+        memory = schedule_memory(schedule)
         parts = schedule.stages / schedule.devices
         table.add_row(
             schedule.name,
             f"{timeline.makespan_s:.6g} s",
             f"{bubble_fraction(timeline):.1%}" + ("" if schedule.flushes else " (steady)"),
-            f"{max(device.peak_activations for device in own) / parts:g}",
-            str(max(device.weight_versions for device in own)),
-            str(max(device.update_delay for device in own)),
+            f"{max(device.peak_activations for device in memory) / parts:g}",
+            str(max(device.weight_versions for device in memory)),
+            str(max(device.update_delay for device in memory)),
         )
     return table
 
 
-def partition_json(graph: LayerGraph, found: Partition) -> dict[str, Any]:
-    """The record of one partition; docs/pipelines.md lists its keys."""
+def partition_json(graph: LayerGraph, result: Partition) -> dict[str, Any]:
+    """JSON record of one partition; docs/pipelines.md lists its keys."""
     return {
-        "objective": found.objective,
-        "objective_s": found.objective_s,
-        "bound_s": found.bound_s,
-        "gap": found.gap,
-        "cuts": found.cuts,
-        "stages": [_stage_json(graph, stage) for stage in found.stages],
+        "objective": result.objective,
+        "objective_s": result.objective_s,
+        "bound_s": result.bound_s,
+        "gap": result.gap,
+        "cuts": result.cuts,
+        "stages": [_stage_json(graph, stage) for stage in result.stages],
     }
 
 
@@ -121,16 +121,16 @@ def _stage_json(graph: LayerGraph, stage: PartitionStage) -> dict[str, Any]:
     return record
 
 
-def partition_table(graph: LayerGraph, found: Partition) -> Table:
-    """One row per stage, those inside a group below it; on which device, where devices differ."""
-    proof = "the fastest there is" if found.gap == 0 else f"at most {found.gap:.1%} above the fastest"
-    devices = any(stage.device is not None for stage in found.stages)
+def partition_table(graph: LayerGraph, result: Partition) -> Table:
+    """One row per stage; the stages inside a replica follow below it. Devices are shown if they are unequal."""
+    proof = "the fastest there is" if result.gap == 0 else f"at most {result.gap:.1%} above the fastest"
+    devices = any(stage.device is not None for stage in result.stages)
     device = ("device",) if devices else ()
     table = Table("stage", *device, "layers", "first", "last", "replicas", "time", title_justify="left")
-    per = "iteration" if found.objective in ITERATION_OBJECTIVES else "micro-batch"
-    per = "request" if found.objective == "latency" else per
-    table.title = f"{found.objective_s:.6g} s per {per}, {proof}"
-    _stage_rows(table, graph, found.stages, "", devices)
+    per = "iteration" if result.objective in ITERATION_OBJECTIVES else "micro-batch"
+    per = "request" if result.objective == "latency" else per
+    table.title = f"{result.objective_s:.6g} s per {per}, {proof}"
+    _stage_rows(table, graph, result.stages, "", devices)
     return table
 
 
@@ -144,27 +144,27 @@ def _stage_rows(table: Table, graph: LayerGraph, stages: tuple[PartitionStage, .
             _stage_rows(table, graph, stage.inside, f"{above}{number}.", devices)
 
 
-def partition_notes(graph: LayerGraph, found: Partition, *, line: bool) -> tuple[str, ...]:
-    """What the table cannot show: what the figures count. `line`: of unlike devices."""
+def partition_notes(graph: LayerGraph, result: Partition, *, line: bool) -> tuple[str, ...]:
+    """Notes below the table: what the objective's figures include. `line`: on a line of unequal devices."""
     notes = []
     if line:
-        sent_s = max(0.0, found.objective_s - sum(stage.time_s for stage in found.stages))
-        sending = f"{sent_s:.6g} s are sending; " if found.objective == "latency" else ""
+        sent_s = max(0.0, result.objective_s - sum(stage.time_s for stage in result.stages))
+        sending = f"{sent_s:.6g} s are sending; " if result.objective == "latency" else ""
         notes.append(
             f"{sending}devices count from 0 in the order of --speeds; the input is taken to be at the first stage's "
             "device, for free, and the output to stay at the last one's: `jellybean plan` counts the input's way"
         )
-    counted = _training_only(found.objective, line=line)
+    counted = _training_only(result.objective, line=line)
     if counted and not any(layer.backward_s for layer in graph.layers):
         notes.append(
-            f"the profile has no backward pass, and {found.objective} is about training: it counts {counted}; for "
+            f"the profile has no backward pass, and {result.objective} is about training: it counts {counted}; for "
             "serving: --objective balance (nothing sent counts), latency with --speeds, or `jellybean plan` with `cuts`"
         )
     return tuple(notes)
 
 
 def _training_only(objective: str, *, line: bool) -> str:
-    """What an objective counts that no request has; empty where nothing."""
+    """What an objective counts that serving a request does not incur; empty if nothing."""
     both_ways = "activations both ways"
     if line:
         return "" if objective == "latency" else both_ways

@@ -1,4 +1,4 @@
-"""A timeline in the terminal: a line per device, a cell per slot, as the papers draw them."""
+"""Draws a timeline in the terminal: one line per device, one cell per time slot, as in the papers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.text import Text
 
 from jellybean_solver.pipeline import Action, ActionKind, Timeline
 
-MOST_CELLS = 240  # slots that are drawn; a longer timeline is cut with a mark
-CUT = " ..."
+MAX_CELLS = 240  # a longer timeline is truncated with a mark
+TRUNCATED = " ..."
 _STYLES = {
     ActionKind.FORWARD: ("black on bright_cyan", "black on cyan"),
     ActionKind.BACKWARD: ("black on bright_green", "black on green"),
@@ -19,48 +19,48 @@ _STYLES = {
 }
 
 
-def drawn(timeline: Timeline, *, columns: int | None = None) -> Text:
-    """All devices' actions over time. The number in a cell is the micro-batch; a dot is a slot without computation.
+def draw_timeline(timeline: Timeline, *, columns: int | None = None) -> Text:
+    """The actions of all devices over time. A cell shows the micro-batch number; a dot is an idle slot.
 
-    Second stages and second copies are darker. One slot is the longest time that divides all, or a fraction of the
-    shortest action where none does. Where numbers would make lines longer than `columns`, the pass's letter stands in
-    their place; what is still longer is cut with a mark.
+    Second stages and second replicas are darker. A slot is the greatest common divisor of the durations, or a quarter
+    of the shortest if there is none. If numbers would exceed `columns`, cells show the action's letter; lines that are
+    still too long are truncated.
     """
-    slot_s = slot(timeline)
+    slot_s = slot_seconds(timeline)
     width = len(str(timeline.schedule.microbatches - 1)) + 1
     slots = round(timeline.makespan_s / slot_s)
-    cells = min(MOST_CELLS, slots)
+    cells = min(MAX_CELLS, slots)
     if columns is not None:
         room = max(1, columns - len(f"device {timeline.schedule.devices - 1} "))
         if cells * width > room:
             width = 1
-        cells = min(cells, room if slots <= room else max(1, room - len(CUT)))
-    found = Text(no_wrap=True)
+        cells = min(cells, room if slots <= room else max(1, room - len(TRUNCATED)))
+    drawing = Text(no_wrap=True)
     for device in range(timeline.schedule.devices):
-        found.append(f"device {device:<{len(str(timeline.schedule.devices - 1))}} ")
+        drawing.append(f"device {device:<{len(str(timeline.schedule.devices - 1))}} ")
         at = 0
         for action, start, end in _cells(timeline, device, slot_s, cells):
-            found.append(_idle(width, start - at), style="dim")
-            found.append(_cell(action, width, end - start), style=_style(timeline, action))
+            drawing.append(_idle(width, start - at), style="dim")
+            drawing.append(_cell(action, width, end - start), style=_style(timeline, action))
             at = end
-        found.append(_idle(width, cells - at), style="dim")
-        found.append("\n" if cells * slot_s > timeline.makespan_s - slot_s / 2 else f"{CUT}\n")
-    found.append("F ", style=_STYLES[ActionKind.FORWARD][0])
-    found.append(" forward  ")
+        drawing.append(_idle(width, cells - at), style="dim")
+        drawing.append("\n" if cells * slot_s > timeline.makespan_s - slot_s / 2 else f"{TRUNCATED}\n")
+    drawing.append("F ", style=_STYLES[ActionKind.FORWARD][0])
+    drawing.append(" forward  ")
     if any(action.kind is ActionKind.WEIGHT_GRADIENT for action in timeline.schedule.actions[0]):
-        found.append("I ", style=_STYLES[ActionKind.INPUT_GRADIENT][0])
-        found.append(" input gradient  ")
-        found.append("W ", style=_STYLES[ActionKind.WEIGHT_GRADIENT][0])
-        found.append(" weight gradient  ")
+        drawing.append("I ", style=_STYLES[ActionKind.INPUT_GRADIENT][0])
+        drawing.append(" input gradient  ")
+        drawing.append("W ", style=_STYLES[ActionKind.WEIGHT_GRADIENT][0])
+        drawing.append(" weight gradient  ")
     else:
-        found.append("B ", style=_STYLES[ActionKind.BACKWARD][0])
-        found.append(" backward  ")
-    found.append(f"one cell: {slot_s:g} s")
-    return found
+        drawing.append("B ", style=_STYLES[ActionKind.BACKWARD][0])
+        drawing.append(" backward  ")
+    drawing.append(f"one cell: {slot_s:g} s")
+    return drawing
 
 
-def slot(timeline: Timeline) -> float:
-    """Seconds of a cell."""
+def slot_seconds(timeline: Timeline) -> float:
+    """Seconds per cell."""
     times = {
         round(end - start, 9)
         for starts, ends in zip(timeline.starts_s, timeline.ends_s, strict=True)

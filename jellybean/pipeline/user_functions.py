@@ -1,4 +1,4 @@
-"""Functions of people's own Python files, named FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION."""
+"""Loads user functions, given as FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from jellybean_agent import describe_error
 
 
 def load_function(place: str, name: str, directory: Path = Path()) -> Callable[..., Any]:
-    """`place`: a file, relative to `directory`, or a module. JellyBeanError when there is no such function.
+    """The function `name` of `place`, a module or a file relative to `directory`. JellyBeanError if there is none.
 
-    What the function itself raises is told in one line, too, with the file and line that raised it.
+    Exceptions that the function raises become JellyBeanErrors of one line, with the file and line that raised them.
     """
     if importlib.util.find_spec("torch") is None:
         raise JellyBeanError("torch is not installed here; it is needed for torch modules: pip install torch")
     try:
-        module = _loaded(directory / place) if place.endswith(".py") else importlib.import_module(place)
+        module = _import_file(directory / place) if place.endswith(".py") else importlib.import_module(place)
     except JellyBeanError:
         raise
-    except (Exception, SystemExit) as error:  # whatever people's own code raises
-        raise JellyBeanError(f"{place} cannot be imported: {_said(error)}") from error
-    found = getattr(module, name, None)
-    if not callable(found):
+    except (Exception, SystemExit) as error:  # user code may raise anything
+        raise JellyBeanError(f"{place} cannot be imported: {_reason(error)}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
         raise JellyBeanError(f"{place} has no function {name!r}")
-    return _told(found, f"{place}:{name}")
+    return _in_one_line(function, f"{place}:{name}")
 
 
-def _told(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+def _in_one_line(function: Callable[..., Any], what: str) -> Callable[..., Any]:
     def call(*given: Any) -> Any:
         try:
             return function(*given)
         except (Exception, SystemExit) as error:
-            places = traceback.extract_tb(error.__traceback__)[1:]  # the first is here
+            places = traceback.extract_tb(error.__traceback__)[1:]  # the first frame is `call` itself
             where = f" at {places[-1].filename}:{places[-1].lineno}" if places else ""
-            raise JellyBeanError(f"{what} failed{where}: {_said(error)}") from error
+            raise JellyBeanError(f"{what} failed{where}: {_reason(error)}") from error
 
     return call
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return f"it exits with {error.code}" if isinstance(error, SystemExit) else describe_error(error, name=True)
 
 
-def _loaded(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise JellyBeanError(f"there is no file {path}")

@@ -1,4 +1,4 @@
-"""A timeline in Chrome's trace format: opened by chrome://tracing and Perfetto."""
+"""Converts a timeline to Chrome's trace format, for chrome://tracing and Perfetto."""
 
 from __future__ import annotations
 
