@@ -21,6 +21,7 @@ from jellybean_solver import (
     Plan,
     Problem,
     SolverError,
+    Termination,
     evaluate,
     solve,
 )
@@ -70,7 +71,7 @@ def run_milp(problem: Problem, limit_s: float, threads: int = THREADS) -> Run:
     if found.value is None or found.assignment is None or found.selection is None:
         return Run(None, found.bound, found.status, found.seconds)
     network = Network(problem).settled(found.selection)
-    certificate = Certificate(found.value, found.bound, 0.0, found.status)
+    certificate = Certificate.of(found.value, found.bound, Termination.GAP)
     plan = build_plan(network, found.selection, found.assignment, certificate)
     cost = evaluate(problem, plan).cost.total_usd_per_h
     said = _checked(problem, plan)

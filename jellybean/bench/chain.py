@@ -20,6 +20,7 @@ from jellybean_solver import (
     Sharing,
     Slo,
     Source,
+    Termination,
 )
 
 SOURCE = "in"
@@ -64,7 +65,7 @@ def chain(
         hop_s=0.001,
         cost=Cost(0.0, 0.0),
         accuracy=None,
-        certificate=Certificate(0.0, 0.0, 0.0, "optimal"),
+        certificate=Certificate.of(0.0, 0.0, Termination.OPTIMAL),
     )
 
 

@@ -14,7 +14,7 @@ from jellybean.display.pictures import ACCENT, BAD, GOOD, INK, LINE, PAID, SOFT,
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Frontier
-from jellybean_solver import TIE, Plan
+from jellybean_solver import COST_TOLERANCE, Plan, is_gap_closed
 
 MOST_NUMBERED = 14  # points that the key lists; of more, some that lie evenly spread
 KEY_WIDTH, KEY_LINES = 46, 2  # characters and lines of one point's words in the key
@@ -147,7 +147,7 @@ def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> No
         _upright(axes, now * highest, f"no plan above {units.rate(now * highest)}", SOFT)
     axes.axvline(now, color=GOOD, linewidth=1.2, linestyle=(0, (4, 3)), zorder=2)
     _upright(axes, now, f"now {units.rate(now)}", GOOD, left=True)
-    exact = all(mark.y - mark.bound <= TIE * max(1.0, mark.y) for mark in marks)
+    exact = all(is_gap_closed(mark.y, mark.bound, COST_TOLERANCE) for mark in marks)
     proof = "every point proven" if exact else "not proven; bars: what might be saved at most"
     asked = "" if target is None else f" at accuracy {units.plain(target)}"
     _title(axes, f"{frontier.problem.name}: cheapest cost for a rate{asked} ({proof})")

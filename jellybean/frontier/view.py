@@ -14,7 +14,7 @@ from rich.text import Text
 from jellybean.display import figures as units
 from jellybean.frontier.changes import Change, changes
 from jellybean.frontier.find import Frontier
-from jellybean_solver import STEP, CostRate, Plan, Problem, json_values, to_document
+from jellybean_solver import STEP, CostRate, Plan, Problem, Termination, json_values, to_document
 
 MOST_CHANGES = 8  # lines of one point in the table; JSON has all
 
@@ -103,7 +103,7 @@ def _answer(frontier: Frontier) -> Text:
         return Text.assemble((frontier.problem.name, "bold"), ": no plan, so there is no curve")
     first, last = corners[0], corners[-1]
     proof = "not proven: time limits stopped the search"
-    if curve.finished and all(corner.plan.certificate.termination != "time_limit" for corner in corners):
+    if curve.finished and all(corner.plan.certificate.termination != Termination.TIME_LIMIT for corner in corners):
         proof = f"not proven optimal, gaps of at most {max(corner.gap for corner in corners):.2%}"
     if curve.proven:
         proof = "exact" if curve.exact else f"all proven, skipping steps below {units.plain(curve.step)}"

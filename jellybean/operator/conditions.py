@@ -36,10 +36,9 @@ def with_conditions(
 def plan_figures(plan: Plan) -> dict[str, Any]:
     """What a status says of a plan."""
     proof = plan.certificate
-    gap = f"{proof.objective / proof.bound - 1.0:.2%}" if proof.bound > 0 else "unknown"
     return {
         "plan": str(to_document(plan)["hash"])[:_HASH_DIGITS],
         "costUsdPerHour": round(plan.cost.total_usd_per_h, 4),
         "accuracy": None if plan.accuracy is None else round(plan.accuracy, 2),
-        "gap": "0.00%" if proof.termination == "optimal" else gap,
+        "gap": f"{proof.gap:.2%}" if proof.bound > 0 or proof.is_optimal else "unknown",
     }

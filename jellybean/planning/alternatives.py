@@ -17,7 +17,6 @@ from jellybean.planning.simulation import latency_breach
 from jellybean_solver import (
     GAP,
     LEAST_SHARE,
-    RELATIVE,
     Certificate,
     Plan,
     Problem,
@@ -28,6 +27,7 @@ from jellybean_solver import (
     evaluate,
     in_own_figures,
     solve,
+    termination_of,
     with_headroom,
 )
 
@@ -99,9 +99,6 @@ def _certified(plan: Plan, cheapest: Solution) -> Solution:
     """By what is proven of plans that need not keep the p99."""
     cost = cost_of(plan)
     bound = min(cost, cheapest.certificate.bound if cheapest.certificate is not None else 0.0)
-    if cost - bound <= RELATIVE * max(1.0, cost):
-        certificate = Certificate(cost, cost, 0.0, "optimal")
-    else:
-        certificate = Certificate(cost, bound, (cost - bound) / cost, "gap")
+    certificate = Certificate.of(cost, bound, termination_of(cost, bound, out_of_time=False))
     plan = replace(plan, certificate=certificate)
     return Solution(certificate.termination, plan, None, cheapest.selections_tried, certificate)

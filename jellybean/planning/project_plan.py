@@ -25,7 +25,7 @@ from jellybean_agent import describe_error
 from jellybean_protos import plan_format
 from jellybean_solver import (
     GAP,
-    RELATIVE,
+    VALUE_TOLERANCE,
     Baseline,
     Cuts,
     Infeasibility,
@@ -35,6 +35,7 @@ from jellybean_solver import (
     Problem,
     Solution,
     SolverError,
+    Termination,
     baselines,
     from_document,
     is_large,
@@ -189,11 +190,11 @@ def more_accurate(problem: Problem, cuts: Cuts, solution: Solution) -> Solution:
     Not on large fleets, nor for several workflows, whose accuracies no one order compares.
     """
     plan, proof = solution.plan, solution.certificate
-    if plan is None or proof is None or proof.termination != "optimal" or plan.accuracy is None:
+    if plan is None or proof is None or not proof.is_optimal or plan.accuracy is None:
         return solution
     if problem.workflows or is_large(Network(problem)):
         return solution
-    budget = min(cost_of(plan) * (1 + RELATIVE), problem.slo.budget_usd_per_h or math.inf)
+    budget = min(cost_of(plan) * (1 + VALUE_TOLERANCE), problem.slo.budget_usd_per_h or math.inf)
     best = solution
     while best.plan is not None and best.plan.accuracy is not None:
         slo = replace(problem.slo, accuracy=best.plan.accuracy + MORE_ACCURATE, budget_usd_per_h=budget)
@@ -310,9 +311,10 @@ def kept_plan(directory: Path, *, outdated: bool) -> str:
 def unproven(plan: Plan) -> str | None:
     """A sentence on a plan that is not proven optimal; None for one that is."""
     proof = plan.certificate
-    if proof.termination == "optimal":
+    if proof.is_optimal:
         return None
-    why = "a time limit stopped its search" if proof.termination == "time_limit" else "its search stopped at that gap"
+    late = proof.termination == Termination.TIME_LIMIT
+    why = "a time limit stopped its search" if late else "its search stopped at that gap"
     if proof.bound <= 0:
         return f"nothing is proven about the cost of this plan: {why}"
     return f"the cheapest plan may cost up to {proof.gap:.2%} less than this one: {why}"

@@ -15,7 +15,6 @@ from jellybean.planning.simulation import Judged, judged_latency
 from jellybean.quantities import DURATION, format_quantity, rounded_up
 from jellybean_solver import (
     CERTAIN,
-    RELATIVE,
     Certificate,
     Cuts,
     OutOfTimeError,
@@ -23,10 +22,12 @@ from jellybean_solver import (
     Problem,
     Solution,
     SolverError,
+    Termination,
     deadline_s,
     least_latency_s,
     shares,
     solve_cut,
+    termination_of,
 )
 
 QUICK = (1.0, 0.7)  # of the p99 latency, where there is little time
@@ -157,11 +158,8 @@ class _SimulatedInTime:
         """A plan by what is proven of all that keep the p99."""
         cost = cost_of(plan)
         bound = min(self.bound, cost)
-        if cost - bound <= RELATIVE * max(1.0, cost):
-            certificate = Certificate(cost, cost, 0.0, "optimal")
-        else:
-            own = plan.certificate.termination
-            certificate = Certificate(cost, bound, (cost - bound) / cost, "gap" if own == "optimal" else own)
+        late = plan.certificate.termination == Termination.TIME_LIMIT
+        certificate = Certificate.of(cost, bound, termination_of(cost, bound, out_of_time=late))
         plan = replace(plan, certificate=certificate)
         return replace(found, status=certificate.termination, plan=plan, certificate=certificate)
 

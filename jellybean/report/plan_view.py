@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import figures as units
-from jellybean_solver import Placement, Plan, head_name, planned_cuts
+from jellybean_solver import Placement, Plan, Termination, head_name, planned_cuts
 
 MAX_RANGES = 3
 
@@ -96,9 +96,9 @@ def _workflows(plan: Plan) -> Table:
 def proof(plan: Plan) -> str:
     """What the certificate says, in words."""
     certificate = plan.certificate
-    if certificate.termination == "optimal" and certificate.gap <= 1e-6:
+    if certificate.is_optimal:
         return "proven optimal"
-    stopped = " (time limit)" if certificate.termination == "time_limit" else ""
+    stopped = " (time limit)" if certificate.termination == Termination.TIME_LIMIT else ""
     if certificate.bound <= 0:
         return f"nothing proven{stopped}"
     return f"gap {certificate.gap:.2%} to the proven bound{stopped}"

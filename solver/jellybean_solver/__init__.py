@@ -63,7 +63,6 @@ from jellybean_solver.fleet.dispatch import (
 )
 from jellybean_solver.frontier.curves import (
     STEP,
-    TIE,
     Corner,
     CostAccuracy,
     CostRate,
@@ -163,7 +162,13 @@ from jellybean_solver.model.streams import (
     arrival_times,
     request_streams,
 )
-from jellybean_solver.outcome import RELATIVE
+from jellybean_solver.outcome import (
+    COST_TOLERANCE,
+    VALUE_TOLERANCE,
+    Termination,
+    is_gap_closed,
+    termination_of,
+)
 from jellybean_solver.planning.cut_models import (
     Cut,
     Cuts,
@@ -220,16 +225,16 @@ from jellybean_solver.simulation.trace import (
 __all__ = [
     "AT_LEAST",
     "CERTAIN",
+    "COST_TOLERANCE",
     "EQUAL",
     "GAP",
     "GIB",
     "LEAST_SHARE",
     "OF_WORKFLOW",
-    "RELATIVE",
     "SAME",
     "STEP",
-    "TIE",
     "TOLERANCE",
+    "VALUE_TOLERANCE",
     "WINDOW_S",
     "AccuracyModel",
     "Arrivals",
@@ -302,6 +307,7 @@ __all__ = [
     "SolverError",
     "Source",
     "Stage",
+    "Termination",
     "Terms",
     "Times",
     "Variant",
@@ -324,6 +330,7 @@ __all__ = [
     "head_name",
     "highest_sustained",
     "in_own_figures",
+    "is_gap_closed",
     "is_large",
     "is_sustained",
     "json_values",
@@ -344,6 +351,7 @@ __all__ = [
     "simulate",
     "solve",
     "solve_cut",
+    "termination_of",
     "tier_at",
     "to_document",
     "together",

@@ -1,42 +1,80 @@
-"""How a search ended, when it must end, and the tolerances that every search shares."""
+"""The result of a search (incumbent, lower bound, termination), its time limit, and the tolerances of all searches."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Generic, TypeVar
 
 Selection = Mapping[str, str]  # operator -> variant
 Found_co = TypeVar("Found_co", covariant=True)
 
-RELATIVE = 1e-9  # answers closer than this are equal: the first found stays
-ACCURACY_SLACK = 1e-9  # percent points; a target equal to a measured figure is met
+VALUE_TOLERANCE = 1e-9  # relative: objective values closer than this are equal, and the first one found is kept
+COST_TOLERANCE = 1e-6  # relative: costs from two different programs closer than this are equal
+ACCURACY_SLACK = 1e-9  # percent points: a target equal to a measured accuracy is met
+
+
+class Termination(StrEnum):
+    """Why a search ended. The values are those of plan documents."""
+
+    OPTIMAL = "optimal"  # the incumbent is proven optimal, or infeasibility is proven
+    GAP = "gap"  # within the gap asked for, or no candidate is left that could narrow it
+    TIME_LIMIT = "time_limit"
+
+
+def is_gap_closed(value: float, bound: float, tolerance: float = VALUE_TOLERANCE) -> bool:
+    """True if a value and a lower bound on it are equal to a relative tolerance (absolute below 1)."""
+    return bound >= value or (math.isfinite(value) and value - bound <= tolerance * max(1.0, abs(value)))
+
+
+def relative_gap(value: float, bound: float, tolerance: float = VALUE_TOLERANCE) -> float:
+    """(value - bound) / value, for values above 0; 0 where they are equal to the tolerance."""
+    return 0.0 if is_gap_closed(value, bound, tolerance) else (value - bound) / value
+
+
+def termination_of(value: float, bound: float, *, out_of_time: bool, gap: float = 0.0) -> Termination:
+    """Why a search with this incumbent's value (inf without one) and lower bound ended; `gap`: the one asked for."""
+    if is_gap_closed(value, bound):
+        return Termination.OPTIMAL
+    within_gap = math.isfinite(value) and value - bound <= gap * value
+    return Termination.TIME_LIMIT if out_of_time and not within_gap else Termination.GAP
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[Found_co]):
-    """Where the search ended. `bound` <= the optimum; `finished` when the answer (or its absence) is proven.
+    """The result of a search that minimises `value`.
 
-    `stopped`: optimal, time_limit, or gap (bound and value are as close as was asked for, or as can be told).
+    `value` is the incumbent's, inf without one; `bound` <= the optimum, inf where infeasibility is proven. `tried`:
+    selections that were solved exactly.
     """
 
     value: float
     found: Found_co | None
     selection: Selection | None
     bound: float
-    finished: bool
     tried: int
-    stopped: str
+    termination: Termination
+
+    @property
+    def is_conclusive(self) -> bool:
+        """True if the incumbent is proven optimal, or infeasibility is proven."""
+        return self.termination == Termination.OPTIMAL
+
+    @property
+    def gap(self) -> float:
+        """Relative gap between value and bound; 0 if optimal, inf without an incumbent."""
+        return math.inf if self.found is None else relative_gap(self.value, self.bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time left until a limit. Without a limit there is no need of a clock."""
+    """Time left until a limit. Without a limit no clock is needed."""
 
     now: Callable[[], float] | None = None
     end: float = math.inf
 
     def left(self) -> float | None:
-        """Seconds, not below 0; None when there is no limit."""
+        """Seconds, at least 0; None without a limit."""
         return None if self.now is None or math.isinf(self.end) else max(0.0, self.end - self.now())

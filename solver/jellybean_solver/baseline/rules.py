@@ -13,7 +13,7 @@ from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, eva
 from jellybean_solver.model.multi_workflow import alone
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
-from jellybean_solver.outcome import Clock
+from jellybean_solver.outcome import Clock, Termination
 from jellybean_solver.planning.solver import cheapest, finish
 from jellybean_solver.small.beam_search import BeamSearch
 from jellybean_solver.small.objectives import Fleet, MostAccurate
@@ -97,14 +97,16 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
         network = Network(one)
         outcome = cheapest(Fleet(network), one.accuracy_target, gap=effort.gap, clock=effort.clock())
         if outcome.found is None:
-            note = f"infeasible: what is left does not suffice for {workflow.name}" if outcome.finished else OUT_OF_TIME
-            return Baseline(name, "infeasible" if outcome.finished else outcome.stopped, None, None, None, note)
+            if not outcome.is_conclusive:
+                return Baseline(name, outcome.termination, None, None, None, OUT_OF_TIME)
+            note = f"infeasible: what is left does not suffice for {workflow.name}"
+            return Baseline(name, "infeasible", None, None, None, note)
         plan, evaluation = finish(network, outcome)
         cost = evaluation.cost
         total = Cost(total.compute_usd_per_h + cost.compute_usd_per_h, total.network_usd_per_h + cost.network_usd_per_h)
         selection |= plan.selection
         plans.append(plan)
-        status = plan.certificate.termination if plan.certificate.termination != "optimal" else status
+        status = status if plan.certificate.is_optimal else plan.certificate.termination
         left = _without(left, plan, evaluation)
     budget = problem.slo.budget_usd_per_h
     if budget is not None and total.total_usd_per_h > budget:
@@ -156,7 +158,7 @@ def _most_accurate(fleet: Fleet, name: str, effort: _Effort) -> Baseline:
         own = Fleet(Network(part))
         search: BeamSearch[object] = BeamSearch(own.network, MostAccurate(own, fits=False), clock=effort.clock())
         outcome = search.run()
-        if not outcome.finished:
+        if not outcome.is_conclusive:
             late = "time ended before the most accurate variants were known"
             return Baseline(name, "time_limit", None, None, None, late)
         if outcome.selection is None:
@@ -176,11 +178,11 @@ def _solved(
     outcome = cheapest(fleet, target, fixed=fixed, gap=effort.gap, clock=effort.clock())
     if outcome.found is None:
         accuracy = None if fixed is None else fleet.network.problem.accuracy.value(fixed)
-        if outcome.finished:
+        if outcome.is_conclusive:
             return Baseline(name, "infeasible", None, accuracy, fixed, infeasible)
-        late = outcome.stopped == "time_limit"
+        late = outcome.termination == Termination.TIME_LIMIT
         note = OUT_OF_TIME if late else "no plan was found, nor proven that there is none"
-        return Baseline(name, outcome.stopped, None, accuracy, fixed, note)
+        return Baseline(name, outcome.termination, None, accuracy, fixed, note)
     plan, evaluation = finish(fleet.network, outcome)
     return _scored(fleet.network.problem, name, plan.certificate.termination, plan, evaluation)
 
@@ -190,7 +192,7 @@ def _greedy(problem: Problem, name: str) -> Baseline:
     if found is None:
         return Baseline(name, "infeasible", None, None, None, "the rule finds no assignment")
     network, selection, assignment = found
-    unproven = Certificate(assignment.cost, 0.0, 1.0, "gap")
+    unproven = Certificate.of(assignment.cost, 0.0, Termination.GAP)
     plan = build_plan(network, selection, assignment, unproven)
     return _scored(network.problem, name, "found", plan, evaluate(network.problem, plan))
 

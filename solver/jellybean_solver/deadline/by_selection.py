@@ -12,7 +12,7 @@ from collections.abc import Callable
 from jellybean_solver.deadline.capacity_margin import Room, with_headroom
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.outcome import RELATIVE, Clock, Outcome, Selection
+from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, Selection, Termination
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.beam_search import Attempt, BeamSearch
 from jellybean_solver.small.objectives import Cheapest, Fleet
@@ -39,14 +39,14 @@ class _InTime:
         return self._open(self.cheapest.refine(selection))
 
     def _open(self, cost: float) -> float:
-        return cost if self.left and cost < self.value() * (1 - RELATIVE) else math.inf
+        return cost if self.left and cost < self.value() * (1 - VALUE_TOLERANCE) else math.inf
 
     def solve(self, selection: Selection, cutoff: float, time_limit_s: float | None) -> Attempt[Assignment]:
         self.left -= 1
-        found = self.cheapest.solve(selection, min(cutoff, self.value() * (1 - RELATIVE)), time_limit_s)
+        found = self.cheapest.solve(selection, min(cutoff, self.value() * (1 - VALUE_TOLERANCE)), time_limit_s)
         if found.value is None or found.found is None:
             return found
-        outcome = Outcome(found.value, found.found, selection, found.bound, False, 1, "gap")
+        outcome = Outcome(found.value, found.found, selection, found.bound, 1, Termination.GAP)
         in_time = self.look(self.fleet.network, outcome, self.room)
         return found if in_time else Attempt(None, math.inf)
 

@@ -20,7 +20,7 @@ from jellybean_solver.latency.stations import Stations
 from jellybean_solver.model.deadline_shares import share_of
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Sharing
-from jellybean_solver.outcome import RELATIVE, Clock
+from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
 
 NODES, FEWER = 60, 8  # plans looked at; where there is one that keeps the deadline already
 LESS = 0.8  # of a pool's load, where requests wait
@@ -60,7 +60,7 @@ def look_without(problem: Problem, first: Plan, value: Callable[[], float], look
     while waiting and looked < (NODES if math.isinf(value()) else FEWER) and clock.left() != 0.0:
         node = min(waiting, key=lambda one: (one.slowness, one.cost))
         waiting.remove(node)
-        if node.cost >= value() * (1 - RELATIVE):
+        if node.cost >= value() * (1 - VALUE_TOLERANCE):
             continue
         looked += 1
         found = look(*_restricted(problem, node.without))

@@ -24,7 +24,7 @@ from jellybean_solver.latency.estimate import Latency, latency
 from jellybean_solver.latency.route_table import RouteTable
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Variant
-from jellybean_solver.outcome import RELATIVE, Clock, Outcome
+from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome
 from jellybean_solver.small.assignment import Assignment
 
 TILT = 20.0  # theta x deadline where Chernoff's bound on a fleet's p99 is close to its least
@@ -74,7 +74,7 @@ class PacedSearch:
         for _ in range(STEPS):
             if self.clock.left() == 0.0 or self._is_near(bound) or late - in_time < (1.0 - MOST) * late:
                 return
-            budget = min(self._value() * (1.0 - RELATIVE), budget_usd_per_h)
+            budget = min(self._value() * (1.0 - VALUE_TOLERANCE), budget_usd_per_h)
             plan = self._plan(network, search.under(left_s, budget, self.clock).run())
             if plan is None:
                 left_s = LONGER * left_s if math.isinf(late) else (left_s + late) / 2.0
@@ -117,7 +117,7 @@ class PacedSearch:
         """The same selection on workers no slower than the plan's: with whole ones chosen anew, it may be cheaper."""
         network, left_s = no_slower(self.problem, plan, self.pace), self.clock.left()
         end = math.inf if self.clock.now is None or left_s is None else self.clock.now() + SHARE * left_s
-        budget = self._value() * (1.0 - RELATIVE)
+        budget = self._value() * (1.0 - VALUE_TOLERANCE)
         clock = Clock(self.clock.now, end)
         search = FleetSearch(network, self.problem.accuracy_target, plan.selection, self.gap, clock, budget)
         firm = self._plan(network, search.run())
@@ -145,7 +145,7 @@ def no_slower(problem: Problem, plan: Plan, pace: Pace) -> Network:
             pool
             for pool in network.demand({name: chosen}).workers[name]
             if problem.pool_by_name[pool].tier in tiers
-            and pace.taken_s(problem, name, chosen, pool) <= slowest_s * (1 + RELATIVE)
+            and pace.taken_s(problem, name, chosen, pool) <= slowest_s * (1 + VALUE_TOLERANCE)
         }
         operators.append(replace(operator, variants=(_only(variant, pools),)))
         for edge in operator.inputs:

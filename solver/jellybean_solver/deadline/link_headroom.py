@@ -17,7 +17,7 @@ from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.outcome import Clock, Outcome, Selection
+from jellybean_solver.outcome import Clock, Outcome, Selection, Termination
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.routes import build_plan
 
@@ -58,9 +58,8 @@ class RoomyLinks:
         plan = self.planned(network, outcome) if outcome.found is not None and not self.is_near else None
         if plan is None:
             return None
-        cost = self._cost(plan)
-        gap = (cost - self.bound) / cost
-        return replace(plan, certificate=Certificate(cost, self.bound, gap, plan.certificate.termination))
+        proof = Certificate.of(self._cost(plan), self.bound, plan.certificate.termination)
+        return replace(plan, certificate=proof)
 
     def prove(self, plan: Plan) -> float:
         """A bound near enough to a plan that other searches found, as far as a few more relaxations go."""
@@ -71,11 +70,11 @@ class RoomyLinks:
 
     def keeps(self, network: Network, selection: Selection, found: Assignment) -> bool:
         """As `fleet_search.Timely` has it; what is late whatever is left free of links is taken all the same."""
-        plan = build_plan(network, selection, found, Certificate(found.cost, 0.0, 1.0, "gap"))
+        plan = build_plan(network, selection, found, Certificate.of(found.cost, 0.0, Termination.GAP))
         known = latency(plan)
         self.fastest_s = min(self.fastest_s, known.slowest_s)
         if known.meets(self.deadline_s):
-            self.in_time = network, Outcome(found.cost, found, selection, 0.0, False, 1, "gap")
+            self.in_time = network, Outcome(found.cost, found, selection, 0.0, 1, Termination.GAP)
             self.first = self.free
             return True
         fullest = max((use.use for use in link_uses(plan) if use.use is not None), default=0.0)

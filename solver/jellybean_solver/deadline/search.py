@@ -30,7 +30,7 @@ from jellybean_solver.model.deadline_shares import share_of
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Variant
-from jellybean_solver.outcome import RELATIVE, Clock, Outcome
+from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome
 from jellybean_solver.small.assignment import Assignment
 
 DEADLINES = (1.0, 0.7, 0.45, 0.25)  # shares of the deadline that a request may take unqueued
@@ -212,7 +212,7 @@ class _Search:
         return self.late
 
     def _proposal(self, deadline_s: float) -> Proposal:
-        budget = self._value() * (1 - RELATIVE)
+        budget = self._value() * (1 - VALUE_TOLERANCE)
         target = self.problem.accuracy_target
         network = Network(self.problem)
         return accurate(network, target, None, budget, self.gap, self.clock, deadline_s=deadline_s)
@@ -341,6 +341,6 @@ def _no_slower(
     kept: set[str] = set()
     if variant.name in network.runnable[name]:
         for mode in modes(network, name, variant.name, visits):
-            if mode.job_s <= slowest_s * (1 + RELATIVE) and network.tier_of[mode.pool] in tiers:
+            if mode.job_s <= slowest_s * (1 + VALUE_TOLERANCE) and network.tier_of[mode.pool] in tiers:
                 kept.add(mode.pool)
     return replace(variant, service={pool: times for pool, times in variant.service.items() if pool in kept})

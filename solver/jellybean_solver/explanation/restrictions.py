@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from jellybean_solver.model.plan import Cost, Plan
+from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Operator, Pool, Problem, Variant
 
 T = TypeVar("T")
@@ -76,9 +76,7 @@ def as_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
     )
     cost = Cost(plan.cost.compute_usd_per_h + price, plan.cost.network_usd_per_h)
     proof = plan.certificate
-    objective, bound = proof.objective + price, proof.bound + price
-    gap = (objective - bound) / objective if objective > 0 else 0.0
-    certificate = replace(proof, objective=objective, bound=bound, gap=gap)
+    certificate = Certificate.of(proof.objective + price, proof.bound + price, proof.termination)
     return replace(plan, workers=workers, operators=operators, cost=cost, certificate=certificate, slo=problem.slo)
 
 

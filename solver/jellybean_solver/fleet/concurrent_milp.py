@@ -11,7 +11,7 @@ from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
 from jellybean_solver.milp.highs_program import Answer
-from jellybean_solver.outcome import RELATIVE, Clock, Selection
+from jellybean_solver.outcome import Clock, Selection, is_gap_closed
 from jellybean_solver.small.assignment import Assignment
 
 POLL_S = 0.05  # between two looks at the clock while nothing else is left to do
@@ -100,7 +100,7 @@ class ConcurrentMilp:
             self._run = None
 
     def _is_proven(self, answer: Answer) -> bool:
-        return math.isinf(answer.bound) or answer.value - answer.bound <= RELATIVE * max(1.0, abs(answer.value))
+        return is_gap_closed(answer.value, answer.bound)
 
     def _again(self, selection: Selection) -> None:
         """Without a selection that is less accurate than the rows take it for (accuracy_rows.py)."""

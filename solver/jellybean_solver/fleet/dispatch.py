@@ -18,7 +18,7 @@ from jellybean_solver.joint.joint_milp import Proposal, propose
 from jellybean_solver.migration.running_plan import Running
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.variant_ratios import settled
-from jellybean_solver.outcome import RELATIVE, Clock, Outcome
+from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, Termination, termination_of
 from jellybean_solver.small.assignment import Assignment, improve
 from jellybean_solver.small.ratio_branching import over_ratios
 
@@ -59,16 +59,13 @@ def cheapest_large(
         return FleetSearch(network, target, fixed or {}, gap, clock, budget).run()
     proposal = accurate(network, target, fixed, budget, gap, clock, running)
     if proposal.selection is None:
-        none_exists = proposal.bound == math.inf
-        stopped = "optimal" if none_exists else "time_limit"
-        return Outcome(math.inf, None, None, proposal.bound, none_exists, 0, stopped)
+        ended = termination_of(math.inf, proposal.bound, out_of_time=True)
+        return Outcome(math.inf, None, None, proposal.bound, 0, ended)
     found = _assigned(network, proposal, budget, gap / 10.0, clock, running)
     value = found.cost if found is not None else math.inf
     bound = min(proposal.bound, value)
-    finished = found is not None and value - bound <= RELATIVE * max(1.0, value)
-    late = clock.left() == 0.0
-    stopped = "optimal" if finished else "time_limit" if late else "gap"
-    return Outcome(value, found, proposal.selection, bound, finished, 1, stopped)
+    ended = termination_of(value, bound, gap=gap, out_of_time=clock.left() == 0.0)
+    return Outcome(value, found, proposal.selection, bound, 1, ended)
 
 
 def accurate(
@@ -94,7 +91,7 @@ def accurate(
         if proposal.selection is None or target is None:
             return proposal
         accuracy = network.problem.accuracy.value(proposal.selection)
-        if accuracy is not None and accuracy >= target - RELATIVE * max(1.0, abs(target)):
+        if accuracy is not None and accuracy >= target - VALUE_TOLERANCE * max(1.0, abs(target)):
             return proposal
         missed.append(proposal.selection)
         if len(missed) == MOST_MISSES:
@@ -105,7 +102,7 @@ def assigned(network: Network, proposal: Proposal, budget: float, gap: float, cl
     """What a proposal comes to, whatever its bound; not proven."""
     found = _assigned(network, proposal, budget, gap, clock, None)
     value = found.cost if found is not None else math.inf
-    return Outcome(value, found, proposal.selection, 0.0, False, 1, "gap")
+    return Outcome(value, found, proposal.selection, 0.0, 1, Termination.GAP)
 
 
 def _assigned(

@@ -34,7 +34,7 @@ from jellybean_solver.fleet.shared_rounding import whole_near
 from jellybean_solver.fleet.worker_classes import Mask
 from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
 from jellybean_solver.milp.highs_program import Floats, Indices
-from jellybean_solver.outcome import RELATIVE, Clock, Outcome, Selection
+from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, Selection, termination_of
 from jellybean_solver.small.assignment import Assignment
 
 CLOSE = (0.6, 0.3, 0.1)  # of the gap: how close to the best relaxed selection the search goes, step by step
@@ -178,11 +178,11 @@ class FleetSearch:
         if self.best is None or self.best_selection is None or self.clock.left() == 0.0:
             return
         milp = ExactMilp(Skeleton(self.network, None, self.best_selection, self.pace))
-        milp.program.limit_cost(self.best.cost * (1.0 + RELATIVE))
+        milp.program.limit_cost(self.best.cost * (1.0 + VALUE_TOLERANCE))
         answer = milp.program.solve(gap=self.gap, time_limit_s=self.clock.left(), most_nodes=MOST_NODES)
         if answer.values is not None:
             found = milp.staff(answer.values).assignment()
-            if found is not None and found.cost <= self.best.cost * (1.0 + RELATIVE):
+            if found is not None and found.cost <= self.best.cost * (1.0 + VALUE_TOLERANCE):
                 self.best = found
 
     def _run(self) -> float:
@@ -310,15 +310,17 @@ class FleetSearch:
         """What costs as much need not be looked at."""
         if self._is_done():
             return -math.inf
-        return min(self._goal(), self.settled, self.guess * (1.0 - RELATIVE))
+        return min(self._goal(), self.settled, self.guess * (1.0 - VALUE_TOLERANCE))
 
     def _goal(self) -> float:
         """A bound that is enough to end the search."""
-        return self.budget if self.best is None else min(self.best.cost * (1.0 - max(self.gap, RELATIVE)), self.budget)
+        if self.best is None:
+            return self.budget
+        return min(self.best.cost * (1.0 - max(self.gap, VALUE_TOLERANCE)), self.budget)
 
     def _dear(self) -> float:
         """What a node may leave out for good: a little above what is enough, for what rounding does to bounds."""
-        best = math.inf if self.best is None else self.best.cost * (1.0 - CUT * max(self.gap, RELATIVE))
+        best = math.inf if self.best is None else self.best.cost * (1.0 - CUT * max(self.gap, VALUE_TOLERANCE))
         return min(best, self.guess)
 
     def _selection(self, mask: Mask) -> Selection:
@@ -329,7 +331,7 @@ class FleetSearch:
         if self.target is None:
             return True
         accuracy = self.network.problem.accuracy.value(selection)
-        return accuracy is not None and accuracy >= self.target - RELATIVE * max(1.0, abs(self.target))
+        return accuracy is not None and accuracy >= self.target - VALUE_TOLERANCE * max(1.0, abs(self.target))
 
     def _meet(self, box: Box) -> None:
         """A selection that a relaxation came up with, and its counts of few workers."""
@@ -487,12 +489,11 @@ class FleetSearch:
         late = self.late or self.clock.left() == 0.0
         bound = max(0.0, bound)
         if self.best is None:
-            none_exists = bound > self.budget or math.isinf(bound)
-            bound = math.inf if none_exists else bound
-            stopped = "optimal" if none_exists else "time_limit" if late else "gap"
-            return Outcome(math.inf, None, None, bound, none_exists, len(self.met), stopped)
+            bound = math.inf if bound > self.budget else bound
+            return Outcome(
+                math.inf, None, None, bound, len(self.met), termination_of(math.inf, bound, out_of_time=late)
+            )
         value = self.best.cost
         bound = min(bound, value)
-        finished = value - bound <= RELATIVE * max(1.0, value)
-        stopped = "optimal" if finished else "time_limit" if late and value - bound > self.gap * value else "gap"
-        return Outcome(value, self.best, self.best_selection, bound, finished, len(self.met), stopped)
+        ended = termination_of(value, bound, gap=self.gap, out_of_time=late)
+        return Outcome(value, self.best, self.best_selection, bound, len(self.met), ended)

@@ -16,11 +16,11 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Slo
+from jellybean_solver.outcome import COST_TOLERANCE, relative_gap
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import Solution, solve
 
 STEP = 1e-6  # percent points: accuracies closer than this are one level
-TIE = 1e-6  # relative: costs closer than this are equal, and the more accurate plan is the corner
 LOWEST = -1e9  # an accuracy that every known one reaches
 GROWTH, PROBES = 4.0, 6  # how the highest rate is looked for beyond the rates asked for
 
@@ -50,7 +50,7 @@ class Corner:
     @property
     def gap(self) -> float:
         """How much less, as a share of the cost, a plan of this accuracy might cost; 0 is a proof."""
-        return _gap(self.cost_usd_per_h, self.bound_usd_per_h)
+        return relative_gap(self.cost_usd_per_h, self.bound_usd_per_h, COST_TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,11 @@ class RatePoint:
     @property
     def gap(self) -> float | None:
         """How much less, as a share of the cost, a plan might cost; 0 is a proof, None without a plan."""
-        return None if self.plan is None else _gap(self.plan.cost.total_usd_per_h, self.bound_usd_per_h)
+        return (
+            None
+            if self.plan is None
+            else relative_gap(self.plan.cost.total_usd_per_h, self.bound_usd_per_h, COST_TOLERANCE)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +218,7 @@ def cost_rate(
     if infeasible is None and points[-1].plan is not None:
         infeasible, highest = _beyond(asked, wanted[-1], solve)
     reached = max((point.scale for point in points if point.plan is not None), default=0.0)
-    if highest is not None and reached >= highest * (1 - 2 * TIE):
+    if highest is not None and reached >= highest * (1 - 2 * COST_TOLERANCE):
         highest = reached
     elif highest is not None:
         point, _ = _rate_point(asked, highest, solve)
@@ -294,15 +298,11 @@ def _add(corners: list[Corner], found: Corner) -> None:
 
 def _bound(plan: Plan) -> float:
     certificate = plan.certificate
-    return plan.cost.total_usd_per_h if certificate.gap == 0 else certificate.bound
+    return plan.cost.total_usd_per_h if certificate.is_optimal else certificate.bound
 
 
 def _tie(cost: float) -> float:
-    return TIE * max(1.0, abs(cost))
-
-
-def _gap(cost: float, bound: float) -> float:
-    return 0.0 if cost - bound <= _tie(cost) else (cost - bound) / cost
+    return COST_TOLERANCE * max(1.0, abs(cost))
 
 
 def _checked(problem: Problem, corner: Corner, check: Check | None) -> Corner:

@@ -16,7 +16,7 @@ from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, PlannedWorkfl
 from jellybean_solver.model.problem import Problem, Sharing, request_s
 from jellybean_solver.model.variant_ratios import settled
 
-RELATIVE = 1e-6  # a figure breaks a limit only when it exceeds it by more than this share of it
+LIMIT_TOLERANCE = 1e-6  # a figure breaks a limit only when it exceeds it by more than this share of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class _Scorer:
 
     def wrong_routes(self) -> Iterator[str]:
         total = sum(route.weight for route in self.plan.routes)
-        if abs(total - 1.0) > RELATIVE:
+        if abs(total - 1.0) > LIMIT_TOLERANCE:
             yield f"the routes' weights sum to {total:.9g} instead of 1"
         for number, route in enumerate(self.plan.routes, 1):
             if route.weight < 0:
@@ -182,7 +182,7 @@ class _Scorer:
         for (name, worker_name), rate in self.rates.items():
             worker = self.plan.worker_by_name.get(worker_name)
             stated = worker.rates_per_s.get(name, 0.0) if worker is not None else rate
-            if abs(stated - rate) > RELATIVE * max(rate, stated):
+            if abs(stated - rate) > LIMIT_TOLERANCE * max(rate, stated):
                 yield f"{worker_name} states {stated:.6g}/s of {name}, but the routes bring {rate:.6g}/s"
         for worker in self.plan.workers:
             for name in worker.rates_per_s:
@@ -225,7 +225,7 @@ class _Scorer:
             elif self._batch(name, worker) > 1 and name in self.problem.unbatched:
                 yield f"{worker.name} runs {name} in batches, but it gathers or fans out"
         load, cap = self.loads[worker.name], self.problem.utilisation
-        if load > cap * (1 + RELATIVE):
+        if load > cap * (1 + LIMIT_TOLERANCE):
             yield f"{worker.name} would be busy {load:.4f} of the time, above the cap of {cap:g}"
 
     def _batch(self, name: str, worker: PlannedWorker) -> int:
@@ -269,7 +269,7 @@ class _Scorer:
             limit = pool.memory_bytes if pool is not None and not self.unknown else None
             hosted = [name for name in self.hosted.get(worker.name, ()) if (name, worker.name) in self.shares]
             needed = sum(self._memory(name, worker.pool) for name in hosted)
-            if limit is not None and needed > limit * (1 + RELATIVE):
+            if limit is not None and needed > limit * (1 + LIMIT_TOLERANCE):
                 yield (
                     f"memory: {worker.name} would hold {', '.join(hosted)} in {needed / 2**20:.1f} MiB, "
                     f"{(needed - limit) / 2**20:.1f} MiB more than its {limit / 2**20:.1f} MiB"
@@ -289,7 +289,7 @@ class _Scorer:
             limit = link.bandwidth_bytes_per_s if link is not None else None
             sites = self.problem.sites.get(tiers[0], 1)
             one = carries / sites
-            if limit is not None and one > limit * (1 + RELATIVE):
+            if limit is not None and one > limit * (1 + LIMIT_TOLERANCE):
                 link_of = "the link" if sites == 1 else f"each of the {sites:,} links"
                 yield (
                     f"bandwidth: {link_of} {tiers[0]} -> {tiers[1]} would carry {one * 8e-6:.3f} Mbit/s, "
@@ -347,7 +347,7 @@ def accuracy_violations(problem: Problem, selection: Mapping[str, str] | None) -
 def _below(accuracy: float | None, target: float, of: str) -> Iterator[str]:
     if accuracy is None:
         yield f"{of}the accuracy of this selection is not in the profile; the target is {target:g}"
-    elif accuracy < target - RELATIVE * max(1.0, abs(target)):
+    elif accuracy < target - LIMIT_TOLERANCE * max(1.0, abs(target)):
         yield f"{of}accuracy {accuracy:g} is below the target of {target:g}"
 
 
@@ -364,7 +364,7 @@ def _by_workflow(
 
 def _over_budget(problem: Problem, cost: Cost) -> Iterator[str]:
     budget = problem.slo.budget_usd_per_h
-    if budget is not None and cost.total_usd_per_h > budget * (1 + RELATIVE):
+    if budget is not None and cost.total_usd_per_h > budget * (1 + LIMIT_TOLERANCE):
         yield (
             f"budget: {cost.total_usd_per_h:.4f} USD/h is {cost.total_usd_per_h - budget:.4f} USD/h "
             f"more than the {budget:.4f} USD/h allowed"

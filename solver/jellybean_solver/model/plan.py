@@ -21,6 +21,7 @@ from jellybean_solver.model.problem import (
     Times,
     request_s,
 )
+from jellybean_solver.outcome import Termination, is_gap_closed, relative_gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,24 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How far from the optimum the plan can be. `gap` = (objective - bound) / objective; 0 is a proof."""
+    """Proof of a plan's cost: objective and lower bound in USD per hour, their relative gap, why the search ended."""
 
     objective: float
     bound: float
-    gap: float
-    termination: str  # optimal, gap (as small as asked for), time_limit
+    gap: float  # (objective - bound) / objective; 0 if proven optimal
+    termination: Termination
+
+    @classmethod
+    def of(cls, objective: float, bound: float, termination: Termination) -> Certificate:
+        """The certificate of a search that ended with this objective and bound; optimal where they are equal."""
+        if termination == Termination.OPTIMAL or is_gap_closed(objective, bound):
+            return cls(objective, objective, 0.0, Termination.OPTIMAL)
+        return cls(objective, bound, relative_gap(objective, bound), termination)
+
+    @property
+    def is_optimal(self) -> bool:
+        """True if no plan costs less."""
+        return self.termination == Termination.OPTIMAL
 
 
 @dataclass(frozen=True, slots=True)

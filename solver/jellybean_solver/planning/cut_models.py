@@ -18,7 +18,7 @@ from jellybean_solver.fleet.dispatch import GAP
 from jellybean_solver.model.multi_workflow import qualified_variant
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import OF_WORKFLOW, Edge, Operator, Problem, Variant
-from jellybean_solver.outcome import RELATIVE
+from jellybean_solver.outcome import VALUE_TOLERANCE, Termination, termination_of
 from jellybean_solver.planning.solver import Solution, limited, solve
 from jellybean_solver.small.beam_search import BEAM_WIDTH
 from jellybean_solver.small.objectives import Fleet
@@ -201,7 +201,7 @@ class _Union:
         """Until none that is left can be cheaper."""
         bounded = sorted((least_usd_per_h(one), number) for number, one in enumerate(candidates))
         for least, number in bounded:
-            if least == math.inf or (self.best is not None and least >= self.value * (1 - RELATIVE)):
+            if least == math.inf or (self.best is not None and least >= self.value * (1 - VALUE_TOLERANCE)):
                 self.bound = min(self.bound, least)
                 continue
             self.bound = min(self.bound, max(least, self._try(candidates[number])))
@@ -223,19 +223,15 @@ class _Union:
         self.tried += found.selections_tried
         if found.plan is None:
             return _least_of_refused(candidate, found)
-        if found.plan.cost.total_usd_per_h < self.value * (1 - RELATIVE):
+        if found.plan.cost.total_usd_per_h < self.value * (1 - VALUE_TOLERANCE):
             self.best = replace(found.plan, slo=slo)
         return found.plan.certificate.bound
 
     def answer(self, plan: Plan) -> Solution:
         """The best plan, with the certificate of the union."""
-        value, own = self.value, plan.certificate.termination
-        bound = min(value, self.bound)
-        if value - bound <= RELATIVE * max(1.0, value):
-            certificate = Certificate(value, value, 0.0, "optimal")
-        else:
-            stopped = "time_limit" if self.late is not None or own == "time_limit" else "gap"
-            certificate = Certificate(value, bound, (value - bound) / value, stopped)
+        value, bound = self.value, min(self.value, self.bound)
+        late = self.late is not None or plan.certificate.termination == Termination.TIME_LIMIT
+        certificate = Certificate.of(value, bound, termination_of(value, bound, out_of_time=late))
         best = replace(plan, certificate=certificate)
         return Solution(certificate.termination, best, None, self.tried, certificate)
 

@@ -102,7 +102,7 @@ def explain_breaches(fleet: Fleet, plan: Plan, evaluation: Evaluation, effort: E
     if is_large(fleet.network):
         return Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
     explainer = _Explainer(fleet, effort, math.inf if budget is None else budget)
-    sure = "no plan is cheaper" if plan.certificate.termination == "optimal" else "no cheaper plan was found in time"
+    sure = "no plan is cheaper" if plan.certificate.is_optimal else "no cheaper plan was found in time"
     return Infeasibility(
         (*(f"{breach}; {sure}" for breach in evaluation.breaches), *explainer.nearest()),
         evaluation.breaches,
@@ -213,7 +213,7 @@ class _Explainer:
         self.scaled: Outcome[RateScale] | None = None
         if reachable:
             self.scaled = self._fastest(budget)
-            if self.scaled.finished and self.scaled.found is not None and self.scaled.found.scale <= SHAVE:
+            if self.scaled.is_conclusive and self.scaled.found is not None and self.scaled.found.scale <= SHAVE:
                 self.base *= SHAVE  # too little to tell from nothing, unless it is looked at closely
                 self.scaled = self._fastest(budget)
         self.fitting: Outcome[Assignment] | None = None
@@ -239,7 +239,7 @@ class _Explainer:
 
     @cached_property
     def nearest_accuracy(self) -> float | None:
-        if self.fitting is None or self.fitting.selection is None or not self.fitting.finished:
+        if self.fitting is None or self.fitting.selection is None or not self.fitting.is_conclusive:
             return None
         accuracy = -self.fitting.value
         problem = replace(self.problem, slo=replace(self.problem.slo, accuracy=accuracy))
@@ -247,7 +247,7 @@ class _Explainer:
 
     @cached_property
     def nearest_rate_scale(self) -> float | None:
-        if self.scaled is None or self.scaled.selection is None or not self.scaled.finished:
+        if self.scaled is None or self.scaled.selection is None or not self.scaled.is_conclusive:
             return None
         if -self.scaled.value <= SHAVE:
             return None
@@ -262,7 +262,7 @@ class _Explainer:
     def accuracy(self) -> Iterator[str]:
         if self.target is None or self.best is None or self.scaled is not None:
             return
-        if not self.best.finished:
+        if not self.best.is_conclusive:
             yield "no plan exists; time ended before the best accuracy was found: allow more time to learn it"
             return
         if self.best.selection is None:
@@ -293,7 +293,7 @@ class _Explainer:
     def capacity(self) -> Iterator[str]:
         if self.scaled is None:
             return
-        if not self.scaled.finished:
+        if not self.scaled.is_conclusive:
             yield "no plan exists; what binds was not found in time, or there are too many sets of models to try"
             return
         if self.scaled.selection is None or self.scaled.found is None:

@@ -19,7 +19,7 @@ from jellybean_solver.model.deadline_shares import shares
 from jellybean_solver.model.evaluate import Evaluation, evaluate
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.outcome import RELATIVE, Clock, Outcome, Selection
+from jellybean_solver.outcome import Clock, Outcome, Selection, Termination, termination_of
 from jellybean_solver.planning.infeasibility import Effort, Infeasibility, explain, explain_breaches
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.beam_search import BEAM_WIDTH, BeamSearch
@@ -150,7 +150,7 @@ def _timely_over_ratios(
 
     def ask(plain: Problem, true: bool, limit: Clock) -> Outcome[Plan]:
         nonlocal fastest_s, late
-        unknown: Outcome[Plan] = Outcome(math.inf, None, None, -math.inf, False, 1, "time_limit")
+        unknown: Outcome[Plan] = Outcome(math.inf, None, None, -math.inf, 1, Termination.TIME_LIMIT)
         try:
             cheap = _solve(plain, beam_width, gap, limit, explained=False)
         except OutOfTimeError:
@@ -167,7 +167,7 @@ def _timely_over_ratios(
         if found.plan is None:
             return replace(unknown, bound=found.bound)
         value = found.plan.cost.total_usd_per_h
-        return Outcome(value, found.plan, found.plan.selection, found.bound, False, 1, "gap")
+        return Outcome(value, found.plan, found.plan.selection, found.bound, 1, Termination.GAP)
 
     best = over_ratios(problem, ask, gap, limit)
     return Timely(best.found, best.bound, fastest_s, late)
@@ -186,9 +186,7 @@ def _keeping(problem: Problem, found: Timely, tried: int) -> Solution:
 
 def _certified(plan: Plan, bound: float, tried: int, *, late: bool) -> Solution:
     value = plan.cost.total_usd_per_h
-    proven = value - bound <= RELATIVE * max(1.0, value)
-    outcome: Outcome[Plan] = Outcome(value, None, None, bound, proven, tried, "time_limit" if late else "gap")
-    certificate = _certificate(outcome, value)
+    certificate = Certificate.of(value, min(bound, value), termination_of(value, bound, out_of_time=late))
     return Solution(certificate.termination, replace(plan, certificate=certificate), None, tried, certificate)
 
 
@@ -221,7 +219,7 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
     effort = Effort(beam_width, limit, holds)
     outcome = cheapest(fleet, problem.accuracy_target, beam_width=beam_width, gap=gap, clock=limit)
     if outcome.found is None:
-        if not outcome.finished:
+        if not outcome.is_conclusive:
             raise nothing_found(outcome)
         reasons = explain(fleet, effort) if explained else None
         return Solution("infeasible", None, reasons, outcome.tried, None)
@@ -249,7 +247,7 @@ def _affordable(fleet: Fleet, outcome: Outcome[Assignment], gap: float, limit: C
         within = cheapest_large(fleet.network, target, fixed=None, gap=gap, clock=limit, budget=budget)
         if within.found is not None:
             return within
-    if not within.finished:
+    if not within.is_conclusive:
         raise nothing_found(within, f" within the budget of {budget:g} USD/h")
     return None
 
@@ -291,7 +289,7 @@ def finish(network: Network, outcome: Outcome[Assignment], running: Running | No
     evaluation = evaluate(network.problem, draft)
     total = evaluation.cost.total_usd_per_h + (running.usd_per_h(draft) if running is not None else 0.0)
     less = outcome.value - total
-    unended = running is not None and not outcome.finished
+    unended = running is not None and not outcome.is_conclusive
     if abs(less) > AGREEMENT * max(1.0, abs(outcome.value)) and not (unended and less > 0):
         raise SolverError(
             f"the assignment's cost of {outcome.value:.9g} USD/h and the plan's of {total:.9g} USD/h disagree; "
@@ -304,7 +302,7 @@ def finish(network: Network, outcome: Outcome[Assignment], running: Running | No
 def nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError:
     """Why a search that was not ended has no answer."""
     tried = f"({outcome.tried} selections tried)"
-    if outcome.stopped == "time_limit":
+    if outcome.termination == Termination.TIME_LIMIT:
         return OutOfTimeError(f"no plan{within} was found in the time allowed {tried}; allow more time")
     return SolverError(
         f"no plan{within} was found, nor proven that there is none {tried}: too many sets of models "
@@ -312,11 +310,8 @@ def nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError
     )
 
 
-def _certificate(outcome: Outcome[Assignment] | Outcome[Plan], objective: float) -> Certificate:
-    bound = min(outcome.bound, objective)
-    if outcome.finished or objective - bound <= RELATIVE * max(1.0, objective):
-        return Certificate(objective, objective, 0.0, "optimal")
-    return Certificate(objective, bound, (objective - bound) / objective, outcome.stopped)
+def _certificate(outcome: Outcome[Assignment], objective: float) -> Certificate:
+    return Certificate.of(objective, min(outcome.bound, objective), outcome.termination)
 
 
 def limited(time_limit_s: float | None, clock: Callable[[], float] | None) -> Clock:

@@ -137,7 +137,7 @@ def replan(
     if outcome.found is None:
         if not broken:
             return Replanned(Verdict.KEEP, terms, running, (), None, None, None, bound_usd, outcome.tried)
-        if not outcome.finished:
+        if not outcome.is_conclusive:
             raise nothing_found(outcome)
         why = solve(problem, beam_width=beam_width, gap=gap, time_limit_s=limit.left(), clock=clock).infeasibility
         return Replanned(Verdict.NONE, terms, running, broken, None, None, None, bound_usd, outcome.tried, why)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.model.evaluate import RELATIVE
+from jellybean_solver.model.evaluate import LIMIT_TOLERANCE
 from jellybean_solver.model.flows import flows
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Arrivals
@@ -333,7 +333,7 @@ def _late(interval: ReplayInterval) -> bool:
 
 def _over_budget(plan: Plan, intervals: Sequence[ReplayInterval]) -> list[ReplayInterval]:
     budget = plan.slo.budget_usd_per_h
-    return [i for i in intervals if budget is not None and i.cost_usd_per_h > budget * (1 + RELATIVE)]
+    return [i for i in intervals if budget is not None and i.cost_usd_per_h > budget * (1 + LIMIT_TOLERANCE)]
 
 
 def _check_equal(trace: RateTrace, names: Sequence[str]) -> None:

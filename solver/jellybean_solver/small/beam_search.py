@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.outcome import ACCURACY_SLACK, RELATIVE, Clock, Outcome, Selection
+from jellybean_solver.outcome import ACCURACY_SLACK, VALUE_TOLERANCE, Clock, Outcome, Selection, termination_of
 
 Found = TypeVar("Found")
 Found_co = TypeVar("Found_co", covariant=True)
@@ -109,10 +109,8 @@ class BeamSearch(Generic[Found]):
         waiting = self.heap[0].bound if self.heap and timed_out else math.inf
         value = self.best.value if self.best.value is not None else math.inf
         bound = min(value, waiting, self.unsolved)
-        finished = not timed_out and bound >= self._cutoff_of(value)
-        late = timed_out or self.clock.left() == 0.0
-        stopped = "optimal" if finished else "time_limit" if late else "gap"
-        return Outcome(value, self.best.found, self.best_selection, bound, finished, self.tried, stopped)
+        ended = termination_of(value, bound, out_of_time=timed_out or self.clock.left() == 0.0)
+        return Outcome(value, self.best.found, self.best_selection, bound, self.tried, ended)
 
     @property
     def cutoff(self) -> float:
@@ -121,7 +119,7 @@ class BeamSearch(Generic[Found]):
 
     @staticmethod
     def _cutoff_of(value: float) -> float:
-        return value - RELATIVE * max(1.0, abs(value)) if math.isfinite(value) else value
+        return value - VALUE_TOLERANCE * max(1.0, abs(value)) if math.isfinite(value) else value
 
     def _sharpened(self, entry: _Open) -> _Open:
         """The entry with the bound that the objective knows by now."""

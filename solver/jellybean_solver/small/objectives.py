@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.migration.running_plan import Running
-from jellybean_solver.outcome import RELATIVE, Selection
+from jellybean_solver.outcome import VALUE_TOLERANCE, Selection
 from jellybean_solver.small.assignment import Assignment, RateScale, assign, largest_rate_scale, relax
 from jellybean_solver.small.beam_search import Attempt
 from jellybean_solver.small.tree_bounds import Multipliers, can_flow, congestion, lagrangian, prices
@@ -77,7 +77,7 @@ class Cheapest:
         return self._with_moves(self.fleet.relaxed_cost(selection), selection)
 
     def _with_moves(self, cost: float, partial: Selection) -> float:
-        if cost > self.budget * (1 + RELATIVE):
+        if cost > self.budget * (1 + VALUE_TOLERANCE):
             return math.inf
         return cost if self.running is None else cost + self.running.least_usd_per_h(partial)
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.variant_ratios import plain, settled
-from jellybean_solver.outcome import RELATIVE, Clock, Outcome
+from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, termination_of
 
 T = TypeVar("T")
 
@@ -54,23 +54,19 @@ def over_ratios(problem: Problem, ask: Ask[T], gap: float, clock: Clock) -> Outc
                 heapq.heappush(open_, (bound, number, child))
     bound = min(closed, value(), *(entry[0] for entry in open_))
     if best is None:
-        finished = math.isinf(bound) and bound > 0
-        return Outcome(math.inf, None, None, bound, finished, tried, "optimal" if finished else _why(clock))
-    finished = best.value - bound <= RELATIVE * max(1.0, abs(best.value))
-    return replace(best, bound=bound, finished=finished, tried=tried, stopped="optimal" if finished else _why(clock))
+        ended = termination_of(math.inf, bound, out_of_time=clock.left() == 0.0)
+        return Outcome(math.inf, None, None, bound, tried, ended)
+    ended = termination_of(best.value, bound, gap=gap, out_of_time=clock.left() == 0.0)
+    return replace(best, bound=bound, tried=tried, termination=ended)
 
 
 def _enough(value: float, gap: float) -> float:
-    return value - max(gap * abs(value), RELATIVE * max(1.0, abs(value))) if math.isfinite(value) else value
+    return value - max(gap * abs(value), VALUE_TOLERANCE * max(1.0, abs(value))) if math.isfinite(value) else value
 
 
 def _halved(clock: Clock) -> Clock:
     left = clock.left()
     return clock if left is None or clock.now is None else Clock(clock.now, clock.now() + left / 2)
-
-
-def _why(clock: Clock) -> str:
-    return "time_limit" if clock.left() == 0.0 else "gap"
 
 
 def _wrong(node: Problem, selection: Mapping[str, str] | None) -> str | None:

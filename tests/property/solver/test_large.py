@@ -80,7 +80,7 @@ def test_exclusive_workers_are_exact(problem: Problem) -> None:
 def _is_exact(problem: Problem) -> None:
     expected = brute_force.cheapest(problem).cost
     outcome = _searched(problem)
-    event(outcome.stopped)
+    event(outcome.termination)
     if expected is None:
         assert outcome.found is None
         assert math.isinf(outcome.bound)
@@ -128,7 +128,7 @@ def test_time_that_ends_anywhere_proves_nothing_false(problem: Problem, ticks: i
     expected = brute_force.cheapest(problem).cost
     clock = itertools.count()
     outcome = _searched(problem, clock=Clock(lambda: float(next(clock)), float(ticks)))
-    event(outcome.stopped)
+    event(outcome.termination)
     assert outcome.bound <= (math.inf if expected is None else expected + _slack(expected))
     if outcome.found is not None:
         assert expected is not None

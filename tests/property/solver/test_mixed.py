@@ -120,11 +120,11 @@ def test_the_search_over_ratios_is_bounded_by_enumeration(problem: Problem) -> N
     assume(problem.varying and all(network.runnable.values()))
     cost = brute_force.cheapest(problem).cost
     outcome = cheapest_large(network, problem.slo.accuracy, fixed=None, gap=0.0, clock=Clock())
-    event(f"found {outcome.found is not None}, finished {outcome.finished}")
+    event(f"found {outcome.found is not None}, finished {outcome.is_conclusive}")
 
     if cost is not None:
         assert outcome.bound <= cost * (1 + 1e-6) + 1e-6
-    if outcome.finished:
+    if outcome.is_conclusive:
         assert (outcome.found is None) == (cost is None)
     if outcome.found is not None:
         assert cost is not None

@@ -55,7 +55,7 @@ def test_a_small_worker_does_what_a_fraction_of_a_large_one_would() -> None:
     ]
     step = operator("a", ["camera"], variant("v", {"large": 0.1, "small": 0.2}))
     outcome = _searched(problem(step, pools=pools, rate_per_s=34.0), 0.0)
-    assert outcome.finished
+    assert outcome.is_conclusive
     assert outcome.value == pytest.approx(2.1)  # 7 small ones
     pools[1] = Pool("small", "edge", 9, 0.55, Sharing.EXCLUSIVE)
     outcome = _searched(problem(step, pools=pools, rate_per_s=34.0), 0.0)
@@ -91,7 +91,7 @@ def test_time_that_ends_leaves_the_best_plan_and_its_true_gap(sharing: Sharing) 
         cut = _searched(case, 1e-4, Clock(clock.__next__, 0.01 * ticks))
         assert cut.bound <= close.value
         if cut.found is None:
-            assert not cut.finished
+            assert not cut.is_conclusive
             continue
         assert cut.value >= close.bound
         plan, _ = finish(Network(case), cut)
@@ -114,8 +114,8 @@ def test_a_budget_just_below_the_optimum_is_proven_to_be_too_little(less: float)
 
     best = within(math.inf)
     assert best.found is not None
-    assert best.finished
+    assert best.is_conclusive
     none = within(best.value * (1 - less))
     assert none.found is None
-    assert none.finished
+    assert none.is_conclusive
     assert none.bound == math.inf
