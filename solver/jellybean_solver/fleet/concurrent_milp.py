@@ -100,7 +100,7 @@ class ConcurrentMilp:
             self._run = None
 
     def _is_proven(self, answer: Answer) -> bool:
-        return is_gap_closed(answer.value, answer.bound)
+        return math.isinf(answer.bound) or is_gap_closed(answer.value, answer.bound)
 
     def _again(self, selection: Selection) -> None:
         """Without a selection that is less accurate than the rows take it for (accuracy_rows.py)."""
