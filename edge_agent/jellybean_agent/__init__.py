@@ -49,11 +49,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "status_from_number",
         "status_of",
     ),
-    "execution.executor": (
-        "OperatorCode",
-        "Executor",
-        "ORT_ERRORS",
-    ),
+    "execution.executor": ("Executor",),
+    "execution.onnx_session": ("ORT_ERRORS",),
+    "execution.session": ("OperatorCode",),
     "execution.python_code": (
         "ALLOW_PYTHON_FLAG",
         "BUILTIN_STEPS_MODULE",

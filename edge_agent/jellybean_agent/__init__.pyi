@@ -26,9 +26,8 @@ from jellybean_agent.errors import StatusError as StatusError
 from jellybean_agent.errors import describe_error as describe_error
 from jellybean_agent.errors import status_from_number as status_from_number
 from jellybean_agent.errors import status_of as status_of
-from jellybean_agent.execution.executor import ORT_ERRORS as ORT_ERRORS
 from jellybean_agent.execution.executor import Executor as Executor
-from jellybean_agent.execution.executor import OperatorCode as OperatorCode
+from jellybean_agent.execution.onnx_session import ORT_ERRORS as ORT_ERRORS
 from jellybean_agent.execution.python_code import ALLOW_PYTHON_FLAG as ALLOW_PYTHON_FLAG
 from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE as BUILTIN_STEPS_MODULE
 from jellybean_agent.execution.python_code import PythonStep as PythonStep
@@ -37,6 +36,7 @@ from jellybean_agent.execution.python_code import parse_allow_list as parse_allo
 from jellybean_agent.execution.python_code import python_refusal as python_refusal
 from jellybean_agent.execution.python_code import split_function_name as split_function_name
 from jellybean_agent.execution.python_code import step_signature as step_signature
+from jellybean_agent.execution.session import OperatorCode as OperatorCode
 from jellybean_agent.inference.envelopes import RequestEnvelope as RequestEnvelope
 from jellybean_agent.inference.envelopes import shortest_timeout_s as shortest_timeout_s
 from jellybean_agent.inference.fast import FastInfer as FastInfer

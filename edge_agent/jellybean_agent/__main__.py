@@ -15,7 +15,7 @@ from pathlib import Path
 from jellybean_agent.enrolment.join import another_plan, join, keep_renewed
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, describe_error
 from jellybean_agent.execution.model_process import RUN_LIMIT_S
-from jellybean_agent.execution.process_pool import Nursery
+from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.python_code import ALLOW_PYTHON_FLAG, BUILTIN_STEPS_MODULE, parse_allow_list
 from jellybean_agent.process.server import DEFAULT_DRAIN_S, Options, serve
 from jellybean_agent.telemetry.logs import add_log_options, configure_logging
@@ -48,14 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         given["allow_python"] = parse_allow_list(given["allow_python"])
         with contextlib.ExitStack() as stack:
-            nursery: Nursery | None = None
+            pool: ModelProcessPool | None = None
             if not given["in_process"]:  # before anything of gRPC is used: later no process may be forked
-                nursery = stack.enter_context(Nursery((given["model_memory_mib"] or 0) * 2**20 or None))
+                pool = stack.enter_context(ModelProcessPool((given["model_memory_mib"] or 0) * 2**20 or None))
             given["emulate"] = not given.pop("no_emulation")
             if joining["join"] is None:
-                asyncio.run(serve(Options(**given), nursery))
+                asyncio.run(serve(Options(**given), pool))
             else:
-                is_new = asyncio.run(_joined(joining, given, nursery))
+                is_new = asyncio.run(_joined(joining, given, pool))
     except AgentError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2 if isinstance(error, PlanViewError | ModelError) else 1
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _joined(joining: dict[str, object], given: dict[str, object], nursery: Nursery | None) -> bool:
+async def _joined(joining: dict[str, object], given: dict[str, object], pool: ModelProcessPool | None) -> bool:
     """Join, then serve what the gateway gave, with a certificate that is renewed meanwhile.
 
     Whether it ended because the gateway serves another plan by now.
@@ -86,7 +86,7 @@ async def _joined(joining: dict[str, object], given: dict[str, object], nursery:
     for task in (renewing, following):
         task.add_done_callback(_drain_unless_cancelled)
     try:
-        await serve(Options(**{**given, **files, **ours}), nursery)  # type: ignore[arg-type]
+        await serve(Options(**{**given, **files, **ours}), pool)  # type: ignore[arg-type]
     finally:
         is_new = following.done() and following.exception() is None
         for task in (renewing, following):

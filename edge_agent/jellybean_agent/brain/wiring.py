@@ -16,6 +16,7 @@ from jellybean_agent.brain.messages import (
 )
 
 EdgeKind = Literal["each", "fan_out", "gather"]
+SINK_OUTPUTS: tuple[tuple[str, EdgeKind], ...] = ((GATEWAY, "each"),)  # a sink's output edge goes to the gateway
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,6 @@ class OperatorWiring:
     inputs: tuple[tuple[str, EdgeKind], ...]
     outputs: tuple[tuple[str, EdgeKind], ...]  # empty for a sink: its output is the answer
 
-    @property
-    def downstreams(self) -> tuple[tuple[str, EdgeKind], ...]:
-        """(downstream, kind) per output edge; a sink's downstream is the gateway."""
-        return self.outputs or ((GATEWAY, "each"),)
-
 
 def output_messages(
     operator: str, wiring: OperatorWiring, item: WorkItem, until: float, outputs: Outputs
@@ -38,7 +34,7 @@ def output_messages(
     if item.route == DIRECT_CALL_ROUTE:
         return []
     messages = []
-    for downstream, kind in wiring.downstreams:
+    for downstream, kind in wiring.outputs or SINK_OUTPUTS:
         parts: list[tuple[FanOutPath, Payload]]
         if kind != "fan_out":
             parts = [(item.path, outputs.take(downstream, None))]
@@ -68,5 +64,5 @@ def empty_messages(
             (*path, (0, 0)) if kind == "fan_out" else path,
             until=until,
         )
-        for downstream, kind in wiring.downstreams
+        for downstream, kind in wiring.outputs or SINK_OUTPUTS
     ]

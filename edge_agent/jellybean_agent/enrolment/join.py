@@ -24,7 +24,7 @@ import grpc.aio
 from jellybean_agent.brain.plan_view import PlanView, WorkerView, plan_view
 from jellybean_agent.enrolment.join_token import JoinToken, parse_token
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, TransientError, describe_error
-from jellybean_agent.execution.executor import MAX_MODEL_BYTES, file_sha256
+from jellybean_agent.execution.onnx_session import MAX_MODEL_BYTES, file_sha256
 from jellybean_agent.security.certificates import (
     CA_FILE,
     CERTIFICATE_FILE,

@@ -1,24 +1,27 @@
-"""How long a slower device is busy with one run: as long as its profile says, which the plan carries.
+"""Emulation of a slower device: a run takes as long as the device's profile, which the plan carries, says.
 
-The real model runs here first; the rest of the time is waited for. To time it here while serving was tried: whatever
-else the machine does shows in such times, and the factor between the machine and the device magnifies it.
+The real model runs first and the remaining time is waited for. Profiling the model here while serving does not work:
+the load of this machine shows in such times, and the factor between machine and device magnifies it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+CallAt = Callable[[float, Callable[[], None]], None]  # CLOCK_MONOTONIC second, callback: an exact timer
 
 
 class EmulatedDevice:
-    """A device that takes `times_s` (mean seconds by requests in the run; size 1 is among them) for one model."""
+    """A device with a profile `times_s`: batch size -> mean seconds of a run. Size 1 is always profiled."""
 
     def __init__(self, times_s: Mapping[int, float]) -> None:
         self._times_s = dict(sorted(times_s.items()))
         self._sizes = list(self._times_s)
 
     def run_s(self, requests: int) -> float:
-        """Seconds busy with one run. Between two profiled sizes in proportion, as the simulator has it."""
+        """Seconds of one run of so many requests; interpolated between profiled sizes, as in the simulator."""
         above = bisect_left(self._sizes, requests)
         if above == len(self._sizes):
             return self._times_s[self._sizes[-1]] * requests / self._sizes[-1]
@@ -28,3 +31,15 @@ class EmulatedDevice:
         low = self._sizes[above - 1]
         part = (requests - low) / (high - low)
         return (1.0 - part) * self._times_s[low] + part * self._times_s[high]
+
+
+@dataclass(slots=True)
+class EmulatedFinish:
+    """When a run on an emulated device ends: the model's answer is not read before `due_s`.
+
+    `is_late` is set when the model had not answered by then.
+    """
+
+    call_at: CallAt
+    due_s: float
+    is_late: bool = False

@@ -1,6 +1,6 @@
-"""Models in a process of their own, so that one that crashes, hangs or grows takes nothing else with it.
+"""Models in a process of their own, so that one that crashes, hangs or leaks memory takes nothing else with it.
 
-What comes back from a host (`nursery.py`) is checked like what comes from a network.
+What the process (`process_main`) answers is checked as if it came from a network.
 """
 
 from __future__ import annotations
@@ -13,199 +13,230 @@ from functools import partial
 from typing import Any
 
 from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, ModelError, PermanentError
-from jellybean_agent.execution.executor import Hold, OperatorCode
-from jellybean_agent.execution.process_pool import Nursery, Process
-from jellybean_agent.execution.process_wire import Heard, Talk
+from jellybean_agent.execution.emulation import EmulatedFinish
+from jellybean_agent.execution.process_pool import ModelProcessPool
+from jellybean_agent.execution.process_wire import Conversation, ProcessMessage
 from jellybean_agent.execution.python_code import PythonStep
+from jellybean_agent.execution.session import OperatorCode
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
 
 LOAD_LIMIT_S = 300.0
-RUN_LIMIT_S = 60.0  # a request has no longer than that
+RUN_LIMIT_S = 60.0  # no request has a longer deadline
 _FAULTS: Mapping[str, type[AgentError]] = {"model": ModelError, "run": PermanentError, "input": InvalidInputError}
 _BROKEN = (OSError, ValueError, KeyError, TypeError, MemoryError)
 Feed = Mapping[str, Array]  # a model's inputs by name
 
 
-class HostDiedError(Exception):
-    """A host has ended, or was ended; says why."""
+class ModelProcessDiedError(Exception):
+    """A model process has ended, or was ended; its text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hosted:
-    """A model that a host has loaded. `path`: of its file; of a function, its name and arguments."""
-
-    path: str
+RunDone = Callable[[ProcessMessage | ModelProcessDiedError], None]
 
 
-class Host:
-    """One process for all models of a worker. Not safe for several threads: a worker runs one thing at a time."""
+@dataclass(slots=True, eq=False)
+class _RunningProcess:
+    """A live process. `loop`, `done`, `timer`, `until_s`: of an asynchronous run, for whose answer the loop watches."""
+
+    conversation: Conversation
+    pid: int
+    loop: asyncio.AbstractEventLoop | None = None
+    done: RunDone | None = None
+    timer: asyncio.TimerHandle | None = None
+    until_s: float = 0.0
+
+    def stop_watching(self) -> None:
+        """Stop watching the socket in the event loop."""
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.remove_reader(self.conversation.connection)
+        self.loop = None
+
+    def close(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.stop_watching()
+        self.conversation.close()
+
+
+class ModelProcess:
+    """The process of a worker's models, started when it is needed and again after it died.
+
+    Not safe for several threads: a worker runs one batch at a time.
+    """
 
     def __init__(
-        self, nursery: Nursery, *, load_limit_s: float = LOAD_LIMIT_S, run_limit_s: float = RUN_LIMIT_S
+        self, pool: ModelProcessPool, *, load_limit_s: float = LOAD_LIMIT_S, run_limit_s: float = RUN_LIMIT_S
     ) -> None:
-        self._nursery, self._limits_s = nursery, {"load": load_limit_s, "run": run_limit_s}
-        self._process: Process | None = None
-        self.generation = 0  # hosts so far: what was loaded into an earlier one is gone
+        """A process that takes longer than the limits to load or run a model is ended."""
+        self._pool, self._limits_s = pool, {"load": load_limit_s, "run": run_limit_s}
+        self._process: _RunningProcess | None = None
+        self.generation = 0  # processes started so far; models loaded into an earlier one are gone
 
-    def open(self, code: OperatorCode, sha256: str, *, accelerated: bool) -> HostedSession:
-        """Load a model. ModelError when it cannot be, or when its loading crashes."""
-        return HostedSession(self, code, sha256, accelerated=accelerated)
+    def open(self, code: OperatorCode, sha256: str, *, accelerated: bool) -> ProcessSession:
+        """Load a model. ModelError when that is impossible, or crashes."""
+        return ProcessSession(self, code, sha256, accelerated=accelerated)
 
     @property
     def is_alive(self) -> bool:
         return self._process is not None
 
-    def alive(self) -> int:
+    @property
+    def pid(self) -> int:
+        """Process id; 0 while there is no process."""
+        return 0 if self._process is None else self._process.pid
+
+    def ensure_started(self) -> int:
         """Start the process if there is none; its generation."""
         if self._process is None:
             self._start()
         return self.generation
 
-    def _start(self) -> Process:
-        self._process = self._nursery.new()
+    def _start(self) -> _RunningProcess:
+        self._process = _RunningProcess(*self._pool.new_process())
         self.generation += 1
         return self._process
 
-    def ask(self, header: Mapping[str, Any]) -> Heard:
-        """One question to the process and its answer. HostDiedError when there is none: then the process has ended."""
+    def load(self, header: Mapping[str, Any]) -> ProcessMessage:
+        """Ask the process to load a model; its answer. ModelProcessDiedError when there is none."""
         process = self._process or self._start()
-        limit_s = self._limits_s[header["do"]]
-        process.talk.connection.settimeout(limit_s)
+        limit_s = self._limits_s["load"]
+        process.conversation.connection.settimeout(limit_s)
         try:
-            process.talk.say(tuple(header.items()), header, ())
-            return process.talk.hear()
+            process.conversation.send(tuple(header.items()), header, ())
+            return process.conversation.receive()
         except _BROKEN as error:
-            raise self._died(error, limit_s) from error
+            raise self._end_broken(error, limit_s) from error
 
-    def run(self, model: Hosted, feeds: Sequence[Feed]) -> Heard:
-        """Run a model of this host once for each feed, one after another. HostDiedError as `ask`."""
+    def run(self, model: str, feeds: Sequence[Feed]) -> ProcessMessage:
+        """Run a loaded model once per feed and wait for the answer. ModelProcessDiedError when there is none."""
         process = self._process or self._start()
         limit_s = self._limits_s["run"]
-        process.talk.connection.settimeout(limit_s)
+        process.conversation.connection.settimeout(limit_s)
         try:
-            _say_run(process.talk, model, feeds)
-            return process.talk.hear()
+            _send_run(process.conversation, model, feeds)
+            return process.conversation.receive()
         except _BROKEN as error:
-            raise self._died(error, limit_s) from error
+            raise self._end_broken(error, limit_s) from error
 
-    def begin(
+    def run_async(
         self,
-        model: Hosted,
+        model: str,
         feeds: Sequence[Feed],
-        done: Callable[[Heard | HostDiedError], None],
-        patience_s: float | None = None,
-        hold: Hold | None = None,
+        done: RunDone,
+        spin_s: float | None = None,
+        finish: EmulatedFinish | None = None,
     ) -> None:
-        """The same without waiting: the event loop calls `done`. Nothing else is asked until then.
+        """As `run`, without waiting: the event loop calls `done`. No other run may be started until then.
 
-        `patience_s`: for so long the answer is looked for at once, then `done` is called before this returns; not None
-        where nothing else is to be done: the host looks for the next question too.
-        `hold`: it is looked for then, and not before.
+        `spin_s`: busy-wait so long for the answer, so that `done` is called before this returns; not None where no
+        other request is queued, and then the process busy-waits for the next run, too. `finish`: the answer is read at
+        that time and not before.
         """
         process = self._process or self._start()
-        loop, connection, limit_s = asyncio.get_running_loop(), process.talk.connection, self._limits_s["run"]
-        if hold is None:
+        loop, connection = asyncio.get_running_loop(), process.conversation.connection
+        if finish is None:
             self._watch(process, loop)
         else:
-            process.detach()
+            process.stop_watching()
         connection.setblocking(False)
         process.done = done
-        process.until_s = max(loop.time(), hold.due_s if hold is not None else 0.0) + limit_s
+        process.until_s = max(loop.time(), finish.due_s if finish is not None else 0.0) + self._limits_s["run"]
         if process.timer is None:
-            process.timer = loop.call_at(process.until_s, self._look, process, loop)
+            process.timer = loop.call_at(process.until_s, self._check_limit, process, loop)
         try:
-            _say_run(process.talk, model, feeds, is_only=patience_s is not None)
+            _send_run(process.conversation, model, feeds, is_only=spin_s is not None)
         except _BROKEN as error:
-            loop.call_soon(self._failed, process, error)
+            loop.call_soon(self._fail, process, error)
             return
-        if hold is not None:
-            hold.at(hold.due_s, partial(self._due, process, loop, hold))
+        if finish is not None:
+            finish.call_at(finish.due_s, partial(self._finish_due, process, loop, finish))
             return
-        until_s = loop.time() + (patience_s or 0.0)
+        until_s = loop.time() + (spin_s or 0.0)
         while process.done is not None and loop.time() < until_s:
-            self._answered(process)
+            self._read_answer(process)
 
-    def _watch(self, process: Process, loop: asyncio.AbstractEventLoop) -> None:
+    def _watch(self, process: _RunningProcess, loop: asyncio.AbstractEventLoop) -> None:
         if process.loop is not loop:
             process.loop = loop
-            loop.add_reader(process.talk.connection, self._answered, process)
+            loop.add_reader(process.conversation.connection, self._read_answer, process)
 
-    def _due(self, process: Process, loop: asyncio.AbstractEventLoop, hold: Hold) -> None:
-        """The time at which an answer counts has come."""
-        waiting = process.done
-        self._answered(process)
-        if waiting is not None and process.done is waiting and process is self._process:  # no other run began with it
-            hold.is_late = True
+    def _finish_due(self, process: _RunningProcess, loop: asyncio.AbstractEventLoop, finish: EmulatedFinish) -> None:
+        """The emulated device is done: read the answer, or watch for it if the model is still running."""
+        done = process.done
+        self._read_answer(process)
+        if done is not None and process.done is done and process is self._process:  # unless `done` started the next run
+            finish.is_late = True
             self._watch(process, loop)
 
-    def detach(self) -> None:
-        """Leave the process' answers to whoever waits for them."""
+    def stop_watching(self) -> None:
+        """Stop watching in the event loop: from now on `run` waits for answers in another thread."""
         if self._process is not None:
-            self._process.detach()
+            self._process.stop_watching()
 
-    def _answered(self, process: Process) -> None:
+    def _read_answer(self, process: _RunningProcess) -> None:
         try:
-            found = process.talk.heard()
+            answer = process.conversation.poll()
         except BlockingIOError:
             return
         except _BROKEN as error:
-            self._failed(process, error)
+            self._fail(process, error)
             return
-        if found is not None:
-            self._tell(process, found)
+        if answer is not None:
+            self._call_done(process, answer)
 
-    def _look(self, process: Process, loop: asyncio.AbstractEventLoop) -> None:
-        """End a run that takes too long. One timer goes through many runs: they are short beside it."""
+    def _check_limit(self, process: _RunningProcess, loop: asyncio.AbstractEventLoop) -> None:
+        """End a run that takes too long. One timer serves many runs, as runs are short beside the limit."""
         process.timer = None
         if process.done is not None and loop.time() < process.until_s:
-            process.timer = loop.call_at(process.until_s, self._look, process, loop)
+            process.timer = loop.call_at(process.until_s, self._check_limit, process, loop)
         elif process.done is not None:
-            self._failed(process, TimeoutError())
+            self._fail(process, TimeoutError())
 
-    def _failed(self, process: Process, error: Exception) -> None:
+    def _fail(self, process: _RunningProcess, error: Exception) -> None:
         if process is self._process:
-            self._tell(process, self._died(error, self._limits_s["run"]))
+            self._call_done(process, self._end_broken(error, self._limits_s["run"]))
 
-    def _tell(self, process: Process, what: Heard | HostDiedError) -> None:
+    def _call_done(self, process: _RunningProcess, result: ProcessMessage | ModelProcessDiedError) -> None:
         done, process.done = process.done, None
         if done is not None:
-            done(what)
+            done(result)
 
-    def _died(self, error: Exception, limit_s: float) -> HostDiedError:
-        """End a process that gave no answer; why it gave none."""
+    def _end_broken(self, error: Exception, limit_s: float) -> ModelProcessDiedError:
+        """End a process that gave no valid answer, and say why it gave none."""
         if isinstance(error, TimeoutError):
             self.close()
-            return HostDiedError(f"took longer than {limit_s:g} s and was ended")
+            return ModelProcessDiedError(f"took longer than {limit_s:g} s and was ended")
         code = self.close()
-        told = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        return HostDiedError(told if isinstance(error, OSError) else f"answered nonsense: {error}")
+        reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        return ModelProcessDiedError(reason if isinstance(error, OSError) else f"gave an invalid answer: {error}")
 
     def close(self) -> int:
-        """End the process; what it ended with, 0 where there was none."""
+        """End the process; its exit code, 0 where there was none."""
         if self._process is None:
             return 0
         process, self._process = self._process, None
         process.close()
-        return self._nursery.end(process.pid)
+        return self._pool.end_process(process.pid)
 
 
-class HostedSession:
-    """A model in a host, loaded again where the host before it has died."""
+class ProcessSession:
+    """A model in a model process; loaded again after the process has died."""
 
-    def __init__(self, host: Host, code: OperatorCode, sha256: str, *, accelerated: bool) -> None:
-        self._host, self._code = host, code
-        self._hosted = Hosted(code.key if isinstance(code, PythonStep) else str(code))
-        self._what = {"path": self._hosted.path, "sha256": sha256, "accelerated": accelerated}
+    def __init__(self, process: ModelProcess, code: OperatorCode, sha256: str, *, accelerated: bool) -> None:
+        self._process, self._code = process, code
+        self._model = code.key if isinstance(code, PythonStep) else str(code)  # its key in the process
+        self._request = {"do": "load", "path": self._model, "sha256": sha256, "accelerated": accelerated}
         if isinstance(code, PythonStep):
-            self._what |= {"function": code.function, "arguments": code.arguments}
+            self._request |= {"function": code.function, "arguments": code.arguments}
         self.inputs, self.outputs = self._load()
 
     def _load(self) -> tuple[tuple[TensorPort, ...], tuple[TensorPort, ...]]:
-        self._loaded = self._host.alive()
+        self._generation = self._process.ensure_started()
         try:
-            answer = self._host.ask({"do": "load", **self._what}).header
-        except HostDiedError as error:
+            answer = self._process.load(self._request).header
+        except ModelProcessDiedError as error:
             raise ModelError(f"model {self._code}: loading it crashed: its process {error}") from error
         _raise_fault(answer)
         return _ports(answer["inputs"]), _ports(answer["outputs"])
@@ -215,64 +246,64 @@ class HostedSession:
         if not self.is_loaded:
             self._load()
         try:
-            heard = self._host.run(self._hosted, [feed])
-        except HostDiedError as error:
+            answer = self._process.run(self._model, [feed])
+        except ModelProcessDiedError as error:
             raise _crash(error) from error
-        return self._outputs(heard, 1)[0]
+        return self._outputs(answer, 1)[0]
 
     @property
     def is_loaded(self) -> bool:
-        """Whether a run needs no loading first."""
-        return self._loaded == self._host.generation and self._host.is_alive
+        """Whether the present process has the model."""
+        return self._generation == self._process.generation and self._process.is_alive
 
-    def may_begin(self) -> bool:
-        """Whether a run may begin without waiting. Where not, `run` may be waited for in another thread."""
+    def can_run_async(self) -> bool:
+        """Whether the model is loaded. Where not, `run` in another thread loads it and waits."""
         if not self.is_loaded:
-            self._host.detach()
+            self._process.stop_watching()
         return self.is_loaded
 
-    def begin(
+    def run_async(
         self,
         feeds: Sequence[Feed],
         done: Callable[[list[list[Array]] | AgentError], None],
-        patience_s: float | None = None,
-        hold: Hold | None = None,
+        spin_s: float | None = None,
+        finish: EmulatedFinish | None = None,
     ) -> None:
-        """Run once for each feed, without waiting; the outputs of each, or why there are none. It must be loaded."""
+        """Run once per feed without waiting; `done` gets the outputs of each run, or the error. Needs `is_loaded`."""
 
-        def told(what: Heard | HostDiedError) -> None:
-            if isinstance(what, HostDiedError):
-                done(_crash(what))
+        def answered(answer: ProcessMessage | ModelProcessDiedError) -> None:
+            if isinstance(answer, ModelProcessDiedError):
+                done(_crash(answer))
                 return
             try:
-                found: list[list[Array]] | AgentError = self._outputs(what, len(feeds))
+                result: list[list[Array]] | AgentError = self._outputs(answer, len(feeds))
             except AgentError as error:
-                found = error
-            except (*_BROKEN, IndexError) as error:  # whoever waits must learn of it
-                found = PermanentError(f"what its process gave cannot be read: {error!r}")
-            done(found)
+                result = error
+            except (*_BROKEN, IndexError) as error:  # `done` must be called in any case
+                result = PermanentError(f"the model process gave an invalid answer: {error!r}")
+            done(result)
 
-        self._host.begin(self._hosted, feeds, told, patience_s, hold)
+        self._process.run_async(self._model, feeds, answered, spin_s, finish)
 
-    def _outputs(self, heard: Heard, runs: int) -> list[list[Array]]:
-        """Each run's outputs, copied: they outlive the next one."""
-        _raise_fault(heard.header)
+    def _outputs(self, answer: ProcessMessage, runs: int) -> list[list[Array]]:
+        """Each run's outputs, copied, as the next run overwrites the shared memory."""
+        _raise_fault(answer.header)
         count = len(self.outputs)
-        if len(heard.arrays) != runs * count:
-            raise PermanentError(f"its process gave {len(heard.arrays)} tensors for {runs} runs with {count} outputs")
-        found = [array.copy() for array in heard.arrays]
-        return [found[at : at + count] for at in range(0, len(found), count)]
+        if len(answer.arrays) != runs * count:
+            raise PermanentError(f"its process gave {len(answer.arrays)} tensors for {runs} runs with {count} outputs")
+        copies = [array.copy() for array in answer.arrays]
+        return [copies[at : at + count] for at in range(0, len(copies), count)]
 
 
-def _crash(error: HostDiedError) -> CrashError:
+def _crash(error: ModelProcessDiedError) -> CrashError:
     return CrashError(f"the model crashed: its process {error}; it is loaded again")
 
 
-def _say_run(talk: Talk, model: Hosted, feeds: Sequence[Feed], *, is_only: bool = False) -> None:
-    """`is_only`: nothing else is to be done, so another question may follow at once."""
+def _send_run(conversation: Conversation, model: str, feeds: Sequence[Feed], *, is_only: bool = False) -> None:
+    """`is_only`: no other request is queued, so the next run may follow at once and the process busy-waits for it."""
     names = tuple(feeds[0])
-    header = {"do": "run", "path": model.path, "names": names, "runs": len(feeds), "only": is_only}
-    talk.say((model.path, names, len(feeds), is_only), header, [array for feed in feeds for array in feed.values()])
+    header = {"do": "run", "path": model, "names": names, "runs": len(feeds), "only": is_only}
+    conversation.send((model, names, len(feeds), is_only), header, [array for feed in feeds for array in feed.values()])
 
 
 def _raise_fault(answer: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""Looks into an ONNX file, without the onnx package, for what this agent does not load.
+"""Scans an ONNX file, without the onnx package, for what the agent refuses to load.
 
-The plan's sha256 covers the model file only, so a model that points at further files is refused; and so is one with
-operators that onnxruntime does not bring itself. This walks protobuf's wire format along the few fields of onnx.proto3
-that lead to a TensorProto or a NodeProto; everything else is skipped by its length.
+The plan's sha256 covers the model file only, so a model that refers to external data files is refused, and so is one
+with operators that onnxruntime does not have itself. The scan walks the protobuf wire format along the few fields of
+onnx.proto3 that lead to a TensorProto or a NodeProto, and skips everything else by its length.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from jellybean_agent.errors import ModelError
 
-DOMAINS = ("", "ai.onnx.ml", "com.microsoft")  # of operators; besides them the model's own functions
-_STANDARD = "ai.onnx"  # another name of the empty one
-# message -> field number -> message that lies in it (onnx.proto3)
+OPERATOR_DOMAINS = ("", "ai.onnx.ml", "com.microsoft")  # besides them a model's own functions are allowed
+_DEFAULT_DOMAIN = "ai.onnx"  # another name of the empty domain
+# message -> field number -> message type of that field (onnx.proto3)
 _FIELDS: dict[str, dict[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
@@ -24,31 +24,26 @@ _FIELDS: dict[str, dict[int, str]] = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {},
 }
-_TEXTS = {"node": {4: "name", 7: "domain"}, "function": {1: "name", 10: "domain"}}
-_EXTERNAL_DATA, _DATA_LOCATION = 13, 14  # of TensorProto
-_FIXED = {1: 8, 5: 4}  # wire type -> bytes
+_TEXT_FIELDS = {"node": {4: "name", 7: "domain"}, "function": {1: "name", 10: "domain"}}
+_EXTERNAL_DATA, _DATA_LOCATION = 13, 14  # fields of TensorProto
+_FIXED_BYTES = {1: 8, 5: 4}  # wire type -> bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """What was found. `foreign`: an operator (domain.name) that neither onnxruntime nor the model itself has."""
+class ModelScan:
+    """What a scan found. `unknown_operator`: domain.name of one that neither onnxruntime nor the model defines."""
 
     has_external_data: bool
-    foreign: str
+    unknown_operator: str
 
 
-def has_external_data(model: bytes) -> bool:
-    """Whether any tensor of the model says that its data lies elsewhere. ModelError when it is no protobuf at all."""
-    return look_into(model).has_external_data
-
-
-def look_into(model: bytes) -> Looked:
-    """What of a model is not loaded here. ModelError when it is no protobuf at all."""
+def scan_model(model: bytes) -> ModelScan:
+    """Scan the content of a model file. ModelError when it is no protobuf message."""
     view = memoryview(model)
-    waiting = [("model", 0, len(view))]
-    external, used, own = False, set[tuple[str, str]](), set[tuple[str, str]]()
-    while waiting:
-        kind, at, end = waiting.pop()
+    unread = [("model", 0, len(view))]  # message type, begin, end
+    external, used, defined = False, set[tuple[str, str]](), set[tuple[str, str]]()
+    while unread:
+        kind, at, end = unread.pop()
         texts: dict[str, str] = {}
         while at < end:
             tag, at = _varint(view, at, end)
@@ -61,22 +56,24 @@ def look_into(model: bytes) -> Looked:
                 if at + size > end:
                     raise ModelError("not an ONNX file: a field runs past its end")
                 external |= kind == "tensor" and field == _EXTERNAL_DATA
-                if field in _TEXTS.get(kind, ()):
-                    texts[_TEXTS[kind][field]] = bytes(view[at : at + size]).decode("utf-8", "replace")
+                if field in _TEXT_FIELDS.get(kind, ()):
+                    texts[_TEXT_FIELDS[kind][field]] = bytes(view[at : at + size]).decode("utf-8", "replace")
                 if field in _FIELDS[kind]:
-                    waiting.append((_FIELDS[kind][field], at, at + size))
+                    unread.append((_FIELDS[kind][field], at, at + size))
                 at += size
-            elif wire in _FIXED:
-                at += _FIXED[wire]
+            elif wire in _FIXED_BYTES:
+                at += _FIXED_BYTES[wire]
             else:
                 raise ModelError(f"not an ONNX file: wire type {wire}")
-        if kind in _TEXTS:
-            (used if kind == "node" else own).add((texts.get("domain", ""), texts.get("name", "")))
-    foreign = [f"{domain}.{name}"[:120] for domain, name in used - own if domain not in (*DOMAINS, _STANDARD)]
-    return Looked(external, min(foreign, default=""))
+        if kind in _TEXT_FIELDS:
+            (used if kind == "node" else defined).add((texts.get("domain", ""), texts.get("name", "")))
+    known = (*OPERATOR_DOMAINS, _DEFAULT_DOMAIN)
+    unknown = [f"{domain}.{name}"[:120] for domain, name in used - defined if domain not in known]
+    return ModelScan(external, min(unknown, default=""))
 
 
 def _varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
+    """A protobuf varint at an offset, and the offset behind it."""
     value = shift = 0
     while at < end and shift < 64:
         byte = view[at]

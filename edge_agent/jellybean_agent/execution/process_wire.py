@@ -1,7 +1,7 @@
-"""How an agent and a host talk: one question, one answer, over a socket; tensors lie in memory that both map.
+"""Requests and answers between the agent and a model process: headers over a socket, tensors in shared memory.
 
-What is said is a header and where the tensors lie. A worker says the same over and over: a header for tensors of shapes
-that were seen before is neither written nor read again. What comes is checked like what comes from a network.
+A message is a JSON header with the places of its tensors in the memory. A worker repeats itself, so a header for
+tensors of known shapes is neither encoded nor parsed again. Incoming data is checked as if it came from a network.
 """
 
 from __future__ import annotations
@@ -21,57 +21,71 @@ import numpy as np
 
 from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK, WIRE_DTYPES, Array
 
-MAX_OUTPUT_BYTES = 2**30  # of the inputs, and of the outputs, of one run
-_ALIGNED = 64
+MAX_OUTPUT_BYTES = 2**30  # of all inputs, and of all outputs, of one run
+_ALIGNMENT = 64
 _MAX_HEADER_BYTES = 2**20
-_KEPT, _KEPT_BYTES = 64, 2**14  # headers that are remembered, and of one
+_CACHED_HEADERS, _CACHED_HEADER_BYTES = 64, 2**14  # number of cached headers; largest header that is cached
 _READ_BYTES = 2**16
 _SIZE = struct.Struct("<I")
-_PATIENCE_S = 600e-6  # a client that asks again as soon as it is answered takes no longer
-_VAIN, _AGAIN = 3, 64  # looks in vain in a row after which only every so many-th question is looked for
-_Item = tuple[str, tuple[int, ...], int]  # dtype, shape, where it begins
+_TensorPlace = tuple[str, tuple[int, ...], int]  # dtype, shape, offset in the memory
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What the other end said. `arrays` lie in the memory, until either says the next thing."""
+class SpinSettings:
+    """When a model process busy-waits for its next request, which costs less than waking up for quick models.
+
+    `longest_s`: a client that calls in a closed loop sends its next request sooner. After `max_failed` futile
+    busy-waits in a row it spins for every `retry_every`-th request only.
+    """
+
+    longest_s: float = 600e-6
+    max_failed: int = 3
+    retry_every: int = 64
+
+
+_DEFAULT_SPIN = SpinSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMessage:
+    """A received message. `arrays` are views of the shared memory, valid until either side sends the next message."""
 
     header: Mapping[str, Any]
     arrays: tuple[Array, ...]
 
 
-class Memory:
-    """Memory that agent and host map: the inputs of a run, and after it its outputs. It only grows."""
+class SharedMemory:
+    """Memory that agent and model process map: the inputs of a run, and after it its outputs. It only grows."""
 
     def __init__(self, file: int) -> None:
         self.file = file
         self._map: mmap.mmap | None = None
         self._size = 0
 
-    def lay_out(self, arrays: Sequence[Array]) -> tuple[list[_Item], list[Array]]:
-        """Where such arrays go, and the places. ValueError when they are too many bytes or of a dtype not sent."""
-        items: list[_Item] = []
-        at = 0
+    def lay_out(self, arrays: Sequence[Array]) -> tuple[list[_TensorPlace], list[Array]]:
+        """Places for such arrays, and views of them. ValueError for too many bytes or a dtype that is not sent."""
+        places: list[_TensorPlace] = []
+        end = 0
         for array in arrays:
             if array.dtype.name not in WIRE_DTYPES:
                 raise ValueError(f"a tensor of {array.dtype.name}; known: {', '.join(WIRE_DTYPES)}")
-            items.append((array.dtype.name, array.shape, at))
-            at += -(-array.nbytes // _ALIGNED) * _ALIGNED
-        return items, [self._array(item, at) for item in items]
+            places.append((array.dtype.name, array.shape, end))
+            end += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return places, [self._array(place, end) for place in places]
 
-    def places(self, items: Sequence[Any]) -> tuple[Array, ...]:
-        """The arrays that lie there. ValueError and the like for nonsense."""
-        return tuple(self._array((str(dtype), tuple(map(int, shape)), int(at)), 0) for dtype, shape, at in items)
+    def views(self, places: Sequence[Any]) -> tuple[Array, ...]:
+        """Views of the arrays at the places. ValueError, TypeError or KeyError for invalid places."""
+        return tuple(self._array((str(dtype), tuple(map(int, shape)), int(at)), 0) for dtype, shape, at in places)
 
-    def _array(self, item: _Item, at_least: int) -> Array:
-        (name, shape, at), dtype = item, WIRE_DTYPES[item[0]]
-        if len(shape) > MAX_TENSOR_RANK or any(size < 0 for size in shape) or at < 0 or at % _ALIGNED:
+    def _array(self, place: _TensorPlace, min_bytes: int) -> Array:
+        (name, shape, at), dtype = place, WIRE_DTYPES[place[0]]
+        if len(shape) > MAX_TENSOR_RANK or any(size < 0 for size in shape) or at < 0 or at % _ALIGNMENT:
             raise ValueError(f"{name} {shape[:MAX_TENSOR_RANK]} at {at}")
         size = math.prod(shape) * dtype.itemsize
-        view = self._view(max(at + size, at_least))
+        view = self._mapped(max(at + size, min_bytes))
         return np.frombuffer(view, dtype, math.prod(shape), at).reshape(shape) if size else np.empty(shape, dtype)
 
-    def _view(self, size: int) -> mmap.mmap:
+    def _mapped(self, size: int) -> mmap.mmap:
         if size > MAX_OUTPUT_BYTES:
             raise ValueError(f"tensors of {size} bytes in one run; {MAX_OUTPUT_BYTES} are the limit")
         if self._map is None or size > self._size:
@@ -82,72 +96,79 @@ class Memory:
         return self._map
 
 
-class Talk:
-    """One end of the conversation. Places of arrays stay where they are: what is remembered of them stays true."""
+class Conversation:
+    """One end of the connection. Invariant: places of arrays do not move, so cached headers stay valid."""
 
-    def __init__(self, connection: socket.socket, memory: Memory) -> None:
-        self.connection, self.memory = connection, memory
-        self._said: dict[Hashable, tuple[bytes, list[Array]]] = {}
-        self._heard: dict[bytes, Heard] = {}
+    def __init__(self, connection: socket.socket, memory: SharedMemory, spin: SpinSettings = _DEFAULT_SPIN) -> None:
+        self.connection, self.memory, self._spin = connection, memory, spin
+        self._encoded: dict[Hashable, tuple[bytes, list[Array]]] = {}
+        self._parsed: dict[bytes, ProcessMessage] = {}
         self._data = b""
-        self._turn = self._in_vain = 0  # of looking for a question: how often, and how often in vain in a row
+        self._spins = self._failed_spins = 0  # busy-waits in all; futile ones in a row
 
-    def say(self, key: Hashable, header: Mapping[str, Any], arrays: Sequence[Array]) -> None:
-        """`key`: equal for equal headers. ValueError when the arrays cannot be sent: then nothing is."""
-        whole = (key, tuple((array.dtype, array.shape) for array in arrays))
-        found = self._said.get(whole)
-        if found is None:
-            items, places = self.memory.lay_out(arrays)
-            told = json.dumps({**header, "arrays": items}).encode()
-            found = (_SIZE.pack(len(told)) + told, places)
-            _keep(self._said, whole, found, len(told))
-        for place, array in zip(found[1], arrays, strict=True):
-            place[...] = array
-        self.connection.sendall(found[0])
+    @property
+    def failed_spins(self) -> int:
+        """Futile busy-waits in a row."""
+        return self._failed_spins
 
-    def hear(self) -> Heard:
-        """Wait for what the other end says. ConnectionError when it is gone, ValueError and the like for nonsense."""
+    def send(self, key: Hashable, header: Mapping[str, Any], arrays: Sequence[Array]) -> None:
+        """Send a message. `key`: equal for equal headers. ValueError, and nothing sent, for arrays that do not fit."""
+        whole_key = (key, tuple((array.dtype, array.shape) for array in arrays))
+        encoded = self._encoded.get(whole_key)
+        if encoded is None:
+            places, views = self.memory.lay_out(arrays)
+            text = json.dumps({**header, "arrays": places}).encode()
+            encoded = (_SIZE.pack(len(text)) + text, views)
+            _cache(self._encoded, whole_key, encoded, len(text))
+        for view, array in zip(encoded[1], arrays, strict=True):
+            view[...] = array
+        self.connection.sendall(encoded[0])
+
+    def receive(self) -> ProcessMessage:
+        """Wait for a message. ConnectionError when the other end is gone, ValueError and the like for invalid data."""
         while True:
-            found = self._next()
-            if found is not None:
-                return found
-            self.read()
+            message = self._next()
+            if message is not None:
+                return message
+            self._read()
 
-    def hear_soon(self) -> Heard:
-        """As `hear`, of who is asked again at once: to look for the next question costs less than to be woken by it.
-
-        It is looked for without waiting for as long as that has paid of late; others get the processor meanwhile.
-        """
-        if (found := self._next()) is not None:
-            return found
-        self._turn += 1
-        if self._in_vain < _VAIN or self._turn % _AGAIN == 0:
-            until_s = time.monotonic() + _PATIENCE_S
+    def receive_spinning(self) -> ProcessMessage:
+        """As `receive`, but busy-wait first, as `SpinSettings` say; yields the processor to others meanwhile."""
+        if (message := self._next()) is not None:
+            return message
+        self._spins += 1
+        if self._failed_spins < self._spin.max_failed or self._spins % self._spin.retry_every == 0:
+            until_s = time.monotonic() + self._spin.longest_s
             while time.monotonic() < until_s:
                 try:
-                    self._take(self.connection.recv(_READ_BYTES, socket.MSG_DONTWAIT))
+                    self._append(self.connection.recv(_READ_BYTES, socket.MSG_DONTWAIT))
                 except BlockingIOError:
                     os.sched_yield()
                 else:
-                    self._in_vain = 0
-                    return self.hear()
-            self._in_vain += 1
-        return self.hear()
+                    self._failed_spins = 0
+                    return self.receive()
+            self._failed_spins += 1
+        return self.receive()
 
-    def heard(self) -> Heard | None:
-        """What the other end said, if all of it is there; for a socket that has something to read."""
-        self.read()
+    def poll(self) -> ProcessMessage | None:
+        """Read once; a message if it is complete. For a socket that has data."""
+        self._read()
         return self._next()
 
-    def read(self) -> None:
-        self._take(self.connection.recv(_READ_BYTES))
+    def close(self) -> None:
+        """Close the socket and the memory's file."""
+        self.connection.close()
+        os.close(self.memory.file)
 
-    def _take(self, data: bytes) -> None:
+    def _read(self) -> None:
+        self._append(self.connection.recv(_READ_BYTES))
+
+    def _append(self, data: bytes) -> None:
         if not data:
             raise ConnectionError("the other end is gone")
         self._data = self._data + data if self._data else data
 
-    def _next(self) -> Heard | None:
+    def _next(self) -> ProcessMessage | None:
         data = self._data
         if len(data) < _SIZE.size:
             return None
@@ -157,18 +178,18 @@ class Talk:
         end = _SIZE.size + size
         if len(data) < end:
             return None
-        told, self._data = data[_SIZE.size : end], data[end:]
-        found = self._heard.get(told)
-        if found is None:
-            header = json.loads(told)
-            found = Heard(header, self.memory.places(header.pop("arrays")))
-            _keep(self._heard, told, found, len(told))
-        return found
+        text, self._data = data[_SIZE.size : end], data[end:]
+        message = self._parsed.get(text)
+        if message is None:
+            header = json.loads(text)
+            message = ProcessMessage(header, self.memory.views(header.pop("arrays")))
+            _cache(self._parsed, text, message, len(text))
+        return message
 
 
-def _keep(kept: dict[Any, Any], key: Any, value: Any, size: int) -> None:
-    """Remember a header of a size, for as long as there are not too many."""
-    if size <= _KEPT_BYTES:
-        if len(kept) >= _KEPT:
-            kept.clear()
-        kept[key] = value
+def _cache(cache: dict[Any, Any], key: Any, value: Any, header_bytes: int) -> None:
+    """Cache a header unless it is large; a full cache is emptied first."""
+    if header_bytes <= _CACHED_HEADER_BYTES:
+        if len(cache) >= _CACHED_HEADERS:
+            cache.clear()
+        cache[key] = value

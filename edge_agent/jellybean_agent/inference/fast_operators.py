@@ -54,7 +54,7 @@ class _Request:
 
     def begin(self, arrays: Sequence[Array]) -> None:
         try:
-            self._key = self._driver.begin_asked(self._known.model, arrays, self._answered)
+            self._key = self._driver.begin_call(self._known.model, arrays, self._answered)
         except AgentError as error:
             self._call.end(*told(error))
             return
@@ -80,12 +80,12 @@ class _Request:
             self._call.reply(response)
 
     def _late(self) -> None:
-        error = self._driver.late(self._known.model, self._left_s or 0.0)
-        self._driver.give_up(self._key)
+        error = self._driver.deadline_error(self._known.model, self._left_s or 0.0)
+        self._driver.cancel_call(self._key)
         self._call.on_cancel = None
         self._call.end(*told(error))
 
     def _cancelled(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._driver.give_up(self._key)
+        self._driver.cancel_call(self._key)

@@ -83,11 +83,11 @@ class Operators:
         driver = self._agent.driver
         if driver is None:
             return ModelCounters(0, 0, 0, 0.0)
-        figures = driver.figures
+        counters = driver.counters
         return ModelCounters(
-            figures.completed[model] + figures.asked[model],
-            figures.failed[model] + figures.asked_failed[model],
-            figures.runs[model].total() + figures.asked[model],
+            counters.completed[model] + counters.direct_calls[model],
+            counters.failed[model] + counters.direct_calls_failed[model],
+            counters.runs[model].total() + counters.direct_calls[model],
             driver.busy_s()[model],
         )
 
@@ -98,7 +98,7 @@ class Operators:
         if driver is None or not self.is_ready:
             reason = f"worker {self._agent.worker.name} is {self._agent.state}: it takes no requests"
             raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)
-        outputs = await driver.ask(model, self.arrays(model, inputs), timeout_s)
+        outputs = await driver.call_operator(model, self.arrays(model, inputs), timeout_s)
         return {name: encode_tensor(array) for name, array in outputs.items()}
 
     def arrays(self, model: str, inputs: Mapping[str, agent_pb2.Tensor]) -> list[Array]:

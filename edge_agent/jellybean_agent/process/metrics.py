@@ -51,27 +51,27 @@ class AgentCollector(Collector):
         late = CounterMetricFamily("jellybean_late_seconds", "Longer than the emulated device takes.", labels=_LABELS)
         expired = CounterMetricFamily("jellybean_expired", "Dropped as too late.", labels=("operator", "worker"))
         queue = GaugeMetricFamily("jellybean_queue", "Requests that wait.", labels=_LABELS)
-        waiting, figures = driver.queued_by_operator(), driver.figures
+        waiting, counters = driver.queued_by_operator(), driver.counters
         for name in self._worker.operators:
             labels = self._labels(name)
-            requests.add_metric(labels, figures.completed[name])
-            for size, count in sorted(figures.runs[name].items()):
+            requests.add_metric(labels, counters.completed[name])
+            for size, count in sorted(counters.runs[name].items()):
                 runs.add_metric((*labels, str(size)), count)
-            failures.add_metric(labels, figures.failed[name])
-            broken.add_metric(labels, figures.broken[name])
-            asked.add_metric((*labels, "completed"), figures.asked[name])
-            asked.add_metric((*labels, "failed"), figures.asked_failed[name])
-            busy.add_metric(labels, figures.busy_s[name])
+            failures.add_metric(labels, counters.failed[name])
+            broken.add_metric(labels, counters.failed_batches[name])
+            asked.add_metric((*labels, "completed"), counters.direct_calls[name])
+            asked.add_metric((*labels, "failed"), counters.direct_calls_failed[name])
+            busy.add_metric(labels, counters.busy_s[name])
             if self._worker.device_s is not None:
-                late.add_metric(labels, figures.late_s[name])
+                late.add_metric(labels, counters.late_s[name])
             queue.add_metric(labels, waiting[name])
-        for name, count in figures.expired.items():
+        for name, count in counters.expired.items():
             expired.add_metric((name, self._worker.name), count)
         yield from (requests, runs, failures, broken, asked, busy, late, expired, queue)
 
     def _of_bytes(self, driver: Driver) -> Iterator[Metric]:
         crossed = [
-            ((*self._labels(name), self._worker.tier, to), n) for (name, to), n in driver.figures.crossed.items()
+            ((*self._labels(name), self._worker.tier, to), n) for (name, to), n in driver.counters.link_bytes.items()
         ]
         yield from link_byte_metrics("jellybean", _BYTES_LABELS, crossed, self._view)
 

@@ -12,7 +12,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +23,11 @@ from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.brain.plan_view import OperatorView, PlanView, WorkerView, read_plan
 from jellybean_agent.errors import ModelError, PlanViewError, TransientError, describe_error
 from jellybean_agent.execution.emulation import EmulatedDevice
-from jellybean_agent.execution.executor import Executor, OpenSession, OperatorCode, open_local
-from jellybean_agent.execution.model_process import RUN_LIMIT_S, Host
-from jellybean_agent.execution.process_pool import NURSERY_DIED, Nursery
+from jellybean_agent.execution.executor import Executor
+from jellybean_agent.execution.model_process import RUN_LIMIT_S, ModelProcess
+from jellybean_agent.execution.process_pool import POOL_DIED, ModelProcessPool
 from jellybean_agent.execution.python_code import PythonStep
+from jellybean_agent.execution.session import OpenSession, OperatorCode, open_in_process
 from jellybean_agent.inference.fast_operators import FastOperators
 from jellybean_agent.inference.operators import Operators
 from jellybean_agent.inference.service import INFERENCE_SERVICE_NAME, MODEL_INFER_METHOD, InferenceService
@@ -47,6 +47,7 @@ from jellybean_agent.transport.peers import Peer
 from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_agent.worker.request_tracer import RequestTracer
 from jellybean_protos.agent.v1 import agent_pb2
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def load_executors(
     view: PlanView,
     worker: WorkerView,
     root: Path,
-    open_session: OpenSession = open_local,
+    open_session: OpenSession = open_in_process,
     allow_python: frozenset[str] = frozenset(),
 ) -> dict[str, Executor]:
     """The worker's models, each verified before it is loaded. ModelError names the operator."""
@@ -143,11 +144,11 @@ class AgentService:
         addresses: Mapping[str, str],
         links: EmulatedLinks,
         transport: Transport,
-        host: Host | None = None,
+        model_process: ModelProcess | None = None,
         spans: SpanFactory | None = None,
         allow_python: frozenset[str] = frozenset(),
     ) -> None:
-        self._host, self._spans, self._allow_python = host, spans, allow_python
+        self._model_process, self._spans, self._allow_python = model_process, spans, allow_python
         self.view, self.worker, self._addresses, self._links = view, worker, addresses, links
         self._transport = transport
         self.state = "loading"
@@ -162,7 +163,7 @@ class AgentService:
     async def load(self, root: Path) -> None:
         """Load and warm up the models off the event loop, so that Describe answers meanwhile."""
         await set_health(self.health, serving=False)
-        open_session: OpenSession = open_local if self._host is None else self._host.open
+        open_session: OpenSession = open_in_process if self._model_process is None else self._model_process.open
         self.executors = await asyncio.to_thread(
             load_executors, self.view, self.worker, root, open_session, self._allow_python
         )
@@ -172,26 +173,28 @@ class AgentService:
                 self._peers[name] = Peer(
                     name, address, sender=me, on_lost=self._lost, transport=self._transport, keeps=name == GATEWAY
                 )
-        self.driver = self._driver_class()(self.view, self.worker.name, self.executors, self._peers, self._links)
+        worker, tracer = self.worker.name, self._tracer()
+        self.driver = Driver(self.view, worker, self.executors, self._peers, self._links, tracer)
+        self.driver.start()
         self._inboxes = Inboxes(
             self.driver.receive, lambda: self.driver is not None and self.driver.is_full, are_apart=True
         )
-        self.driver.on_room = self._inboxes.release
+        self.driver.on_capacity = self._inboxes.release
         self.state = "ready"
         await set_health(self.health, serving=True)
 
-    def _driver_class(self) -> Callable[..., Driver]:
-        """OpenTelemetry is imported only where traces are asked for."""
+    def _tracer(self) -> RequestTracer | None:
+        """The tracer where traces are configured; OpenTelemetry is imported only then."""
         if self._spans is None:
-            return Driver
-        from jellybean_agent.worker.traced_driver import TracedDriver
+            return None
+        from jellybean_agent.worker.span_tracer import SpanTracer
 
-        return partial(TracedDriver, self._spans)
+        return SpanTracer(self._spans, self.view, self.worker.name)
 
     def _lost(self, peer: str, reason: str, undelivered: Any) -> None:
         LOG.warning("lost %s: %s (%d messages)", peer or "the gateway", reason, len(undelivered))
         if self.driver is not None:
-            self.driver.lost(peer, reason, undelivered)
+            self.driver.peer_lost(peer, reason, undelivered)
 
     def handler(self) -> Any:
         """The service, for a server."""
@@ -234,11 +237,11 @@ class AgentService:
         )
         if self.driver is not None:
             status.requests_in_hand = self.driver.requests_in_flight
-            status.completed.update(self.driver.figures.completed)
-            status.runs.update({name: sizes.total() for name, sizes in self.driver.figures.runs.items()})
+            status.completed.update(self.driver.counters.completed)
+            status.runs.update({name: sizes.total() for name, sizes in self.driver.counters.runs.items()})
             status.busy_s.update(self.driver.busy_s())
-            status.late_s.update(self.driver.figures.late_s)
-            status.expired = sum(self.driver.figures.expired.values()) + self.driver.unsent_expired
+            status.late_s.update(self.driver.counters.late_s)
+            status.expired = sum(self.driver.counters.expired.values()) + self.driver.unsent_expired
         return status
 
     def _signature(self, name: str, executor: Executor) -> agent_pb2.Signature:
@@ -273,7 +276,7 @@ class AgentService:
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             sent = all(peer.queued == 0 for name, peer in self._peers.items() if name != GATEWAY)
-            if GATEWAY not in self._inboxes.senders() and sent and not self.driver.asked_in_hand:
+            if GATEWAY not in self._inboxes.senders() and sent and not self.driver.direct_calls_in_flight:
                 break
             await asyncio.sleep(0.01)
         return self.driver.requests_in_flight
@@ -281,25 +284,25 @@ class AgentService:
     async def close(self) -> None:
         """Stop the executor thread and the outgoing streams."""
         if self.driver is not None:
-            self.driver.abandon_asked()
+            self.driver.abandon_calls()
         for peer in self._peers.values():
             peer.end()
         if self.driver is not None:
             await asyncio.to_thread(self.driver.stop)
-        if self._host is not None:
-            self._host.close()
+        if self._model_process is not None:
+            self._model_process.close()
         for peer in self._peers.values():
             await peer.close()
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)
 
 
-async def serve(options: Options, nursery: Nursery | None = None) -> None:
-    """Run one agent until SIGTERM or SIGINT, then drain it. Models run in a process of the nursery, or in this one.
+async def serve(options: Options, pool: ModelProcessPool | None = None) -> None:
+    """Run one agent until SIGTERM or SIGINT, then drain it. Models run in a process of the pool, or in this one.
 
-    TransientError when the nursery has died: an agent without one would fail every model that has to start again.
+    TransientError when the pool has died: an agent without one would fail every model that has to start again.
     """
-    keep_freed_memory()  # after the nursery began: models have processes of their own
+    keep_freed_memory()  # after the pool began: models have processes of their own
     view = read_plan(options.plan)
     worker = view.workers.get(options.worker)
     if worker is None or not worker.operators:
@@ -310,13 +313,13 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
     addresses = read_peer_addresses(options.peers, transport)
     links_path = options.links or options.peers.with_name("links")
     stop = termination_event()
-    orphaned = _end_of(nursery, stop)
+    orphaned = _end_of(pool, stop)
     if not options.emulate:
         worker = replace(worker, device_s=None)
     with EmulatedLinks(view.links if options.emulate else (), links_path) as links:
-        host = None if nursery is None else Host(nursery, run_limit_s=options.max_run_s)
+        model_process = None if pool is None else ModelProcess(pool, run_limit_s=options.max_run_s)
         spans = make_span_factory("jellybean-agent", worker.name, view.name, os.environ)
-        service = AgentService(view, worker, addresses, links, transport, host, spans, options.allow_python)
+        service = AgentService(view, worker, addresses, links, transport, model_process, spans, options.allow_python)
         server = transport.server(Policy(view.name, view.workers))
         server.add_generic_rpc_handlers((service.handler(),))
         operators = Operators(service)
@@ -346,19 +349,19 @@ async def serve(options: Options, nursery: Nursery | None = None) -> None:
             await no_health()
             await server.stop(0.5)
     if orphaned():
-        raise TransientError(NURSERY_DIED)
+        raise TransientError(POOL_DIED)
 
 
-def _end_of(nursery: Nursery | None, stop: asyncio.Event) -> Callable[[], bool]:
-    """Set `stop` when the nursery ends; says whether it has."""
-    if nursery is None:
+def _end_of(pool: ModelProcessPool | None, stop: asyncio.Event) -> Callable[[], bool]:
+    """Set `stop` when the pool ends; says whether it has."""
+    if pool is None:
         return lambda: False
-    loop, descriptor, ended = asyncio.get_running_loop(), os.pidfd_open(nursery.pid), asyncio.Event()
+    loop, descriptor, ended = asyncio.get_running_loop(), os.pidfd_open(pool.pid), asyncio.Event()
 
     def end() -> None:
         loop.remove_reader(descriptor)
         os.close(descriptor)
-        LOG.error("%s", NURSERY_DIED)
+        LOG.error("%s", POOL_DIED)
         ended.set()
         stop.set()
 

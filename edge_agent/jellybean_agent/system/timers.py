@@ -1,4 +1,4 @@
-"""A timer of the event loop that is as exact as the system's: asyncio's own rounds up to milliseconds."""
+"""An exact timer for the event loop: asyncio rounds its own timers up to milliseconds."""
 
 from __future__ import annotations
 
@@ -22,22 +22,26 @@ class _Times(ctypes.Structure):
 
 
 class Timer:
-    """One timer (a Linux timerfd), for one thing at a time. OSError where the system has none left."""
+    """One timer (a Linux timerfd) that holds one callback at a time, from `open` to `close`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._do: Callable[[], None] | None = None
+        self._callback: Callable[[], None] | None = None
         self._times = _Times()
+        self._file = -1
+
+    def open(self) -> None:
+        """Open the timer. OSError where the system has none left."""
         self._file = _LIBC.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._file < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        loop.add_reader(self._file, self._due)
+        self._loop.add_reader(self._file, self._due)
 
-    def call_at(self, at_s: float, do: Callable[[], None]) -> None:
-        """Call `do` at CLOCK_MONOTONIC second `at_s`, instead of what was to be called before it."""
+    def call_at(self, at_s: float, callback: Callable[[], None]) -> None:
+        """Call `callback` at CLOCK_MONOTONIC second `at_s`, instead of the callback set before. Nothing once closed."""
         if self._file < 0:
             return
-        self._do = do
+        self._callback = callback
         value = self._times.value
         value.seconds, value.nanoseconds = divmod(max(1, int(at_s * 1e9)), 1_000_000_000)
         if _LIBC.timerfd_settime(self._file, _ABSOLUTE, ctypes.byref(self._times), None):
@@ -46,9 +50,9 @@ class Timer:
     def _due(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._file, 8)
-            do, self._do = self._do, None
-            if do is not None:
-                do()
+            callback, self._callback = self._callback, None
+            if callback is not None:
+                callback()
 
     def close(self) -> None:
         if self._file >= 0:

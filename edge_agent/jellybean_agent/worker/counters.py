@@ -1,4 +1,4 @@
-"""What a worker has done, as its metrics tell it."""
+"""Counters of a worker, which its metrics report."""
 
 from __future__ import annotations
 
@@ -6,36 +6,47 @@ from collections import Counter
 from collections.abc import Iterable
 
 from jellybean_agent.brain.messages import RunOperator
-from jellybean_agent.worker.run_outputs import Done, is_asked
+from jellybean_agent.worker.run_outputs import RunDone, is_direct_call
 
 
-class Figures:
-    """What this worker has done, by operator: requests completed and failed, seconds busy, runs by size.
+class WorkerCounters:
+    """What the worker has done since it started, by operator.
 
-    `broken`: batches that failed and ran again one by one. `late_s`: seconds that runs took longer than on the device
-    that is emulated. `asked`, `asked_failed`: requests for the operator alone; the seconds are of these too.
-    `expired`: requests that were too late and took no run; under the empty name those that waited for inputs.
-    `crossed`: bytes of outputs that left for another tier, by operator and tier.
+    `completed`, `failed`: requests. `failed_batches`: batches that failed and were retried one item at a time.
+    `busy_s`: seconds of runs. `late_s`: seconds by which runs took longer than on the emulated device. `runs`: runs by
+    batch size. `direct_calls`, `direct_calls_failed`: of which `busy_s` has the seconds, too. `expired`: requests
+    dropped after their deadline, under the empty name those that waited for inputs. `link_bytes`: bytes of outputs
+    sent to another tier, by (operator, tier).
     """
 
     def __init__(self, operators: Iterable[str]) -> None:
         names = tuple(operators)
         self.completed = dict.fromkeys(names, 0)
         self.failed = dict.fromkeys(names, 0)
-        self.broken = dict.fromkeys(names, 0)
+        self.failed_batches = dict.fromkeys(names, 0)
         self.busy_s = dict.fromkeys(names, 0.0)
         self.late_s = dict.fromkeys(names, 0.0)
         self.runs = {name: Counter[int]() for name in names}
-        self.asked = dict.fromkeys(names, 0)
-        self.asked_failed = dict.fromkeys(names, 0)
+        self.direct_calls = dict.fromkeys(names, 0)
+        self.direct_calls_failed = dict.fromkeys(names, 0)
         self.expired = dict.fromkeys((*names, ""), 0)
-        self.crossed = Counter[tuple[str, str]]()
+        self.link_bytes = Counter[tuple[str, str]]()
 
-    def done(self, run: RunOperator, done: Done) -> None:
+    def run_done(self, run: RunOperator, done: RunDone) -> None:
+        """Count a run that succeeded."""
         self.busy_s[run.operator] += done.busy_s
         self.late_s[run.operator] += done.late_s
-        if is_asked(run):
-            self.asked[run.operator] += len(done.outputs)
+        if is_direct_call(run):
+            self.direct_calls[run.operator] += len(done.outputs)
         else:
             self.completed[run.operator] += len(done.outputs)
             self.runs[run.operator].update(done.sizes)
+
+    def run_failed(self, run: RunOperator) -> None:
+        """Count a run that failed. The items of a batch are retried one by one, and count then."""
+        if is_direct_call(run):
+            self.direct_calls_failed[run.operator] += len(run.items) == 1
+        elif len(run.items) == 1:
+            self.failed[run.operator] += 1
+        else:
+            self.failed_batches[run.operator] += 1

@@ -1,4 +1,7 @@
-"""Requests for one operator alone: who waits for which, how many go into one run, how long to look for an answer."""
+"""Direct calls in progress: requests for a single operator, outside the pipeline (the Open Inference Protocol).
+
+Decides how many of them share one run, and for how long to busy-wait for the answer of a single one.
+"""
 
 from __future__ import annotations
 
@@ -10,90 +13,91 @@ from collections.abc import Callable, Mapping, Sequence
 from jellybean_agent.brain.messages import RunOperator
 from jellybean_agent.errors import AgentError
 from jellybean_agent.tensors.tensors import Array
-from jellybean_agent.worker.run_outputs import is_asked
+from jellybean_agent.worker.run_outputs import is_direct_call
 
-MAX_ASKED = 32  # under way at once: half of the queue at which credit stops, so that they cannot fill it
-_TOGETHER_S = 1e-3  # of requests for one operator alone, in one run
-_FORGETS = 1.02  # by which the shortest run counts for longer, with each that comes
-_PATIENCE_S = 150e-6  # looking for an answer costs less than to be woken by it, of the quickest models
-_GAP_S = 30e-6  # since the answer before: others wait to be read where it is less
+MAX_DIRECT_CALLS = 32  # in flight: half of the queue length at which credit stops, so that they cannot fill the queue
+_BATCH_S = 1e-3  # target length of a run of several direct calls
+_SHORTEST_RUN_GROWTH = 1.02  # per run, of the remembered shortest run time, so that it follows a changed load
+_SPIN_S = 150e-6  # for the quickest models a busy-wait costs less than a wake-up
+_MIN_GAP_S = 30e-6  # since the last answer: with a smaller gap other requests wait to be read from sockets
+_MAX_FAILED_SPINS, _SPIN_EVERY = 3, 64  # after so many futile busy-waits in a row, spin for every n-th run only
 
-Answered = Callable[[Mapping[str, Array] | AgentError], None]
-Ask = tuple[str, str, Sequence[Array]]  # request, operator, inputs
+OnOutputs = Callable[[Mapping[str, Array] | AgentError], None]  # receives a call's outputs, or its error
+DirectCall = tuple[str, str, Sequence[Array]]  # request, operator, inputs
 
 
-class Asks:
-    """Those of one worker. Of the event loop, but `together`, which is called under the brain's lock."""
+class DirectCalls:
+    """The direct calls of one worker. For the event loop's thread, but for `batch_size` (under the brain's lock)."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._answered: dict[str, Answered] = {}  # by request
-        self._unsaid: list[Ask] = []  # of these, what the brain does not know of yet
-        self._shortest_s: dict[str, float] = {}  # of late, of runs of an operator that was asked for alone
-        self._last_s = 0.0  # when one was answered last
-        self._impatience = 0  # how often in a row looking for an answer at once was in vain
+        self._callbacks: dict[str, OnOutputs] = {}  # by request
+        self._unsubmitted: list[DirectCall] = []  # not yet handed to the brain
+        self._shortest_run_s: dict[str, float] = {}  # by operator, of recent runs
+        self._last_answer_s = 0.0
+        self._failed_spins = 0  # futile busy-waits in a row
 
     def __len__(self) -> int:
-        """How many are not answered yet."""
-        return len(self._answered)
+        """Number of calls without an answer."""
+        return len(self._callbacks)
 
     def __contains__(self, request: str) -> bool:
-        return request in self._answered
+        return request in self._callbacks
 
     @property
-    def unsaid(self) -> int:
-        """How many the brain does not know of yet."""
-        return len(self._unsaid)
+    def unsubmitted(self) -> int:
+        """Number of calls not yet submitted to the brain."""
+        return len(self._unsubmitted)
 
-    def add(self, operator: str, inputs: Sequence[Array], answered: Answered) -> str:
-        """A request's key; `answered` gets the outputs, or why there are none."""
-        request = f"asked-{next(self._numbers)}"  # the gateway's keys look otherwise
-        self._answered[request] = answered
-        self._unsaid.append((request, operator, inputs))
+    def add(self, operator: str, inputs: Sequence[Array], on_outputs: OnOutputs) -> str:
+        """Add a call; its request id, which no request of the pipeline has."""
+        request = f"direct-{next(self._numbers)}"
+        self._callbacks[request] = on_outputs
+        self._unsubmitted.append((request, operator, inputs))
         return request
 
-    def take(self) -> list[Ask]:
-        """What the brain is to learn of."""
-        found, self._unsaid = self._unsaid, []
-        return found
+    def take_unsubmitted(self) -> list[DirectCall]:
+        """The calls to submit to the brain now."""
+        calls, self._unsubmitted = self._unsubmitted, []
+        return calls
 
     def drop(self, request: str) -> bool:
-        """Nobody waits for it any more; whether somebody did."""
-        if self._answered.pop(request, None) is None:
+        """Drop a call whose client is gone; whether it was still in progress."""
+        if self._callbacks.pop(request, None) is None:
             return False
-        self._unsaid = [ask for ask in self._unsaid if ask[0] != request]
+        self._unsubmitted = [call for call in self._unsubmitted if call[0] != request]
         return True
 
-    def answer(self, answers: Mapping[str, Mapping[str, Array]]) -> None:
-        """Outputs by request; those that were given up are nobody's."""
-        for request, outputs in answers.items():
-            if (answered := self._answered.pop(request, None)) is not None:
-                answered(outputs)
-                self._last_s = time.monotonic()
+    def answer(self, outputs: Mapping[str, Mapping[str, Array]]) -> None:
+        """Hand outputs, by request, to the callers that still wait."""
+        for request, of_request in outputs.items():
+            if (callback := self._callbacks.pop(request, None)) is not None:
+                callback(of_request)
+                self._last_answer_s = time.monotonic()
 
     def fail(self, request: str, error: AgentError) -> None:
-        self._answered.pop(request)(error)
+        self._callbacks.pop(request)(error)
 
     def fail_all(self, error: AgentError) -> None:
-        answered, self._answered, self._unsaid = self._answered, {}, []
-        for tell in answered.values():
-            tell(error)
+        callbacks, self._callbacks, self._unsubmitted = self._callbacks, {}, []
+        for callback in callbacks.values():
+            callback(error)
 
-    def together(self, operator: str, run_s: float) -> int:
-        """How many that were asked for one by one go into one run: where runs are so short that telling of them counts.
+    def batch_size(self, operator: str, run_s: float) -> int:
+        """How many calls may share a run, after one of `run_s` seconds: several, where runs are short.
 
-        The shortest of late says what the model takes; others waited for a processor too.
+        The shortest recent run counts: longer ones also waited for a processor.
         """
-        shortest_s = min(run_s, _FORGETS * self._shortest_s.get(operator, math.inf))
-        self._shortest_s[operator] = shortest_s
-        return max(1, min(MAX_ASKED, int(_TOGETHER_S / max(shortest_s, 1e-9))))
+        shortest_s = min(run_s, _SHORTEST_RUN_GROWTH * self._shortest_run_s.get(operator, math.inf))
+        self._shortest_run_s[operator] = shortest_s
+        return max(1, min(MAX_DIRECT_CALLS, int(_BATCH_S / max(shortest_s, 1e-9))))
 
-    def patience_s(self, run: RunOperator, now_s: float) -> float | None:
-        """How long to look for the answer at once, as long as that has paid; None where there is more to be done."""
-        if not is_asked(run) or len(self._answered) != 1 or now_s - self._last_s <= _GAP_S:
+    def spin_s(self, run: RunOperator, now_s: float) -> float | None:
+        """How long to busy-wait for the answer of a run; None where other requests are in progress."""
+        if not is_direct_call(run) or len(self._callbacks) != 1 or now_s - self._last_answer_s <= _MIN_GAP_S:
             return None
-        return _PATIENCE_S if self._impatience < 3 or run.run % 64 == 0 else 0.0
+        return _SPIN_S if self._failed_spins < _MAX_FAILED_SPINS or run.run % _SPIN_EVERY == 0 else 0.0
 
-    def looked(self, *, in_vain: bool) -> None:
-        """How the patience of a run ended."""
-        self._impatience = self._impatience + 1 if in_vain else 0
+    def spun(self, *, failed: bool) -> None:
+        """Report how a busy-wait ended."""
+        self._failed_spins = self._failed_spins + 1 if failed else 0

@@ -1,7 +1,7 @@
-"""Emulated links between tiers, so that tiers mean something on one machine.
+"""Emulated links between tiers, so that a plan with several tiers can run on one machine.
 
-Per (upstream tier, downstream tier) there is one FIFO bandwidth pipe that all processes of a run share, then a latency.
-The pipe's state is the CLOCK_MONOTONIC time at which it is next free and the bytes it has carried, in a small file that
+Per (upstream tier, downstream tier) a FIFO bandwidth queue is shared by all processes of a run, followed by a latency.
+Its state, the CLOCK_MONOTONIC time at which it is next free and the bytes carried so far, lies in a small file that
 every process maps; an fcntl lock makes `reserve` atomic between processes.
 """
 
@@ -24,23 +24,33 @@ _SLOT = struct.Struct("<dd")  # next free second, bytes sent so far
 
 
 class EmulatedLinks:
-    """The pipes of a run. `reserve` says when a message may arrive; whoever sends it waits until then."""
+    """The links of a run, from `open` to `close`. `reserve` says when a message may arrive."""
 
     def __init__(self, links: Sequence[LinkView], path: Path | None) -> None:
-        """`path`: the file that the processes of a run share; None: a file of this process alone, which has no name."""
+        """`path`: the file that the processes of a run share; None: an unnamed file of this process alone."""
         self._links = {(link.upstream_tier, link.downstream_tier): (slot, link) for slot, link in enumerate(links)}
-        size = max(1, len(links)) * _SLOT.size
-        self._file = _unnamed() if path is None else os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if os.fstat(self._file).st_size < size:
-            os.ftruncate(self._file, size)  # zero bytes read as 0.0: free, nothing sent
-        self._map = mmap.mmap(self._file, size)
+        self._path, self._size = path, max(1, len(links)) * _SLOT.size
+        self._file = -1
+        self._map: mmap.mmap | None = None
+
+    def open(self) -> Self:
+        """Open and map the file, which is created if it does not exist."""
+        self._file = (
+            _unnamed() if self._path is None else os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        )
+        if os.fstat(self._file).st_size < self._size:
+            os.ftruncate(self._file, self._size)  # zero bytes read as 0.0: free, nothing sent
+        self._map = mmap.mmap(self._file, self._size)
+        return self
 
     def reserve(self, upstream_tier: str, downstream_tier: str, message_bytes: int, now: float | None = None) -> float:
-        """CLOCK_MONOTONIC second at which a message handed over now has crossed. Inside one tier: now."""
+        """CLOCK_MONOTONIC second at which a message sent now has crossed the link; now within one tier."""
         at = time.monotonic() if now is None else now
         found = self._links.get((upstream_tier, downstream_tier))
         if upstream_tier == downstream_tier or found is None:
             return at
+        if self._map is None:
+            raise ValueError("the links are not open")
         slot, link = found
         offset = slot * _SLOT.size
         fcntl.lockf(self._file, fcntl.LOCK_EX, _SLOT.size, offset)
@@ -58,16 +68,20 @@ class EmulatedLinks:
         return {tiers: self._read(slot * _SLOT.size)[1] for tiers, (slot, _) in self._links.items()}
 
     def _read(self, offset: int) -> tuple[float, float]:
+        if self._map is None:
+            raise ValueError("the links are not open")
         next_free_s, total = _SLOT.unpack_from(self._map, offset)
         return float(next_free_s), float(total)
 
     def close(self) -> None:
-        """Unmap; the file belongs to the run and goes with its folder."""
-        self._map.close()
-        os.close(self._file)
+        """Unmap and close the file, which stays in the run's folder."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+            os.close(self._file)
 
     def __enter__(self) -> Self:
-        return self
+        return self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

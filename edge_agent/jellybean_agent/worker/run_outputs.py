@@ -1,4 +1,4 @@
-"""One run of an operator's model: what its items go in as, and what each of them gets out of it."""
+"""One run of an operator's model: stacks the items' inputs, and splits the outputs between the items."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from jellybean_agent.tensors.tensors import Array
 
 
 class RunOutputs(Outputs, Protocol):
-    """What a run produced for one item, and all of it."""
+    """The outputs of a run for one item."""
 
     @property
-    def by_downstream(self) -> Mapping[str, Array]: ...
+    def by_downstream(self) -> Mapping[str, Array]:
+        """Output by downstream; of a direct call by the model's own output names."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class TensorOutputs:
-    """What a run produced, as the brain asks for it."""
+    """The outputs of a run for one item, as the brain asks for them."""
 
     by_downstream: Mapping[str, Array]
 
@@ -44,8 +46,8 @@ class TensorOutputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """A finished run: what each item gets, and the sizes in which the model really ran."""
+class RunDone:
+    """A finished run: the outputs of each item, and the batch sizes in which the model really ran."""
 
     outputs: Sequence[RunOutputs]
     sizes: Sequence[int]
@@ -53,44 +55,41 @@ class Done:
     late_s: float
 
 
-def is_asked(run: RunOperator) -> bool:
-    """Whether a run is of an operator that was asked for by itself."""
+def is_direct_call(run: RunOperator) -> bool:
+    """Whether a run is of direct calls, not of requests of the pipeline."""
     return run.items[0].route == DIRECT_CALL_ROUTE
 
 
-def perform(operator: OperatorView, executor: Executor, items: Sequence[WorkItem]) -> Done:
-    """All items in one run of the model, or one after another where their tensors do not fit together.
-
-    Of an operator that was asked for by itself: all outputs of the model, by their own names.
-    """
-    alone = items[0].route == DIRECT_CALL_ROUTE or len(items) == 1
-    inputs = None if alone else stack_requests([item.inputs for item in items])
+def run_items(operator: OperatorView, executor: Executor, items: Sequence[WorkItem]) -> RunDone:
+    """Run all items as one batch, or one after another where their tensors cannot be stacked."""
+    is_single = items[0].route == DIRECT_CALL_ROUTE or len(items) == 1
+    inputs = None if is_single else stack_requests([item.inputs for item in items])
     if inputs is None:
-        return _each(operator, items, [executor.run(item.inputs) for item in items])
-    return _apart(operator, items, executor.run(inputs, len(items)))
+        return _one_result_each(operator, items, [executor.run(item.inputs) for item in items])
+    return _split_result(operator, items, executor.run(inputs, len(items)))
 
 
-def collected(operator: OperatorView, run: RunOperator, results: Sequence[RunResult]) -> Done:
-    """What a run gave: one result for each item, or one for all of them together."""
+def run_done(operator: OperatorView, run: RunOperator, results: Sequence[RunResult]) -> RunDone:
+    """The outcome of a run from its results: one per item, or one for all items as a batch."""
     if len(results) < len(run.items):
-        return _apart(operator, run.items, results[0])
-    return _each(operator, run.items, results)
+        return _split_result(operator, run.items, results[0])
+    return _one_result_each(operator, run.items, results)
 
 
-def _each(operator: OperatorView, items: Sequence[WorkItem], results: Sequence[RunResult]) -> Done:
-    asked = items[0].route == DIRECT_CALL_ROUTE
-    outputs = [result.outputs if asked else _by_downstream(operator, result.outputs) for result in results]
+def _one_result_each(operator: OperatorView, items: Sequence[WorkItem], results: Sequence[RunResult]) -> RunDone:
+    is_direct = items[0].route == DIRECT_CALL_ROUTE
+    outputs = [result.outputs if is_direct else _by_downstream(operator, result.outputs) for result in results]
     busy_s, late_s = sum(result.busy_s for result in results), sum(result.late_s for result in results)
-    return Done([*map(TensorOutputs, outputs)], [1] * len(items), busy_s, late_s)
+    return RunDone([*map(TensorOutputs, outputs)], [1] * len(items), busy_s, late_s)
 
 
-def _apart(operator: OperatorView, items: Sequence[WorkItem], result: RunResult) -> Done:
+def _split_result(operator: OperatorView, items: Sequence[WorkItem], result: RunResult) -> RunDone:
     outputs = split_batch(_by_downstream(operator, result.outputs), len(items))
-    return Done([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s)
+    return RunDone([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s)
 
 
 def _by_downstream(operator: OperatorView, outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The output that each downstream gets. PermanentError when one is missing or has no rows to fan out."""
+    """The output for each downstream. PermanentError when one is missing or has no rows to fan out."""
     first = next(iter(outputs))
     found: dict[str, Array] = {}
     for downstream, kind in operator.wiring.outputs or ((GATEWAY, "each"),):

@@ -1,7 +1,6 @@
-"""Does a worker's runs, one at a time: a host is asked by the event loop, else a thread of its own waits for the model.
+"""Runs a worker's batches, one at a time: asynchronously in a model process, or in the executor thread.
 
-The thread tells what it has finished and takes the next run at once, so that the worker does not idle while the loop
-encodes and sends.
+Either way the next run starts before the outputs of the last one are encoded and sent, so that the model is never idle.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import grpc
 
@@ -24,149 +23,156 @@ from jellybean_agent.execution.executor import Executor, RunResult
 from jellybean_agent.system.timers import Timer
 from jellybean_agent.tensors.stacking import stack_requests
 from jellybean_agent.tensors.tensors import Array
-from jellybean_agent.worker.direct_calls import Asks
-from jellybean_agent.worker.run_outputs import Done, collected, is_asked
+from jellybean_agent.worker.direct_calls import DirectCalls
+from jellybean_agent.worker.request_tracer import RequestTracer
+from jellybean_agent.worker.run_outputs import RunDone, is_direct_call, run_done
 
 LOG = logging.getLogger("jellybean.agent")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-class Aftermath(NamedTuple):
-    """What is to be done after a run, in the event loop. `answers`: to who asked for the operator alone."""
+class FollowUp(NamedTuple):
+    """What is left to do in the event loop after a run. `outputs`: of direct calls, by request."""
 
     instructions: Sequence[Instruction]
-    status: grpc.StatusCode  # why, of the requests that failed
-    answers: Mapping[str, Mapping[str, Array]]
+    status: grpc.StatusCode  # of the requests that failed
+    outputs: Mapping[str, Mapping[str, Array]]
 
 
-Completed = Callable[[RunOperator, Done | AgentError], tuple[RunOperator | None, Aftermath]]  # from both threads
+class RunListener(Protocol):
+    """Who is told of finished runs, and knows the next one: the driver."""
+
+    def run_completed(self, run: RunOperator, done: RunDone | AgentError) -> tuple[RunOperator | None, FollowUp]:
+        """The next run, and what else is to be done. Called from the event loop and from the executor thread."""
+        ...
+
+    def follow_up(self, after: FollowUp) -> None:
+        """Do what is left after a run. Called in the event loop."""
+        ...
 
 
 class Runner:
-    """Whoever has the brain is asked for the next run (`completed`) and told of the rest in the event loop (`after`).
-
-    `perform`: a run that the thread waits for. `may_begin`: in the event loop, where a host can be asked so.
-    """
+    """The runs of one worker; `start` before the first one."""
 
     def __init__(
         self,
-        worker: str,
         operators: Mapping[str, OperatorView],
         executors: Mapping[str, Executor],
-        asks: Asks,
-        perform: Callable[[RunOperator], Done],
-        completed: Completed,
-        after: Callable[[Aftermath], None],
-        *,
-        may_begin: bool,
+        calls: DirectCalls,
+        tracer: RequestTracer,
+        listener: RunListener,
     ) -> None:
-        self._worker, self._operators, self._executors, self._asks = worker, operators, executors, asks
-        self._perform, self._completed, self._after, self._may_begin = perform, completed, after, may_begin
+        self._operators, self._executors, self._calls = operators, executors, calls
+        self._tracer, self._listener = tracer, listener
+        self._allows_async = not tracer.needs_blocking_runs
         self._loop = asyncio.get_running_loop()
-        self._stopping = False
-        self._runs: queue.SimpleQueue[RunOperator | None] = queue.SimpleQueue()
-        self._under_way: tuple[str, float] | None = None  # operator, since when
-        self._timer = Timer(self._loop)  # of an emulated device
-        self._thread = threading.Thread(target=self._execute, name=f"executor of {worker}", daemon=True)
+        self._is_stopping = False
+        self._queue: queue.SimpleQueue[RunOperator | None] = queue.SimpleQueue()
+        self._current: tuple[str, float] | None = None
+        self._timer = Timer(self._loop)  # of emulated devices
+        self._thread = threading.Thread(target=self._execute, name="executor", daemon=True)
 
-    def open(self) -> None:
-        """Start the thread: from now on it calls back."""
+    def start(self) -> None:
+        """Start the timer and the executor thread."""
+        self._timer.open()
         self._thread.start()
 
     @property
-    def under_way(self) -> tuple[str, float] | None:
-        """Operator and since when, by the monotonic clock."""
-        return self._under_way
+    def current(self) -> tuple[str, float] | None:
+        """Operator and start (monotonic clock) of the run in progress."""
+        return self._current
 
     def stop(self) -> None:
-        """End the thread after the run under way."""
+        """End the thread after the run in progress. Not from the event loop's thread."""
         self._loop.call_soon_threadsafe(self._timer.close)
-        self._stopping = True
-        self._runs.put(None)
+        self._is_stopping = True
+        self._queue.put(None)
         self._thread.join()
 
-    def start(self, run: RunOperator) -> None:
-        """Have the host do it, without a thread between; else the executor thread, which may wait."""
+    def run(self, run: RunOperator) -> None:
+        """Start a run: asynchronously where the model is in a model process, else in the executor thread."""
         executor = self._executors[run.operator]
-        if self._stopping or not self._may_begin or not executor.may_begin:
-            self._runs.put(run)
+        if self._is_stopping or not self._allows_async or not executor.can_run_async:
+            self._queue.put(run)
             return
         operator = self._operators[run.operator]
         now_s = time.monotonic()
-        self._under_way = (run.operator, now_s)
-        patience_s = self._asks.patience_s(run, now_s)
+        self._current = (run.operator, now_s)
+        spin_s = self._calls.spin_s(run, now_s)
         is_over = False
 
         def begin() -> None:
-            alone = is_asked(run) or len(run.items) == 1
-            inputs = None if alone else stack_requests([item.inputs for item in run.items])
+            is_single = is_direct_call(run) or len(run.items) == 1
+            inputs = None if is_single else stack_requests([item.inputs for item in run.items])
             requests = [item.inputs for item in run.items] if inputs is None else [inputs]
             size = 1 if inputs is None else len(run.items)
-            executor.begin(requests, ended, self._timer.call_at, size=size, patience_s=patience_s)
+            executor.run_async(requests, ended, self._timer.call_at, size=size, spin_s=spin_s)
 
-        def ended(found: Sequence[RunResult] | AgentError) -> None:
+        def ended(results: Sequence[RunResult] | AgentError) -> None:
             nonlocal is_over
             if is_over:
                 return
             is_over = True
-            done = (
-                found if isinstance(found, AgentError) else self._tried(run, partial(collected, operator, run, found))
-            )
-            self._under_way = None
-            self._ended(run, done)
+            if isinstance(results, AgentError):
+                done: RunDone | AgentError = results
+            else:
+                done = self._attempt(run, partial(run_done, operator, run, results))
+            self._current = None
+            self._run_ended(run, done)
 
-        error = self._tried(run, begin)
+        error = self._attempt(run, begin)
         if error is not None:
             self._loop.call_soon(ended, error)
-        elif patience_s:
-            self._asks.looked(in_vain=self._under_way is not None)
+        elif spin_s:
+            self._calls.spun(failed=self._current is not None)
 
-    def _ended(self, run: RunOperator, done: Done | AgentError) -> None:
-        """A run that the event loop began is over: the next one begins before anything is sent."""
-        following, aftermath = self._completed(run, done)
+    def _run_ended(self, run: RunOperator, done: RunDone | AgentError) -> None:
+        """After an asynchronous run: start the next run before anything is sent."""
+        following, after = self._listener.run_completed(run, done)
         if following is not None:
-            self._go_on(run, following)
-            self.start(following)
-        self._after(aftermath)
+            self._continue_device(run, following)
+            self.run(following)
+        self._listener.follow_up(after)
 
     def _execute(self) -> None:
-        """The executor thread: one run after another, the next one without a detour through the event loop."""
-        run = self._runs.get()
-        while run is not None and not self._stopping:
-            self._under_way = (run.operator, time.monotonic())
-            done = self._tried(run, partial(self._perform, run))
-            self._under_way = None
-            following = self._finished(run, done)
+        """The executor thread: takes the next run itself, without a detour through the event loop."""
+        run = self._queue.get()
+        while run is not None and not self._is_stopping:
+            self._current = (run.operator, time.monotonic())
+            operator, executor = self._operators[run.operator], self._executors[run.operator]
+            done = self._attempt(run, partial(self._tracer.run_items, operator, executor, run.items))
+            self._current = None
+            following = self._thread_run_ended(run, done)
             if following is not None:
-                self._go_on(run, following)
-            run = following or self._runs.get()
+                self._continue_device(run, following)
+            run = following or self._queue.get()
 
-    def _finished(self, run: RunOperator, done: Done | AgentError) -> RunOperator | None:
-        """The next run if there is one for the thread; what else is to be done goes to the event loop."""
-        following, aftermath = self._completed(run, done)
-        if following is not None and self._may_begin and self._executors[following.operator].may_begin:
-            aftermath = aftermath._replace(instructions=[following, *aftermath.instructions])  # the loop has it begin
+    def _thread_run_ended(self, run: RunOperator, done: RunDone | AgentError) -> RunOperator | None:
+        """The next run if it is one for the thread; everything else goes to the event loop."""
+        following, after = self._listener.run_completed(run, done)
+        if following is not None and self._allows_async and self._executors[following.operator].can_run_async:
+            after = after._replace(instructions=[following, *after.instructions])
             following = None
         try:
-            self._loop.call_soon_threadsafe(self._after, aftermath)
-        except RuntimeError:  # the loop was closed: nobody is left to be told
-            self._stopping = True
-            self._runs.put(None)
+            self._loop.call_soon_threadsafe(self._listener.follow_up, after)
+        except RuntimeError:  # the loop was closed: the process is ending
+            self._is_stopping = True
+            self._queue.put(None)
             return None
         return following
 
-    def _go_on(self, run: RunOperator, following: RunOperator) -> None:
-        """It waited: an emulated device goes on at once, however late a timer was."""
+    def _continue_device(self, run: RunOperator, following: RunOperator) -> None:
+        """A run that was queued starts on the emulated device when the last one ended, however late a timer was."""
         self._executors[following.operator].since_s = self._executors[run.operator].due_s
 
-    def _tried(self, run: RunOperator, do: Callable[[], Found]) -> Found | AgentError:
-        """What a part of a run gives, or why it gives nothing: its requests fail, the worker goes on."""
+    def _attempt(self, run: RunOperator, work: Callable[[], Result]) -> Result | AgentError:
+        """The result of one step of a run, or its error: then its requests fail, and the worker goes on."""
         try:
-            return do()
+            return work()
         except AgentError as error:
             return error
         except MemoryError:
             return PermanentError("out of memory")
         except Exception as error:
-            LOG.exception("%s: a run of %s failed unexpectedly", self._worker, run.operator)
+            LOG.exception("a run of %s failed unexpectedly", run.operator)
             return PermanentError(f"unexpected: {error!r}")

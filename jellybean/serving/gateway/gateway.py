@@ -317,7 +317,7 @@ class Gateway(Trying):
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, why)
         self._replacing = True
         self._known.update(worker.name for worker in view.serving)
-        emulated = EmulatedLinks(view.links, links) if self._emulate else EmulatedLinks((), None)
+        emulated = (EmulatedLinks(view.links, links) if self._emulate else EmulatedLinks((), None)).open()
         fleet = Fleet(view, addresses, emulated, self._transport, on_change=self._changed, on_gone=self._gone)
         self.spent.begin(fleet)
         try:

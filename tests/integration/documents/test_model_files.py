@@ -270,7 +270,7 @@ def test_a_project_without_held_out_data(problems: Project, tmp_path: Path) -> N
         ("{python: jellybean_agent.steps:argmax, with: {k: 1}}", 16, "takes no argument 'k'; it takes: classes", ""),
         ("{python: jellybean_agent.steps:top_k}", 16, "needs the argument 'k'", ""),
         ("{python: jellybean_agent.steps:topk}", 16, "has no function topk; its steps: normalise", ""),
-        ("{python: jellybean_agent.execution.executor:open_local}", 16, "is no step: it needs @step", ""),
+        ("{python: jellybean_agent.execution.session:open_in_process}", 16, "is no step: it needs @step", ""),
         ("{python: no_such_steps:one}", 16, "there is no module no_such_steps here: install it", "write its sha256"),
         (f"{{python: no_such_steps:one, sha256: {'a' * 64}}}", 0, "", ""),
         (

@@ -109,7 +109,7 @@ def test_a_plan_that_takes_over_keeps_requests_or_is_refused(tmp_path: Path) -> 
 
     async def refused(spool: Spool | None) -> tuple[str, Outcome | None, Outcome | None]:
         transport = Transport("tiny", None, insecure=True)
-        links = EmulatedLinks(in_time.links, tmp_path / "links")
+        links = EmulatedLinks(in_time.links, tmp_path / "links").open()
         gateway = Gateway(in_time, addresses, links, transport, spool=spool)
         with pytest.raises(StatusError) as caught:
             await gateway.replace(kept, addresses, tmp_path / "links", 0.1)
@@ -134,10 +134,10 @@ def test_a_gateway_ends_while_plans_before_its_own_are_let_go(tmp_path: Path) ->
 
     async def test() -> None:
         transport = Transport("tiny", None, insecure=True)
-        links = EmulatedLinks(view.links, tmp_path / "links")
+        links = EmulatedLinks(view.links, tmp_path / "links").open()
         gateway = Gateway(view, addresses, links, transport)
         for number in range(3):
-            own = EmulatedLinks(view.links, tmp_path / f"links-{number}")
+            own = EmulatedLinks(view.links, tmp_path / f"links-{number}").open()
             fleet = Fleet(view, addresses, own, transport, on_change=lambda: None, on_gone=lambda *_: None)
             gateway._retiring[fleet] = asyncio.create_task(gateway._retire(fleet))
         await asyncio.sleep(0.0)  # each is under way

@@ -20,8 +20,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from jellybean_agent.errors import ModelError
-from jellybean_agent.execution.executor import Executor, file_sha256
-from jellybean_agent.execution.onnx_scan import look_into
+from jellybean_agent.execution.executor import Executor
+from jellybean_agent.execution.onnx_scan import scan_model
+from jellybean_agent.execution.onnx_session import file_sha256
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_protos.inference.v2 import inference_pb2_grpc
@@ -178,7 +179,7 @@ def test_operators_of_other_domains_are_refused_and_own_functions_are_not(tmp_pa
         Executor(path, file_sha256(path), ("x",))
     own = helper.make_function("mine", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], opsets[:1])
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=[own])
-    assert look_into(model.SerializeToString()).foreign == ""
+    assert scan_model(model.SerializeToString()).unknown_operator == ""
     path.write_bytes(model.SerializeToString())
     found = Executor(path, file_sha256(path), ("x",)).run((np.float32([[1, 2]]),))
     assert found.outputs["y"].tolist() == [[2, 4]]

@@ -68,7 +68,7 @@ class Mutator:
         message = agent_pb2.Message(request_id=request, upstream="x", downstream="double", plan=self._plan)
         message.tensor.CopyFrom(agent_pb2.Tensor(dtype="float32", shape=[1, 4], data=struct.pack("<4f", 1, 2, 3, 4)))
         changes = [
-            lambda: setattr(message, "request_id", choose(("", "fuzz-1", "asked-0", "x" * 5000, "\ud7ff\0"))),
+            lambda: setattr(message, "request_id", choose(("", "fuzz-1", "direct-0", "x" * 5000, "\ud7ff\0"))),
             lambda: setattr(message, "route", choose((1, 2, 7, 2**31, 2**32 - 1))),
             lambda: setattr(message, "upstream", choose(_NAMES)),
             lambda: setattr(message, "downstream", choose(_NAMES)),

@@ -21,8 +21,8 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from jellybean_agent.errors import CrashError, ModelError, PermanentError
 from jellybean_agent.execution.executor import Executor
-from jellybean_agent.execution.model_process import Host
-from jellybean_agent.execution.process_pool import Nursery
+from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.process_pool import ModelProcessPool
 from tests.support.paths import EXAMPLES
 from tests.support.tiny_models import difference, positives, scale, total
 
@@ -111,12 +111,12 @@ def main(count: int, seed: int, folder: Path) -> dict[str, object]:
     chance = random.Random(seed)
     began: list[float] = []
     told: Counter[str] = Counter()
-    with Nursery(MEMORY_BYTES) as nursery:
+    with ModelProcessPool(MEMORY_BYTES) as pool:
         models = originals(folder)
         path, good = folder / "mutated", folder / "scale.onnx"
         sha256 = hashlib.sha256(good.read_bytes()).hexdigest()
-        host = Host(nursery, load_limit_s=4 * LIMIT_S, run_limit_s=LIMIT_S)
-        sound = Executor(good, sha256, ("x",), open_session=host.open)
+        process = ModelProcess(pool, load_limit_s=4 * LIMIT_S, run_limit_s=LIMIT_S)
+        sound = Executor(good, sha256, ("x",), open_session=process.open)
         for number in range(count):
             began.append(time.monotonic())
             data = models[0]
@@ -125,23 +125,23 @@ def main(count: int, seed: int, folder: Path) -> dict[str, object]:
             path.write_bytes(data)
             matching = hashlib.sha256(data).hexdigest()
             try:
-                Executor(path, sha256, ("x",), open_session=host.open)
+                Executor(path, sha256, ("x",), open_session=process.open)
                 raise AssertionError("a model of another sha256 was loaded")
             except ModelError as error:
                 assert "altered" in str(error), error
             upstreams = ("a", "b") if b"left" in data or number % 7 == 0 else ("x",)
-            told[_outcome(path, matching, upstreams, host)] += 1
+            told[_outcome(path, matching, upstreams, process)] += 1
             ran = sound.run((np.float32([[1, 2, 3, 4]]),)).outputs["y"].tolist()
             assert ran == [[2, 4, 6, 8]], ran
-        hosts = host.generation
-        host.close()
+        hosts = process.generation
+        process.close()
     spans = [after - before for before, after in zip(began, [*began[1:], time.monotonic()], strict=True)]
     return {"told": told, "longest_s": max(spans, default=0.0), "hosts": hosts, "seconds": sum(spans)}
 
 
-def _outcome(path: Path, sha256: str, upstreams: tuple[str, ...], host: Host) -> str:
+def _outcome(path: Path, sha256: str, upstreams: tuple[str, ...], process: ModelProcess) -> str:
     try:
-        executor = Executor(path, sha256, upstreams, open_session=host.open)
+        executor = Executor(path, sha256, upstreams, open_session=process.open)
     except ModelError as error:
         if "-v" in sys.argv:
             print(str(error)[:200], file=sys.stderr)

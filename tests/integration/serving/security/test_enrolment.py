@@ -19,7 +19,7 @@ from jellybean.serving.gateway.gateway import Gateway
 from jellybean_agent.brain.plan_view import plan_view
 from jellybean_agent.enrolment import join
 from jellybean_agent.enrolment.join_token import JoinToken
-from jellybean_agent.execution.executor import file_sha256
+from jellybean_agent.execution.onnx_session import file_sha256
 from jellybean_agent.security.certificates import CertificateFolder, read_credentials
 from jellybean_agent.security.identity import Identity, Policy, Role
 from jellybean_agent.system.protocol_version import protocol_metadata
@@ -180,7 +180,7 @@ def test_only_the_own_socket_names_a_file_of_links(tmp_path: Path, address: str,
     )
 
     async def replace() -> None:
-        emulated, transport = EmulatedLinks((), None), Transport(view.name, insecure=True)
+        emulated, transport = EmulatedLinks((), None).open(), Transport(view.name, insecure=True)
         gateway = Gateway(view, peers, emulated, transport, emulate=emulate)
         server = grpc.aio.server()
         gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, server)  # type: ignore[no-untyped-call]

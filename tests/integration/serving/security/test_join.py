@@ -18,7 +18,7 @@ from jellybean.serving.enrolment.enrolment import make_token, take_token
 from jellybean.serving.errors import RequestError
 from jellybean_agent.enrolment.join_token import parse_token
 from jellybean_agent.errors import PlanViewError, StatusError
-from jellybean_agent.execution.executor import file_sha256
+from jellybean_agent.execution.onnx_session import file_sha256
 from jellybean_agent.security.certificates import read_credentials
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION, protocol_mismatch, stated_protocol

@@ -1,4 +1,4 @@
-"""Runs on an emulated device whose model is in a host, begun by an event loop: in a process that may fork.
+"""Runs on an emulated device whose model is in a process, begun by an event loop: in a process that may fork.
 
 python held_runs.py MODEL SHA256: prints as JSON what became of them.
 """
@@ -20,27 +20,28 @@ import numpy as np
 from jellybean_agent.errors import AgentError
 from jellybean_agent.execution.emulation import EmulatedDevice
 from jellybean_agent.execution.executor import Executor, RunResult
-from jellybean_agent.execution.model_process import Host
-from jellybean_agent.execution.process_pool import Nursery
+from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.system.timers import Timer
 
 
-async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:
+async def ran(process: ModelProcess, model: Path, sha256: str) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
     timer = Timer(loop)
+    timer.open()
     ones = np.ones((1, 2), np.float32)
 
     async def run(executor: Executor, runs: int, size: int = 1, *, kill: bool = False, late: bool = False) -> Any:
         answer: asyncio.Future[Sequence[RunResult] | AgentError] = loop.create_future()
         inputs = [(np.repeat(ones, size, axis=0),)] * runs
-        assert host._process is not None
+        assert process.pid
         if kill or late:  # it gets the run, and no chance to answer, in time at least
-            os.kill(host._process.pid, signal.SIGSTOP)
-        executor.begin(inputs, answer.set_result, timer.call_at, size=size)
+            os.kill(process.pid, signal.SIGSTOP)
+        executor.run_async(inputs, answer.set_result, timer.call_at, size=size)
         if kill:
-            os.kill(host._process.pid, signal.SIGKILL)
+            os.kill(process.pid, signal.SIGKILL)
         elif late:
-            loop.call_later(0.05, os.kill, host._process.pid, signal.SIGCONT)
+            loop.call_later(0.05, os.kill, process.pid, signal.SIGCONT)
         return await answer
 
     async def one_after_another(runs: int) -> tuple[list[float], list[float], list[float]]:
@@ -60,16 +61,16 @@ async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:
             left.append(slow.due_s - time.perf_counter())
             slow.since_s = slow.due_s
             if len(left) < runs:
-                slow.begin([(ones,)], done, timer.call_at)
+                slow.run_async([(ones,)], done, timer.call_at)
             else:
                 slow.since_s = None
                 over.set()
 
-        slow.begin([(ones,)], done, timer.call_at)
+        slow.run_async([(ones,)], done, timer.call_at)
         await over.wait()
         return free, late, left
 
-    slow = Executor(model, sha256, ("x",), batch=4, device=EmulatedDevice({1: 0.1, 4: 0.2}), open_session=host.open)
+    slow = Executor(model, sha256, ("x",), batch=4, device=EmulatedDevice({1: 0.1, 4: 0.2}), open_session=process.open)
     began_s = time.monotonic()
     (one,) = await run(slow, 1)
     two = await run(slow, 2)
@@ -87,18 +88,18 @@ async def ran(host: Host, model: Path, sha256: str) -> dict[str, Any]:
     (following,) = await run(slow, 1)
     found["goes_on_s"], found["goes_on_late_s"] = slow.due_s - due_s, following.late_s
     found["one_after_another_s"] = await one_after_another(4)
-    quick = Executor(model, sha256, ("x",), device=EmulatedDevice({1: 1e-9}), open_session=host.open)
+    quick = Executor(model, sha256, ("x",), device=EmulatedDevice({1: 1e-9}), open_session=process.open)
     (late,) = await run(quick, 1, late=True)
     found["late"] = late.late_s, late.busy_s
     found["crash"] = str(await run(slow, 1, kill=True))
-    found["may_begin"] = slow.may_begin
+    found["can_run_async"] = slow.can_run_async
     timer.close()
     timer.call_at(0.0, lambda: None)  # of a driver that has ended
     return found
 
 
 if __name__ == "__main__":
-    with Nursery() as nursery:
-        host = Host(nursery)
-        print(json.dumps(asyncio.run(ran(host, Path(sys.argv[1]), sys.argv[2]))))
-        host.close()
+    with ModelProcessPool() as pool:
+        process = ModelProcess(pool)
+        print(json.dumps(asyncio.run(ran(process, Path(sys.argv[1]), sys.argv[2]))))
+        process.close()

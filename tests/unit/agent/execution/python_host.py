@@ -1,4 +1,4 @@
-"""Own steps in a host, in a process that may fork: prints as JSON what each was answered with."""
+"""Own steps in a process, in a process that may fork: prints as JSON what each was answered with."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 
 from jellybean_agent.errors import AgentError
 from jellybean_agent.execution.executor import Executor
-from jellybean_agent.execution.model_process import Host
-from jellybean_agent.execution.process_pool import Nursery
+from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.python_code import PythonStep, find_module_source
 
 if __name__ == "__main__":
     sha256 = find_module_source("own_steps").sha256
     allowed = frozenset({"own_steps:told", "own_steps:swapped", "own_steps:times"})
     found: dict[str, object] = {}
-    with Nursery() as nursery:
-        host = Host(nursery, run_limit_s=float(sys.argv[1]))
+    with ModelProcessPool() as pool:
+        process = ModelProcess(pool, run_limit_s=float(sys.argv[1]))
 
         def opened(function: str, *inputs: str, arguments: str = "{}") -> Executor:
             return Executor(
-                PythonStep(f"own_steps:{function}", arguments, allowed), sha256, inputs, open_session=host.open
+                PythonStep(f"own_steps:{function}", arguments, allowed), sha256, inputs, open_session=process.open
             )
 
         told = opened("told", "x")
@@ -37,12 +37,12 @@ if __name__ == "__main__":
         swapped = opened("swapped", "x", "z").run((ones, 2 * ones)).outputs
         found["swapped"] = [swapped["a"].tolist(), swapped["b"].tolist()]
         found["imported"] = "own_steps" in sys.modules
-        host.close()
-        host = Host(nursery, run_limit_s=0.5)
+        process.close()
+        process = ModelProcess(pool, run_limit_s=0.5)
         hangs = opened("told", "x")
         try:
             hangs.run((np.float32([[9, 1, 2, 3]]),))
         except AgentError as error:
             found["9"] = str(error)
-        host.close()
+        process.close()
     print(json.dumps(found))

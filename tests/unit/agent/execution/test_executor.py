@@ -13,8 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError
 from jellybean_agent.execution.emulation import EmulatedDevice
-from jellybean_agent.execution.executor import Executor, file_sha256
-from jellybean_agent.execution.onnx_scan import has_external_data
+from jellybean_agent.execution.executor import Executor
+from jellybean_agent.execution.onnx_scan import scan_model
+from jellybean_agent.execution.onnx_session import file_sha256
 
 
 def save(path: Path, nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, list], outputs: Sequence[str], **constants):
@@ -98,11 +99,11 @@ def test_a_model_of_one_request_at_a_time_is_refused_where_the_plan_has_batches(
 def test_external_data_is_refused(tmp_path: Path) -> None:
     node = helper.make_node("Add", ["x", "c"], ["y"])
     path, _ = save(tmp_path / "m.onnx", [node], {"x": [1, 2000]}, ["y"], c=np.ones((1, 2000), np.float32))
-    assert not has_external_data(path.read_bytes())
+    assert not scan_model(path.read_bytes()).has_external_data
     model = onnx.load(path)
     onnx.save(model, path, save_as_external_data=True, location="rest.bin", size_threshold=0)
     assert (tmp_path / "rest.bin").exists()
-    assert has_external_data(path.read_bytes())
+    assert scan_model(path.read_bytes()).has_external_data
     with pytest.raises(ModelError, match="in other files"):
         Executor(path, file_sha256(path), ("x",))
 
@@ -114,7 +115,7 @@ def test_external_data_in_a_nested_graph_is_found() -> None:
     outer = helper.make_graph(
         [helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)], "outer", [], []
     )
-    assert has_external_data(helper.make_model(outer).SerializeToString())
+    assert scan_model(helper.make_model(outer).SerializeToString()).has_external_data
 
 
 def test_an_emulated_device_is_busy_as_long_as_its_profile_says(tmp_path: Path) -> None:

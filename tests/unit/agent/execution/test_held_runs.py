@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from jellybean_agent.execution.executor import file_sha256
+from jellybean_agent.execution.onnx_session import file_sha256
 
 
 def test_runs_on_an_emulated_device_in_the_event_loop(tmp_path: Path) -> None:
@@ -38,4 +38,4 @@ def test_runs_on_an_emulated_device_in_the_event_loop(tmp_path: Path) -> None:
     assert quick_late_s == pytest.approx(quick_busy_s - 1e-9, abs=1e-9)
     assert quick_late_s > 0
     assert "killed by SIGKILL" in found["crash"]
-    assert found["may_begin"] is False  # until its host is there again
+    assert found["can_run_async"] is False  # until its host is there again

@@ -43,7 +43,7 @@ def test_only_what_is_allowed_may_run() -> None:
     with pytest.raises(ModelError, match=r"not allowed here, and was not imported: .* --allow-python own_steps:told$"):
         PythonStep("own_steps:told", "{}", parse_allow_list(["own_steps:times"]))
     with pytest.raises(ModelError, match="not allowed"):
-        PythonStep("jellybean_agent.execution.executor:open_local")
+        PythonStep("jellybean_agent.execution.session:open_in_process")
 
 
 @pytest.mark.parametrize(

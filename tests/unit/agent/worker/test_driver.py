@@ -26,8 +26,8 @@ from jellybean_agent.tensors.tensors import Array, decode_tensor, encode_tensor
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
 from jellybean_agent.transport.peers import Peer
-from jellybean_agent.worker.counters import Figures
-from jellybean_agent.worker.direct_calls import MAX_ASKED
+from jellybean_agent.worker.counters import WorkerCounters
+from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.agent.v1 import agent_pb2
@@ -43,10 +43,10 @@ def scrape(view: PlanView, driver: Driver) -> str:
 
 def answered(
     root: Path, view: PlanView, executor: Executor, requests: Sequence[Array]
-) -> tuple[list[agent_pb2.Message], Figures, str]:
+) -> tuple[list[agent_pb2.Message], WorkerCounters, str]:
     """What a gateway gets for requests 0, 1, 2, ..., in their order; and the agent's figures and metrics."""
 
-    async def all_of_them() -> tuple[list[agent_pb2.Message], Figures, str]:
+    async def all_of_them() -> tuple[list[agent_pb2.Message], WorkerCounters, str]:
         answers: asyncio.Queue[agent_pb2.Message] = asyncio.Queue()
         inboxes = Inboxes(answers.put_nowait, lambda: False)
         server = grpc.aio.server()
@@ -58,6 +58,7 @@ def answered(
         )
         with EmulatedLinks(view.links, root / "links") as links:
             driver = Driver(view, "edge-1", {"double": executor}, {GATEWAY: gateway}, links)
+            driver.start()
             for request, tensor in enumerate(requests):
                 wire = agent_pb2.Message(
                     request_id=str(request),
@@ -74,7 +75,7 @@ def answered(
             scraped = scrape(view, driver)
         await gateway.close()
         await server.stop(0)
-        return sorted(found, key=lambda message: int(message.request_id)), driver.figures, scraped
+        return sorted(found, key=lambda message: int(message.request_id)), driver.counters, scraped
 
     return asyncio.run(all_of_them())
 
@@ -94,11 +95,11 @@ class FailsOnce(Executor):
 class FailsToBegin:
     """An executor whose runs the event loop begins; the first meets a fault on its way there, the second back."""
 
-    may_begin = True
+    can_run_async = True
     due_s = since_s = 0.0
     runs = 0
 
-    def begin(self, requests: Sequence[Sequence[OperatorInput]], done: Any, _at: Any, **_how: float | None) -> None:
+    def run_async(self, requests: Sequence[Sequence[OperatorInput]], done: Any, _at: Any, **_how: float | None) -> None:
         self.runs += 1
         if self.runs == 1:
             raise MemoryError
@@ -114,10 +115,13 @@ def test_an_unforeseen_fault_where_the_loop_begins_a_run_fails_its_request_only(
             gateway: Any = SimpleNamespace(expired=0, expire=lambda _: None, put=print, forget=print)
             executor: Any = FailsToBegin()
             driver = Driver(view, "edge-1", {"double": executor}, {GATEWAY: gateway}, links)
+            driver.start()
             found = []
             for _ in range(3):
                 try:
-                    found.append(str((await driver.ask("double", [np.ones((1, 4), np.float32)], 3.0))["y"].shape))
+                    found.append(
+                        str((await driver.call_operator("double", [np.ones((1, 4), np.float32)], 3.0))["y"].shape)
+                    )
                 except StatusError as error:
                     found.append(str(error))
             await asyncio.to_thread(driver.stop)
@@ -163,7 +167,7 @@ def test_tensors_that_do_not_fit_together_run_one_after_another(tmp_path: Path) 
         [[2.0] * array.shape[1]] for array in requests
     ]
     assert figures.runs == {"double": Counter({1: 5, 2: 1})}  # 1; 2 3 3 3 apart; 3 3
-    assert figures.broken == {"double": 0}
+    assert figures.failed_batches == {"double": 0}
 
 
 def test_one_bad_request_of_a_batch_fails_alone(tmp_path: Path) -> None:
@@ -182,7 +186,7 @@ def test_one_bad_request_of_a_batch_fails_alone(tmp_path: Path) -> None:
     assert [decode_tensor(message.tensor).tolist() for message in found if not message.HasField("failure")] == [
         [0.0], [1.0], [2.0], [4.0], [5.0]
     ]  # fmt: skip
-    assert (figures.completed, figures.failed, figures.broken) == ({"double": 5}, {"double": 1}, {"double": 1})
+    assert (figures.completed, figures.failed, figures.failed_batches) == ({"double": 5}, {"double": 1}, {"double": 1})
     assert figures.runs == {"double": Counter({1: 5})}
     assert 'jellybean_failed_batches_total{operator="double",variant="only",worker="edge-1"} 1.0' in metrics
 
@@ -197,7 +201,7 @@ def test_a_model_that_mixes_its_requests_answers_them_one_by_one_and_says_so(
     requests = [np.full((1, 2), number, np.float32) for number in range(4)]
     found, figures, _ = answered(tmp_path, view_of(tmp_path, sha256, 4), executor, requests)
     assert [decode_tensor(message.tensor).tolist() for message in found] == [[[number, number]] for number in range(4)]
-    assert (figures.failed, figures.broken) == ({"double": 0}, {"double": 1})
+    assert (figures.failed, figures.failed_batches) == ({"double": 0}, {"double": 1})
     (warning,) = [record.getMessage() for record in caplog.records]
     assert re.search(
         r"run of 3 requests of double failed, .* has shape \[1, 2\], not one row for each of the 3", warning
@@ -213,26 +217,29 @@ def test_an_operator_asked_for_alone_has_figures_and_bounds_of_its_own(tmp_path:
     async def ask() -> tuple[list[object], str]:
         with EmulatedLinks(view.links, tmp_path / "links") as links:
             driver = Driver(view, "edge-1", {"double": executor}, {}, links)
-            waiting = [asyncio.create_task(driver.ask("double", [ones], None)) for _ in range(MAX_ASKED - 1)]
-            wrong = asyncio.create_task(driver.ask("double", [np.ones((1, 5), np.float32)], None))
+            driver.start()
+            waiting = [
+                asyncio.create_task(driver.call_operator("double", [ones], None)) for _ in range(MAX_DIRECT_CALLS - 1)
+            ]
+            wrong = asyncio.create_task(driver.call_operator("double", [np.ones((1, 5), np.float32)], None))
             await asyncio.sleep(0)
-            assert (driver.asked_in_hand, driver.queued) == (MAX_ASKED, MAX_ASKED - 1)
-            with pytest.raises(StatusError, match=f"overloaded: .*, {MAX_ASKED} for single operators") as caught:
-                await driver.ask("double", [ones], None)
+            assert (driver.direct_calls_in_flight, driver.queued) == (MAX_DIRECT_CALLS, MAX_DIRECT_CALLS - 1)
+            with pytest.raises(StatusError, match=f"overloaded: .*, {MAX_DIRECT_CALLS} for single operators") as caught:
+                await driver.call_operator("double", [ones], None)
             assert caught.value.status is grpc.StatusCode.RESOURCE_EXHAUSTED
             waiting[5].cancel()
             await asyncio.wait([waiting[5]])
-            assert (driver.asked_in_hand, driver.queued) == (MAX_ASKED - 1, MAX_ASKED - 2)
+            assert (driver.direct_calls_in_flight, driver.queued) == (MAX_DIRECT_CALLS - 1, MAX_DIRECT_CALLS - 2)
             executor.gate.set()
             found = await asyncio.wait_for(asyncio.gather(*waiting, wrong, return_exceptions=True), 20)
-            assert (driver.asked_in_hand, driver.requests_in_flight) == (0, 0)
-            assert driver.figures.completed == driver.figures.failed == {"double": 0}
-            assert driver.figures.runs == {"double": Counter()}
+            assert (driver.direct_calls_in_flight, driver.requests_in_flight) == (0, 0)
+            assert driver.counters.completed == driver.counters.failed == {"double": 0}
+            assert driver.counters.runs == {"double": Counter()}
             metrics = scrape(view, driver)
             executor.gate.clear()
-            late = asyncio.create_task(driver.ask("double", [ones], None))
+            late = asyncio.create_task(driver.call_operator("double", [ones], None))
             await asyncio.sleep(0)
-            driver.abandon_asked()
+            driver.abandon_calls()
             with pytest.raises(StatusError, match="edge-1 is shutting down"):
                 await late
             executor.gate.set()
@@ -245,7 +252,7 @@ def test_an_operator_asked_for_alone_has_figures_and_bounds_of_its_own(tmp_path:
     assert isinstance(failed, StatusError)
     assert failed.status is grpc.StatusCode.INVALID_ARGUMENT
     assert str(failed).startswith("operator double: input from x: expected float32 [any, 4], got float32 [1, 5]")
-    assert [outputs["y"].tolist() for outputs in found] == [[[2, 2, 2, 2]]] * (MAX_ASKED - 2)
+    assert [outputs["y"].tolist() for outputs in found] == [[[2, 2, 2, 2]]] * (MAX_DIRECT_CALLS - 2)
     labels = 'operator="double",outcome="{}",variant="only",worker="edge-1"'
     assert f"jellybean_asked_total{{{labels.format('failed')}}} 1.0" in metrics
-    assert f"jellybean_asked_total{{{labels.format('completed')}}} {MAX_ASKED - 2}.0" in metrics
+    assert f"jellybean_asked_total{{{labels.format('completed')}}} {MAX_DIRECT_CALLS - 2}.0" in metrics

@@ -29,7 +29,7 @@ def test_processes_share_the_pipe(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from jellybean_agent.worker.emulated_links import EmulatedLinks\n"
         "from jellybean_agent.brain.plan_view import LinkView\n"
-        "links = EmulatedLinks([LinkView('a', 'b', 1.0, 0.0)], Path(sys.argv[1]))\n"
+        "links = EmulatedLinks([LinkView('a', 'b', 1.0, 0.0)], Path(sys.argv[1])).open()\n"
         "print(*[links.reserve('a', 'b', 1, now=100.0) for _ in range(50)]); links.close()"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "links")]

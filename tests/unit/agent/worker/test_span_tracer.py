@@ -14,8 +14,9 @@ from jellybean_agent.telemetry import spans as spans_module
 from jellybean_agent.telemetry.spans import SpanFactory
 from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor
 from jellybean_agent.transport.message_wire import parts_of
+from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
-from jellybean_agent.worker.traced_driver import TracedDriver
+from jellybean_agent.worker.span_tracer import SpanTracer
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.tiny_models import scale
 from tests.unit.agent.worker.one_operator import Gated, view_of
@@ -48,7 +49,10 @@ def test_each_request_of_a_batch_has_its_own_spans(tmp_path: Path, monkeypatch: 
     async def run() -> None:
         executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)
         with EmulatedLinks(view.links, tmp_path / "links") as links:
-            driver = TracedDriver(spans, view, "edge-1", {"double": executor}, {GATEWAY: answers}, links)
+            driver = Driver(
+                view, "edge-1", {"double": executor}, {GATEWAY: answers}, links, SpanTracer(spans, view, "edge-1")
+            )
+            driver.start()
             for number in range(4):  # the first runs alone, the last is not traced
                 tensor = encode_tensor(np.full((1, 4), number, np.float32))
                 wire = agent_pb2.Message(

@@ -1,0 +1,144 @@
+"""What runs in the forked processes: the fork server, and the loop of a model process.
+
+A model process is told over a socket what to load and run; tensors lie in memory that it shares with the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jellybean_agent.errors import InvalidInputError, ModelError
+from jellybean_agent.execution.process_wire import Conversation, SharedMemory
+from jellybean_agent.execution.python_code import PythonStep
+from jellybean_agent.execution.session import OperatorCode, Session, open_in_process
+from jellybean_agent.system.sockets import receive_exactly
+from jellybean_agent.tensors.ports import TensorPort
+from jellybean_agent.tensors.tensors import Array
+
+PID_AND_CODE = struct.Struct("<ii")  # process id, exit code
+NEW_PROCESS, END_PROCESS = b"n", b"e"
+_NO_HEADER: Mapping[str, Any] = {}
+
+
+def run_fork_server(control: socket.socket, memory_bytes: int) -> NoReturn:
+    """Serve as the fork server in a process that was just forked. `memory_bytes`: limit of one model process."""
+    _run_child(partial(_fork_on_request, control, memory_bytes))
+
+
+def _run_child(work: Callable[[], None]) -> NoReturn:
+    """Do a forked child's work and exit, without the parent's exit handlers."""
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException as error:  # noqa: BLE001  (the process' boundary)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+def _fork_on_request(control: socket.socket, memory_bytes: int) -> None:
+    """Fork and end model processes as the agent asks; end them all once the agent has ended."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they are meant for the agent, which closes the pool when it ends
+    children: set[int] = set()
+    while True:
+        request, files, _, _ = socket.recv_fds(control, 1, 2)
+        if request == NEW_PROCESS:
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                conversation = Conversation(socket.socket(fileno=files[0]), SharedMemory(files[1]))
+                _run_child(partial(_serve_models, conversation, memory_bytes))
+            for file in files:
+                os.close(file)
+            children.add(pid)
+            control.sendall(PID_AND_CODE.pack(pid, 0))
+            continue
+        is_end = request == END_PROCESS
+        named = {PID_AND_CODE.unpack(receive_exactly(control, PID_AND_CODE.size))[0]} if is_end else set(children)
+        for pid in named & children:
+            children.discard(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if is_end:
+                control.sendall(PID_AND_CODE.pack(pid, code))
+        if not is_end:
+            return
+
+
+def _serve_models(conversation: Conversation, memory_bytes: int) -> None:
+    """Load and run models, one request after another, until the agent closes the socket."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit_memory(memory_bytes)
+    sessions: dict[str, Session] = {}
+    spins = False  # whether to busy-wait for the next request: nothing else is queued behind the last one
+    while True:
+        try:
+            request = conversation.receive_spinning() if spins else conversation.receive()
+        except OSError:
+            return
+        header, answer = request.header, _NO_HEADER
+        spins = bool(header.get("only"))
+        outputs: Sequence[Array] = ()
+        try:
+            if header["do"] == "load":
+                session = open_in_process(_code(header), header["sha256"], accelerated=header["accelerated"])
+                sessions[header["path"]] = session
+                answer = {"inputs": _port_list(session.inputs), "outputs": _port_list(session.outputs)}
+                gc.freeze()  # all objects of now live as long as the process
+            else:
+                outputs = _run_each(sessions[header["path"]], header, request.arrays)
+        except Exception as error:  # noqa: BLE001  (the process' boundary: the agent reports it)
+            full = f"out of memory: {memory_bytes} bytes are the limit" if isinstance(error, MemoryError) else ""
+            answer, outputs = {"fault": _fault(error, header["do"]), "reason": full or str(error) or repr(error)}, ()
+        try:
+            conversation.send(None if answer is _NO_HEADER else json.dumps(answer), answer, outputs)
+        except ValueError as error:  # more bytes than allowed, or a dtype that is not sent
+            conversation.send(str(error), {"fault": "run", "reason": str(error)}, ())
+
+
+def _fault(error: Exception, request: str) -> str:
+    if isinstance(error, ModelError) or request == "load":
+        return "model"
+    return "input" if isinstance(error, InvalidInputError) else "run"
+
+
+def _code(header: Mapping[str, Any]) -> OperatorCode:
+    """The model file or function to load. The agent has checked that the function is allowed."""
+    if (function := header.get("function")) is None:
+        return Path(header["path"])
+    return PythonStep(function, header["arguments"], frozenset([function]))
+
+
+def _run_each(session: Session, header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Array]:
+    """Run once per group of inputs; `arrays` holds the inputs of all runs one after another, and so do the outputs."""
+    names = header["names"]
+    outputs: list[Array] = []
+    for run in range(header["runs"]):
+        outputs += session.run(dict(zip(names, arrays[run * len(names) : (run + 1) * len(names)], strict=True)))
+    return outputs
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    """Limit the data segment to its present size plus `memory_bytes`."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    limit = int(fields["VmData"].split()[0]) * 1024 + memory_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _port_list(ports: Sequence[TensorPort]) -> list[list[Any]]:
+    return [[port.name, port.dtype, list(port.shape)] for port in ports]
