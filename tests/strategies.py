@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jellybean_solver import (
     AccuracyModel,
+    AccuracyRow,
     Edge,
     EdgeKind,
     EndToEnd,
@@ -21,7 +22,6 @@ from jellybean_solver import (
     PerOperator,
     Pool,
     Problem,
-    Row,
     ServiceTime,
     Sharing,
     Slo,
@@ -139,7 +139,7 @@ def accuracies(draw: st.DrawFn, operators: tuple[Operator, ...]) -> AccuracyMode
     tables = {
         o.name: {
             v.name: tuple(
-                Row(tuple(draw(percent) for _ in inputs[o.name]), draw(percent))
+                AccuracyRow(tuple(draw(percent) for _ in inputs[o.name]), draw(percent))
                 for _ in range(draw(st.integers(1, 3)) if inputs[o.name] else 1)
             )
             for v in o.variants
@@ -149,7 +149,7 @@ def accuracies(draw: st.DrawFn, operators: tuple[Operator, ...]) -> AccuracyMode
     return PerOperator(inputs, {name: {v: _once(rows) for v, rows in table.items()} for name, table in tables.items()})
 
 
-def _once(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+def _once(rows: tuple[AccuracyRow, ...]) -> tuple[AccuracyRow, ...]:
     return tuple({row.inputs: row for row in rows}.values())
 
 

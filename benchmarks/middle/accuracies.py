@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 
-from jellybean_solver import AccuracyModel, EndToEnd, Independent, Operator, PerOperator, Row
+from jellybean_solver import AccuracyModel, AccuracyRow, EndToEnd, Independent, Operator, PerOperator
 
 SAMPLES = 200  # selections that a target is drawn from
 LEVELS = (0.0, 70.0, 85.0, 95.0)  # inputs' accuracies that an operator was measured at
@@ -61,10 +61,10 @@ def _per_operator(mentioned: list[Operator], percents: dict[str, dict[str, float
     return PerOperator(inputs, tables)
 
 
-def _rows(own: float, inputs: int) -> tuple[Row, ...]:
+def _rows(own: float, inputs: int) -> tuple[AccuracyRow, ...]:
     if not inputs:
-        return (Row((), own),)
-    return tuple(Row((level,) * inputs, round(own * (0.5 + 0.5 * _next(level) / 100.0), 3)) for level in LEVELS)
+        return (AccuracyRow((), own),)
+    return tuple(AccuracyRow((level,) * inputs, round(own * (0.5 + 0.5 * _next(level) / 100.0), 3)) for level in LEVELS)
 
 
 def _next(level: float) -> float:

@@ -21,7 +21,7 @@ from jellybean_solver import (
     Slo,
     Source,
     Variant,
-    together,
+    combine_workflows,
 )
 
 GIB = 2.0**30
@@ -79,7 +79,7 @@ def middle_problem(seed: int, size: Size = MIDDLE) -> Problem:
         parts = [_workflow(rng, size, devices, half, sites, 0.5) for half in halves]
         links = parts[0].links
         fleet = {f"w{i}": replace(part, links=links, utilisation=0.8) for i, part in enumerate(parts)}
-        problem = together(f"middle-{seed}", fleet)
+        problem = combine_workflows(f"middle-{seed}", fleet)
     else:
         problem = replace(_workflow(rng, size, devices, count, sites, 1.0), name=f"middle-{seed}")
     if rng.random() < 0.12:

@@ -28,8 +28,8 @@ from jellybean.serving.run_state import RunState, read_state, running_state
 from jellybean_agent import PlanView, decode_tensor, read_plan
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver import (
-    TOLERANCE,
-    WINDOW_S,
+    DEFAULT_WINDOW_S,
+    RATE_TOLERANCE,
     Arrivals,
     Plan,
     from_document,
@@ -119,7 +119,7 @@ def saturate(
     *,
     start_rate_per_s: float | None = None,
     seed: int = 0,
-    window_s: float = WINDOW_S,
+    window_s: float = DEFAULT_WINDOW_S,
     progress: Progress = lambda done, total, label: None,
 ) -> BenchResult:
     """Find the highest sustained rate by bisection, from a guess such as the simulator's."""
@@ -193,8 +193,8 @@ class Target:
         start_rate_per_s: float | None = None,
         *,
         seed: int = 0,
-        window_s: float = WINDOW_S,
-        tolerance: float = TOLERANCE,
+        window_s: float = DEFAULT_WINDOW_S,
+        tolerance: float = RATE_TOLERANCE,
         progress: Progress = lambda done, total, label: None,
     ) -> BenchResult:
         """Bisect the highest sustained rate with evenly spaced requests."""

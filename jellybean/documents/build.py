@@ -25,6 +25,7 @@ from jellybean_agent import AgentError, find_module_source, split_function_name
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import (
     AccuracyModel,
+    AccuracyRow,
     EndToEnd,
     Independent,
     Link,
@@ -34,15 +35,14 @@ from jellybean_solver import (
     Pool,
     Problem,
     PythonRef,
-    Row,
     ServiceTime,
     Slo,
     Source,
     Times,
     Variant,
     best_batch,
+    combine_workflows,
     quantile_mean,
-    together,
     unbatched,
 )
 
@@ -51,7 +51,7 @@ def build_problem(project: AnyProject) -> Problem:
     """Build the solver's problem. DocumentError if profiles are missing or the request rates are inconsistent."""
     if isinstance(project, MultiWorkflowProject):
         parts = {name: _with_model_paths(build_problem(part), name) for name, part in project.workflows.items()}
-        return together(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
+        return combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
     workflow, infrastructure = project.workflow, project.infrastructure
     if project.profiles is None:
         path = project.directory / PROFILES_FILE
@@ -116,7 +116,7 @@ def accuracy_model(profile: AccuracyProfile | None, workflow: WorkflowDocument) 
     if profile.per_operator is not None:
         tables = {
             operator: {
-                variant: tuple(Row(point.inputs, point.output) for point in points)
+                variant: tuple(AccuracyRow(point.inputs, point.output) for point in points)
                 for variant, points in variants.items()
                 if variant in workflow.operators[operator].variants
             }

@@ -17,14 +17,14 @@ from jellybean.documents.flow import follow_requests
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
 from jellybean.documents.project import Project
 from jellybean.documents.schema.profiles import ANY_DOWNSTREAM, VariantProfile
-from jellybean_solver import Cut, Cuts, Stage, qualified
+from jellybean_solver import Cut, Cuts, Stage, qualified_cuts
 
 
 def build_cuts(project: AnyProject) -> Cuts:
     """Operator -> its cuts that the workflow allows and the profiles have measured."""
     if isinstance(project, MultiWorkflowProject):
         parts = {name: _with_model_paths(build_cuts(part), name) for name, part in project.workflows.items()}
-        return {name: cuts for workflow, part in parts.items() for name, cuts in qualified(workflow, part).items()}
+        return {name: cuts for workflow, part in parts.items() for name, cuts in qualified_cuts(workflow, part).items()}
     return {name: cuts for name in project.workflow.operators if (cuts := tuple(_cuts(project, name)))}
 
 

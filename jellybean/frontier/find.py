@@ -14,7 +14,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.planning.project_plan import PLAN_FILE, load_plan
 from jellybean.planning.simulation import check_latency
 from jellybean_solver import (
-    STEP,
+    ACCURACY_TOLERANCE,
     Corner,
     CostAccuracy,
     CostRate,
@@ -24,10 +24,10 @@ from jellybean_solver import (
     Progress,
     Slo,
     Solution,
-    as_planned,
     cost_accuracy,
     cost_rate,
     evaluate,
+    problem_as_planned,
     solve_cut,
     to_document,
 )
@@ -69,7 +69,7 @@ def find_frontier(
     project: Project,
     *,
     rates: Callable[[Problem], Sequence[float]] | None = None,
-    step: float = STEP,
+    step: float = ACCURACY_TOLERANCE,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> Frontier:
@@ -131,7 +131,7 @@ def _current(
         plan = load_plan(directory)
     except JellyBeanError as error:
         return None, (f"the current plan is left out: {error}",)
-    score = evaluate(replace(as_planned(problem, cuts, plan), slo=Slo()), plan)
+    score = evaluate(replace(problem_as_planned(problem, cuts, plan), slo=Slo()), plan)
     if score.violations or score.accuracy is None:
         why = "it does not answer these documents and options" if score.violations else "its accuracy is not known"
         return None, (f"the plan in {PLAN_FILE} is left out: {why}",)

@@ -14,7 +14,7 @@ from rich.text import Text
 from jellybean.display import figures as units
 from jellybean.frontier.changes import Change, changes
 from jellybean.frontier.find import Frontier
-from jellybean_solver import STEP, CostRate, Plan, Problem, Termination, json_values, to_document
+from jellybean_solver import ACCURACY_TOLERANCE, CostRate, Plan, Problem, Termination, json_values, to_document
 
 MOST_CHANGES = 8  # lines of one point in the table; JSON has all
 
@@ -49,7 +49,7 @@ def to_json(frontier: Frontier) -> dict[str, Any]:
         ],
         "exact": curve.exact,
         "finished": curve.finished,
-        "step": None if curve.step <= STEP else curve.step,
+        "step": None if curve.step <= ACCURACY_TOLERANCE else curve.step,
         "ended": list(curve.ended),
         "rates": None if frontier.rates is None else _rates_json(frontier.problem, frontier.rates),
         "current": None if current is None else json_values(current),

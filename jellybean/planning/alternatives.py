@@ -15,13 +15,13 @@ from jellybean.planning.project_plan import more_accurate, settle
 from jellybean.planning.simulated_deadline import cost_of
 from jellybean.planning.simulation import latency_breach
 from jellybean_solver import (
-    GAP,
+    DEFAULT_GAP,
     LEAST_SHARE,
     Certificate,
+    DeadlineResult,
     Plan,
     Problem,
     Room,
-    Settled,
     Solution,
     SolverError,
     evaluate,
@@ -35,26 +35,26 @@ PARTS = (0.5, 1.0, 1.7)  # of the room that the plan in question leaves
 
 
 class Settling:
-    """Called as `Means.settle`, first about the plan in question, which is `plan` from then on."""
+    """Called as `ResolveSettings.keep_deadline`, first about the plan in question, which is `plan` from then on."""
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
 
     def __call__(
         self, problem: Problem, cheapest: Solution, late: bool, time_limit_s: float | None, thorough: bool
-    ) -> Settled:
+    ) -> DeadlineResult:
         if not late:
             found = cheapest if time_limit_s is not None else more_accurate(problem, {}, cheapest)
             self.plan = found.plan if thorough else self.plan
-            return Settled(found)
+            return DeadlineResult(found)
         end_s = None if time_limit_s is None else time.monotonic() + time_limit_s
         if not thorough and (alike := self._with_like_room(problem, cheapest, end_s)) is not None:
-            return Settled(alike)
-        settled = settle(problem, {}, cheapest, GAP, _left_s(end_s), thorough=thorough)
+            return DeadlineResult(alike)
+        settled = settle(problem, {}, cheapest, DEFAULT_GAP, _left_s(end_s), thorough=thorough)
         if settled.solution.plan is None or settled.reasons:
-            return Settled(None, settled.fastest)
+            return DeadlineResult(None, settled.fastest)
         self.plan = settled.solution.plan if thorough else self.plan
-        return Settled(settled.solution)
+        return DeadlineResult(settled.solution)
 
     def _with_like_room(self, problem: Problem, cheapest: Solution, end_s: float | None) -> Solution | None:
         for room in self._rooms(problem):

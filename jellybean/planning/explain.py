@@ -27,18 +27,18 @@ from jellybean.quantities import (
 )
 from jellybean.quantities import QuantityKind as Unit
 from jellybean_solver import (
-    OF_WORKFLOW,
+    WORKFLOW_SEPARATOR,
     Explanation,
-    Kind,
-    Means,
     PlannedCut,
     Problem,
     Question,
     Requirement,
+    RequirementKind,
+    ResolveSettings,
     Sharing,
-    as_planned,
     explain,
     planned_cuts,
+    problem_as_planned,
 )
 
 DIGITS = 5  # of a relaxation as it is proposed
@@ -114,21 +114,21 @@ def explain_project(
         first_s = None if time_limit_s is None else time_limit_s / 2
         plan = plan_project(project, time_limit_s=first_s, compare=False).plan
         if plan is not None:
-            problem, given = as_planned(problem, cuts, plan), planned_cuts(plan)
+            problem, given = problem_as_planned(problem, cuts, plan), planned_cuts(plan)
     questions = parse_questions(problem, why_not)
     left_s = None if time_limit_s is None else max(LEAST_S, time_limit_s - (time.perf_counter() - started))
     places = _Requirements(project, document_locations(project, overrides))
-    means = Means(
+    settings = ResolveSettings(
         time_limit_s=left_s,
         clock=time.monotonic,
         p99_s=lambda plan, seed: simulated_p99_s(plan, seed=seed),
         seeds=SEEDS,
-        settle=Settling(),
+        keep_deadline=Settling(),
         advance=progress,
         exclusive=places.exclusive(problem),
     )
     explaining = time.perf_counter()
-    explanation = explain(problem, questions, means)
+    explanation = explain(problem, questions, settings)
     explain_s = time.perf_counter() - explaining
     progress(explanation.solves, explanation.solves, "done")
     return Explained(problem, explanation, places.of(explanation), explain_s, given, time_limit_s)
@@ -200,17 +200,19 @@ class _Requirements:
 
     def _paths(self, requirement: Requirement) -> list[tuple[Any, ...]]:
         kind, subjects = requirement.kind, requirement.subjects
-        paths: dict[Kind, Callable[[], list[tuple[Any, ...]]]] = {
-            Kind.ACCURACY: lambda: [(_document(*subjects), "slo", "accuracy")],
-            Kind.BUDGET: lambda: [self._budget()],
-            Kind.LATENCY_P99: lambda: [(_document(*subjects), "slo", "latency_p99")],
-            Kind.RATE: lambda: [(document, "sources", name, "rate") for document, name in map(_own, subjects)],
-            Kind.UTILISATION: lambda: [("infrastructure", "limits", "utilisation")],
-            Kind.SHARING: lambda: [self._sharing(subjects[0])],
-            Kind.RESIDENCY: lambda: self._residency(*subjects),
-            Kind.BANDWIDTH: lambda: [("infrastructure", "links", self._link(subjects), "bandwidth")],
-            Kind.MEMORY: lambda: [("infrastructure", "workers", subjects[0], "memory")],
-            Kind.COUNT: lambda: [("infrastructure", "workers", subjects[0], "count")],
+        paths: dict[RequirementKind, Callable[[], list[tuple[Any, ...]]]] = {
+            RequirementKind.ACCURACY: lambda: [(_document(*subjects), "slo", "accuracy")],
+            RequirementKind.BUDGET: lambda: [self._budget()],
+            RequirementKind.LATENCY_P99: lambda: [(_document(*subjects), "slo", "latency_p99")],
+            RequirementKind.RATE: lambda: [
+                (document, "sources", name, "rate") for document, name in map(_own, subjects)
+            ],
+            RequirementKind.UTILISATION: lambda: [("infrastructure", "limits", "utilisation")],
+            RequirementKind.SHARING: lambda: [self._sharing(subjects[0])],
+            RequirementKind.RESIDENCY: lambda: self._residency(*subjects),
+            RequirementKind.BANDWIDTH: lambda: [("infrastructure", "links", self._link(subjects), "bandwidth")],
+            RequirementKind.MEMORY: lambda: [("infrastructure", "workers", subjects[0], "memory")],
+            RequirementKind.COUNT: lambda: [("infrastructure", "workers", subjects[0], "count")],
         }
         return paths[kind]()
 
@@ -253,27 +255,27 @@ def _document(workflow: str = "") -> str:
 
 def _own(name: str) -> tuple[str, str]:
     """The document that a source or operator stands in, and its name there."""
-    workflow, _, own = name.rpartition(OF_WORKFLOW)
+    workflow, _, own = name.rpartition(WORKFLOW_SEPARATOR)
     return _document(workflow), own
 
 
 _UNITS = {
-    Kind.BUDGET: PRICE_PER_H,
-    Kind.LATENCY_P99: DURATION,
-    Kind.BANDWIDTH: BANDWIDTH,
-    Kind.MEMORY: SIZE,
+    RequirementKind.BUDGET: PRICE_PER_H,
+    RequirementKind.LATENCY_P99: DURATION,
+    RequirementKind.BANDWIDTH: BANDWIDTH,
+    RequirementKind.MEMORY: SIZE,
 }
 
 
 def _written(problem: Problem, requirement: Requirement, index: int, value: float | None) -> str:
     kind = requirement.kind
     if value is None:
-        return "shared" if kind is Kind.SHARING else "null"
-    if kind is Kind.RATE:
+        return "shared" if kind is RequirementKind.SHARING else "null"
+    if kind is RequirementKind.RATE:
         return _rounded(RATE, problem.source_by_name[requirement.subjects[index]].rate_per_s * value, up=False)
     if kind in _UNITS:
         return _rounded(_UNITS[kind], value, up=True)
-    if kind is Kind.ACCURACY:
+    if kind is RequirementKind.ACCURACY:
         return f"{math.floor(value * ACCURACY_DIGITS) / ACCURACY_DIGITS:.10g}"
     return f"{math.ceil(value * 1e4) / 1e4:g}"
 

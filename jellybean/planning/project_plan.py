@@ -24,7 +24,7 @@ from jellybean.planning.simulation import SEEDS, Judged, judged_latency, latency
 from jellybean_agent import describe_error
 from jellybean_protos import plan_format
 from jellybean_solver import (
-    GAP,
+    DEFAULT_GAP,
     VALUE_TOLERANCE,
     Baseline,
     Cuts,
@@ -89,7 +89,7 @@ class Planned:
 def plan_project(
     project: AnyProject,
     *,
-    gap: float = GAP,
+    gap: float = DEFAULT_GAP,
     time_limit_s: float | None = None,
     compare: bool = True,
     progress: Progress | None = None,

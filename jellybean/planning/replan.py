@@ -13,19 +13,19 @@ from jellybean.planning.project_plan import PLAN_FILE, Planned, plan_project, re
 from jellybean.planning.simulation import latency_breach
 from jellybean.serving.run_state import running_state
 from jellybean_solver import (
-    GAP,
+    DEFAULT_GAP,
     Cuts,
     MigrationPrices,
     Plan,
     PlanDiff,
     Problem,
     Replanned,
+    ReplanSettings,
     Solution,
-    Terms,
     Verdict,
+    load_prices,
     plan_diff,
     replan_cut,
-    worth,
 )
 
 RUNNING = "running"  # in place of a file: what is being served from the project
@@ -49,7 +49,7 @@ class Change:
         found = self.decision
         if found.best is None:
             return None
-        return plan_diff(found.running, found.best, worth(found.best, found.terms.prices))
+        return plan_diff(found.running, found.best, load_prices(found.best, found.settings.prices))
 
     @property
     def planned(self) -> Planned:
@@ -107,7 +107,7 @@ def replan_project(
     named: str,
     *,
     horizon_h: float,
-    gap: float = GAP,
+    gap: float = DEFAULT_GAP,
     time_limit_s: float | None = None,
     progress: Callable[[float, float, str], None] = lambda done, total, label: None,
 ) -> Change:
@@ -140,7 +140,7 @@ def replan_project(
         problem,
         cuts,
         before,
-        Terms(prices, horizon_h, stated.at_least),
+        ReplanSettings(prices, horizon_h, stated.at_least),
         check=check,
         instead=instead,
         gap=gap,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from jellybean.planning.simulation import Judged, judged_latency
 from jellybean.quantities import DURATION, format_quantity, rounded_up
 from jellybean_solver import (
-    CERTAIN,
+    LATENCY_TOLERANCE,
     Certificate,
     Cuts,
     OutOfTimeError,
@@ -24,8 +24,8 @@ from jellybean_solver import (
     SolverError,
     Termination,
     deadline_s,
+    deadline_shares,
     least_latency_s,
-    shares,
     solve_cut,
     termination_of,
 )
@@ -75,7 +75,7 @@ def in_time(
         return solve_cut(problem, cuts, gap=gap, time_limit_s=left_s, clock=time.monotonic, p99_s=p99_s)
 
     search = _SimulatedInTime(solved, target_s, judged.share, solution.plan, solution.plan.certificate.bound)
-    if not cuts and least_latency_s(problem) > target_s * (1 + CERTAIN):
+    if not cuts and least_latency_s(problem) > target_s * (1 + LATENCY_TOLERANCE):
         found = search.run((1.0,), (), LOOSER if thorough else ())
     elif thorough:
         found = search.run(TIGHTER, LONGER if time_limit_s is None else (), LOOSER)
@@ -84,7 +84,7 @@ def in_time(
     if found is not None:
         return InTime(found, judged=search.judged, cheapest=(solution.plan, judged))
     nearest = search.nearest
-    kept = {name: rounded_up(DURATION, nearest * share * target_s) for name, share in shares(problem).items()}
+    kept = {name: rounded_up(DURATION, nearest * share * target_s) for name, share in deadline_shares(problem).items()}
     paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in kept}
     settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
     verb = "is" if len(kept) == 1 else "are"

@@ -11,7 +11,7 @@ from statistics import median
 
 from jellybean_agent import FAIR_QUEUEING_FROM, BatchPolicy, Brain, OperatorWiring, SiteRoutes, Sites
 from jellybean_solver import (
-    WINDOW_S,
+    DEFAULT_WINDOW_S,
     Arrivals,
     Edge,
     MakeTimes,
@@ -24,9 +24,9 @@ from jellybean_solver import (
     highest_sustained,
     is_sustained,
     link_uses,
+    mean_waits_s,
     request_streams,
     simulate,
-    waits,
     worker_at,
 )
 
@@ -76,7 +76,7 @@ def simulate_plan(
 
 def _at_work(plan: Plan, end_s: float) -> MakeTimes | None:
     """Arrivals that begin with what waits in a site in the long run, by the closed form; None where that is endless."""
-    wait_s = {name: wait for name, wait in waits(plan).items() if plan.worker_by_name[name].tier in plan.sites}
+    wait_s = {name: wait for name, wait in mean_waits_s(plan).items() if plan.worker_by_name[name].tier in plan.sites}
     if not all(map(math.isfinite, wait_s.values())):
         return None
     waiting: dict[str, float] = {}
@@ -126,7 +126,9 @@ def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
     )
 
 
-def highest_sustained_rate(plan: Plan, *, seed: int = 0, window_s: float = WINDOW_S, seeds: int = SEEDS) -> float:
+def highest_sustained_rate(
+    plan: Plan, *, seed: int = 0, window_s: float = DEFAULT_WINDOW_S, seeds: int = SEEDS
+) -> float:
     """Requests per second of the first source, in all its sites, up to which the plan keeps up; all sources grow.
 
     The median over `seeds` seeds: one window holds few enough requests that chance decides by some per cent. Not where

@@ -13,7 +13,16 @@ from jellybean.display import figures as units
 from jellybean.documents.locations import Location
 from jellybean.planning.explain import Explained
 from jellybean.report.plan_view import answer
-from jellybean_solver import EQUAL, Change, Conflict, Kind, Limit, Relaxation, Requirement, WhyNot
+from jellybean_solver import (
+    COST_TOLERANCE,
+    Conflict,
+    Counterfactual,
+    LeastRelaxation,
+    LimitAnalysis,
+    Requirement,
+    RequirementKind,
+    WhyNot,
+)
 
 
 def explained_text(explained: Explained) -> RenderableType:
@@ -81,7 +90,7 @@ def _unanswered(explained: Explained) -> list[RenderableType]:
     return _section("Not answered in the time allowed", table) if table.row_count else []
 
 
-def _open(limit: Limit) -> bool:
+def _open(limit: LimitAnalysis) -> bool:
     """Whether time ended before it was known what a limit costs."""
     return not limit.binds and limit.without is not None and limit.without.status == UNKNOWN
 
@@ -131,7 +140,7 @@ def _limits(explained: Explained) -> list[RenderableType]:
             _both(limit.more),
         )
     parts = _section("What binds: USD/h saved without it, and with one more", table) if binding else []
-    if any(limit.requirement.kind is Kind.COUNT and not limit.reached for limit in binding):
+    if any(limit.requirement.kind is RequirementKind.COUNT and not limit.reached for limit in binding):
         parts.append(
             Text("  a pool that is not used up binds where more of its workers would carry what few cannot", "dim")
         )
@@ -140,10 +149,12 @@ def _limits(explained: Explained) -> list[RenderableType]:
     elif not binding:
         parts.append(Text("Nothing binds: no limit on its own makes this plan dearer", "bold"))
     loose = [
-        limit for limit in limits if not limit.binds and not _open(limit) and limit.requirement.kind is not Kind.RATE
+        limit
+        for limit in limits
+        if not limit.binds and not _open(limit) and limit.requirement.kind is not RequirementKind.RATE
     ]
     rest = _table("", "", right=())
-    for kind in Kind:
+    for kind in RequirementKind:
         texts = [_loose(explained, limit) for limit in loose if limit.requirement.kind is kind]
         if texts:
             more = f", and {len(texts) - MANY} more" if len(texts) > MANY else ""
@@ -156,53 +167,55 @@ def _limits(explained: Explained) -> list[RenderableType]:
 MANY = 8  # items in a line
 UNKNOWN = "unknown"  # the status of a question that had no time
 TITLES = {
-    Kind.ACCURACY: "accuracy",
-    Kind.RATE: "rate",
-    Kind.BUDGET: "budget",
-    Kind.LATENCY_P99: "p99 latency",
-    Kind.UTILISATION: "utilisation",
-    Kind.SHARING: "exclusive",
-    Kind.BANDWIDTH: "bandwidth",
-    Kind.MEMORY: "memory",
-    Kind.RESIDENCY: "residency",
-    Kind.COUNT: "workers",
+    RequirementKind.ACCURACY: "accuracy",
+    RequirementKind.RATE: "rate",
+    RequirementKind.BUDGET: "budget",
+    RequirementKind.LATENCY_P99: "p99 latency",
+    RequirementKind.UTILISATION: "utilisation",
+    RequirementKind.SHARING: "exclusive",
+    RequirementKind.BANDWIDTH: "bandwidth",
+    RequirementKind.MEMORY: "memory",
+    RequirementKind.RESIDENCY: "residency",
+    RequirementKind.COUNT: "workers",
 }
 
 
-def _loose(explained: Explained, limit: Limit) -> str:
+def _loose(explained: Explained, limit: LimitAnalysis) -> str:
     requirement = limit.requirement
     name = (
-        requirement.subjects[0] if requirement.kind in (Kind.MEMORY, Kind.COUNT) else " -> ".join(requirement.subjects)
+        requirement.subjects[0]
+        if requirement.kind in (RequirementKind.MEMORY, RequirementKind.COUNT)
+        else " -> ".join(requirement.subjects)
     )
     used, of = amount(requirement.kind, limit.used), amount(requirement.kind, requirement.value)
     figures = f"{used} of {of}" if limit.used is not None else ""
     return " ".join(part for part in (name, figures, _unsure(limit.without)) if part)
 
 
-def _unsure(without: Change | None) -> str:
+def _unsure(without: Counterfactual | None) -> str:
     """Why it cannot be told whether a limit binds."""
     if without is None or without.holds:
         return ""
     return f"(without it a cheaper plan is refused: {without.reason})"
 
 
-def amount(kind: Kind, value: float | None) -> str:
+def amount(kind: RequirementKind, value: float | None) -> str:
     """A requirement's figure with its unit."""
     if value is None:
         return ""
     texts = {
-        Kind.ACCURACY: lambda: units.accuracy(value),
-        Kind.RATE: lambda: f"x{value:.4g}",
-        Kind.BUDGET: lambda: f"{units.usd(value)} USD/h",
-        Kind.LATENCY_P99: lambda: units.duration(value),
-        Kind.BANDWIDTH: lambda: f"{units.number(value * 8e-6)} Mbit/s",
-        Kind.MEMORY: lambda: units.size(value),
-        Kind.COUNT: lambda: f"{value:.0f}",
+        RequirementKind.ACCURACY: lambda: units.accuracy(value),
+        RequirementKind.RATE: lambda: f"x{value:.4g}",
+        RequirementKind.BUDGET: lambda: f"{units.usd(value)} USD/h",
+        RequirementKind.LATENCY_P99: lambda: units.duration(value),
+        RequirementKind.BANDWIDTH: lambda: f"{units.number(value * 8e-6)} Mbit/s",
+        RequirementKind.MEMORY: lambda: units.size(value),
+        RequirementKind.COUNT: lambda: f"{value:.0f}",
     }
     return texts[kind]() if kind in texts else f"{value:.3g}"
 
 
-def _changes(changes: Sequence[Change]) -> Table:
+def _changes(changes: Sequence[Counterfactual]) -> Table:
     table = _table("", "USD/h", "", "what changes", right=(1, 2))
     for change in changes:
         words = Text(change.words)
@@ -218,7 +231,7 @@ def _changes(changes: Sequence[Change]) -> Table:
     return table
 
 
-def _delta(change: Change | None) -> str:
+def _delta(change: Counterfactual | None) -> str:
     """+0.48, or ~+0.48, between the plans found, where it is not proven."""
     if change is None or change.delta_usd_per_h is None:
         return ""
@@ -228,12 +241,12 @@ def _delta(change: Change | None) -> str:
     return f"{about}{'+' if change.delta_usd_per_h > 0 else '-'}{units.usd(abs(change.delta_usd_per_h))}"
 
 
-def _proven(change: Change) -> bool:
+def _proven(change: Counterfactual) -> bool:
     low, high = change.low_usd_per_h, change.high_usd_per_h
-    return low is None or high is None or high - low <= EQUAL
+    return low is None or high is None or high - low <= COST_TOLERANCE
 
 
-def _both(change: Change | None) -> str:
+def _both(change: Counterfactual | None) -> str:
     """-3.27 (-47 %)."""
     if change is not None and change.status in ("refused", UNKNOWN):
         return "refused" if change.status == "refused" else "not known"
@@ -241,18 +254,18 @@ def _both(change: Change | None) -> str:
     return f"{_delta(change)} ({share})" if share else _delta(change)
 
 
-def _share(change: Change) -> str:
+def _share(change: Counterfactual) -> str:
     if change.share is None or change.delta_usd_per_h in (None, 0):
         return ""
     percent = change.share * 100
     return f"{percent:+.0f} %" if abs(percent) >= 9.5 else f"{percent:+.1f} %"
 
 
-def _by_cost(change: Change) -> tuple[bool, float]:
+def _by_cost(change: Counterfactual) -> tuple[bool, float]:
     return not change.holds, change.delta_usd_per_h or 0.0
 
 
-def _saving(limit: Limit) -> float:
+def _saving(limit: LimitAnalysis) -> float:
     changes = [change for change in (limit.without, limit.more) if change is not None and change.holds]
     return min((change.delta_usd_per_h or 0.0 for change in changes), default=0.0)
 
@@ -306,13 +319,13 @@ def _conflict(explained: Explained, found: Conflict) -> Table:
     return table
 
 
-def _enough(explained: Explained, item: Relaxation) -> str:
+def _enough(explained: Explained, item: LeastRelaxation) -> str:
     if item.helps is None:
         return "not known: no time, or plans refused"
     if not item.helps:
         return "nothing alone"
     if item.value is None:
-        gone = {Kind.SHARING: "shared", Kind.RESIDENCY: "anywhere"}
+        gone = {RequirementKind.SHARING: "shared", RequirementKind.RESIDENCY: "anywhere"}
         return gone.get(item.requirement.kind, "without it only" if item.exact else "without it (less may do)")
     values = dict.fromkeys(s.partition("=")[2] for s in explained.settings(item.requirement, item.value))
     return ", ".join(values) + ("" if item.exact else " (less may do)")

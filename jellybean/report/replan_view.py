@@ -15,7 +15,7 @@ from jellybean.planning.replan import Change
 from jellybean.quantities import DURATION, format_quantity
 from jellybean.report import plan_text
 from jellybean.report.plan_diff_view import diff_json, diff_text
-from jellybean_solver import SAME, Migration, Plan, Replanned, Verdict
+from jellybean_solver import SAVING_TOLERANCE, Migration, Plan, Replanned, Verdict
 
 MOST_REASONS = 3  # why a plan is replaced, listed one by one
 NEW, RUNNING = "the new plan", "the running plan"
@@ -53,9 +53,9 @@ def _kept(found: Replanned) -> str:
         return f"the best change would break a target: {found.refused}"
     if found.saved_usd is None:
         return f"no other plan was found{_most(found)}"
-    if found.saved_usd <= SAME * found.running_usd:
+    if found.saved_usd <= SAVING_TOLERANCE * found.running_usd:
         return f"no change was found that saves anything over {_horizon(found)}{_most(found)}"
-    return f"the best change saves {_saving(found)}, below {_percent(found.terms.at_least)}{_most(found)}"
+    return f"the best change saves {_saving(found)}, below {_percent(found.settings.least_saved_share)}{_most(found)}"
 
 
 def change_json(change: Change) -> dict[str, Any]:
@@ -64,8 +64,8 @@ def change_json(change: Change) -> dict[str, Any]:
     return {
         "verdict": found.verdict.value,
         "why": sentence(found),
-        "horizon_h": found.terms.horizon_h,
-        "at_least": found.terms.at_least,
+        "horizon_h": found.settings.horizon_h,
+        "at_least": found.settings.least_saved_share,
         "running": {
             "hash": change.document["hash"],
             "cost_usd_per_h": _cost(found.running),
@@ -115,7 +115,7 @@ def _saving(found: Replanned) -> str:
 def _most(found: Replanned) -> str:
     """What an unfinished search leaves open."""
     most, known = found.most_saved_usd, max(0.0, found.saved_usd or 0.0)
-    if most <= known + SAME * max(1.0, found.running_usd) or found.running_usd == 0:
+    if most <= known + SAVING_TOLERANCE * max(1.0, found.running_usd) or found.running_usd == 0:
         return ""
     return f"; no change saves more than {_percent(most / found.running_usd)}"
 
@@ -133,7 +133,7 @@ def _totals(found: Replanned) -> Table:
     for heading in ("USD/h", "migration USD", f"over {_horizon(found)} USD"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_row(RUNNING, figures.usd(found.running.cost.total_usd_per_h), "", _usd(found.running_usd))
-    saved = found.saved_usd is not None and found.saved_usd > SAME * found.running_usd
+    saved = found.saved_usd is not None and found.saved_usd > SAVING_TOLERANCE * found.running_usd
     if (
         found.best_usd is not None
         and found.best is not None
@@ -170,7 +170,7 @@ def _loads(found: Migration) -> Table:
 
 
 def _horizon(found: Replanned) -> str:
-    return format_quantity(DURATION, found.terms.horizon_h * 3600.0, 4)
+    return format_quantity(DURATION, found.settings.horizon_h * 3600.0, 4)
 
 
 def _usd(value: float) -> str:

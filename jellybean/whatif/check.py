@@ -12,7 +12,7 @@ from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import DocumentError, SolverError
 from jellybean.planning.project_plan import current_plan, plan_project
 from jellybean.planning.simulation import brains, slow_latency_s
-from jellybean_solver import OF_WORKFLOW, Plan, Replay, replay
+from jellybean_solver import WORKFLOW_SEPARATOR, Plan, Replay, replay
 
 HEADROOM = (1.0, 1.1, 1.25, 1.5)  # times the peak rates, tried in turn
 
@@ -99,5 +99,5 @@ def _hint(
 
 def _path(source: str) -> str:
     """A source as `--set` reaches it."""
-    workflow, of, name = source.rpartition(OF_WORKFLOW)
+    workflow, of, name = source.rpartition(WORKFLOW_SEPARATOR)
     return f"{workflow}.sources.{name}" if of else f"sources.{name}"

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from jellybean.display import figures as units
 from jellybean.whatif.check import Check, Hint
-from jellybean_solver import Break, ReplayInterval, to_document
+from jellybean_solver import ReplayInterval, TargetBreach, to_document
 
 MOST_ROWS = 24  # of the table; JSON has every interval
 
@@ -32,7 +32,7 @@ def check_text(check: Check) -> RenderableType:
 
 
 def check_json(check: Check) -> dict[str, Any]:
-    """Times are the trace file's own; figures as `ReplayInterval` and `Break` state them."""
+    """Times are the trace file's own; figures as `ReplayInterval` and `TargetBreach` state them."""
     replay, origin = check.replay, check.file.origin_s
     return {
         "verdict": "would_break" if replay.breaks else "holds",
@@ -50,7 +50,7 @@ def check_json(check: Check) -> dict[str, Any]:
     }
 
 
-def _from_origin(item: Break | ReplayInterval, origin_s: float) -> dict[str, Any]:
+def _from_origin(item: TargetBreach | ReplayInterval, origin_s: float) -> dict[str, Any]:
     values = dataclasses.asdict(item)
     return values | {"start_s": item.start_s + origin_s, "end_s": item.end_s + origin_s}
 
@@ -70,7 +70,7 @@ def _verdict(check: Check) -> Text:
     )
 
 
-def _told(check: Check, item: Break) -> str:
+def _told(check: Check, item: TargetBreach) -> str:
     span = f"{_time(check, item.start_s)} to {_time(check, item.end_s)}"
     more = f" (breaks in {item.intervals} of {len(check.replay.intervals)} intervals)" if item.intervals > 1 else ""
     return f"{span}: {item.text}{more}"

@@ -14,7 +14,7 @@ from jellybean_solver.deadline.capacity_margin import (
     with_headroom,
 )
 from jellybean_solver.deadline.latency_lower_bound import (
-    CERTAIN,
+    LATENCY_TOLERANCE,
     least_latency_s,
 )
 from jellybean_solver.deadline.search import (
@@ -35,18 +35,17 @@ from jellybean_solver.errors import (
 )
 from jellybean_solver.explanation.conflicts import (
     Conflict,
-    Relaxation,
+    LeastRelaxation,
 )
 from jellybean_solver.explanation.counterfactuals import (
-    EQUAL,
-    Change,
-    Means,
-    Settled,
-    differences,
+    Counterfactual,
+    DeadlineResult,
+    ResolveSettings,
+    plan_differences,
 )
 from jellybean_solver.explanation.explain import (
     Explanation,
-    Limit,
+    LimitAnalysis,
     explain,
 )
 from jellybean_solver.explanation.forced_choices import (
@@ -54,15 +53,14 @@ from jellybean_solver.explanation.forced_choices import (
     WhyNot,
 )
 from jellybean_solver.explanation.relaxations import (
-    Kind,
     Requirement,
+    RequirementKind,
 )
 from jellybean_solver.fleet.dispatch import (
-    GAP,
+    DEFAULT_GAP,
     is_large,
 )
 from jellybean_solver.frontier.curves import (
-    STEP,
     Corner,
     CostAccuracy,
     CostRate,
@@ -72,27 +70,27 @@ from jellybean_solver.frontier.curves import (
     cost_rate,
 )
 from jellybean_solver.latency.estimate import (
+    mean_waits_s,
     p99_by_workflow,
-    waits,
 )
 from jellybean_solver.migration.migration_cost import (
     Migration,
     MigrationPrices,
-    worth,
+    load_prices,
 )
 from jellybean_solver.migration.plan_matching import (
     HostedModel,
 )
 from jellybean_solver.model.accuracy import (
     AccuracyModel,
+    AccuracyRow,
     EndToEnd,
     Independent,
     PerOperator,
-    Row,
 )
 from jellybean_solver.model.deadline_shares import (
     deadline_s,
-    shares,
+    deadline_shares,
 )
 from jellybean_solver.model.distributions import (
     quantile_mean,
@@ -108,7 +106,7 @@ from jellybean_solver.model.flows import (
     link_uses,
 )
 from jellybean_solver.model.multi_workflow import (
-    together,
+    combine_workflows,
 )
 from jellybean_solver.model.plan import (
     Certificate,
@@ -128,7 +126,7 @@ from jellybean_solver.model.plan_document import (
 )
 from jellybean_solver.model.problem import (
     GIB,
-    OF_WORKFLOW,
+    WORKFLOW_SEPARATOR,
     Arrivals,
     Deliver,
     Edge,
@@ -163,6 +161,7 @@ from jellybean_solver.model.streams import (
     request_streams,
 )
 from jellybean_solver.outcome import (
+    ACCURACY_TOLERANCE,
     COST_TOLERANCE,
     VALUE_TOLERANCE,
     Termination,
@@ -173,10 +172,10 @@ from jellybean_solver.planning.cut_models import (
     Cut,
     Cuts,
     PlannedCut,
-    as_planned,
     head_name,
     planned_cuts,
-    qualified,
+    problem_as_planned,
+    qualified_cuts,
     solve_cut,
 )
 from jellybean_solver.planning.infeasibility import (
@@ -187,10 +186,10 @@ from jellybean_solver.planning.solver import (
     solve,
 )
 from jellybean_solver.replanning.replan import (
-    AT_LEAST,
-    SAME,
+    LEAST_SAVED_SHARE,
+    SAVING_TOLERANCE,
     Replanned,
-    Terms,
+    ReplanSettings,
     Verdict,
     replan,
 )
@@ -198,9 +197,9 @@ from jellybean_solver.replanning.replan_cut_models import (
     replan_cut,
 )
 from jellybean_solver.simulation.replay import (
-    Break,
     Replay,
     ReplayInterval,
+    TargetBreach,
     replay,
 )
 from jellybean_solver.simulation.result import (
@@ -211,8 +210,8 @@ from jellybean_solver.simulation.simulator import (
     simulate,
 )
 from jellybean_solver.simulation.sustained import (
-    TOLERANCE,
-    WINDOW_S,
+    DEFAULT_WINDOW_S,
+    RATE_TOLERANCE,
     grace_s,
     highest_sustained,
     is_sustained,
@@ -223,32 +222,32 @@ from jellybean_solver.simulation.trace import (
 )
 
 __all__ = [
-    "AT_LEAST",
-    "CERTAIN",
+    "ACCURACY_TOLERANCE",
     "COST_TOLERANCE",
-    "EQUAL",
-    "GAP",
+    "DEFAULT_GAP",
+    "DEFAULT_WINDOW_S",
     "GIB",
+    "LATENCY_TOLERANCE",
+    "LEAST_SAVED_SHARE",
     "LEAST_SHARE",
-    "OF_WORKFLOW",
-    "SAME",
-    "STEP",
-    "TOLERANCE",
+    "RATE_TOLERANCE",
+    "SAVING_TOLERANCE",
     "VALUE_TOLERANCE",
-    "WINDOW_S",
+    "WORKFLOW_SEPARATOR",
     "AccuracyModel",
+    "AccuracyRow",
     "Arrivals",
     "Baseline",
-    "Break",
     "Certificate",
-    "Change",
     "Conflict",
     "Corner",
     "Cost",
     "CostAccuracy",
     "CostRate",
+    "Counterfactual",
     "Cut",
     "Cuts",
+    "DeadlineResult",
     "Deliver",
     "Edge",
     "EdgeKind",
@@ -260,12 +259,11 @@ __all__ = [
     "Independent",
     "Infeasibility",
     "JellyBeanError",
-    "Kind",
-    "Limit",
+    "LeastRelaxation",
+    "LimitAnalysis",
     "Link",
     "LinkUse",
     "MakeTimes",
-    "Means",
     "Migration",
     "MigrationPrices",
     "ModelRef",
@@ -288,18 +286,18 @@ __all__ = [
     "Question",
     "RatePoint",
     "RateTrace",
-    "Relaxation",
+    "ReplanSettings",
     "Replanned",
     "Replay",
     "ReplayInterval",
     "RequestStream",
     "Requirement",
+    "RequirementKind",
+    "ResolveSettings",
     "Room",
     "Route",
     "RouteDrawer",
-    "Row",
     "ServiceTime",
-    "Settled",
     "Sharing",
     "SimulationResult",
     "Slo",
@@ -307,21 +305,21 @@ __all__ = [
     "SolverError",
     "Source",
     "Stage",
+    "TargetBreach",
     "Termination",
-    "Terms",
     "Times",
     "Variant",
     "Verdict",
     "WhyNot",
     "WorkerChange",
     "arrival_times",
-    "as_planned",
     "baselines",
     "best_batch",
+    "combine_workflows",
     "cost_accuracy",
     "cost_rate",
     "deadline_s",
-    "differences",
+    "deadline_shares",
     "evaluate",
     "explain",
     "flows",
@@ -337,27 +335,27 @@ __all__ = [
     "least_latency_s",
     "link_ends",
     "link_uses",
+    "load_prices",
+    "mean_waits_s",
     "p99_by_workflow",
     "plan_diff",
+    "plan_differences",
     "planned_cuts",
-    "qualified",
+    "problem_as_planned",
+    "qualified_cuts",
     "quantile_mean",
     "rate_trace",
     "replan",
     "replan_cut",
     "replay",
     "request_streams",
-    "shares",
     "simulate",
     "solve",
     "solve_cut",
     "termination_of",
     "tier_at",
     "to_document",
-    "together",
     "unbatched",
-    "waits",
     "with_headroom",
     "worker_at",
-    "worth",
 ]

@@ -13,6 +13,7 @@ Found_co = TypeVar("Found_co", covariant=True)
 
 VALUE_TOLERANCE = 1e-9  # relative: objective values closer than this are equal, and the first one found is kept
 COST_TOLERANCE = 1e-6  # relative: costs from two different programs closer than this are equal
+ACCURACY_TOLERANCE = 1e-6  # percent points: accuracies closer than this are equal
 ACCURACY_SLACK = 1e-9  # percent points: a target equal to a measured accuracy is met
 
 

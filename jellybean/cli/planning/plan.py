@@ -23,7 +23,7 @@ from jellybean.planning.prediction import predict
 from jellybean.planning.project_plan import kept_plan, plan_project, save_plan, unproven
 from jellybean.report import plan_text
 from jellybean.report.records import record_plan, record_prediction
-from jellybean_solver import GAP, Plan
+from jellybean_solver import DEFAULT_GAP, Plan
 
 
 @app.command(epilog=example("jellybean profile my-digits", "jellybean profile my-digits --fresh --seconds 1"))
@@ -65,7 +65,7 @@ def plan(
     gap: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help=f"Of thousands of workers: stop when proven this close to the optimum ({GAP:g})."
+            min=0, max=1, help=f"Of thousands of workers: stop when proven this close to the optimum ({DEFAULT_GAP:g})."
         ),
     ] = None,
     check: Annotated[
@@ -104,7 +104,7 @@ def plan(
         raise typer.BadParameter("--plot needs --check TRACE")
     if horizon is not None and start is None:
         raise typer.BadParameter("--horizon needs --from PLAN")
-    enough = GAP if gap is None else gap
+    enough = DEFAULT_GAP if gap is None else gap
     try:
         if start is None:
             _plan(directory, overrides, gap=enough, time_limit_s=time_limit, json=json)

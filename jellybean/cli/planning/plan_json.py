@@ -9,7 +9,7 @@ from jellybean.cli.failures import failure
 from jellybean.cli.planning.plan_latency import latency_json
 from jellybean.errors import InfeasibleError
 from jellybean.planning.project_plan import Planned
-from jellybean_solver import OF_WORKFLOW, Cost, Plan, PlannedWorkflow, planned_cuts, to_document
+from jellybean_solver import WORKFLOW_SEPARATOR, Cost, Plan, PlannedWorkflow, planned_cuts, to_document
 
 
 def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
@@ -58,7 +58,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
 
 def _workflow(plan: Plan, workflow: PlannedWorkflow) -> dict[str, Any]:
     """One of several: its part of the cost, its accuracy, and its operators by their own names."""
-    own = len(workflow.name) + len(OF_WORKFLOW)
+    own = len(workflow.name) + len(WORKFLOW_SEPARATOR)
     return {
         "cost_usd_per_h": _cost(workflow.cost),
         "accuracy": workflow.accuracy,

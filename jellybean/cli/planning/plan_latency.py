@@ -7,7 +7,7 @@ from typing import Any
 from jellybean.display import figures as units
 from jellybean.planning.project_plan import Planned
 from jellybean.planning.simulated_deadline import cost_of
-from jellybean_solver import differences, p99_by_workflow
+from jellybean_solver import p99_by_workflow, plan_differences
 
 
 def latency_lines(planned: Planned) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
             for name, p99_s in late.p99_s.items()
             if p99_s > late.targets_s[name]
         )
-        told = "; ".join(differences(cheapest, plan)) or "other shares of the requests"
+        told = "; ".join(plan_differences(cheapest, plan)) or "other shares of the requests"
         dearer = f"which costs {units.usd(more)} USD/h{share} more than" if more > 0 else "unlike"
         lines.append(f"  {dearer} the cheapest plan ({units.usd(before)}), whose {broken}; changed: {told}")
     return tuple(lines)
@@ -60,7 +60,7 @@ def latency_json(planned: Planned) -> dict[str, Any] | None:
             "cost_usd_per_h": cost_of(cheapest),
             "dearer_usd_per_h": cost_of(plan) - cost_of(cheapest),
             "simulated_s": dict(late.p99_s),
-            "differences": list(differences(cheapest, plan)),
+            "differences": list(plan_differences(cheapest, plan)),
         }
     return found
 

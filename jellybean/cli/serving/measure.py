@@ -19,7 +19,7 @@ from jellybean.documents import Project, load_project
 from jellybean.planning.prediction import predict
 from jellybean.report import Store, build_report, render_html, to_table
 from jellybean.report.records import predicted_rate_per_s, record_measurement, record_prediction
-from jellybean_solver import WINDOW_S
+from jellybean_solver import DEFAULT_WINDOW_S
 
 
 @app.command(
@@ -138,7 +138,7 @@ def measure(
     with progress("saturate" if saturate else "bench") as advance:
         if saturate:
             guess = predicted_rate_per_s(directory)
-            window_s = duration_s or WINDOW_S
+            window_s = duration_s or DEFAULT_WINDOW_S
             result = bench_module.saturate(
                 project, start_rate_per_s=guess, seed=seed, window_s=window_s, progress=advance
             )

@@ -20,7 +20,7 @@ from jellybean.documents.schema.fields import (
     Speed,
 )
 from jellybean.quantities import InvalidValueError, quoted
-from jellybean_solver import AT_LEAST, Sharing
+from jellybean_solver import LEAST_SAVED_SHARE, Sharing
 
 MAX_SITES = 100_000  # of a tier
 
@@ -92,7 +92,7 @@ class MigrationSpec(DocumentModel):
         "the top tier, where models are stored, to the worker's tier.",
     )
     at_least: Fraction = Field(
-        default=AT_LEAST,
+        default=LEAST_SAVED_SHARE,
         le=1,
         description="Share of the running plan's cost that a change must save over the horizon; 2 % by default.",
     )

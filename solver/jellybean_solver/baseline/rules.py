@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from jellybean_solver.baseline.greedy import greedy, price_per_request
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import SolverError
-from jellybean_solver.fleet.dispatch import GAP
+from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, evaluate
 from jellybean_solver.model.multi_workflow import alone
 from jellybean_solver.model.plan import Certificate, Cost, Plan
@@ -62,7 +62,7 @@ class _Effort:
 def baselines(
     problem: Problem,
     *,
-    gap: float = GAP,
+    gap: float = DEFAULT_GAP,
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
 ) -> tuple[Baseline, ...]:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.deadline.capacity_margin import Room, with_headroom
 from jellybean_solver.demand.demand import Crossings, EdgeKey, Network, Tiers
-from jellybean_solver.latency.estimate import unqueued_s, waits
+from jellybean_solver.latency.estimate import mean_waits_s, unqueued_s
 from jellybean_solver.latency.stations import Stations
-from jellybean_solver.model.deadline_shares import share_of
+from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Sharing
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
@@ -131,7 +131,7 @@ class _Way:
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
         self.plan, self.stations = plan, Stations(plan)
-        self.wait_s = waits(plan)
+        self.wait_s = mean_waits_s(plan)
         self.above: dict[str, frozenset[str]] = {}
         self.visited: list[tuple[str, str, float]] = []
         self.crossed: list[tuple[EdgeKey, Tiers]] = []
@@ -162,8 +162,8 @@ class _Way:
             takes_s, worker = max((self._takes_s(operator.name, worker), worker) for worker in workers)
             ready[operator.name] = begins + takes_s
             slowest[operator.name] = worker, via
-        ends = [name for name in slowest if share_of(problem, name) is not None]
-        last = max(ends, key=lambda name: ready[name] / (share_of(problem, name) or 1.0))
+        ends = [name for name in slowest if deadline_share(problem, name) is not None]
+        last = max(ends, key=lambda name: ready[name] / (deadline_share(problem, name) or 1.0))
         self.takes_s = ready[last]
         while last in slowest:
             worker, via = slowest[last]

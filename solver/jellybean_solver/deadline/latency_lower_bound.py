@@ -12,11 +12,11 @@ from functools import partial
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.joint.deadline_rows import link_s, modes, visits_per_request
 from jellybean_solver.latency.stations import jobs
-from jellybean_solver.model.deadline_shares import share_of
+from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.problem import Edge, Problem, Variant
 from jellybean_solver.outcome import ACCURACY_SLACK
 
-CERTAIN = 1e-6  # relative: further above a deadline than rounding
+LATENCY_TOLERANCE = 1e-6  # relative: further above a deadline than rounding
 
 
 def least_latency_s(problem: Problem) -> float:
@@ -39,7 +39,7 @@ def least_latency_s(problem: Problem) -> float:
             tier: own_s + max(_sent_s(problem, edge, tier, jobs(visits[name]), ready_s) for edge in operator.inputs)
             for tier, own_s in fastest_s.items()
         }
-        share = share_of(problem, name)
+        share = deadline_share(problem, name)
         if share is not None:
             out_s = min(ready_s[name].values(), default=math.inf) + 2.0 * problem.hop_s
             least_s = max(least_s, out_s / share)

@@ -24,9 +24,9 @@ from jellybean_solver.demand.demand import Crossings, EdgeKey, Network, Tiers
 from jellybean_solver.fleet.dispatch import accurate
 from jellybean_solver.joint.deadline_rows import link_s, modes, visits_per_request
 from jellybean_solver.joint.joint_milp import Proposal
-from jellybean_solver.latency.estimate import Latency, latency, queueing
+from jellybean_solver.latency.estimate import Latency, latency, mean_waits_by_pool_s
 from jellybean_solver.latency.stations import jobs
-from jellybean_solver.model.deadline_shares import share_of
+from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Variant
@@ -185,7 +185,7 @@ class _Search:
             if links is not None and math.isinf(now.latency.p99_s):
                 now = attempt(Room(now.room.pools, links))
                 continue
-            waits = queueing(now.plan)
+            waits = mean_waits_by_pool_s(now.plan)
             ranked = sorted(waits, key=lambda pool: (-waits[pool], pool))
             most = ranked[: max(1, len(ranked) // LONGEST)]
             pools = {**now.room.pools, **{pool: WIDER * self._share(now, pool) for pool in most}}
@@ -241,7 +241,7 @@ class _Search:
         links = self._next_links(now)
         if links is not None:
             yield Room(now.room.pools, links)
-        waits = queueing(now.plan)
+        waits = mean_waits_by_pool_s(now.plan)
         ranked = sorted((pool for pool in waits if waits[pool] > 0), key=lambda pool: (-waits[pool], pool))
         for pool in ranked[:POOLS]:
             share = self._next_share(now, pool)
@@ -297,7 +297,7 @@ def no_further(problem: Problem, proposal: Proposal) -> Crossings:
     for edge in problem.edges:
         key = (edge.upstream, edge.downstream)
         upstream = problem.operator_by_name.get(edge.upstream)
-        if upstream is not None and share_of(problem, edge.upstream) is not None:
+        if upstream is not None and deadline_share(problem, edge.upstream) is not None:
             sizes = [variant.message_bytes[edge.downstream] for variant in upstream.variants]
             size = max(sizes)  # the order of the links by time hardly depends on it
             times = {
@@ -318,7 +318,7 @@ def restricted(problem: Problem, proposal: Proposal) -> Problem:
     operators = []
     for operator in problem.operators:
         name = operator.name
-        if share_of(problem, name) is None:
+        if deadline_share(problem, name) is None:
             operators.append(operator)
             continue
         tiers = {network.tier_of[pool] for own, pool in proposal.pairs if own == name}

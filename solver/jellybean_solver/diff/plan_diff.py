@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from jellybean_solver.diff.plan_figures import SAME, FigureChange, figure_changes
+from jellybean_solver.diff.plan_figures import FIGURE_TOLERANCE, FigureChange, figure_changes
 from jellybean_solver.errors import SolverError
 from jellybean_solver.migration.plan_matching import (
     HostedModel,
+    LoadPrice,
     Pair,
-    Worth,
     colours,
     hosted,
     match_workers,
@@ -139,7 +139,7 @@ class PlanDiff:
         return tuple(change for change in self.workers if change.after is None)
 
 
-def plan_diff(before: Plan, after: Plan, worth: Worth | None = None) -> PlanDiff:
+def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> PlanDiff:
     """What changes from `before` to `after`; the other way round everything is mirrored.
 
     In each pool as many workers as possible go on, and no other such matching loads or unloads fewer models; or, with
@@ -237,4 +237,4 @@ def _union(one: Iterable[K], two: Iterable[K]) -> list[K]:
 
 
 def _same(one: float, two: float) -> bool:
-    return math.isclose(one, two, rel_tol=SAME, abs_tol=1e-12)
+    return math.isclose(one, two, rel_tol=FIGURE_TOLERANCE, abs_tol=1e-12)

@@ -10,7 +10,7 @@ from typing import Any
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.plan_document import json_values
 
-SAME = 1e-9  # relative difference of figures that is only rounding
+FIGURE_TOLERANCE = 1e-9  # relative difference of figures that is only rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _flat(values: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
 
 def _same(one: Any, two: Any) -> bool:
     if isinstance(one, float | int) and isinstance(two, float | int):
-        return math.isclose(one, two, rel_tol=SAME, abs_tol=1e-12)
+        return math.isclose(one, two, rel_tol=FIGURE_TOLERANCE, abs_tol=1e-12)
     if isinstance(one, Sequence) and isinstance(two, Sequence) and not isinstance(one, str):
         return len(one) == len(two) and all(map(_same, one, two))
     return bool(one == two)

@@ -14,22 +14,29 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from jellybean_solver.explanation.counterfactuals import EQUAL, Answer, Ask, Resolver
+from jellybean_solver.explanation.counterfactuals import Resolve, Resolved, Resolver
 from jellybean_solver.explanation.minimum_conflict import smallest
-from jellybean_solver.explanation.relaxations import LEAST_RATE, Kind, Requirement, eased, requirements, without
+from jellybean_solver.explanation.relaxations import (
+    LEAST_RATE,
+    Requirement,
+    RequirementKind,
+    eased,
+    requirements,
+    without,
+)
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE
 
-Eased = tuple[float | None, Answer]  # a value in the requirement's unit, None: it must go; and what it gives
+Eased = tuple[float | None, Resolved]  # a value in the requirement's unit, None: it must go; and what it gives
 
-CLOSE = 1e-4  # relative: how near a relaxation is to the least one
-STEP = 1e-6  # percent points: two accuracies further apart than this differ
+RELAXATION_TOLERANCE = 1e-4  # relative: how near a relaxation is to the least one
 
 
 @dataclass(frozen=True, slots=True)
-class Relaxation:
+class LeastRelaxation:
     """The least change of one requirement alone that is known to give a plan.
 
     `helps`: whether there is one; None when that is not known. `value` is in the requirement's unit,
@@ -66,7 +73,7 @@ class Conflict:
     alone, what still conflicts without the first of them. `reason`: the solver's own sentence on the whole problem.
     """
 
-    relaxations: tuple[Relaxation, ...]
+    relaxations: tuple[LeastRelaxation, ...]
     reason: str
     proven: bool
     smallest: bool = False
@@ -88,13 +95,13 @@ class Conflict:
         }
 
 
-def conflict(problem: Problem, answer: Answer, resolver: Resolver, ask: Ask | None = None) -> Conflict:
+def conflict(problem: Problem, answer: Resolved, resolver: Resolver, ask: Resolve | None = None) -> Conflict:
     """The conflict of a problem whose `answer` is that it has no plan.
 
     `ask` answers for the problem and all that ask less than it, where that takes more than to solve them as they are.
     """
     ask = ask or partial(resolver.ask, explained=False)
-    every = requirements(problem, resolver.means.exclusive)
+    every = requirements(problem, resolver.settings.exclusive)
     easing = partial(_Easing, problem, answer, resolver, ask)
     if answer.status == "refused":
         return _of_refused(problem, answer, every, resolver, easing)
@@ -109,7 +116,7 @@ def conflict(problem: Problem, answer: Answer, resolver: Resolver, ask: Ask | No
 
 def _of_refused(
     problem: Problem,
-    answer: Answer,
+    answer: Resolved,
     every: Sequence[Requirement],
     resolver: Resolver,
     easing: Callable[[Requirement], _Easing],
@@ -123,14 +130,19 @@ def _of_refused(
 
 
 def _breaks(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> bool:
-    if requirement.kind not in (Kind.BUDGET, Kind.LATENCY_P99, Kind.BANDWIDTH, Kind.MEMORY):
+    if requirement.kind not in (
+        RequirementKind.BUDGET,
+        RequirementKind.LATENCY_P99,
+        RequirementKind.BANDWIDTH,
+        RequirementKind.MEMORY,
+    ):
         return False
     used, limit = used_of(problem, plan, requirement, resolver), requirement.value
-    return used is not None and limit is not None and used > limit * (1 + EQUAL)
+    return used is not None and limit is not None and used > limit * (1 + COST_TOLERANCE)
 
 
 class _Search:
-    def __init__(self, problem: Problem, every: Sequence[Requirement], resolver: Resolver, ask: Ask) -> None:
+    def __init__(self, problem: Problem, every: Sequence[Requirement], resolver: Resolver, ask: Resolve) -> None:
         self.problem, self.every, self.resolver, self.ask = problem, every, resolver, ask
         self.proven = True
 
@@ -179,7 +191,7 @@ class _Search:
         answer = self._answer(kept)
         return not answer.holds if answer.proven else None
 
-    def _answer(self, kept: Sequence[Requirement]) -> Answer:
+    def _answer(self, kept: Sequence[Requirement]) -> Resolved:
         dropped = [requirement for requirement in self.every if requirement not in kept]
         label = "what conflicts" if not kept else f"what conflicts: {len(kept)} requirements"
         return self.ask(without(self.problem, *dropped), label)
@@ -189,23 +201,23 @@ class _Easing:
     """The search for the least change of one requirement."""
 
     def __init__(
-        self, problem: Problem, answer: Answer, resolver: Resolver, ask: Ask, requirement: Requirement
+        self, problem: Problem, answer: Resolved, resolver: Resolver, ask: Resolve, requirement: Requirement
     ) -> None:
         self.problem, self.resolver, self.ask, self.requirement = problem, resolver, ask, requirement
         self.hints, self.nearest = answer.infeasibility, answer.plan
-        self.known = requirement.kind is not Kind.LATENCY_P99  # a dearer plan may take less time
+        self.known = requirement.kind is not RequirementKind.LATENCY_P99  # a dearer plan may take less time
 
-    def least(self) -> Relaxation:
+    def least(self) -> LeastRelaxation:
         """What it takes of this requirement alone."""
         dropped = self._ask(without(self.problem, self.requirement))
         if not dropped.holds or dropped.plan is None:
-            return Relaxation(self.requirement, False if dropped.proven else None)
+            return LeastRelaxation(self.requirement, False if dropped.proven else None)
         if self.requirement.value is None:
             return self._relaxation(None, dropped)
         value, answer = _EASINGS[self.requirement.kind](self, dropped, dropped.plan)
         return self._relaxation(value, answer)
 
-    def accuracy(self, dropped: Answer, plan: Plan) -> Eased:
+    def accuracy(self, dropped: Resolved, plan: Plan) -> Eased:
         """The highest accuracy below the target: every plan found on the way raises it."""
         best, high = dropped, self.requirement.value or 0.0
         hint = self.hints.nearest_accuracy if self.hints is not None else None
@@ -213,8 +225,8 @@ class _Easing:
             best = self._better(best, hint)
         if self._reached(best) is None:  # not in the profile; any accuracy that is will do
             best = self._better(best, 0.0)
-        while (low := self._reached(best)) is not None and high - low > STEP:
-            best = self._better(best, low + STEP)
+        while (low := self._reached(best)) is not None and high - low > ACCURACY_TOLERANCE:
+            best = self._better(best, low + ACCURACY_TOLERANCE)
             if self._reached(best) == low:
                 break
             middle = ((self._reached(best) or low) + high) / 2
@@ -222,46 +234,46 @@ class _Easing:
             best, high = halfway, middle if halfway is best else high
         return self._reached(best), best
 
-    def _reached(self, answer: Answer) -> float | None:
+    def _reached(self, answer: Resolved) -> float | None:
         """The accuracy of an answer's plan, of the workflow in question."""
         return None if answer.plan is None else accuracy_of(answer.plan, self.requirement)
 
-    def _better(self, best: Answer, target: float) -> Answer:
+    def _better(self, best: Resolved, target: float) -> Resolved:
         """The plan that reaches a target, or `best` when there is none."""
         found = self._eased(target)
         return found if found.holds else best
 
-    def rate(self, dropped: Answer, plan: Plan) -> Eased:
+    def rate(self, dropped: Resolved, plan: Plan) -> Eased:
         """The largest factor on all rates."""
         good, answer, bad = LEAST_RATE, dropped, 1.0
         hint = self.hints.nearest_rate_scale if self.hints is not None else None
         if hint is not None and hint < 1.0 and (found := self._eased(hint)).holds:
             good, answer = hint, found
-            if not self._eased(beyond := hint * (1 + CLOSE / 2)).holds:
+            if not self._eased(beyond := hint * (1 + RELAXATION_TOLERANCE / 2)).holds:
                 bad = beyond
         return self._bisect(good, bad, answer)
 
-    def budget(self, dropped: Answer, plan: Plan) -> Eased:
+    def budget(self, dropped: Resolved, plan: Plan) -> Eased:
         """The cheapest plan's cost, as far as it is proven that none is cheaper."""
         self.known = self.known and dropped.status == "optimal"
         return plan.cost.total_usd_per_h, dropped
 
-    def smaller(self, dropped: Answer, plan: Plan) -> Eased:
+    def smaller(self, dropped: Resolved, plan: Plan) -> Eased:
         """The least limit above the one given: not more than the plan without the limit uses."""
         value = self.requirement.value or 0.0
         used = used_of(self.problem, plan, self.requirement, self.resolver)
-        ceiling = 1.0 if self.requirement.kind is Kind.UTILISATION else math.inf
+        ceiling = 1.0 if self.requirement.kind is RequirementKind.UTILISATION else math.inf
         if used is None:
             self.known = False
             return None, dropped
-        start = min(ceiling, used * (1 + EQUAL))
+        start = min(ceiling, used * (1 + COST_TOLERANCE))
         first = self._eased(start) if start < ceiling else dropped
         if not first.holds or start <= value:
             self.known = False
             return None, dropped
         return self._bisect(start, value, first)
 
-    def latency(self, dropped: Answer, plan: Plan) -> Eased:
+    def latency(self, dropped: Resolved, plan: Plan) -> Eased:
         """What the plan that came nearest to the target takes, else the cheapest without the target."""
         answer = dropped if self.nearest is None else replace(dropped, plan=self.nearest)
         workflow = "".join(self.requirement.subjects)
@@ -269,7 +281,7 @@ class _Easing:
         predicted = (self.resolver.p99_s(plan, workflow, thorough=thorough) for thorough in (True, False))
         return max((p99_s for p99_s in predicted if p99_s is not None), default=None), answer
 
-    def count(self, dropped: Answer, plan: Plan) -> Eased:
+    def count(self, dropped: Resolved, plan: Plan) -> Eased:
         """The fewest workers more."""
         bad = int(self.requirement.value or 0)
         good = sum(worker.pool in self.requirement.subjects for worker in plan.workers)
@@ -283,45 +295,45 @@ class _Easing:
             good, bad, answer = (middle, bad, found) if found.holds else (good, middle, answer)
         return float(good), answer
 
-    def _bisect(self, good: float, bad: float, answer: Answer) -> tuple[float, Answer]:
-        """Between a value that gives a plan and one that gives none, to within `CLOSE` of either."""
-        while abs(good - bad) > CLOSE * min(good, bad):
+    def _bisect(self, good: float, bad: float, answer: Resolved) -> tuple[float, Resolved]:
+        """Between a value that gives a plan and one that gives none, to within `RELAXATION_TOLERANCE` of either."""
+        while abs(good - bad) > RELAXATION_TOLERANCE * min(good, bad):
             middle = math.sqrt(good * bad) if min(good, bad) > 0 else (good + bad) / 2
             found = self._eased(middle)
             good, bad, answer = (middle, bad, found) if found.holds else (good, middle, answer)
         return good, answer
 
-    def _eased(self, value: float) -> Answer:
+    def _eased(self, value: float) -> Resolved:
         return self._ask(eased(self.problem, self.requirement, value))
 
-    def _ask(self, problem: Problem) -> Answer:
+    def _ask(self, problem: Problem) -> Resolved:
         answer = self.ask(problem, f"how far to ease {self.requirement.words}")
         self.known = self.known and answer.proven
         return answer
 
-    def _relaxation(self, value: float | None, answer: Answer) -> Relaxation:
+    def _relaxation(self, value: float | None, answer: Resolved) -> LeastRelaxation:
         plan = answer.plan
         if plan is None:
-            return Relaxation(self.requirement, None)
+            return LeastRelaxation(self.requirement, None)
         accuracy = accuracy_of(plan, self.requirement)
-        return Relaxation(self.requirement, True, value, plan.cost.total_usd_per_h, accuracy, self.known)
+        return LeastRelaxation(self.requirement, True, value, plan.cost.total_usd_per_h, accuracy, self.known)
 
 
-_EASINGS: dict[Kind, Callable[[_Easing, Answer, Plan], Eased]] = {
-    Kind.ACCURACY: _Easing.accuracy,
-    Kind.RATE: _Easing.rate,
-    Kind.BUDGET: _Easing.budget,
-    Kind.LATENCY_P99: _Easing.latency,
-    Kind.UTILISATION: _Easing.smaller,
-    Kind.BANDWIDTH: _Easing.smaller,
-    Kind.MEMORY: _Easing.smaller,
-    Kind.COUNT: _Easing.count,
+_EASINGS: dict[RequirementKind, Callable[[_Easing, Resolved, Plan], Eased]] = {
+    RequirementKind.ACCURACY: _Easing.accuracy,
+    RequirementKind.RATE: _Easing.rate,
+    RequirementKind.BUDGET: _Easing.budget,
+    RequirementKind.LATENCY_P99: _Easing.latency,
+    RequirementKind.UTILISATION: _Easing.smaller,
+    RequirementKind.BANDWIDTH: _Easing.smaller,
+    RequirementKind.MEMORY: _Easing.smaller,
+    RequirementKind.COUNT: _Easing.count,
 }
 
 
 def accuracy_of(plan: Plan, requirement: Requirement) -> float | None:
     """A plan's accuracy; of several workflows that of the one in question."""
-    if not plan.workflows or requirement.kind is not Kind.ACCURACY:
+    if not plan.workflows or requirement.kind is not RequirementKind.ACCURACY:
         return plan.accuracy
     return next(workflow.accuracy for workflow in plan.workflows if workflow.name == requirement.subjects[0])
 
@@ -329,21 +341,23 @@ def accuracy_of(plan: Plan, requirement: Requirement) -> float | None:
 def used_of(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> float | None:
     """What a plan uses of a requirement, in its unit; None when that is not known."""
     subjects = requirement.subjects
-    uses: dict[Kind, Callable[[], float | None]] = {
-        Kind.ACCURACY: lambda: accuracy_of(plan, requirement),
-        Kind.RATE: lambda: requirement.value,
-        Kind.BUDGET: lambda: plan.cost.total_usd_per_h,
-        Kind.LATENCY_P99: lambda: resolver.p99_s(plan, "".join(subjects), thorough=True),
-        Kind.UTILISATION: lambda: max(evaluate(problem, plan).loads.values(), default=0.0),
-        Kind.SHARING: lambda: None,
-        Kind.RESIDENCY: lambda: None,
-        Kind.BANDWIDTH: lambda: sum(
+    uses: dict[RequirementKind, Callable[[], float | None]] = {
+        RequirementKind.ACCURACY: lambda: accuracy_of(plan, requirement),
+        RequirementKind.RATE: lambda: requirement.value,
+        RequirementKind.BUDGET: lambda: plan.cost.total_usd_per_h,
+        RequirementKind.LATENCY_P99: lambda: resolver.p99_s(plan, "".join(subjects), thorough=True),
+        RequirementKind.UTILISATION: lambda: max(evaluate(problem, plan).loads.values(), default=0.0),
+        RequirementKind.SHARING: lambda: None,
+        RequirementKind.RESIDENCY: lambda: None,
+        RequirementKind.BANDWIDTH: lambda: sum(
             use.bytes_per_s / use.sites
             for use in link_uses(plan)
             if (use.upstream_tier, use.downstream_tier) == subjects
         ),
-        Kind.MEMORY: lambda: max((_held_bytes(plan, w.name) for w in plan.workers if w.pool in subjects), default=0.0),
-        Kind.COUNT: lambda: float(sum(worker.pool in subjects for worker in plan.workers)),
+        RequirementKind.MEMORY: lambda: max(
+            (_held_bytes(plan, w.name) for w in plan.workers if w.pool in subjects), default=0.0
+        ),
+        RequirementKind.COUNT: lambda: float(sum(worker.pool in subjects for worker in plan.workers)),
     }
     return uses[requirement.kind]()
 

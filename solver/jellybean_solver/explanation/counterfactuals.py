@@ -11,10 +11,10 @@ from typing import Any
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import COST_TOLERANCE
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.solver import Solution, solve
 
-EQUAL = 1e-6  # relative; costs closer than this are the same: two programs' rounding may lie between them
 WITH_PLAN = ("optimal", "gap", "time_limit")  # statuses of solutions that have one
 PATIENCE = 4.0  # a question may take this many times its even share of the time left
 
@@ -24,38 +24,40 @@ def _silent(done: float, total: float, label: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class DeadlineResult:
     """What became of a cheapest plan: a `solution` that keeps the p99 latency, or None and the nearest plan seen."""
 
     solution: Solution | None
     nearest: Plan | None = None
 
 
-Settle = Callable[[Problem, Solution, bool, float | None, bool], Settled]  # late; seconds, if limited; thorough
+KeepDeadline = Callable[
+    [Problem, Solution, bool, float | None, bool], DeadlineResult
+]  # late; seconds, if limited; thorough
 
 
 @dataclass(frozen=True)
-class Means:
-    """What explaining may use. A time limit needs a clock; `advance` is told questions done, all, and what is next.
+class ResolveSettings:
+    """Settings of the counterfactual solves.
 
-    `p99_s(plan, seed)` simulates the p99 latency of each workflow, of one alone under no name; without it latency is
-    what the solver says it is. Of the plan in question the median over `seeds` decides, or over those that half of the
-    time allows.
-    `settle` is asked for another plan where the cheapest breaks a p99 latency, and always for the plan in question.
-    `exclusive` groups exclusive pools, see `requirements`.
+    A time limit needs a clock. `advance(done, total, label)` reports progress in questions. `p99_s(plan, seed)`
+    simulates the p99 latency in seconds by workflow (name "" if there is one); without it latencies are the closed
+    form's. The median over `seeds` counts for the plan in question, or over as many as fit into half of the time.
+    `keep_deadline` finds another plan where the cheapest misses a p99, and is always asked about the plan in question.
+    `exclusive`: groups of exclusive pools, see `requirements`.
     """
 
     time_limit_s: float | None = None
     clock: Callable[[], float] | None = None
     p99_s: Callable[[Plan, int], Mapping[str, float]] | None = None
     seeds: int = 5
-    settle: Settle | None = None
+    keep_deadline: KeepDeadline | None = None
     advance: Callable[[float, float, str], None] = _silent
     exclusive: tuple[tuple[str, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Resolved:
     """What solving a changed problem gave.
 
     `status`: optimal; gap, time_limit (a plan, not proven cheapest); infeasible (proven); refused (the cheapest plan
@@ -80,7 +82,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Counterfactual:
     """A changed problem's answer beside the plan in question. USD per hour; `share` of the plan's cost.
 
     The difference in optimal costs lies in `low` .. `high`, which are both `delta` when both are proven.
@@ -126,21 +128,21 @@ class Change:
         }
 
 
-Ask = Callable[[Problem, str], Answer]  # a problem and what is asked, in words
+Resolve = Callable[[Problem, str], Resolved]  # a problem and what is asked, in words
 
 
 class Resolver:
     """Answers questions one by one; once time is up every further one is unknown."""
 
-    def __init__(self, means: Means) -> None:
-        self.means = means
+    def __init__(self, settings: ResolveSettings) -> None:
+        self.settings = settings
         self.done, self.expected, self.unanswered = 0, 1, 0
         self._end = self._middle = math.inf
-        if means.time_limit_s is not None:
-            if means.clock is None:
+        if settings.time_limit_s is not None:
+            if settings.clock is None:
                 raise SolverError("a time limit needs a clock, for example time.monotonic")
-            self._middle = means.clock() + means.time_limit_s / 2
-            self._end = self._middle + means.time_limit_s / 2
+            self._middle = settings.clock() + settings.time_limit_s / 2
+            self._end = self._middle + settings.time_limit_s / 2
         self._p99_s: dict[object, Mapping[str, float]] = {}
 
     @property
@@ -152,17 +154,17 @@ class Resolver:
         """So many more are to come."""
         self.expected += questions
 
-    def ask(self, problem: Problem, label: str, *, thorough: bool = False, explained: bool = True) -> Answer:
+    def ask(self, problem: Problem, label: str, *, thorough: bool = False, explained: bool = True) -> Resolved:
         """Solve, and check what the solver does not. `thorough` takes more time, for the plan in question.
 
         Not `explained`: without the reasons of an infeasible problem, which take several solves.
         """
         self.expected = max(self.expected, self.done + 1)
-        self.means.advance(self.done, self.expected, label)
+        self.settings.advance(self.done, self.expected, label)
         answer = self._answer(problem, thorough, explained)
         self.done += 1
         self.unanswered += answer.status == "unknown"
-        self.means.advance(self.done, self.expected, label)
+        self.settings.advance(self.done, self.expected, label)
         return answer
 
     def p99_s(self, plan: Plan, workflow: str = "", *, thorough: bool = False) -> float | None:
@@ -170,7 +172,7 @@ class Resolver:
 
         A thorough one is made at least once, whatever the time: without it nothing is known of the plan in question.
         """
-        if self.means.p99_s is None:
+        if self.settings.p99_s is None:
             return None
         routes = tuple((route.weight, tuple(route.workers.items())) for route in plan.routes)
         rates = tuple(source.rate_per_s for source in plan.sources)
@@ -178,88 +180,88 @@ class Resolver:
         if key not in self._p99_s:
             if not thorough and self._past(self._end):
                 return None
-            found = [self.means.p99_s(plan, 0)]
-            while thorough and len(found) < self.means.seeds and not self._past(self._middle):
-                found.append(self.means.p99_s(plan, len(found)))
+            found = [self.settings.p99_s(plan, 0)]
+            while thorough and len(found) < self.settings.seeds and not self._past(self._middle):
+                found.append(self.settings.p99_s(plan, len(found)))
             self._p99_s[key] = {name: median(one[name] for one in found) for name in found[0]}
         return self._p99_s[key][workflow]
 
     def _past(self, end: float) -> bool:
-        return self.means.clock is not None and self.means.clock() >= end
+        return self.settings.clock is not None and self.settings.clock() >= end
 
-    def _answer(self, problem: Problem, thorough: bool, explained: bool) -> Answer:
+    def _answer(self, problem: Problem, thorough: bool, explained: bool) -> Resolved:
         limit_s = self._allowed_s(thorough)
         if limit_s == 0.0:
-            return Answer("unknown", None, "time ended before this was looked at")
+            return Resolved("unknown", None, "time ended before this was looked at")
         try:
-            solution = solve(problem, time_limit_s=limit_s, clock=self.means.clock, explained=explained)
+            solution = solve(problem, time_limit_s=limit_s, clock=self.settings.clock, explained=explained)
         except SolverError as error:
             if limit_s is None:
                 raise
-            return Answer("unknown", None, str(error))
+            return Resolved("unknown", None, str(error))
         if solution.plan is None:
             return _without_plan(problem, solution)
         return self._settled(
             problem, solution, self._quick_enough(problem, solution, solution.plan, thorough), thorough
         )
 
-    def _settled(self, problem: Problem, solution: Solution, cheapest: Answer, thorough: bool) -> Answer:
+    def _settled(self, problem: Problem, solution: Solution, cheapest: Resolved, thorough: bool) -> Resolved:
         late = cheapest.status == "refused"
-        if self.means.settle is None or not (thorough or late):
+        if self.settings.keep_deadline is None or not (thorough or late):
             return cheapest
         allowed_s = self._allowed_s(thorough)
         if allowed_s == 0.0:
             return cheapest
-        settled = self.means.settle(problem, solution, late, allowed_s, thorough)
+        settled = self.settings.keep_deadline(problem, solution, late, allowed_s, thorough)
         found = settled.solution
         if found is not None and found.plan is not None:
-            return Answer(found.status, found.plan)
+            return Resolved(found.status, found.plan)
         return replace(cheapest, plan=settled.nearest or cheapest.plan)
 
-    def _quick_enough(self, problem: Problem, solution: Solution, plan: Plan, thorough: bool) -> Answer:
+    def _quick_enough(self, problem: Problem, solution: Solution, plan: Plan, thorough: bool) -> Resolved:
         asked = {w.name: w.slo.latency_p99_s for w in problem.workflows} or {"": problem.slo.latency_p99_s}
         for name, target_s in asked.items():
-            if target_s is None or self.means.p99_s is None:
+            if target_s is None or self.settings.p99_s is None:
                 continue
             p99_s = self.p99_s(plan, name, thorough=thorough)
             if p99_s is None:
-                return Answer("unknown", None, "time ended before its p99 latency was simulated")
+                return Resolved("unknown", None, "time ended before its p99 latency was simulated")
             if p99_s > target_s:
                 of = f" of {name}" if name else ""
                 would = f"would be {duration(p99_s)}, above {duration(target_s)}"
-                return Answer("refused", plan, f"the cheapest plan's p99 latency{of} {would}")
-        return Answer(solution.status, plan)
+                return Resolved("refused", plan, f"the cheapest plan's p99 latency{of} {would}")
+        return Resolved(solution.status, plan)
 
     def _allowed_s(self, thorough: bool) -> float | None:
-        if self.means.clock is None or math.isinf(self._end):
+        if self.settings.clock is None or math.isinf(self._end):
             return None
-        left = max(0.0, self._end - self.means.clock())
+        left = max(0.0, self._end - self.settings.clock())
         return left / 2 if thorough else min(left, PATIENCE * left / (self.expected - self.done))
 
 
-def _without_plan(problem: Problem, solution: Solution) -> Answer:
+def _without_plan(problem: Problem, solution: Solution) -> Resolved:
     why = solution.infeasibility
     if why is None:
-        return Answer("infeasible", None, "no plan meets the targets")
+        return Resolved("infeasible", None, "no plan meets the targets")
     reason = why.reasons[0] if why.reasons else "no plan meets the targets"
     budget = problem.slo.budget_usd_per_h
     bound = solution.certificate.bound if solution.certificate is not None else -math.inf
-    unaffordable = budget is not None and bound > budget * (1 + EQUAL)  # then no plan keeps the budget
+    unaffordable = budget is not None and bound > budget * (1 + COST_TOLERANCE)  # then no plan keeps the budget
     if not why.breaches or unaffordable:
-        return Answer("infeasible", None, reason, why)
-    return Answer("refused", why.refused, "; ".join(why.breaches), why)
+        return Resolved("infeasible", None, reason, why)
+    return Resolved("refused", why.refused, "; ".join(why.breaches), why)
 
 
-def compared(base: Plan, answer: Answer, kind: str, subject: str, words: str) -> Change:
+def compared(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -> Counterfactual:
     """The answer beside the plan in question."""
     plan = answer.plan
     if plan is None:
-        return Change(kind, subject, words, answer.status, answer.reason)
+        return Counterfactual(kind, subject, words, answer.status, answer.reason)
     before, after = base.certificate, plan.certificate
     cost = plan.cost.total_usd_per_h
     scale = max(1.0, before.objective)
     delta, low, high = (
-        0.0 if abs(value) <= EQUAL * scale else value
+        0.0 if abs(value) <= COST_TOLERANCE * scale else value
         for value in (
             cost - before.objective,
             after.bound - before.objective,
@@ -270,7 +272,7 @@ def compared(base: Plan, answer: Answer, kind: str, subject: str, words: str) ->
         delta, high = min(delta, 0.0), min(high, 0.0)  # the plan in question is one of the changed problem's too
     elif delta >= 0:
         low = max(low, 0.0)  # every other change leaves fewer plans, or asks more of them
-    return Change(
+    return Counterfactual(
         kind,
         subject,
         words,
@@ -284,11 +286,11 @@ def compared(base: Plan, answer: Answer, kind: str, subject: str, words: str) ->
         after.gap,
         plan.accuracy,
         plan.selection,
-        differences(base, plan),
+        plan_differences(base, plan),
     )
 
 
-def differences(base: Plan, other: Plan) -> tuple[str, ...]:
+def plan_differences(base: Plan, other: Plan) -> tuple[str, ...]:
     """What another plan does differently, in a few words each: variants, tiers of operators, workers."""
     found = [
         f"{name}: {base.selection[name]} -> {variant}"

@@ -12,12 +12,19 @@ from typing import Any
 
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.explanation.conflicts import Conflict, conflict, used_of
-from jellybean_solver.explanation.counterfactuals import EQUAL, Answer, Change, Means, Resolver, compared
+from jellybean_solver.explanation.counterfactuals import (
+    Counterfactual,
+    Resolved,
+    Resolver,
+    ResolveSettings,
+    compared,
+)
 from jellybean_solver.explanation.forced_choices import Question, WhyNot, why_not
-from jellybean_solver.explanation.relaxations import Kind, Requirement, eased, requirements, without
+from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, eased, requirements, without
 from jellybean_solver.explanation.restrictions import only_variant, without_pool, without_tier
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import COST_TOLERANCE
 
 MORE = 0.1  # the share by which rates, bandwidth and memory are raised to learn their marginal cost
 BUSIER = 0.05  # the same of a cap on utilisation
@@ -28,7 +35,7 @@ NEXT = 1e-6  # percent points above the plan's accuracy: the next reachable one
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class LimitAnalysis:
     """A requirement beside what the plan uses of it, in the requirement's unit.
 
     `without`: the cheapest plan when it is taken away, None when that was not asked; `more`: with one more unit, asked
@@ -38,8 +45,8 @@ class Limit:
     requirement: Requirement
     used: float | None
     reached: bool
-    without: Change | None = None
-    more: Change | None = None
+    without: Counterfactual | None = None
+    more: Counterfactual | None = None
 
     @property
     def binds(self) -> bool:
@@ -69,9 +76,9 @@ class Explanation:
 
     status: str
     plan: Plan | None
-    limits: tuple[Limit, ...] = ()
-    values: tuple[Change, ...] = ()
-    choices: tuple[Change, ...] = ()
+    limits: tuple[LimitAnalysis, ...] = ()
+    values: tuple[Counterfactual, ...] = ()
+    choices: tuple[Counterfactual, ...] = ()
     why_not: tuple[WhyNot, ...] = ()
     conflict: Conflict | None = None
     solves: int = 0
@@ -92,9 +99,11 @@ class Explanation:
         }
 
 
-def explain(problem: Problem, questions: Sequence[Question] = (), means: Means | None = None) -> Explanation:
+def explain(
+    problem: Problem, questions: Sequence[Question] = (), settings: ResolveSettings | None = None
+) -> Explanation:
     """Solve, then solve again for each statement. OutOfTimeError when time ends before there is a plan to explain."""
-    resolver = Resolver(means or Means())
+    resolver = Resolver(settings or ResolveSettings())
     answer = resolver.ask(problem, "the plan", thorough=True)
     if answer.status == "unknown":
         raise OutOfTimeError(answer.reason)
@@ -107,9 +116,9 @@ def explain(problem: Problem, questions: Sequence[Question] = (), means: Means |
 
 
 class _Explainer:
-    def __init__(self, problem: Problem, answer: Answer, plan: Plan, resolver: Resolver) -> None:
+    def __init__(self, problem: Problem, answer: Resolved, plan: Plan, resolver: Resolver) -> None:
         self.problem, self.answer, self.plan, self.resolver = problem, answer, plan, resolver
-        self.requirements = requirements(problem, resolver.means.exclusive)
+        self.requirements = requirements(problem, resolver.settings.exclusive)
 
     def run(self, questions: Sequence[Question]) -> Explanation:
         self.resolver.expect(len(questions))  # nothing else has a share of the time yet
@@ -129,11 +138,11 @@ class _Explainer:
             self.resolver.unanswered,
         )
 
-    def _solved(self, changes: Sequence[Changed]) -> Iterator[Change]:
+    def _solved(self, changes: Sequence[Changed]) -> Iterator[Counterfactual]:
         for problem, kind, subject, words in changes:
             yield self._ask(problem, kind, subject, words)
 
-    def _ask(self, problem: Problem, kind: str, subject: str, words: str) -> Change:
+    def _ask(self, problem: Problem, kind: str, subject: str, words: str) -> Counterfactual:
         return compared(self.plan, self.resolver.ask(problem, words), kind, subject, words)
 
     def _choices(self) -> Iterator[Changed]:
@@ -156,7 +165,7 @@ class _Explainer:
 
     def _values(self) -> Iterator[Changed]:
         """Accuracy a point up and down and at its next step, all rates a tenth up; of each workflow by itself."""
-        asked = [(r, r.value) for r in self.requirements if r.kind is Kind.ACCURACY and r.value is not None]
+        asked = [(r, r.value) for r in self.requirements if r.kind is RequirementKind.ACCURACY and r.value is not None]
         for requirement, target in asked:
             of = "".join(f" of {name}" for name in requirement.subjects)
             for step in (ACCURACY_POINT, -ACCURACY_POINT):
@@ -166,25 +175,27 @@ class _Explainer:
         for name, accuracy in known.items():
             if accuracy is not None:
                 of = f" of {name}" if name else ""
-                aimed = eased(self.problem, Requirement(Kind.ACCURACY, (name,) if name else ()), accuracy + NEXT)
+                aimed = eased(
+                    self.problem, Requirement(RequirementKind.ACCURACY, (name,) if name else ()), accuracy + NEXT
+                )
                 yield aimed, "next_accuracy", "next", f"accuracy{of} above this plan's {accuracy:g}"
         for requirement in self.requirements:
-            if requirement.kind is Kind.RATE:
+            if requirement.kind is RequirementKind.RATE:
                 of = f" of {self.problem.workflow_of(requirement.subjects[0])}" if self.problem.workflows else ""
                 words = f"{MORE * 100:g} % more requests{of}"
                 yield eased(self.problem, requirement, 1 + MORE), "rate", f"+{MORE * 100:g} %", words
 
-    def _limits(self) -> Iterator[Limit]:
+    def _limits(self) -> Iterator[LimitAnalysis]:
         binding = {requirement for group in self._groups() for requirement in self._suspects(group)}
         for requirement in self.requirements:
             used = used_of(self.problem, self.plan, requirement, self.resolver)
-            limit = Limit(requirement, used, _reached(requirement, used))
+            limit = LimitAnalysis(requirement, used, _reached(requirement, used))
             yield self._examined(limit) if requirement in binding else limit
 
     def _groups(self) -> Iterator[list[Requirement]]:
         """Requirements that might bind. Rates always do; a budget and a latency never: the plan keeps them already."""
-        for kind in Kind:
-            if kind not in (Kind.RATE, Kind.BUDGET):
+        for kind in RequirementKind:
+            if kind not in (RequirementKind.RATE, RequirementKind.BUDGET):
                 yield [requirement for requirement in self.requirements if requirement.kind is kind]
 
     def _suspects(self, group: list[Requirement]) -> list[Requirement]:
@@ -196,7 +207,7 @@ class _Explainer:
         settled = change.status == "optimal" and self.answer.status == "optimal" and change.delta_usd_per_h == 0
         return [] if settled else group
 
-    def _examined(self, limit: Limit) -> Limit:
+    def _examined(self, limit: LimitAnalysis) -> LimitAnalysis:
         requirement = limit.requirement
         words = f"without {requirement.words}"
         dropped = self._ask(without(self.problem, requirement), "drop", " ".join(requirement.subjects), words)
@@ -207,11 +218,11 @@ class _Explainer:
 
     def _one_more(self, requirement: Requirement) -> Changed | None:
         value, subject = requirement.value or 0.0, " ".join(requirement.subjects)
-        if requirement.kind is Kind.COUNT:
+        if requirement.kind is RequirementKind.COUNT:
             more, words = value + 1, f"one more worker in {subject}"
-        elif requirement.kind in (Kind.BANDWIDTH, Kind.MEMORY):
+        elif requirement.kind in (RequirementKind.BANDWIDTH, RequirementKind.MEMORY):
             more, words = value * (1 + MORE), f"{MORE * 100:g} % more than {requirement.words}"
-        elif requirement.kind is Kind.UTILISATION:
+        elif requirement.kind is RequirementKind.UTILISATION:
             more, words = min(1.0, value + BUSIER), f"a utilisation cap of {min(1.0, value + BUSIER):g}"
         else:
             return None
@@ -220,7 +231,7 @@ class _Explainer:
 
 def _reached(requirement: Requirement, used: float | None) -> bool:
     value = requirement.value
-    return value is not None and used is not None and abs(used - value) <= EQUAL * max(1.0, abs(value))
+    return value is not None and used is not None and abs(used - value) <= COST_TOLERANCE * max(1.0, abs(value))
 
 
 def _plan_dict(plan: Plan) -> dict[str, Any]:

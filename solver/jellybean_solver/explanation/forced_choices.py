@@ -7,11 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jellybean_solver.explanation.conflicts import Conflict, conflict
-from jellybean_solver.explanation.counterfactuals import EQUAL, Answer, Ask, Change, Resolver, compared
-from jellybean_solver.explanation.relaxations import Kind
+from jellybean_solver.explanation.counterfactuals import (
+    Counterfactual,
+    Resolve,
+    Resolved,
+    Resolver,
+    compared,
+)
+from jellybean_solver.explanation.relaxations import RequirementKind
 from jellybean_solver.explanation.restrictions import as_paid, only_at, only_variant, runs_at, with_one_paid
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Pool, Problem
+from jellybean_solver.outcome import COST_TOLERANCE
 
 ALL = 1e-6  # relative: what is missing to a rate that counts as all of it
 MANY = 3  # more pools than this are summed up in a sentence
@@ -43,7 +50,7 @@ class WhyNot:
     verdict: str
     sentence: str
     used_per_s: dict[str, float]
-    change: Change | None = None
+    change: Counterfactual | None = None
     conflict: Conflict | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,7 +125,7 @@ class _Place:
             p for p in pools if any(runs_at(self.problem.operator_by_name[o], frozenset({p.name})) for o in possible)
         ]
         self.resolver.expect(len(pools) - 1)
-        found: list[tuple[Change, Answer, Ask]] = []
+        found: list[tuple[Counterfactual, Resolved, Resolve]] = []
         for pool in pools:
             ask = _paying(pool.name, self.resolver)
             answer = ask(self.problem, self.question.text)
@@ -131,7 +138,7 @@ class _Place:
         pool = self.problem.pool_by_name[change.subject]
         price, worker = self.problem.unit_usd_per_h(pool), f"a worker of {pool.name}{self.problem.in_each(pool.tier)}"
         saved = price - change.delta_usd_per_h
-        if saved > EQUAL * max(1.0, price):
+        if saved > COST_TOLERANCE * max(1.0, price):
             costs = f"{worker} costs {price:.4g} USD/h and saves {saved:.3g} elsewhere"
             return replace(told, sentence=f"{costs}; {told.sentence}")
         costs = (
@@ -143,7 +150,7 @@ class _Place:
     def _cheapest(self, possible: list[str]) -> WhyNot:
         """The cheapest plan with all of some operator at the place."""
         self.resolver.expect(len(possible) - 1)
-        found: list[tuple[Change, Problem, Answer]] = []
+        found: list[tuple[Counterfactual, Problem, Resolved]] = []
         for name in possible:
             changed = only_at(self.problem, name, self.pools)
             answer = self.resolver.ask(changed, self.question.text)
@@ -166,13 +173,13 @@ class _Place:
         return f"this plan runs {', '.join(parts)} {self.where}"
 
 
-def _paying(name: str, resolver: Resolver) -> Ask:
+def _paying(name: str, resolver: Resolver) -> Resolve:
     """Asks for the cheapest plan that pays for a worker of a pool: its cost is then held against the budget."""
 
-    def ask(problem: Problem, label: str) -> Answer:
+    def ask(problem: Problem, label: str) -> Resolved:
         pool = problem.pool_by_name[name]
         if pool.count == 0:
-            return Answer("infeasible", None, f"there are no workers in {name}")
+            return Resolved("infeasible", None, f"there are no workers in {name}")
         answer = resolver.ask(with_one_paid(problem, pool), label, explained=False)
         if answer.plan is None:
             return answer
@@ -181,25 +188,25 @@ def _paying(name: str, resolver: Resolver) -> Ask:
     return ask
 
 
-def _within_budget(problem: Problem, pool: Pool, answer: Answer) -> Answer:
+def _within_budget(problem: Problem, pool: Pool, answer: Resolved) -> Resolved:
     plan, budget = answer.plan, problem.slo.budget_usd_per_h
-    if plan is None or budget is None or plan.cost.total_usd_per_h <= budget * (1 + EQUAL):
+    if plan is None or budget is None or plan.cost.total_usd_per_h <= budget * (1 + COST_TOLERANCE):
         return answer
     worker = f"{problem.unit_usd_per_h(pool):g} of it for the worker{problem.in_each(pool.tier)}"
     costs = f"{plan.cost.total_usd_per_h:.6g} USD/h, {worker}"
-    if plan.certificate.bound <= budget * (1 + EQUAL):
+    if plan.certificate.bound <= budget * (1 + COST_TOLERANCE):
         reason = f"whether a plan keeps the budget of {budget:g} USD/h is not known: the cheapest found costs {costs}"
-        return Answer("unknown", None, reason)
-    return Answer("infeasible", plan, f"no plan keeps the budget of {budget:g} USD/h: the cheapest costs {costs}")
+        return Resolved("unknown", None, reason)
+    return Resolved("infeasible", plan, f"no plan keeps the budget of {budget:g} USD/h: the cheapest costs {costs}")
 
 
-def _rank(change: Change) -> tuple[bool, bool, float]:
+def _rank(change: Counterfactual) -> tuple[bool, bool, float]:
     """Plans that hold by cost, then refused ones, then none."""
     cost = change.cost_usd_per_h
     return not change.holds, cost is None, cost if cost is not None else 0.0
 
 
-def _told(question: Question, change: Change, find: Callable[[], Conflict]) -> WhyNot:
+def _told(question: Question, change: Counterfactual, find: Callable[[], Conflict]) -> WhyNot:
     """The answer to a question whose changed problem is solved; `find` finds the conflict where it has no plan."""
     cost, delta = change.cost_usd_per_h, change.delta_usd_per_h
     if change.status == "unknown":
@@ -213,7 +220,7 @@ def _told(question: Question, change: Change, find: Callable[[], Conflict]) -> W
     return WhyNot(question.text, verdict, sentence, {}, change)
 
 
-def _no_plan(change: Change, found: Conflict) -> str:
+def _no_plan(change: Counterfactual, found: Conflict) -> str:
     if change.status == "refused":
         return f"no plan {change.words} was found: {change.reason}, and no dearer one was found that keeps it"
     if found.members and change.status == "infeasible":
@@ -224,8 +231,8 @@ def _no_plan(change: Change, found: Conflict) -> str:
 
 def named(found: Conflict) -> str:
     """The members of a conflict in words; many pools are summed up."""
-    counts = [member for member in found.members if member.kind is Kind.COUNT]
-    words = [member.words for member in found.members if member.kind is not Kind.COUNT]
+    counts = [member for member in found.members if member.kind is RequirementKind.COUNT]
+    words = [member.words for member in found.members if member.kind is not RequirementKind.COUNT]
     if len(counts) > MANY:
         words.append(f"the workers of {len(counts)} pools")
     else:
@@ -233,7 +240,7 @@ def named(found: Conflict) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
-def more(change: Change) -> str:
+def more(change: Counterfactual) -> str:
     """A difference in cost in words: `0.48 (6.8 %) more`, with its range where it is not proven."""
     delta, low, high = change.delta_usd_per_h or 0.0, change.low_usd_per_h or 0.0, change.high_usd_per_h or 0.0
     if delta == 0:
@@ -245,7 +252,11 @@ def more(change: Change) -> str:
             else ""
         )
         text = f"{abs(delta):.3g}{share} {'more' if delta > 0 else 'less'}"
-    return text if high - low <= EQUAL else f"about {text} (of the plans found; proven: {low:+.3g} to {high:+.3g})"
+    return (
+        text
+        if high - low <= COST_TOLERANCE
+        else f"about {text} (of the plans found; proven: {low:+.3g} to {high:+.3g})"
+    )
 
 
 def _joined(stated: str, sentence: str) -> str:

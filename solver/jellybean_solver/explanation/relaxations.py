@@ -19,7 +19,7 @@ from jellybean_solver.planning.infeasibility import scaled
 LEAST_RATE = 1e-6  # share of the rates that stands for none: a rate of 0 asks for no plan at all
 
 
-class Kind(StrEnum):
+class RequirementKind(StrEnum):
     """What is required, in the order in which people care."""
 
     ACCURACY = "accuracy"  # percent, at least
@@ -44,7 +44,7 @@ class Requirement:
     `value` is in the kind's unit; None for sharing and residency, which have no more and less.
     """
 
-    kind: Kind
+    kind: RequirementKind
     subjects: tuple[str, ...] = ()
     value: float | None = None
     words: str = ""
@@ -67,12 +67,15 @@ def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None =
     found += [part.rate(problem) for part in parts]
     if slo.budget_usd_per_h is not None:
         words = f"the budget of {slo.budget_usd_per_h:g} USD/h"
-        found.append(Requirement(Kind.BUDGET, (), slo.budget_usd_per_h, words))
+        found.append(Requirement(RequirementKind.BUDGET, (), slo.budget_usd_per_h, words))
     found += [one for part in parts if (one := part.latency()) is not None]
     if problem.utilisation < 1.0:
         words = f"the utilisation cap of {problem.utilisation:g}"
-        found.append(Requirement(Kind.UTILISATION, (), problem.utilisation, words))
-    found += [Requirement(Kind.SHARING, names, None, f"exclusive workers in {', '.join(names)}") for names in exclusive]
+        found.append(Requirement(RequirementKind.UTILISATION, (), problem.utilisation, words))
+    found += [
+        Requirement(RequirementKind.SHARING, names, None, f"exclusive workers in {', '.join(names)}")
+        for names in exclusive
+    ]
     found += _of_links(problem)
     found += _of_places(problem)
     found += _of_pools(problem)
@@ -99,19 +102,21 @@ class _Part:
         target = self.slo.accuracy
         if target is None:
             return None
-        return Requirement(Kind.ACCURACY, self.subjects, target, f"the accuracy target of {target:g}{self.of}")
+        return Requirement(
+            RequirementKind.ACCURACY, self.subjects, target, f"the accuracy target of {target:g}{self.of}"
+        )
 
     def rate(self, problem: Problem) -> Requirement:
         sources = [source for source in problem.sources if self.owns(source.name)]
         rates = " and ".join(f"{s.name} {s.rate_per_s:g}/s{problem.in_each(s.tier)}" for s in sources)
-        return Requirement(Kind.RATE, tuple(source.name for source in sources), 1.0, f"the rate of {rates}")
+        return Requirement(RequirementKind.RATE, tuple(source.name for source in sources), 1.0, f"the rate of {rates}")
 
     def latency(self) -> Requirement | None:
         target_s = self.slo.latency_p99_s
         if target_s is None:
             return None
         words = f"the p99 latency of {target_s * 1e3:g} ms{self.of}"
-        return Requirement(Kind.LATENCY_P99, self.subjects, target_s, words)
+        return Requirement(RequirementKind.LATENCY_P99, self.subjects, target_s, words)
 
 
 def _of_links(problem: Problem) -> Iterable[Requirement]:
@@ -120,18 +125,18 @@ def _of_links(problem: Problem) -> Iterable[Requirement]:
             ends = (link.upstream_tier, link.downstream_tier)
             link_of = "each link" if problem.sites.get(ends[0], 1) > 1 else "the link"
             words = f"the {link.bandwidth_bytes_per_s * 8e-6:g} Mbit/s of {link_of} {ends[0]} -> {ends[1]}"
-            yield Requirement(Kind.BANDWIDTH, ends, link.bandwidth_bytes_per_s, words)
+            yield Requirement(RequirementKind.BANDWIDTH, ends, link.bandwidth_bytes_per_s, words)
 
 
 def _of_places(problem: Problem) -> Iterable[Requirement]:
     for operator in problem.operators:
         if operator.tiers is not None:
             words = f"{operator.name} in {' or '.join(operator.tiers)} only"
-            yield Requirement(Kind.RESIDENCY, (operator.name,), None, words)
+            yield Requirement(RequirementKind.RESIDENCY, (operator.name,), None, words)
         for edge in operator.inputs:
             if edge.tiers is not None:
                 words = f"the data {edge.upstream} -> {edge.downstream} in {' or '.join(edge.tiers)} only"
-                yield Requirement(Kind.RESIDENCY, (edge.upstream, edge.downstream), None, words)
+                yield Requirement(RequirementKind.RESIDENCY, (edge.upstream, edge.downstream), None, words)
 
 
 def _of_pools(problem: Problem) -> Iterable[Requirement]:
@@ -140,11 +145,11 @@ def _of_pools(problem: Problem) -> Iterable[Requirement]:
     for pool in pools:
         if pool.memory_bytes is not None:
             words = f"the {pool.memory_bytes / 2**20:g} MiB of each worker of {pool.name}"
-            yield Requirement(Kind.MEMORY, (pool.name,), pool.memory_bytes, words)
+            yield Requirement(RequirementKind.MEMORY, (pool.name,), pool.memory_bytes, words)
     for pool in pools:
         workers = "worker" if pool.count == 1 else "workers"
         words = f"the {pool.count} {workers} of {pool.name}{problem.in_each(pool.tier)}"
-        yield Requirement(Kind.COUNT, (pool.name,), pool.count, words)
+        yield Requirement(RequirementKind.COUNT, (pool.name,), pool.count, words)
 
 
 def eased(problem: Problem, requirement: Requirement, value: float) -> Problem:
@@ -156,7 +161,7 @@ def without(problem: Problem, *dropped: Requirement) -> Problem:
     """The problem with these requirements taken away altogether."""
     changed = problem
     for requirement in dropped:
-        if requirement.kind is Kind.COUNT:
+        if requirement.kind is RequirementKind.COUNT:
             changed = eased(changed, requirement, _enough(problem, requirement.subjects[0]))
         else:
             changed = eased(changed, requirement, _NOTHING.get(requirement.kind, math.inf))
@@ -212,17 +217,19 @@ def _anywhere(problem: Problem, subjects: tuple[str, ...], value: float) -> Prob
     return replace(problem, operators=tuple(freed(operator) for operator in problem.operators))
 
 
-_NOTHING = {Kind.RATE: LEAST_RATE, Kind.UTILISATION: 1.0}  # of all other kinds: inf
+_NOTHING = {RequirementKind.RATE: LEAST_RATE, RequirementKind.UTILISATION: 1.0}  # of all other kinds: inf
 
-_CHANGES: dict[Kind, Callable[[Problem, tuple[str, ...], float], Problem]] = {
-    Kind.ACCURACY: _slo("accuracy"),
-    Kind.RATE: lambda problem, subjects, value: scaled(problem, value, subjects),
-    Kind.BUDGET: _slo("budget_usd_per_h"),
-    Kind.LATENCY_P99: _slo("latency_p99_s"),
-    Kind.UTILISATION: lambda problem, subjects, value: replace(problem, utilisation=value),
-    Kind.SHARING: _pool(lambda pool, value: replace(pool, sharing=Sharing.SHARED)),
-    Kind.BANDWIDTH: _link,
-    Kind.MEMORY: _pool(lambda pool, value: replace(pool, memory_bytes=value if math.isfinite(value) else None)),
-    Kind.RESIDENCY: _anywhere,
-    Kind.COUNT: _pool(lambda pool, value: replace(pool, count=int(value))),
+_CHANGES: dict[RequirementKind, Callable[[Problem, tuple[str, ...], float], Problem]] = {
+    RequirementKind.ACCURACY: _slo("accuracy"),
+    RequirementKind.RATE: lambda problem, subjects, value: scaled(problem, value, subjects),
+    RequirementKind.BUDGET: _slo("budget_usd_per_h"),
+    RequirementKind.LATENCY_P99: _slo("latency_p99_s"),
+    RequirementKind.UTILISATION: lambda problem, subjects, value: replace(problem, utilisation=value),
+    RequirementKind.SHARING: _pool(lambda pool, value: replace(pool, sharing=Sharing.SHARED)),
+    RequirementKind.BANDWIDTH: _link,
+    RequirementKind.MEMORY: _pool(
+        lambda pool, value: replace(pool, memory_bytes=value if math.isfinite(value) else None)
+    ),
+    RequirementKind.RESIDENCY: _anywhere,
+    RequirementKind.COUNT: _pool(lambda pool, value: replace(pool, count=int(value))),
 }

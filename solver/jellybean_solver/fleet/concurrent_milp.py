@@ -10,7 +10,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
-from jellybean_solver.milp.highs_program import Answer
+from jellybean_solver.milp.highs_program import ProgramSolution
 from jellybean_solver.outcome import Clock, Selection, is_gap_closed
 from jellybean_solver.small.assignment import Assignment
 
@@ -99,7 +99,7 @@ class ConcurrentMilp:
             self._run.stop()
             self._run = None
 
-    def _is_proven(self, answer: Answer) -> bool:
+    def _is_proven(self, answer: ProgramSolution) -> bool:
         return math.isinf(answer.bound) or is_gap_closed(answer.value, answer.bound)
 
     def _again(self, selection: Selection) -> None:

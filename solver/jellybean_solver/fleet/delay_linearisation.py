@@ -23,7 +23,7 @@ from jellybean_solver.latency.queues import Piece, Traffic, service_log_mgf, ser
 from jellybean_solver.latency.route_table import RouteTable
 from jellybean_solver.latency.stations import MOST_BUSY, jobs
 from jellybean_solver.milp.highs_program import Floats
-from jellybean_solver.model.deadline_shares import share_of
+from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Times, request_s
 
@@ -82,7 +82,7 @@ class Pace:
                 times = np.array([link_s(problem, pair, sent * jobs(visits[operator.name])) for pair in pairs])
                 begins = max(begins, ready[edge.upstream] + float(table.weight @ times[each]))
             ready[operator.name] = begins + float(table.weight @ by_worker[table.at[operator.name]])
-        shares = {name: share_of(problem, name) for name in plan.operator_by_name}
+        shares = {name: deadline_share(problem, name) for name in plan.operator_by_name}
         return max(ready[name] / share for name, share in shares.items() if share is not None)
 
 

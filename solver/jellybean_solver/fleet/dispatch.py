@@ -25,7 +25,7 @@ from jellybean_solver.small.ratio_branching import over_ratios
 MOST_SELECTIONS = 5_000
 MOST_PAIRS = 400  # of operators and pools, for a single selection
 MOST_MISSES = 50  # selections that are less accurate than the program takes them for
-GAP = 1e-3
+DEFAULT_GAP = 1e-3
 ANY = 0.5  # a gap that is enough to tell whether there is a plan
 MANY_TIMES = 1_000  # as many workers, to see whether their number is what forbids a plan
 

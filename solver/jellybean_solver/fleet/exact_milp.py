@@ -25,7 +25,7 @@ from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES
 from jellybean_solver.fleet.worker_counts import Staff
 from jellybean_solver.milp.highs_program import Floats
-from jellybean_solver.milp.pulp_program import TOLERANCE
+from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.outcome import Selection
 
 ONE = -1  # the group of a class that needs no other
@@ -70,7 +70,7 @@ class ExactMilp:
         chosen = set(made.tolist())
         for (choice, kind, number), column in self.served.items():
             share = float(values[column])
-            if choice in chosen and share > TOLERANCE:
+            if choice in chosen and share > FEASIBILITY_TOLERANCE:
                 operator = int(kinds.owner[choice])
                 served[operator, kind] += share
                 if kinds.exclusive[kind]:

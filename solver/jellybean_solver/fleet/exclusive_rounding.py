@@ -18,7 +18,7 @@ from jellybean_solver.fleet.rounding_patterns import ways_near
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES
 from jellybean_solver.fleet.worker_counts import Staff
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
-from jellybean_solver.milp.pulp_program import TOLERANCE
+from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.small.assignment import Assignment
 
 WAYS = 40  # per operator and tier
@@ -129,7 +129,7 @@ class _Rounding:
         kinds = self.skeleton.kinds
         given = np.where(here, np.where(here, kinds.needed[choice], 0.0) * self.point.served[choice], 0.0)
         share = float(self.point.served[choice][here].sum())
-        if share <= TOLERANCE:
+        if share <= FEASIBILITY_TOLERANCE:
             return
         needed = np.where(here, kinds.needed[choice], math.inf)
         ways = ways_near(share, needed, self.prices, given, self.room, WAYS)
@@ -143,7 +143,7 @@ class _Rounding:
     def _together(self, operator: int, choice: int, kinds: Indices) -> None:
         """Fractions on shared kinds that sum to what the point serves there."""
         share = float(self.point.served[choice, kinds].sum())
-        if share <= TOLERANCE:
+        if share <= FEASIBILITY_TOLERANCE:
             return
         columns = self.program.add_columns(np.zeros(len(kinds)), 1.0)
         row = self.program.add_rows(share, share, 1)

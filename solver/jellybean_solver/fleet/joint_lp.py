@@ -33,7 +33,7 @@ from jellybean_solver.joint.deadline_rows import link_s, visits_per_request
 from jellybean_solver.joint.flow_rows import add_flows
 from jellybean_solver.latency.stations import jobs
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
-from jellybean_solver.model.deadline_shares import share_of
+from jellybean_solver.model.deadline_shares import deadline_share
 
 USED = 1e-6  # a smaller fraction of requests is rounding
 
@@ -174,7 +174,7 @@ class Skeleton:
         """The rows of pace.py; each workflow has its share of the deadline (deadlines.py)."""
         problem, visits = self.network.problem, visits_per_request(self.network.problem)
         self.seconds, self.left_s = pace.seconds(self.network, self.kinds), pace.left_s
-        shares = [share_of(problem, name) for name in self.network.names]
+        shares = [deadline_share(problem, name) for name in self.network.names]
         self.share = np.array([share if share is not None else 0.0 for share in shares])
         self.at_hand = self.program.add_columns(np.zeros(len(self.network.names)), self.share * pace.left_s)
         column = dict(zip(self.network.names, self.at_hand.tolist(), strict=True))
@@ -184,7 +184,7 @@ class Skeleton:
         timed = []
         for name in self.network.names:
             inputs = {edge.upstream: edge for edge in problem.operator_by_name[name].inputs}
-            if share_of(problem, name) is None:
+            if deadline_share(problem, name) is None:
                 inputs = {}
             rows = self.program.add_rows(-math.inf, 0.0, len(inputs))
             self.program.fill(rows, [column[name]] * len(rows), -1.0)

@@ -19,7 +19,7 @@ from jellybean_solver.fleet.worker_classes import LEAST_BYTES, Kind
 from jellybean_solver.fleet.worker_counts import Staff
 from jellybean_solver.fleet.wrap_around_packing import Chain, chains_of
 from jellybean_solver.milp.highs_program import Floats, Program
-from jellybean_solver.milp.pulp_program import TOLERANCE
+from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.small.assignment import Assignment
 
 TRIES = 3  # to find seats for all models
@@ -111,7 +111,7 @@ class _Near:
         """Fractions on the kinds of a tier that the point uses, and the cheapest others."""
         kinds, skeleton = self.kinds, self.skeleton
         here = np.flatnonzero((kinds.tier == tier) & skeleton.no_slower(choice, self.point.served[choice]))
-        used = self.point.served[choice, here] > TOLERANCE
+        used = self.point.served[choice, here] > FEASIBILITY_TOLERANCE
         if not used.any():
             return
         price = kinds.needed[choice, here] * np.maximum(self.point.scarcity, kinds.price)[here]
@@ -138,7 +138,7 @@ class _Near:
         choice = {operator: int(self.choices[operator]) for operator in operators}
         memory = {o: float(kinds.memory_bytes[c, index]) for o, c in choice.items()}
         loads = {o: float(kinds.workers[c, index] * self.point.served[c, index]) for o, c in choice.items()}
-        used = {o: memory[o] for o in operators if self.point.served[choice[o], index] > TOLERANCE}
+        used = {o: memory[o] for o in operators if self.point.served[choice[o], index] > FEASIBILITY_TOLERANCE}
         others = {o: memory[o] for o in operators if o not in used}
         chains = chains_of(kind, used, loads, others)
         counts = self.program.add_columns(np.zeros(len(chains)), kinds.counts[index], integer=True)
@@ -193,7 +193,14 @@ class _Near:
         names, values = self.skeleton.network.names, answer.values
         seats = {
             kind: tuple(
-                (1, {names[o]: float(values[column]) for o, column in own.items() if values[column] > TOLERANCE})
+                (
+                    1,
+                    {
+                        names[o]: float(values[column])
+                        for o, column in own.items()
+                        if values[column] > FEASIBILITY_TOLERANCE
+                    },
+                )
                 for own in workers
             )
             for kind, workers in self.workers.items()

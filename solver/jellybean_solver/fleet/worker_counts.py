@@ -14,7 +14,7 @@ from jellybean_solver.fleet.bin_packing import Load, in_pools, seat_alone, seat_
 from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.wrap_around_packing import Chain, Seats, seated_in
 from jellybean_solver.milp.highs_program import Floats, Indices
-from jellybean_solver.milp.pulp_program import TOLERANCE
+from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.small.assignment import SPARE, Assignment, Group
 
 MOST_MORE = 2  # workers for a chain, than its time asks for
@@ -47,14 +47,18 @@ class Staff:
     def pairs(self) -> frozenset[tuple[str, str]]:
         """The (operator, pool) pairs that are used, or might as well be."""
         names, kinds = self.skeleton.network.names, self.skeleton.kinds.kinds
-        used = np.argwhere(self.served > TOLERANCE).tolist()
+        used = np.argwhere(self.served > FEASIBILITY_TOLERANCE).tolist()
         return frozenset((names[operator], pool.name) for operator, kind in used for pool in kinds[kind].pools)
 
     def assignment(self) -> Assignment | None:
         """Seats for all; None where models do not fit onto the workers that there are."""
         flows = self.skeleton.flows.fractions
         bags = tuple(
-            {tiers: float(self.values[column]) for tiers, column in table.items() if self.values[column] > TOLERANCE}
+            {
+                tiers: float(self.values[column])
+                for tiers, column in table.items()
+                if self.values[column] > FEASIBILITY_TOLERANCE
+            }
             for table in flows
         )
         groups: list[Group] = []
@@ -84,13 +88,13 @@ class Staff:
 
     def _asked(self, index: int) -> int:
         """Workers of a shared kind whose time all loads take."""
-        own = np.flatnonzero(self.served[:, index] > TOLERANCE)
+        own = np.flatnonzero(self.served[:, index] > FEASIBILITY_TOLERANCE)
         load = float(self.served[own, index] @ self.skeleton.kinds.workers[self.choices[own], index])
         return max(1, math.ceil(load - SPARE)) if len(own) else 0
 
     def _seated(self, index: int) -> list[Group] | None:
         kinds, names = self.skeleton.kinds, self.skeleton.network.names
-        own = np.flatnonzero(self.served[:, index] > TOLERANCE).tolist()
+        own = np.flatnonzero(self.served[:, index] > FEASIBILITY_TOLERANCE).tolist()
         if not own:
             return []
         if kinds.exclusive[index]:
@@ -128,7 +132,7 @@ class Staff:
                 float(kinds.memory_bytes[self.choices[o], index]),
             )
             for o in operators
-            if self.served[o, index] > TOLERANCE
+            if self.served[o, index] > FEASIBILITY_TOLERANCE
         ]
 
     def _in_chain(self, index: int, loads: Sequence[Load]) -> Seats | None:

@@ -16,11 +16,10 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Slo
-from jellybean_solver.outcome import COST_TOLERANCE, relative_gap
+from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, relative_gap
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import Solution, solve
 
-STEP = 1e-6  # percent points: accuracies closer than this are one level
 LOWEST = -1e9  # an accuracy that every known one reaches
 GROWTH, PROBES = 4.0, 6  # how the highest rate is looked for beyond the rates asked for
 
@@ -64,7 +63,7 @@ class CostAccuracy:
     corners: tuple[Corner, ...]
     finished: bool
     ended: tuple[str, ...]
-    step: float = STEP
+    step: float = ACCURACY_TOLERANCE
 
     @property
     def proven(self) -> bool:
@@ -74,11 +73,11 @@ class CostAccuracy:
     @property
     def exact(self) -> bool:
         """Whether besides no corner is missing."""
-        return self.proven and self.step <= STEP
+        return self.proven and self.step <= ACCURACY_TOLERANCE
 
     def at_least(self, accuracy: float) -> Corner | None:
         """The cheapest corner that reaches `accuracy`; None when none does."""
-        return next((corner for corner in self.corners if corner.accuracy >= accuracy - STEP), None)
+        return next((corner for corner in self.corners if corner.accuracy >= accuracy - ACCURACY_TOLERANCE), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ class CostRate:
 def cost_accuracy(
     problem: Problem,
     *,
-    step: float = STEP,
+    step: float = ACCURACY_TOLERANCE,
     solve: Solve = solve,
     check: Check | None = None,
     progress: Progress | None = None,
@@ -175,14 +174,14 @@ def cost_accuracy(
         if not math.isinf(above):
             del corners[kept:]  # within the last step only the last counts
         _add(corners, found)
-        target = found.accuracy + max(STEP, min(step, (above - found.accuracy) / 2.0))
+        target = found.accuracy + max(ACCURACY_TOLERANCE, min(step, (above - found.accuracy) / 2.0))
         tell.reached(found)
     checked: list[Corner] = []
     for corner in corners:
         tell.checking(len(checked), len(corners), corner)
         checked.append(_checked(problem, corner, check))
     tell.done()
-    return CostAccuracy(tuple(checked), finished, ended, max(step, STEP))
+    return CostAccuracy(tuple(checked), finished, ended, max(step, ACCURACY_TOLERANCE))
 
 
 def cost_rate(
@@ -283,10 +282,10 @@ def _skipped(solution: Solution, last: Corner, asked: float) -> float | None:
     Where that is not known, the least step up; None when that was asked, or nothing lies between.
     """
     nearest = solution.infeasibility.nearest_accuracy if solution.infeasibility is not None else None
-    least = last.accuracy + STEP
+    least = last.accuracy + ACCURACY_TOLERANCE
     if nearest is not None and nearest < asked:
         return nearest if nearest > least else None
-    return least if asked > least + STEP / 2.0 else None
+    return least if asked > least + ACCURACY_TOLERANCE / 2.0 else None
 
 
 def _add(corners: list[Corner], found: Corner) -> None:
@@ -323,7 +322,7 @@ def _breaches(problem: Problem, plan: Plan, check: Check | None) -> tuple[str, .
 
 
 def _why_it_ends(solution: Solution, last: Corner | None, target: float | None, top: float) -> tuple[str, ...]:
-    if last is not None and last.accuracy >= top - STEP:
+    if last is not None and last.accuracy >= top - ACCURACY_TOLERANCE:
         return (f"{last.accuracy:.10g} is the best that the profile knows of any selection",)
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
     if last is not None:

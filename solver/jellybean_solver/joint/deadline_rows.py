@@ -25,7 +25,7 @@ from jellybean_solver.demand.demand import EdgeKey, Network, Tiers
 from jellybean_solver.latency.estimate import unqueued_s
 from jellybean_solver.latency.stations import jobs
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
-from jellybean_solver.model.deadline_shares import share_of
+from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.problem import Problem
 
 CLASSES = 8  # per operator; few, so that branching on them ends
@@ -103,7 +103,7 @@ class _Deadline:
 
     def add(self) -> bool:
         for name in self.network.names:
-            share = share_of(self.network.problem, name)
+            share = deadline_share(self.network.problem, name)
             if share is None:
                 continue
             left_s = share * self.deadline_s - 2.0 * self.network.problem.hop_s

@@ -28,7 +28,7 @@ from jellybean_solver.joint.accuracy_rows import add_accuracy
 from jellybean_solver.joint.deadline_rows import Mode, Timed, add_deadline, modes, visits_per_request
 from jellybean_solver.joint.flow_rows import add_flows
 from jellybean_solver.migration.running_plan import Running
-from jellybean_solver.milp.highs_program import Answer, Floats, Indices, Program
+from jellybean_solver.milp.highs_program import Floats, Indices, Program, ProgramSolution
 from jellybean_solver.model.problem import Sharing
 
 USED = 1e-7  # a smaller fraction is rounding
@@ -139,7 +139,7 @@ class _Joint:
                     self.program.fill(rows, [column, column], [1.0, mode.workers])
                     self.program.fill(rows, [loads, loads], -1.0)
 
-    def proposal(self, answer: Answer) -> Proposal:
+    def proposal(self, answer: ProgramSolution) -> Proposal:
         """The point in the problem's own words."""
         if answer.values is None:
             return Proposal(max(0.0, answer.bound))

@@ -21,7 +21,7 @@ from jellybean_solver.model.problem import ServiceTime, Times
 
 LEAST_FREE = 0.05  # of a worker's time, for any of its operators
 MEMORY = 0.75  # at least, of what runs' sizes vary by is not handed on: they never grow far beyond a batch; fitted
-CLOSE = 1e-4  # a change of size that ends the search
+SIZE_TOLERANCE = 1e-4  # a change of size that ends the search
 _ROUNDS = 20  # of the fixed point, at most
 
 
@@ -114,7 +114,7 @@ def runs(fed: Sequence[Fed]) -> list[Runs]:
             min(float(one.batch), (size + _come(one, cycle_s).size) / 2.0)
             for one, size, cycle_s in zip(fed, before, cycles_s, strict=True)
         ]
-        if all(abs(now - last) < CLOSE for now, last in zip(sizes, before, strict=True)):
+        if all(abs(now - last) < SIZE_TOLERANCE for now, last in zip(sizes, before, strict=True)):
             break
     return [_runs(one, size, cycle_s, behind) for one, size, cycle_s in zip(fed, sizes, cycles_s, strict=True)]
 

@@ -24,7 +24,7 @@ from jellybean_solver.latency.batching import service_of
 from jellybean_solver.latency.queues import service_log_mgf, wait_log_mgf
 from jellybean_solver.latency.stations import Stations, alike
 from jellybean_solver.milp.highs_program import Floats, Indices
-from jellybean_solver.model.deadline_shares import shares
+from jellybean_solver.model.deadline_shares import deadline_shares
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, Edge, Times
 from jellybean_solver.model.streams import request_streams
@@ -66,16 +66,16 @@ def p99_by_workflow(plan: Plan) -> Mapping[str, float]:
     return _Estimate(plan).p99_by_workflow()
 
 
-def queueing(plan: Plan) -> Mapping[str, float]:
+def mean_waits_by_pool_s(plan: Plan) -> Mapping[str, float]:
     """Seconds that a request waits on average at a worker of each pool, the longest of its workers."""
     longest: dict[str, float] = {}
-    for name, wait_s in waits(plan).items():
+    for name, wait_s in mean_waits_s(plan).items():
         pool = plan.worker_by_name[name].pool
         longest[pool] = max(longest.get(pool, 0.0), wait_s)
     return longest
 
 
-def waits(plan: Plan) -> Mapping[str, float]:
+def mean_waits_s(plan: Plan) -> Mapping[str, float]:
     """Seconds that a request waits on average at each worker."""
     stations = Stations(plan)
     turns_s = dict.fromkeys((worker.name for worker in plan.workers), 0.0)
@@ -123,12 +123,12 @@ class _Estimate:
         steps = np.arange(_PER_DECADE * _DECADES) / _PER_DECADE
         self.theta: Floats = 10.0 ** (steps - _DECADES + 2.0) / max(slowest, 1e-9)
         own = [self.stations.workers[worker.name].own for worker in plan.workers]
-        loads, waits = np.array([queue.load for queue in own]), np.array([queue.wait_s for queue in own])
-        self.waits = wait_log_mgf(loads[:, None], waits[:, None], self.theta)  # per worker
+        loads, mean_waits_s = np.array([queue.load for queue in own]), np.array([queue.wait_s for queue in own])
+        self.waits = wait_log_mgf(loads[:, None], mean_waits_s[:, None], self.theta)  # per worker
 
     def latency(self) -> Latency:
         p99_s, ready_s, unqueued_s = self.p99_by_workflow(), self._unqueued_s(), 0.0
-        own = shares(self.plan)
+        own = deadline_shares(self.plan)
         for stream in self.streams:
             if stream.workflow in own:
                 slowest_s = max(ready_s[name] for name in stream.operators)
@@ -138,7 +138,7 @@ class _Estimate:
     def p99_by_workflow(self) -> Mapping[str, float]:
         reached, delays_s = self._reached(), self._delays_s()
         found: dict[str, float] = {}
-        for workflow in shares(self.plan):
+        for workflow in deadline_shares(self.plan):
             streams = [stream for stream in self.streams if stream.workflow == workflow]
             total = sum(stream.rate_per_s for stream in streams)
             weights = [self.table.weight * stream.rate_per_s / total for stream in streams]
@@ -185,11 +185,11 @@ class _Estimate:
             name, at = operator.name, self.table.at[operator.name]
             begins, burst = start, self._met(name)
             for edge in operator.inputs:
-                comes, waits = self._crossing(edge)
+                comes, mean_waits_s = self._crossing(edge)
                 moves = np.ones(len(at), bool) if edge.upstream not in reached else self.table.at[edge.upstream] != at
                 comes = comes + np.where(moves[:, None], hop, 0.0)
                 begins = np.maximum(begins, comes + reached.get(edge.upstream, start))
-                burst = burst.or_else(waits).or_else(bursts.get(edge.upstream, waits))
+                burst = burst.or_else(mean_waits_s).or_else(bursts.get(edge.upstream, mean_waits_s))
             for other in self.beside[name]:
                 together = self.table.at[other] == at
                 if together.any():

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jellybean_solver.migration.plan_matching import HostedModel, Worth, hosted, match_workers
+from jellybean_solver.migration.plan_matching import HostedModel, LoadPrice, hosted, match_workers
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import GIB, Link, ModelRef
 from jellybean_solver.model.sites import both_sites
@@ -112,7 +112,7 @@ def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
     priced = _Priced(after, prices)
     loads: Counter[tuple[str, str, HostedModel]] = Counter()
     kept = dropped = 0
-    for one, two in match_workers(before, after, priced.worth):
+    for one, two in match_workers(before, after, priced.load_price):
         had = hosted(before, one) if one is not None else frozenset()
         has = hosted(after, two) if two is not None else frozenset()
         tier = next(worker.tier for worker in (one, two) if worker is not None)
@@ -124,9 +124,9 @@ def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
     return Migration(tuple(priced.loads(*place, count) for place, count in ordered), kept, dropped)
 
 
-def worth(after: Plan, prices: MigrationPrices) -> Worth:
+def load_prices(after: Plan, prices: MigrationPrices) -> LoadPrice:
     """What a worker that goes on to `after` is spared by a model that it holds already: as `migration` matches them."""
-    return _Priced(after, prices).worth
+    return _Priced(after, prices).load_price
 
 
 class _Priced:
@@ -143,7 +143,7 @@ class _Priced:
         names = (pool, tier, model.operator, model.variant, model.sha256)
         return Loads(*names, replicas, size, self.per_gib[tier], self.prices.start_usd)
 
-    def worth(self, model: HostedModel, worker: PlannedWorker) -> float:
+    def load_price(self, model: HostedModel, worker: PlannedWorker) -> float:
         """What a worker is spared that holds the model already; nothing for a model that the plan has no use for."""
         operator = self.plan.operator_by_name.get(model.operator)
         if operator is None or worker.tier not in self.per_gib:

@@ -25,7 +25,7 @@ from jellybean_solver.model.problem import Pool
 MOST_COLUMNS = 400  # of the way by workers, per pool
 
 HostSet = tuple[str, ...]
-Terms = list[tuple[Any, float]]
+TermList = list[tuple[Any, float]]
 
 
 class Builder(Protocol):
@@ -33,9 +33,9 @@ class Builder(Protocol):
 
     counts: dict[tuple[str, int], Any]  # (pool, group) -> workers
     shares: dict[tuple[str, str, int], Any]  # (operator, pool, group) -> fraction of its requests
-    moving: dict[str, Terms]  # pool -> what its moves add to the objective
+    moving: dict[str, TermList]  # pool -> what its moves add to the objective
 
-    def add(self, terms: Terms, sense: int, right: float) -> Any:
+    def add(self, terms: TermList, sense: int, right: float) -> Any:
         """One row."""
         ...
 
@@ -80,9 +80,9 @@ def shared_groups(
 def keep(model: Builder, index: int, pool: Pool, sets: Sequence[HostSet], moves: Moves) -> None:
     """By sets: the moves of groups that are there already, numbered as their sets."""
     terms = model.moving.setdefault(pool.name, [])
-    into: list[Terms] = [[] for _ in sets]
+    into: list[TermList] = [[] for _ in sets]
     for kind, (before, count) in enumerate(moves.held[pool.name].items()):
-        out: Terms = []
+        out: TermList = []
         for number, hosted in enumerate(sets):
             saved = moves.cost_usd_per_h(before.intersection(hosted), pool.name)
             if saved > 0:
@@ -119,7 +119,7 @@ def _by_workers(
     before: Any = None
     for number, held in enumerate(workers):
         count = model.group(index, number, pool, names, 1)
-        used: Terms = [(count, -(pool.memory_bytes or 0.0))]
+        used: TermList = [(count, -(pool.memory_bytes or 0.0))]
         for o, name in enumerate(names):
             holds = model.variable(f"x_{index}_{number}_{o}", 1, pulp.LpInteger)
             model.add([(model.shares[name, pool.name, number], 1.0), (holds, -1.0)], pulp.LpConstraintLE, 0.0)

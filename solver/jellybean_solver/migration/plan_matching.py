@@ -17,7 +17,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.model.plan import Plan, PlannedWorker
 
 DIGITS = 9  # of rates and weights: plans that differ by rounding only are one plan
-TIE = 1e-6  # what a model counts beside the dearest one's price: of equal prices most models stay
+COUNT_WEIGHT = 1e-6  # what a model counts beside the dearest one's price: of equal prices most models stay
 
 Pair = tuple[PlannedWorker | None, PlannedWorker | None]
 Colours = Mapping[str, int]  # worker -> equal for workers that serve alike
@@ -33,7 +33,9 @@ class HostedModel:
     memory_bytes: float | None = field(default=None, compare=False)  # measured anew, it is still the same model
 
 
-Worth = Callable[[HostedModel, PlannedWorker], float]  # what a worker is spared that need not load a model; not below 0
+LoadPrice = Callable[
+    [HostedModel, PlannedWorker], float
+]  # what a worker is spared that need not load a model; not below 0
 Models = frozenset[HostedModel]
 
 
@@ -47,7 +49,7 @@ def hosted(plan: Plan, worker: PlannedWorker) -> Models:
     return frozenset(found)
 
 
-def match_workers(before: Plan, after: Plan, worth: Worth | None = None) -> list[Pair]:
+def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> list[Pair]:
     """Every worker of both plans once; None beside those that start or stop.
 
     In each pool as many as possible go on, and no other such matching keeps models of more worth where they are, nor as
@@ -72,12 +74,14 @@ def match_workers(before: Plan, after: Plan, worth: Worth | None = None) -> list
     return pairs
 
 
-def _value(worth: Worth | None, workers: Sequence[PlannedWorker], held: Sequence[Models]) -> Callable[[Models], float]:
+def _value(
+    worth: LoadPrice | None, workers: Sequence[PlannedWorker], held: Sequence[Models]
+) -> Callable[[Models], float]:
     """What it is worth that models stay on a worker of this pool: a number that grows with every model."""
     models = frozenset().union(*held)
     price = {model: worth(model, workers[0]) for model in models} if worth is not None else {}
     most = max(price.values(), default=0.0)
-    count = TIE if most > 0 else 1.0
+    count = COUNT_WEIGHT if most > 0 else 1.0
     each = {model: count + (price[model] / most if most > 0 else 0.0) for model in models}
     return lambda kept: sum(each[model] for model in kept)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jellybean_solver.milp.highs_program import Answer, Floats, Program
+from jellybean_solver.milp.highs_program import Floats, Program, ProgramSolution
 
 
 class ConcurrentSolve:
@@ -28,7 +28,7 @@ class ConcurrentSolve:
         self._lock = Lock()
         self._incumbents: list[Floats] = []
         self._bound, self._stopped = -math.inf, False
-        self._answer: Answer | None = None
+        self._answer: ProgramSolution | None = None
         self._failed: BaseException | None = None
 
     def start(self) -> None:
@@ -41,7 +41,7 @@ class ConcurrentSolve:
         return self._bound
 
     @property
-    def answer(self) -> Answer | None:
+    def answer(self) -> ProgramSolution | None:
         """How the run ended; None while it goes on. Raises what HiGHS failed with."""
         if self._failed is not None:
             raise self._failed

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.milp.pulp_program import FAILED, TOLERANCE
+from jellybean_solver.milp.pulp_program import FAILED, FEASIBILITY_TOLERANCE
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ _ENDED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProgramSolution:
     """`values` per column (None: none was found in time); `bound` on the objective from below, inf only if infeasible.
 
     -inf when time ended before anything was known.
@@ -126,7 +126,7 @@ class Program:
         most_nodes: int | None = None,
         enough: float = -math.inf,
         quick: bool = False,
-    ) -> Answer:
+    ) -> ProgramSolution:
         """The best point found, the first that costs less than `enough`. `relaxed`: without integrality.
 
         `quick`: without those heuristics that solve programs nearly as large. SolverError on a numerical failure.
@@ -156,20 +156,20 @@ class Program:
             ("random_seed", 0),
             ("mip_rel_gap", gap),
             ("mip_abs_gap", 0.0),
-            ("primal_feasibility_tolerance", TOLERANCE),
-            ("dual_feasibility_tolerance", TOLERANCE),
-            ("mip_feasibility_tolerance", TOLERANCE),
+            ("primal_feasibility_tolerance", FEASIBILITY_TOLERANCE),
+            ("dual_feasibility_tolerance", FEASIBILITY_TOLERANCE),
+            ("mip_feasibility_tolerance", FEASIBILITY_TOLERANCE),
             ("time_limit", math.inf if time_limit_s is None else time_limit_s),
         ):
             model.setOptionValue(option, value)
         model.passModel(self.lp(relaxed=relaxed))
         return model
 
-    def answer(self, model: highspy.Highs, *, relaxed: bool = False) -> Answer:
+    def answer(self, model: highspy.Highs, *, relaxed: bool = False) -> ProgramSolution:
         """What HiGHS came to. SolverError on a numerical failure."""
         status, info = model.getModelStatus(), model.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:
-            return Answer(None, math.inf, math.inf)
+            return ProgramSolution(None, math.inf, math.inf)
         found = info.primal_solution_status == highspy.kSolutionStatusFeasible
         if status not in _ENDED:
             raise SolverError(f"HiGHS ended with {model.modelStatusToString(status)}; please report this problem")
@@ -177,7 +177,7 @@ class Program:
         exact = relaxed or not any(block.any() for block in self.integer)
         bound = value if exact and found else float(info.mip_dual_bound)
         values = np.array(model.getSolution().col_value) if found else None
-        return Answer(values, value, min(bound, value))
+        return ProgramSolution(values, value, min(bound, value))
 
     def matrix(self) -> Matrix:
         """As arrays."""

@@ -11,7 +11,7 @@ import pulp
 
 from jellybean_solver.errors import SolverError
 
-TOLERANCE = 1e-9  # of rows and integers; HiGHS' own default of 1e-6 would round small operators away
+FEASIBILITY_TOLERANCE = 1e-9  # of rows and integers; HiGHS' own default of 1e-6 would round small operators away
 FAILED = (  # HiGHS' presolve does, on one small program in thousands with rows that only just hold
     highspy.HighsModelStatus.kPresolveError,
     highspy.HighsModelStatus.kSolveError,
@@ -20,7 +20,7 @@ FAILED = (  # HiGHS' presolve does, on one small program in thousands with rows 
 )
 _FEASIBLE = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
 
-Terms = Sequence[tuple[Any, float]]
+LinearTerms = Sequence[tuple[Any, float]]
 
 
 class Mip:
@@ -34,7 +34,7 @@ class Mip:
         """One column, from 0."""
         return self.problem.add_variable(name, 0, high, category)
 
-    def add(self, terms: Terms, sense: int, right: float) -> Any:
+    def add(self, terms: LinearTerms, sense: int, right: float) -> Any:
         """One row: sum of coefficient x variable, sense, right-hand side."""
         row = pulp.LpConstraint(pulp.LpAffineExpression(list(terms)), sense, f"r{self.rows}", right)
         self.problem.addConstraint(row)
@@ -53,9 +53,9 @@ class Mip:
             "gapAbs": 0.0,
             "timeLimit": time_limit_s,
             "random_seed": 0,
-            "primal_feasibility_tolerance": TOLERANCE,
-            "dual_feasibility_tolerance": TOLERANCE,
-            "mip_feasibility_tolerance": TOLERANCE,
+            "primal_feasibility_tolerance": FEASIBILITY_TOLERANCE,
+            "dual_feasibility_tolerance": FEASIBILITY_TOLERANCE,
+            "mip_feasibility_tolerance": FEASIBILITY_TOLERANCE,
             **({} if most_nodes is None else {"mip_max_nodes": most_nodes}),
         }
         status = self.problem.solve(_Highs(**options))
@@ -73,7 +73,7 @@ class Mip:
         raise SolverError(f"HiGHS ended with {pulp.LpStatus[status]} on {self.what}; please report this problem")
 
 
-def summed(*parts: Terms) -> list[tuple[Any, float]]:
+def summed(*parts: LinearTerms) -> list[tuple[Any, float]]:
     """Terms with each variable once, as PuLP wants them."""
     found: dict[Any, float] = {}
     for variable, value in itertools.chain(*parts):

@@ -11,7 +11,7 @@ import numpy as np
 
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
-from jellybean_solver.milp.pulp_program import TOLERANCE
+from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.outcome import Clock
 
 AT_A_TIME = 2_000  # iterations, before the clock is looked at: by count, so that the way taken does not depend on time
@@ -61,7 +61,7 @@ class Linear:
             ("output_flag", False),
             ("threads", 1),
             ("random_seed", 0),
-            ("primal_feasibility_tolerance", TOLERANCE),
+            ("primal_feasibility_tolerance", FEASIBILITY_TOLERANCE),
             ("simplex_iteration_limit", AT_A_TIME),
         ):
             self._highs.setOptionValue(option, value)

@@ -72,7 +72,7 @@ class EndToEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AccuracyRow:
     """One measured point of an operator: its inputs' accuracies, in order, and its output's."""
 
     inputs: tuple[float, ...]
@@ -90,7 +90,7 @@ class PerOperator:
     """
 
     inputs: Mapping[str, tuple[str, ...]]
-    tables: Mapping[str, Mapping[str, tuple[Row, ...]]]
+    tables: Mapping[str, Mapping[str, tuple[AccuracyRow, ...]]]
 
     @cached_property
     def answers(self) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class PerOperator:
         best = self._best({**partial, operator: variant})
         return None if best is None else best[operator]
 
-    def _rows(self, name: str, partial: Mapping[str, str]) -> Iterator[Row]:
+    def _rows(self, name: str, partial: Mapping[str, str]) -> Iterator[AccuracyRow]:
         variants = (partial[name],) if name in partial else tuple(self.tables[name])
         for variant in variants:
             yield from self.tables[name].get(variant, ())
@@ -209,7 +209,7 @@ class Independent:
         return self.table[operator].get(variant) if operator in self.table else math.inf
 
 
-def _measured(rows: tuple[Row, ...], inputs: tuple[float, ...]) -> float | None:
+def _measured(rows: tuple[AccuracyRow, ...], inputs: tuple[float, ...]) -> float | None:
     exact = [row.output for row in rows if row.inputs == inputs]
     if exact:
         return exact[0]

@@ -15,7 +15,7 @@ def deadline_s(of: Problem | Plan) -> float | None:
     return max((w.slo.latency_p99_s for w in of.workflows if w.slo.latency_p99_s is not None), default=None)
 
 
-def shares(of: Problem | Plan) -> Mapping[str, float]:
+def deadline_shares(of: Problem | Plan) -> Mapping[str, float]:
     """By workflow the share of a deadline that is its own; none for one that is asked for nothing while others are.
 
     Under no name where there is one workflow. Where none is asked for anything all of the deadline is every one's.
@@ -29,6 +29,6 @@ def shares(of: Problem | Plan) -> Mapping[str, float]:
     return {name: target_s / longest for name, target_s in asked.items() if target_s is not None}
 
 
-def share_of(problem: Problem, operator: str) -> float | None:
+def deadline_share(problem: Problem, operator: str) -> float | None:
     """That of an operator's workflow; None for one that is asked for nothing."""
-    return shares(problem).get(problem.workflow_of(operator))
+    return deadline_shares(problem).get(problem.workflow_of(operator))

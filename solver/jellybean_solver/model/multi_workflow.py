@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator
-from jellybean_solver.model.problem import OF_WORKFLOW, Edge, Operator, Problem, Slo, Variant, Workflow
+from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Edge, Operator, Problem, Slo, Variant, Workflow
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Margins:
 
     def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
         """What the operator's own workflow says of it; anything is good enough for one without a target."""
-        name = operator.partition(OF_WORKFLOW)[0]
+        name = operator.partition(WORKFLOW_SEPARATOR)[0]
         return self.models[name].reach(partial, operator, variant) if name in self.targets else float("inf")
 
     def _least(self, known: Mapping[str, float | None]) -> float | None:
@@ -54,7 +54,7 @@ class Margins:
         return min(found) if found and len(found) == len(margins) else None
 
 
-def together(name: str, problems: Mapping[str, Problem], budget_usd_per_h: float | None = None) -> Problem:
+def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per_h: float | None = None) -> Problem:
     """One problem of several by workflow, all of one fleet. SolverError where fleets differ, or there is nothing.
 
     The time of a hop is the longest that any of them states. Budgets of single problems are left out.
@@ -120,7 +120,7 @@ def qualified_variant(workflow: str, variant: Variant) -> Variant:
     """A variant of one of several workflows, with the names that its operators have together."""
 
     def called(name: str) -> str:
-        return f"{workflow}{OF_WORKFLOW}{name}"
+        return f"{workflow}{WORKFLOW_SEPARATOR}{name}"
 
     stage = variant.stage
     return replace(
@@ -133,7 +133,7 @@ def qualified_variant(workflow: str, variant: Variant) -> Variant:
 
 def _qualified(workflow: str, problem: Problem) -> Problem:
     def called(name: str) -> str:
-        return f"{workflow}{OF_WORKFLOW}{name}"
+        return f"{workflow}{WORKFLOW_SEPARATOR}{name}"
 
     def edge(one: Edge) -> Edge:
         return replace(one, upstream=called(one.upstream), downstream=called(one.downstream))
@@ -145,8 +145,8 @@ def _qualified(workflow: str, problem: Problem) -> Problem:
         )
         return replace(one, name=called(one.name), inputs=inputs, variants=variants)
 
-    if problem.workflows or any(OF_WORKFLOW in name for name in problem.rate_per_s):
-        raise SolverError(f"{workflow}: names of sources and operators must hold no {OF_WORKFLOW!r} yet")
+    if problem.workflows or any(WORKFLOW_SEPARATOR in name for name in problem.rate_per_s):
+        raise SolverError(f"{workflow}: names of sources and operators must hold no {WORKFLOW_SEPARATOR!r} yet")
     return replace(
         problem,
         sources=tuple(replace(source, name=called(source.name)) for source in problem.sources),
@@ -159,7 +159,7 @@ def _renamed(model: AccuracyModel, workflow: str) -> AccuracyModel:
     """The model with its operators' names qualified."""
 
     def keyed(table: Mapping[str, T]) -> dict[str, T]:
-        return {f"{workflow}{OF_WORKFLOW}{name}": value for name, value in table.items()}
+        return {f"{workflow}{WORKFLOW_SEPARATOR}{name}": value for name, value in table.items()}
 
     if isinstance(model, EndToEnd):
         return EndToEnd(tuple(keyed(dict.fromkeys(model.operators))), model.table)

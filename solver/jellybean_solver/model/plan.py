@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from jellybean_solver.model.problem import (
-    OF_WORKFLOW,
+    WORKFLOW_SEPARATOR,
     Edge,
     Link,
     ModelRef,
@@ -145,7 +145,7 @@ class PlannedWorkflow:
 
     def owns(self, name: str) -> bool:
         """Whether a source or operator is of this workflow."""
-        return name.startswith(f"{self.name}{OF_WORKFLOW}")
+        return name.startswith(f"{self.name}{WORKFLOW_SEPARATOR}")
 
 
 @dataclass(frozen=True)

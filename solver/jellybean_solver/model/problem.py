@@ -16,7 +16,9 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.model.accuracy import AccuracyModel
 
 GIB = 2**30
-OF_WORKFLOW = "/"  # stands between a workflow's name and those of its sources and operators, where there are several
+WORKFLOW_SEPARATOR = (
+    "/"  # stands between a workflow's name and those of its sources and operators, where there are several
+)
 WORTH = 0.02  # share of a request's time that a larger batch must save: less is noise, and batches wait for each other
 
 
@@ -217,7 +219,7 @@ class Workflow:
 
     def owns(self, name: str) -> bool:
         """Whether a source or operator is of this workflow."""
-        return name.startswith(f"{self.name}{OF_WORKFLOW}")
+        return name.startswith(f"{self.name}{WORKFLOW_SEPARATOR}")
 
 
 @dataclass(frozen=True)
@@ -260,7 +262,7 @@ class Problem:
 
     def workflow_of(self, name: str) -> str:
         """Whose a source or operator is; empty where there is one workflow."""
-        return name.partition(OF_WORKFLOW)[0] if self.workflows else ""
+        return name.partition(WORKFLOW_SEPARATOR)[0] if self.workflows else ""
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:

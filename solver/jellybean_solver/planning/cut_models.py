@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
-from jellybean_solver.fleet.dispatch import GAP
+from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.multi_workflow import qualified_variant
 from jellybean_solver.model.plan import Certificate, Plan
-from jellybean_solver.model.problem import OF_WORKFLOW, Edge, Operator, Problem, Variant
+from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Edge, Operator, Problem, Variant
 from jellybean_solver.outcome import VALUE_TOLERANCE, Termination, termination_of
 from jellybean_solver.planning.solver import Solution, limited, solve
 from jellybean_solver.small.beam_search import BEAM_WIDTH
@@ -76,11 +76,11 @@ def _sending(variant: Variant, name: str, moved: Mapping[tuple[str, str], str]) 
     return variant if sent == variant.message_bytes else replace(variant, message_bytes=sent, ratios=ratios)
 
 
-def qualified(workflow: str, cuts: Cuts) -> Cuts:
-    """The cuts of one of several workflows, with names as `together` gives them."""
+def qualified_cuts(workflow: str, cuts: Cuts) -> Cuts:
+    """The cuts of one of several workflows, with names as `combine_workflows` gives them."""
 
     def called(name: str) -> str:
-        return f"{workflow}{OF_WORKFLOW}{name}"
+        return f"{workflow}{WORKFLOW_SEPARATOR}{name}"
 
     def cut(one: Cut) -> Cut:
         head, tail = (qualified_variant(workflow, stage) for stage in (one.head, one.tail))
@@ -109,7 +109,7 @@ def chosen_in(plan: Plan, cuts: Cuts) -> Choice:
     }
 
 
-def as_planned(problem: Problem, cuts: Cuts, plan: Plan) -> Problem:
+def problem_as_planned(problem: Problem, cuts: Cuts, plan: Plan) -> Problem:
     """The problem that a plan answers: with the plan's own cuts."""
     return cut_problem(problem, chosen_in(plan, cuts))
 
@@ -141,7 +141,7 @@ def solve_cut(
     cuts: Cuts,
     *,
     beam_width: int = BEAM_WIDTH,
-    gap: float = GAP,
+    gap: float = DEFAULT_GAP,
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
     explained: bool = True,

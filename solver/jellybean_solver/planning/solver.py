@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from jellybean_solver.deadline.latency_lower_bound import CERTAIN, least_latency_s
+from jellybean_solver.deadline.latency_lower_bound import LATENCY_TOLERANCE, least_latency_s
 from jellybean_solver.deadline.link_headroom import RoomyLinks
 from jellybean_solver.deadline.search import Timely, cheapest_timely
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
-from jellybean_solver.fleet.dispatch import GAP, assigned, cheapest_large, is_large
+from jellybean_solver.fleet.dispatch import DEFAULT_GAP, assigned, cheapest_large, is_large
 from jellybean_solver.joint.joint_milp import Proposal
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.migration.running_plan import Running
-from jellybean_solver.model.deadline_shares import shares
+from jellybean_solver.model.deadline_shares import deadline_shares
 from jellybean_solver.model.evaluate import Evaluation, evaluate
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
@@ -48,7 +48,7 @@ def solve(
     problem: Problem,
     *,
     beam_width: int = BEAM_WIDTH,
-    gap: float = GAP,
+    gap: float = DEFAULT_GAP,
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
     explained: bool = True,
@@ -65,7 +65,7 @@ def solve(
     """
     limit = limited(time_limit_s, clock)
     large = is_large(Network(problem))
-    possible = p99_s is None or least_latency_s(problem) <= p99_s * (1 + CERTAIN)
+    possible = p99_s is None or least_latency_s(problem) <= p99_s * (1 + LATENCY_TOLERANCE)
     if p99_s is not None and possible and large and not problem.varying:
         return _large_in_time(problem, p99_s, beam_width, gap, limit, explained=explained)
     solution = _solve(problem, beam_width, gap, limit, explained=explained)
@@ -195,7 +195,7 @@ def _too_slow(problem: Problem, cheap: Solution, found: Timely, p99_s: float) ->
     known = f"the fastest plan looked at has a p99 latency of {1e3 * found.fastest_s:.0f} ms"
     asked = f"a p99 latency of {1e3 * p99_s:.0f} ms"
     if problem.workflows:
-        own = (f"{1e3 * share * p99_s:.0f} ms for {name}" for name, share in shares(problem).items())
+        own = (f"{1e3 * share * p99_s:.0f} ms for {name}" for name, share in deadline_shares(problem).items())
         asked = f"p99 latencies of {' and '.join(own)}"
         known = f"of the fastest plan looked at one is {found.fastest_s / p99_s:.3g} times as long"
     if math.isinf(found.bound) and not problem.workflows:
@@ -258,7 +258,7 @@ def cheapest(
     *,
     fixed: Selection | None = None,
     beam_width: int = BEAM_WIDTH,
-    gap: float = GAP,
+    gap: float = DEFAULT_GAP,
     clock: Clock | None = None,
     running: Running | None = None,
     budget: float = math.inf,

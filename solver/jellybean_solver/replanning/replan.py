@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import SolverError
-from jellybean_solver.fleet.dispatch import GAP
+from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
 from jellybean_solver.migration.running_plan import Running
 from jellybean_solver.model.plan import Plan
@@ -23,8 +23,8 @@ from jellybean_solver.replanning.rescore import restated
 from jellybean_solver.small.beam_search import BEAM_WIDTH
 from jellybean_solver.small.objectives import Fleet
 
-AT_LEAST = 0.02
-SAME = 1e-6  # relative; a saving below it is rounding
+LEAST_SAVED_SHARE = 0.02
+SAVING_TOLERANCE = 1e-6  # relative; a saving below it is rounding
 
 
 class Verdict(StrEnum):
@@ -36,12 +36,12 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What is weighed against what. `at_least`: share of the running plan's cost that a change must save."""
+class ReplanSettings:
+    """What is weighed against what. `least_saved_share`: share of the running plan's cost that a change must save."""
 
     prices: MigrationPrices = field(default_factory=MigrationPrices)
     horizon_h: float = 24.0
-    at_least: float = AT_LEAST
+    least_saved_share: float = LEAST_SAVED_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Replanned:
     """
 
     verdict: Verdict
-    terms: Terms
+    settings: ReplanSettings
     running: Plan
     broken: tuple[str, ...]
     best: Plan | None
@@ -68,14 +68,14 @@ class Replanned:
     @property
     def running_usd(self) -> float:
         """The horizon's cost with the running plan."""
-        return self.running.cost.total_usd_per_h * self.terms.horizon_h
+        return self.running.cost.total_usd_per_h * self.settings.horizon_h
 
     @property
     def best_usd(self) -> float | None:
         """The horizon's cost with the best change, migration included."""
         if self.best is None or self.migration is None:
             return None
-        return self.best.cost.total_usd_per_h * self.terms.horizon_h + self.migration.total_usd
+        return self.best.cost.total_usd_per_h * self.settings.horizon_h + self.migration.total_usd
 
     @property
     def saved_usd(self) -> float | None:
@@ -98,12 +98,12 @@ class Replanned:
 def replan(
     problem: Problem,
     before: Plan,
-    terms: Terms,
+    settings: ReplanSettings,
     *,
     check: Callable[[Plan], str | None] = lambda plan: None,
     instead: Callable[[], Plan | None] = lambda: None,
     beam_width: int = BEAM_WIDTH,
-    gap: float = GAP,
+    gap: float = DEFAULT_GAP,
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Replanned:
@@ -115,14 +115,14 @@ def replan(
     Options as for `solve`. A running plan that meets the targets is kept when time ends before any other was found;
     SolverError when it does not meet them.
     """
-    if terms.horizon_h <= 0:
-        raise SolverError(f"the horizon must be longer than {terms.horizon_h:g} h")
+    if settings.horizon_h <= 0:
+        raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
     limit = limited(time_limit_s, clock)
     running, _, broken = restated(problem, before)
     if not broken and (breach := check(running)) is not None:
         broken = (breach,)
     network = Network(problem)
-    start = Running(network, before, terms.prices, terms.horizon_h)
+    start = Running(network, before, settings.prices, settings.horizon_h)
     budget = problem.slo.budget_usd_per_h
     outcome = cheapest(
         Fleet(network),
@@ -133,20 +133,22 @@ def replan(
         running=start,
         budget=float("inf") if budget is None else budget,
     )
-    bound_usd = outcome.bound * terms.horizon_h
+    bound_usd = outcome.bound * settings.horizon_h
     if outcome.found is None:
         if not broken:
-            return Replanned(Verdict.KEEP, terms, running, (), None, None, None, bound_usd, outcome.tried)
+            return Replanned(Verdict.KEEP, settings, running, (), None, None, None, bound_usd, outcome.tried)
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
         why = solve(problem, beam_width=beam_width, gap=gap, time_limit_s=limit.left(), clock=clock).infeasibility
-        return Replanned(Verdict.NONE, terms, running, broken, None, None, None, bound_usd, outcome.tried, why)
+        return Replanned(Verdict.NONE, settings, running, broken, None, None, None, bound_usd, outcome.tried, why)
     best, score = finish(network, outcome, start)
     if score.complaints:
         text = "; ".join(score.complaints)
         raise SolverError(f"the plan found contradicts the problem ({text}); please report this problem")
-    bound_usd = best.certificate.bound * terms.horizon_h
-    found = Replanned(Verdict.KEEP, terms, running, broken, best, start.migration(best), None, bound_usd, outcome.tried)
+    bound_usd = best.certificate.bound * settings.horizon_h
+    found = Replanned(
+        Verdict.KEEP, settings, running, broken, best, start.migration(best), None, bound_usd, outcome.tried
+    )
     if not broken and not saves_enough(found):
         return found
     if (refused := check(best)) is None:
@@ -161,6 +163,6 @@ def replan(
 
 def saves_enough(found: Replanned) -> bool:
     """Whether the best change saves the share that is asked for."""
-    least_usd = max(found.terms.at_least, SAME) * found.running_usd
+    least_usd = max(found.settings.least_saved_share, SAVING_TOLERANCE) * found.running_usd
     saved_usd = found.saved_usd or 0.0
-    return saved_usd > 0 and saved_usd >= least_usd * (1 - SAME)
+    return saved_usd > 0 and saved_usd >= least_usd * (1 - SAVING_TOLERANCE)

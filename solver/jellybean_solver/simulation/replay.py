@@ -77,7 +77,7 @@ class ReplayInterval:
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class TargetBreach:
     """A target that would break, first in [start_s, end_s). `value` is the interval's figure, `limit` the target.
 
     `target`: `rate` (share answered in time), `latency_p99` (seconds) or `budget` (USD per hour). `intervals` counts
@@ -103,7 +103,7 @@ class Replay:
     simulated_s: float
     requests: int
     intervals: tuple[ReplayInterval, ...]
-    breaks: tuple[Break, ...]
+    breaks: tuple[TargetBreach, ...]
 
     @property
     def share(self) -> float:
@@ -265,8 +265,8 @@ def _alike(plan: Plan) -> dict[str, int]:
     return found
 
 
-def _breaks(plan: Plan, intervals: Sequence[ReplayInterval]) -> tuple[Break, ...]:
-    found: list[Break | None] = []
+def _breaks(plan: Plan, intervals: Sequence[ReplayInterval]) -> tuple[TargetBreach, ...]:
+    found: list[TargetBreach | None] = []
     targets = {workflow.name: workflow.slo for workflow in plan.workflows} or {"": plan.slo}
     for name, slo in targets.items():
         own = [interval.of(name) for interval in intervals]
@@ -282,12 +282,14 @@ def _breaks(plan: Plan, intervals: Sequence[ReplayInterval]) -> tuple[Break, ...
 
 def _first(
     target: str, breaking: Sequence[ReplayInterval], value: Callable[[ReplayInterval], float], limit: float | None
-) -> Break | None:
+) -> TargetBreach | None:
     if not breaking or limit is None:
         return None
     first = breaking[0]
     text = _TEXT[target](first, limit)
-    return Break(target, first.start_s, first.end_s, value(first), limit, len(breaking), text, _spans_s(breaking))
+    return TargetBreach(
+        target, first.start_s, first.end_s, value(first), limit, len(breaking), text, _spans_s(breaking)
+    )
 
 
 def _spans_s(intervals: Sequence[ReplayInterval]) -> tuple[tuple[float, float], ...]:

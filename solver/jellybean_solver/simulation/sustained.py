@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from jellybean_solver.model.problem import Arrivals
 
-WINDOW_S = 15.0  # the window where none is asked for, the same when simulated and when measured
+DEFAULT_WINDOW_S = 15.0  # the window where none is asked for, the same when simulated and when measured
 ANSWERED = 0.98  # share of the offered requests
-TOLERANCE = 0.04  # relative width of the bracket at which the search stops
+RATE_TOLERANCE = 0.04  # relative width of the bracket at which the search stops
 LEAST_GRACE_S = 0.25
 _GROWTH = 2.0
 _MOST_STEPS = 60
@@ -34,7 +34,9 @@ def grace_s(slow_latency_s: float, rate_per_s: float, window_s: float, arrivals:
     return max(LEAST_GRACE_S, slow_latency_s) + burst_s
 
 
-def highest_sustained(probe: Callable[[float], bool], low: float, high: float, tolerance: float = TOLERANCE) -> float:
+def highest_sustained(
+    probe: Callable[[float], bool], low: float, high: float, tolerance: float = RATE_TOLERANCE
+) -> float:
     """The highest rate at which `probe` was true, within `tolerance` of the lowest at which it was false.
 
     `low` and `high` are a guess: the bracket moves down or grows until it holds the answer. 0.0 when nothing is

@@ -33,7 +33,7 @@ from jellybean_solver.demand.tree_decomposition import Bag
 from jellybean_solver.migration.migration_rows import HostSet, keep, load_at_least, shared_groups
 from jellybean_solver.migration.running_plan import Moves
 from jellybean_solver.migration.worker_matching import Single, arrange, loads_usd_per_h
-from jellybean_solver.milp.pulp_program import TOLERANCE, Mip, summed
+from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE, Mip, summed
 from jellybean_solver.model.problem import Pool, Sharing
 from jellybean_solver.small.tree_bounds import Multipliers, OperatorPool
 
@@ -271,13 +271,13 @@ class _Model(Mip):
     def assignment(self, cost: float, bound: float) -> Assignment:
         """The solution's values, cleaned of what lies below the tolerance."""
         bags = tuple(
-            {tiers: float(v.value()) for tiers, v in fractions.items() if v.value() > TOLERANCE}
+            {tiers: float(v.value()) for tiers, v in fractions.items() if v.value() > FEASIBILITY_TOLERANCE}
             for fractions in self.fractions
         )
         groups: list[Group] = []
         served: dict[tuple[str, int], dict[str, float]] = {key: {} for key in self.counts}
         for (name, pool, number), variable in self.shares.items():
-            if (share := float(variable.value())) > TOLERANCE:
+            if (share := float(variable.value())) > FEASIBILITY_TOLERANCE:
                 served[pool, number][name] = share
         for (pool, number), variable in self.counts.items():
             counted, shares = round(variable.value()), served[pool, number]

@@ -22,7 +22,7 @@ from jellybean.serving.local import launcher
 from jellybean_agent.execution.executor import Executor
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.planning.cut_models import as_planned, cut_problem, planned_cuts
+from jellybean_solver.planning.cut_models import cut_problem, planned_cuts, problem_as_planned
 from jellybean_solver.planning.solver import solve
 from jellybean_solver.replanning.replan import Verdict
 from tests.unit.pipeline.onnx_models import conv_net, skip_net
@@ -119,7 +119,7 @@ def test_plan_cuts_where_it_pays(folder: Path) -> None:
     assert plan is not None
     (cut,) = [one for one in planned_cuts(plan) if one.operator == "look"]
     assert planned.status == "optimal"
-    assert evaluate(as_planned(problem, cuts, plan), plan).complaints == ()
+    assert evaluate(problem_as_planned(problem, cuts, plan), plan).complaints == ()
     (told,) = [line for line in cut_lines(plan) if line.startswith("look")]
     assert told.startswith(f"look is cut: first {cut.layers} of net's 4 layers in edge, the rest in ")
     assert "cloud" in told

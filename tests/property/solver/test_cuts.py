@@ -10,17 +10,17 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import EndToEnd, Problem, ServiceTime, Variant, evaluate
-from jellybean_solver.model.multi_workflow import together
+from jellybean_solver.model.multi_workflow import combine_workflows
 from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.model.problem import ModelRef, Slo, Stage
 from jellybean_solver.planning.cut_models import (
     Cut,
     Cuts,
-    as_planned,
     choices,
     cut_problem,
     head_name,
-    qualified,
+    problem_as_planned,
+    qualified_cuts,
     solve_cut,
 )
 from jellybean_solver.planning.solver import solve
@@ -94,7 +94,7 @@ def test_cheapest_of_all_cuts_equals_brute_force(drawn: tuple[Problem, Cuts]) ->
     assert plan.cost.total_usd_per_h == pytest.approx(min(costs), rel=1e-6, abs=1e-6)
     assert plan.certificate.gap == 0
     assert plan.slo == problem.slo
-    own = as_planned(problem, cuts, plan)
+    own = problem_as_planned(problem, cuts, plan)
     assert evaluate(own, plan).complaints == ()
     assert complaints(own, plan) == []
     assert from_document(to_document(plan)) == plan
@@ -131,11 +131,11 @@ def test_one_of_several_workflows_is_cut_as_alone(drawn: tuple[Problem, Cuts]) -
         other, sources=tuple(s for s in problem.sources if s.name == problem.operators[0].inputs[0].upstream)
     )
     other = replace(other, operators=(replace(problem.operators[0], inputs=problem.operators[0].inputs[:1]),))
-    both = together("both", {"one": problem, "two": other})
+    both = combine_workflows("both", {"one": problem, "two": other})
     for choice in choices(cuts):
-        known = qualified("one", {name: (cut,) for name, cut in choice.items()})
+        known = qualified_cuts("one", {name: (cut,) for name, cut in choice.items()})
         found = cut_problem(both, {name: cut for name, (cut,) in known.items()})
-        assert found == together("both", {"one": cut_problem(problem, choice), "two": other})
+        assert found == combine_workflows("both", {"one": cut_problem(problem, choice), "two": other})
 
 
 def test_a_head_has_a_name_of_its_own() -> None:

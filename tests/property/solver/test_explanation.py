@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from jellybean_solver import Problem, Sharing, Slo
 from jellybean_solver.explanation.conflicts import Conflict
-from jellybean_solver.explanation.counterfactuals import Change
+from jellybean_solver.explanation.counterfactuals import Counterfactual
 from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.forced_choices import Question
-from jellybean_solver.explanation.relaxations import Kind, Requirement, eased, requirements, without
+from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, eased, requirements, without
 from jellybean_solver.planning.infeasibility import scaled
 from tests import brute_force
 from tests.brute_force import Selection
@@ -43,7 +43,7 @@ def test_every_difference_equals_enumeration(problem: Problem) -> None:
                 event(f"{limit.requirement.kind}, one more: {more}")
                 _agrees(change, base, _cheapest(_relaxed(problem, limit.requirement, one_more=more)))
     for limit in found.limits:  # what is said not to bind does not
-        if limit.without is None and limit.requirement.kind is not Kind.RATE:
+        if limit.without is None and limit.requirement.kind is not RequirementKind.RATE:
             assert _cheapest(_relaxed(problem, limit.requirement)) == pytest.approx(base, rel=1e-6, abs=1e-6)
 
 
@@ -125,14 +125,14 @@ def _relaxations_are_least(problem: Problem, found: Conflict) -> None:
         assert item.exact
         assert _cheapest(eased(problem, requirement, item.value)) is not None
         smaller = {
-            Kind.ACCURACY: item.value + MARGIN,
-            Kind.RATE: item.value * (1 + MARGIN),
-            Kind.COUNT: item.value - 1,
+            RequirementKind.ACCURACY: item.value + MARGIN,
+            RequirementKind.RATE: item.value * (1 + MARGIN),
+            RequirementKind.COUNT: item.value - 1,
         }.get(requirement.kind, item.value * (1 - MARGIN))
         assert _cheapest(eased(problem, requirement, smaller)) is None
 
 
-def _agrees(change: Change, base: float, expected: float | None) -> None:
+def _agrees(change: Counterfactual, base: float, expected: float | None) -> None:
     if expected is None:
         assert not change.holds, change
         assert change.reason
@@ -142,7 +142,7 @@ def _agrees(change: Change, base: float, expected: float | None) -> None:
     assert change.low_usd_per_h == change.high_usd_per_h == change.delta_usd_per_h
 
 
-def _expected(problem: Problem, found: Explanation, change: Change) -> float | None:
+def _expected(problem: Problem, found: Explanation, change: Counterfactual) -> float | None:
     """The changed problem's optimum, the change read from its subject."""
     assert found.plan is not None
     if change.kind == "tier":
@@ -162,11 +162,11 @@ def _expected(problem: Problem, found: Explanation, change: Change) -> float | N
 
 def _relaxed(problem: Problem, requirement: Requirement, *, one_more: bool = False) -> Problem:
     """Taken away, or with one more unit, written out anew."""
-    if requirement.kind is Kind.ACCURACY:
+    if requirement.kind is RequirementKind.ACCURACY:
         return replace(problem, slo=Slo())
-    if requirement.kind is Kind.RESIDENCY:
+    if requirement.kind is RequirementKind.RESIDENCY:
         return without(problem, requirement)
-    if requirement.kind is Kind.BANDWIDTH:
+    if requirement.kind is RequirementKind.BANDWIDTH:
         up, down = requirement.subjects
         links = (
             replace(link, bandwidth_bytes_per_s=1.1 * (link.bandwidth_bytes_per_s or 0.0) if one_more else None)
@@ -175,16 +175,16 @@ def _relaxed(problem: Problem, requirement: Requirement, *, one_more: bool = Fal
             for link in problem.links
         )
         return replace(problem, links=tuple(links))
-    if requirement.kind is Kind.UTILISATION:
+    if requirement.kind is RequirementKind.UTILISATION:
         return replace(problem, utilisation=min(1.0, problem.utilisation + 0.05) if one_more else 1.0)
     (name,) = requirement.subjects
-    if requirement.kind is Kind.SHARING:
+    if requirement.kind is RequirementKind.SHARING:
         changed = replace(problem.pool_by_name[name], sharing=Sharing.SHARED)
-    elif requirement.kind is Kind.MEMORY:
+    elif requirement.kind is RequirementKind.MEMORY:
         given = problem.pool_by_name[name].memory_bytes or 0.0
         changed = replace(problem.pool_by_name[name], memory_bytes=1.1 * given if one_more else None)
     else:
-        assert requirement.kind is Kind.COUNT
+        assert requirement.kind is RequirementKind.COUNT
         count = problem.pool_by_name[name].count
         changed = replace(problem.pool_by_name[name], count=count + 1 if one_more else 100)
     return replace(problem, pools=tuple(changed if pool.name == name else pool for pool in problem.pools))

@@ -20,7 +20,7 @@ from jellybean_solver.model.variant_ratios import plain, settled
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
-from jellybean_solver.replanning.replan import Terms, replan
+from jellybean_solver.replanning.replan import ReplanSettings, replan
 from tests import brute_force, brute_force_latency, brute_rates, plan_check, site_check
 from tests.strategies import mixed_problems
 
@@ -157,7 +157,7 @@ def test_the_union_of_the_problems_with_plain_ratios(problem: Problem, scale: fl
     before = solve(scaled(free, scale), explained=False).plan
     if before is None:
         return
-    terms = Terms(MigrationPrices(0.1, 2.0**30 * 0.2), 4.0, 0.02)
+    terms = ReplanSettings(MigrationPrices(0.1, 2.0**30 * 0.2), 4.0, 0.02)
     together, each = replan(free, before, terms), [replan(plain(one), before, terms) for one in choices.values()]
     found = [one.best_usd for one in each if one.best_usd is not None]
     assert together.best_usd == (pytest.approx(min(found), rel=1e-5, abs=1e-5) if found else None)

@@ -20,7 +20,7 @@ from jellybean_solver.migration.running_plan import Running
 from jellybean_solver.model.problem import ModelRef
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import finish
-from jellybean_solver.replanning.replan import Replanned, Terms, Verdict, replan
+from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict, replan
 from jellybean_solver.replanning.rescore import restated
 from tests.brute_force_moves import Prices, cheapest_move, cheapest_move_of_larger, moved
 from tests.plan_check import complaints
@@ -31,12 +31,12 @@ GIB = 2.0**30
 
 
 @st.composite
-def terms(draw: st.DrawFn) -> Terms:
+def replan_settings(draw: st.DrawFn) -> ReplanSettings:
     """Prices that matter beside a fleet of some USD per hour."""
     start = draw(st.sampled_from((0.0, 0.0, 0.1, 1.0, 7.0)))
     per_gib = draw(st.sampled_from((None, 0.0, 0.2 * GIB, 3.0 * GIB)))  # models of the strategies have a byte or two
     horizon_h = draw(st.sampled_from((1.0, 4.0, 24.0)))
-    return Terms(MigrationPrices(start, per_gib), horizon_h, draw(st.sampled_from((0.0, 0.02, 0.3))))
+    return ReplanSettings(MigrationPrices(start, per_gib), horizon_h, draw(st.sampled_from((0.0, 0.02, 0.3))))
 
 
 @st.composite
@@ -84,7 +84,9 @@ def running(problem: Problem) -> Plan:
     return plan
 
 
-def case(data: st.DataObject, asked: Terms, pools: int, count: int, **few: int) -> tuple[Problem, Plan, Prices]:
+def case(
+    data: st.DataObject, asked: ReplanSettings, pools: int, count: int, **few: int
+) -> tuple[Problem, Plan, Prices]:
     """Today's problem, the plan that runs, and the oracle's prices."""
     made = data.draw(problems(max_operators=few.get("operators", 4), limited=data.draw(st.booleans())))
     today = small(made, pools, count, few.get("variants", 9))
@@ -96,7 +98,7 @@ def case(data: st.DataObject, asked: Terms, pools: int, count: int, **few: int) 
     return today, before, Prices(asked.prices.start_usd, asked.prices.download_usd_per_gib, asked.horizon_h)
 
 
-def right(today: Problem, before: Plan, asked: Terms, expected: float | None) -> Replanned:
+def right(today: Problem, before: Plan, asked: ReplanSettings, expected: float | None) -> Replanned:
     """The decision and all its figures, against the oracle's optimum."""
     found = replan(today, before, asked)
     event(found.verdict.value)
@@ -117,8 +119,8 @@ def right(today: Problem, before: Plan, asked: Terms, expected: float | None) ->
     assert found.best_usd == pytest.approx(expected, rel=1e-6, abs=1e-6 * asked.horizon_h)
     assert found.bound_usd == pytest.approx(expected, rel=1e-6, abs=1e-6 * asked.horizon_h)
     saved = kept - expected
-    enough = saved > 1e-5 and saved > asked.at_least * kept * (1 + 1e-4) + 1e-4
-    short = saved < 1e-7 or saved < asked.at_least * kept * (1 - 1e-4) - 1e-4
+    enough = saved > 1e-5 and saved > asked.least_saved_share * kept * (1 + 1e-4) + 1e-4
+    short = saved < 1e-7 or saved < asked.least_saved_share * kept * (1 - 1e-4) - 1e-4
     if broken or enough:
         assert found.verdict is Verdict.REPLACE
     elif short:
@@ -127,8 +129,8 @@ def right(today: Problem, before: Plan, asked: Terms, expected: float | None) ->
 
 
 @settings(max_examples=600 if NIGHTLY else 15)
-@given(st.data(), terms())
-def test_replanning_equals_enumeration(data: st.DataObject, asked: Terms) -> None:
+@given(st.data(), replan_settings())
+def test_replanning_equals_enumeration(data: st.DataObject, asked: ReplanSettings) -> None:
     today, before, prices = case(data, asked, 2, 2, operators=3, variants=2)
     found = right(today, before, asked, cheapest_move(today, before, prices))
     if found.best is not None and found.migration is not None:
@@ -140,14 +142,14 @@ def test_replanning_equals_enumeration(data: st.DataObject, asked: Terms) -> Non
         assert found.migration.total_usd == pytest.approx(least, abs=1e-6)
 
 
-def equals_a_program_worker_by_worker(data: st.DataObject, asked: Terms) -> None:
+def equals_a_program_worker_by_worker(data: st.DataObject, asked: ReplanSettings) -> None:
     today, before, prices = case(data, asked, 4, 3)
     right(today, before, asked, cheapest_move_of_larger(today, before, prices))
 
 
 @settings(max_examples=600 if NIGHTLY else 15)
-@given(st.data(), terms())
-def test_replanning_equals_a_program_worker_by_worker(data: st.DataObject, asked: Terms) -> None:
+@given(st.data(), replan_settings())
+def test_replanning_equals_a_program_worker_by_worker(data: st.DataObject, asked: ReplanSettings) -> None:
     equals_a_program_worker_by_worker(data, asked)
 
 
@@ -155,7 +157,9 @@ def test_replanning_equals_a_program_worker_by_worker(data: st.DataObject, asked
 def test_both_exact_ways_to_match_workers(columns: int, sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "MOST_COLUMNS", columns)
     monkeypatch.setattr(packing, "MOST_SUBSETS", sets)
-    settings(max_examples=400 if NIGHTLY else 10)(given(st.data(), terms())(equals_a_program_worker_by_worker))()
+    settings(max_examples=400 if NIGHTLY else 10)(
+        given(st.data(), replan_settings())(equals_a_program_worker_by_worker)
+    )()
 
 
 def test_workers_that_are_only_arranged_have_a_true_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +167,8 @@ def test_workers_that_are_only_arranged_have_a_true_bound(monkeypatch: pytest.Mo
     monkeypatch.setattr(packing, "MOST_SUBSETS", 0)
 
     @settings(max_examples=400 if NIGHTLY else 12)
-    @given(st.data(), terms())
-    def check(data: st.DataObject, asked: Terms) -> None:
+    @given(st.data(), replan_settings())
+    def check(data: st.DataObject, asked: ReplanSettings) -> None:
         today, before, prices = case(data, asked, 4, 3)
         expected = cheapest_move_of_larger(today, before, prices)
         found = replan(today, before, asked)
@@ -182,8 +186,8 @@ def test_workers_that_are_only_arranged_have_a_true_bound(monkeypatch: pytest.Mo
 
 
 @settings(max_examples=600 if NIGHTLY else 15)
-@given(st.data(), terms())
-def test_a_large_problem_states_its_gap(data: st.DataObject, asked: Terms) -> None:
+@given(st.data(), replan_settings())
+def test_a_large_problem_states_its_gap(data: st.DataObject, asked: ReplanSettings) -> None:
     today, before, prices = case(data, asked, 4, 3)
     expected = cheapest_move_of_larger(today, before, prices)
     network = Network(today)
@@ -202,8 +206,8 @@ def test_a_large_problem_states_its_gap(data: st.DataObject, asked: Terms) -> No
 
 
 @settings(max_examples=300 if NIGHTLY else 10)
-@given(problems(), terms())
-def test_an_unchanged_problem_keeps_its_plan(problem: Problem, asked: Terms) -> None:
+@given(problems(), replan_settings())
+def test_an_unchanged_problem_keeps_its_plan(problem: Problem, asked: ReplanSettings) -> None:
     before = running(problem)
     found = replan(problem, before, asked)
     assert found.verdict is Verdict.KEEP

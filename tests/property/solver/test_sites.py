@@ -17,7 +17,7 @@ from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
-from jellybean_solver.replanning.replan import Terms, replan
+from jellybean_solver.replanning.replan import ReplanSettings, replan
 from tests import brute_force, plan_check
 from tests.site_check import complaints
 from tests.strategies import problems, with_sites
@@ -89,7 +89,7 @@ def test_everything_in_sites_costs_as_many_times(problem: Problem, sites: int) -
 @given(problems(limited=True, max_operators=3), st.integers(2, 50), st.sampled_from((0.5, 1.0, 2.0)))
 def test_going_on_costs_as_many_times_too(problem: Problem, sites: int, scale: float) -> None:
     """Alike sites change alike: what one loads, all load."""
-    terms = Terms(MigrationPrices(0.1, 0.2 * GIB), 4.0, 0.02)
+    terms = ReplanSettings(MigrationPrices(0.1, 0.2 * GIB), 4.0, 0.02)
     everywhere = dict.fromkeys(problem.tiers, sites)
     before = solve(scaled(problem, scale), explained=False).plan
     assume(before is not None)
@@ -115,6 +115,6 @@ def test_going_on_with_other_numbers_of_sites(problem: Problem, other: dict[str,
     before = solve(replace(problem, sites=sites, slo=Slo()), explained=False).plan
     assume(before is not None)
     assert before is not None
-    found = replan(problem, before, Terms(MigrationPrices(0.1, 0.2 * GIB), 4.0, 0.02))
+    found = replan(problem, before, ReplanSettings(MigrationPrices(0.1, 0.2 * GIB), 4.0, 0.02))
     if found.best is not None:
         assert complaints(problem, found.best) == []

@@ -17,7 +17,7 @@ from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.joint.joint_milp import propose
 from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadline_s
-from jellybean_solver.model.multi_workflow import alone, together
+from jellybean_solver.model.multi_workflow import alone, combine_workflows
 from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
@@ -100,7 +100,7 @@ def test_two_with_memory_bandwidth_and_residency_too(pair: Pair) -> None:
 
 
 def _is_exact(pair: Pair) -> None:
-    both = together("both", {"a": pair[0], "b": pair[1]})
+    both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
     expected = _cheapest(pair, both)
     solution = solve(both, explained=False)
     event(solution.status)
@@ -126,7 +126,7 @@ def _is_exact(pair: Pair) -> None:
 @settings(max_examples=400 if NIGHTLY else 15)
 @given(pairs())
 def test_the_way_of_large_problems_is_exact_too(pair: Pair) -> None:
-    both = together("both", {"a": pair[0], "b": pair[1]})
+    both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
     expected = _cheapest(pair, both)
     network, target = Network(both), both.accuracy_target
     outcome = cheapest_large(network, target, fixed=None, gap=0.0, clock=Clock())
@@ -144,7 +144,7 @@ def test_the_way_of_large_problems_is_exact_too(pair: Pair) -> None:
 @settings(max_examples=200 if NIGHTLY else 10)
 @given(pairs())
 def test_together_never_costs_more_than_one_after_the_other(pair: Pair) -> None:
-    both = together("both", {"a": pair[0], "b": pair[1]})
+    both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
     first = solve(alone(both, both.workflows[0]), explained=False).plan
     if first is None:
         assert solve(both, explained=False).plan is None
@@ -162,7 +162,7 @@ def test_together_never_costs_more_than_one_after_the_other(pair: Pair) -> None:
 @settings(max_examples=200 if NIGHTLY else 10)
 @given(pairs())
 def test_a_budget_is_one_of_both(pair: Pair) -> None:
-    both = together("both", {"a": pair[0], "b": pair[1]})
+    both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
     plan = solve(both, explained=False).plan
     if plan is None or plan.cost.total_usd_per_h < 0.01:
         return
@@ -189,7 +189,7 @@ def hurried_pairs(draw: st.DrawFn) -> tuple[Pair, Problem]:
     if draw(st.integers(0, 3)) == 0:
         hurried[1] = replace(hurried[1], slo=replace(hurried[1].slo, latency_p99_s=None))
     first, second = hurried
-    both = together("both", {"a": first, "b": second})
+    both = combine_workflows("both", {"a": first, "b": second})
     sizes = [len(o.variants) * sum(pool.count for pool in both.pools) for o in both.operators]
     assume(math.prod(sizes) <= MOST_CHOICES)
     return (first, second), both

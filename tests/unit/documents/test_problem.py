@@ -19,7 +19,7 @@ from jellybean.documents.schema.profiles import (
 )
 from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError
-from jellybean_solver.model.accuracy import EndToEnd, Independent, PerOperator, Row
+from jellybean_solver.model.accuracy import AccuracyRow, EndToEnd, Independent, PerOperator
 from jellybean_solver.model.problem import (
     Arrivals,
     Deliver,
@@ -192,7 +192,7 @@ def test_three_forms_of_accuracy(folder: Path) -> None:
     problem = build_problem(load_project(folder, [per_operator]))
     assert isinstance(problem.accuracy, PerOperator)
     assert problem.accuracy.inputs == {"detect": (), "read": ("detect",)}
-    assert problem.accuracy.tables["read"]["cnn"] == (Row((91.0,), 88.0), Row((95.0,), 93.0))
+    assert problem.accuracy.tables["read"]["cnn"] == (AccuracyRow((91.0,), 88.0), AccuracyRow((95.0,), 93.0))
     assert problem.accuracy.value({"detect": "large", "read": "cnn", "label": "rules"}) == 93
 
 

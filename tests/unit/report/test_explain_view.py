@@ -11,15 +11,15 @@ from rich.console import Console
 from jellybean.documents.locations import Location
 from jellybean.planning.explain import Explained
 from jellybean.report.explain_view import explained_text
-from jellybean_solver.explanation.conflicts import Conflict, Relaxation
-from jellybean_solver.explanation.counterfactuals import Means
+from jellybean_solver.explanation.conflicts import Conflict, LeastRelaxation
+from jellybean_solver.explanation.counterfactuals import ResolveSettings
 from jellybean_solver.explanation.explain import Explanation, explain
-from jellybean_solver.explanation.relaxations import Kind, Requirement
+from jellybean_solver.explanation.relaxations import Requirement, RequirementKind
 from jellybean_solver.explanation.relaxations import requirements as asked
 from tests.unit.solver.fleet import box, operator, problem, variant
 from tests.unit.solver.test_explanation import seeing
 
-LATENCY = Requirement(Kind.LATENCY_P99, (), 0.1, "the p99 latency of 100 ms")
+LATENCY = Requirement(RequirementKind.LATENCY_P99, (), 0.1, "the p99 latency of 100 ms")
 
 
 def told(status: str, found: Conflict) -> str:
@@ -48,7 +48,9 @@ def test_what_had_no_time_is_listed_and_not_called_loose() -> None:
     }
     for ticks, in_time in ((10_000, True), (30, False)):
         clock = iter(range(100_000))
-        found = explain(given, means=Means(time_limit_s=float(ticks), clock=lambda clock=clock: float(next(clock))))
+        found = explain(
+            given, settings=ResolveSettings(time_limit_s=float(ticks), clock=lambda clock=clock: float(next(clock)))
+        )
         out = StringIO()
         Console(file=out, width=200).print(explained_text(Explained(given, found, places, 0.1, (), float(ticks))))
         text = out.getvalue()
@@ -62,7 +64,7 @@ def test_what_had_no_time_is_listed_and_not_called_loose() -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_relaxation_that_may_be_too_much_says_so(exact: bool) -> None:
-    item = Relaxation(LATENCY, True, 0.2, 3.0, None, exact)
+    item = LeastRelaxation(LATENCY, True, 0.2, 3.0, None, exact)
     text = told("refused", Conflict((item,), "the cheapest plan would take 200 ms", False))
 
     assert ("less may do" in text) != exact

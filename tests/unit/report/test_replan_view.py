@@ -9,7 +9,7 @@ import pytest
 from jellybean.report.replan_view import sentence
 from jellybean_solver.migration.migration_cost import Loads, Migration
 from jellybean_solver.model.plan import Cost
-from jellybean_solver.replanning.replan import Replanned, Terms, Verdict
+from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict
 from tests import report_plans
 
 LOADS = (Loads("box", "edge", "find", "v", None, 5, 2.0**30, 0.1, 0.03),)
@@ -21,7 +21,7 @@ def decision(saved_usd: float, verdict: Verdict = Verdict.KEEP) -> Replanned:
     moved = Migration(LOADS, kept=3, dropped=1)
     running = replace(plan, cost=Cost(1.0, 0.0))
     best = replace(plan, cost=Cost((24.0 - saved_usd - moved.total_usd) / 24.0, 0.0))
-    return Replanned(verdict, Terms(), running, (), best, moved, None, 24.0 - max(0.0, saved_usd), 1)
+    return Replanned(verdict, ReplanSettings(), running, (), best, moved, None, 24.0 - max(0.0, saved_usd), 1)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jellybean_solver.model.problem import Arrivals
-from jellybean_solver.simulation.sustained import TOLERANCE, grace_s, highest_sustained, is_sustained
+from jellybean_solver.simulation.sustained import RATE_TOLERANCE, grace_s, highest_sustained, is_sustained
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_the_search_finds_the_edge_from_any_bracket(low: float, high: float) -> 
 
     found = highest_sustained(probe, low, high)
     assert found in tried
-    assert 100.0 / (1 + TOLERANCE) <= found <= 100.0
+    assert 100.0 / (1 + RATE_TOLERANCE) <= found <= 100.0
     assert len(tried) <= 20
 
 

@@ -7,20 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import EndToEnd, Independent, PerOperator, Problem, Row
+from jellybean_solver import AccuracyRow, EndToEnd, Independent, PerOperator, Problem
 from tests.strategies import problems
 
 MEASURED = EndToEnd(("image", "speech"), {("small", "base"): 54.0, ("small", "large"): 56.5, ("big", "base"): 55.5})
 CHAIN = PerOperator(
     {"image": (), "speech": (), "answer": ("image", "speech")},
     {
-        "image": {"small": (Row((), 89.0),), "big": (Row((), 94.0),)},
-        "speech": {"base": (Row((), -3.8),), "large": (Row((), -1.9),)},
+        "image": {"small": (AccuracyRow((), 89.0),), "big": (AccuracyRow((), 94.0),)},
+        "speech": {"base": (AccuracyRow((), -3.8),), "large": (AccuracyRow((), -1.9),)},
         "answer": {
             "default": (
-                Row((89.0, -3.8), 54.0),
-                Row((89.0, -1.9), 56.5),
-                Row((94.0, -3.8), 53.0),  # measured worse with the better input: noise that a bound must survive
+                AccuracyRow((89.0, -3.8), 54.0),
+                AccuracyRow((89.0, -1.9), 56.5),
+                AccuracyRow(
+                    (94.0, -3.8), 53.0
+                ),  # measured worse with the better input: noise that a bound must survive
             )
         },
     },
@@ -53,7 +55,9 @@ def test_per_operator_takes_the_best_point_below_when_nothing_was_measured() -> 
 
 
 def test_per_operator_is_unknown_below_all_points() -> None:
-    model = PerOperator({"a": (), "b": ("a",)}, {"a": {"x": (Row((), 50.0),)}, "b": {"y": (Row((60.0,), 90.0),)}})
+    model = PerOperator(
+        {"a": (), "b": ("a",)}, {"a": {"x": (AccuracyRow((), 50.0),)}, "b": {"y": (AccuracyRow((60.0,), 90.0),)}}
+    )
 
     assert model.value({"a": "x", "b": "y"}) is None
     assert model.upper_bound({}) is None

@@ -8,10 +8,17 @@ import pytest
 
 from jellybean_solver import EndToEnd, Link, Plan, Problem, Sharing, Slo, SolverError
 from jellybean_solver.explanation.conflicts import conflict
-from jellybean_solver.explanation.counterfactuals import Answer, Change, Means, Resolver, Settled, compared
+from jellybean_solver.explanation.counterfactuals import (
+    Counterfactual,
+    DeadlineResult,
+    Resolved,
+    Resolver,
+    ResolveSettings,
+    compared,
+)
 from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.forced_choices import Question
-from jellybean_solver.explanation.relaxations import Kind, requirements
+from jellybean_solver.explanation.relaxations import RequirementKind, requirements
 from jellybean_solver.explanation.restrictions import without_pool
 from jellybean_solver.planning.solver import Solution, solve
 from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
@@ -33,7 +40,7 @@ def seeing(target: float | None = 85.0, boxes: int = 1, **slo: float) -> Problem
     )
 
 
-def change_of(found: Explanation, kind: str, subject: str) -> Change:
+def change_of(found: Explanation, kind: str, subject: str) -> Counterfactual:
     return next(
         change for change in (*found.choices, *found.values) if (change.kind, change.subject) == (kind, subject)
     )
@@ -110,7 +117,11 @@ def test_why_not_a_worker_that_costs_more_than_the_budget() -> None:
     assert answer.conflict.proven
     (item,) = answer.conflict.relaxations
     assert item.requirement in requirements(given)
-    assert (item.requirement.kind, item.requirement.value, item.value) == (Kind.BUDGET, 2.0, pytest.approx(3.0))
+    assert (item.requirement.kind, item.requirement.value, item.value) == (
+        RequirementKind.BUDGET,
+        2.0,
+        pytest.approx(3.0),
+    )
     assert item.exact
 
 
@@ -123,10 +134,10 @@ def test_why_not_a_worker_conflicts_in_terms_of_the_problem_as_given() -> None:
     assert answer.conflict is not None
     found = {item.requirement.kind: item for item in answer.conflict.relaxations}
     assert set(answer.conflict.members) <= set(requirements(given))
-    assert found[Kind.BUDGET].value == pytest.approx(4.0)
-    assert found[Kind.ACCURACY].value == 80.0
-    assert found[Kind.ACCURACY].cost_usd_per_h == pytest.approx(1.0)
-    boxes = next(item for kind, item in found.items() if kind is Kind.COUNT)
+    assert found[RequirementKind.BUDGET].value == pytest.approx(4.0)
+    assert found[RequirementKind.ACCURACY].value == 80.0
+    assert found[RequirementKind.ACCURACY].cost_usd_per_h == pytest.approx(1.0)
+    boxes = next(item for kind, item in found.items() if kind is RequirementKind.COUNT)
     assert (boxes.requirement.subjects, boxes.value) == (("box",), 2.0)
     assert boxes.cost_usd_per_h == pytest.approx(2.0)
 
@@ -156,12 +167,17 @@ def test_a_conflict_names_each_requirement_and_how_far_it_must_give_way() -> Non
 
     found = {item.requirement.kind: item for item in conflict.relaxations}
     assert conflict.proven
-    assert set(found) == {Kind.ACCURACY, Kind.RATE, Kind.BUDGET, Kind.UTILISATION}
+    assert set(found) == {
+        RequirementKind.ACCURACY,
+        RequirementKind.RATE,
+        RequirementKind.BUDGET,
+        RequirementKind.UTILISATION,
+    }
     # Large takes 3 boxes, at a cap of 1 only 2; there is one, and a gpu. Small takes more than one box: a gpu (3).
-    assert not found[Kind.ACCURACY].helps
-    assert found[Kind.BUDGET].value == pytest.approx(4.0)
-    assert found[Kind.RATE].value == pytest.approx(0.45, rel=2e-4)  # large on the one box
-    assert not found[Kind.UTILISATION].helps
+    assert not found[RequirementKind.ACCURACY].helps
+    assert found[RequirementKind.BUDGET].value == pytest.approx(4.0)
+    assert found[RequirementKind.RATE].value == pytest.approx(0.45, rel=2e-4)  # large on the one box
+    assert not found[RequirementKind.UTILISATION].helps
 
 
 def test_one_requirement_may_be_too_much_alone() -> None:
@@ -169,7 +185,7 @@ def test_one_requirement_may_be_too_much_alone() -> None:
     assert conflict is not None
 
     (item,) = conflict.relaxations
-    assert (item.requirement.kind, item.value) == (Kind.ACCURACY, 90.0)
+    assert (item.requirement.kind, item.value) == (RequirementKind.ACCURACY, 90.0)
     assert item.cost_usd_per_h == pytest.approx(3.0)
 
 
@@ -198,10 +214,10 @@ def test_two_reasons_are_told_when_easing_one_does_not_help() -> None:
 def test_exclusive_pools_are_eased_by_what_made_them_so() -> None:
     two = [operator(name, ["camera"], variant("v", {"box": 0.01, "gpu": 0.01})) for name in ("a", "b")]
     given = problem(*two, pools=[box(1, sharing=Sharing.EXCLUSIVE), gpu(0, sharing=Sharing.EXCLUSIVE)])
-    conflict = explain(given, means=Means(exclusive=(("box", "gpu"),))).conflict
+    conflict = explain(given, settings=ResolveSettings(exclusive=(("box", "gpu"),))).conflict
     assert conflict is not None
 
-    shared = next(item for item in conflict.relaxations if item.requirement.kind is Kind.SHARING)
+    shared = next(item for item in conflict.relaxations if item.requirement.kind is RequirementKind.SHARING)
     assert shared.requirement.subjects == ("box", "gpu")
     assert shared.helps
     assert shared.value is None
@@ -211,16 +227,16 @@ def test_latency_is_predicted_for_every_plan_and_refuses_it() -> None:
     def p99_s(plan: Plan, seed: int) -> dict[str, float]:
         return {"": 0.2 if plan.selection["see"] == "large" else 0.05}
 
-    quick = explain(seeing(target=75.0, latency_p99_s=0.1), means=Means(p99_s=p99_s))
-    slow = explain(seeing(target=85.0, latency_p99_s=0.1), means=Means(p99_s=p99_s))
+    quick = explain(seeing(target=75.0, latency_p99_s=0.1), settings=ResolveSettings(p99_s=p99_s))
+    slow = explain(seeing(target=85.0, latency_p99_s=0.1), settings=ResolveSettings(p99_s=p99_s))
 
     assert change_of(quick, "variant", "see=large").status == "refused"
-    assert next(limit for limit in quick.limits if limit.requirement.kind is Kind.LATENCY_P99).used == 0.05
+    assert next(limit for limit in quick.limits if limit.requirement.kind is RequirementKind.LATENCY_P99).used == 0.05
     assert slow.status == "refused"
     assert slow.conflict is not None
     assert not slow.conflict.proven
     (item,) = slow.conflict.relaxations
-    assert (item.requirement.kind, item.value) == (Kind.LATENCY_P99, 0.2)
+    assert (item.requirement.kind, item.value) == (RequirementKind.LATENCY_P99, 0.2)
     assert not item.exact  # small on a gpu might be quicker yet
 
 
@@ -229,19 +245,19 @@ def test_a_latency_eased_to_the_cheapest_plans_is_not_said_to_be_the_least() -> 
         return {"": 0.2 if plan.selection["see"] == "large" else 0.05}
 
     given = seeing(target=85.0, latency_p99_s=0.1)
-    found = conflict(given, Answer("infeasible", None, "none"), Resolver(Means(p99_s=p99_s)))
+    found = conflict(given, Resolved("infeasible", None, "none"), Resolver(ResolveSettings(p99_s=p99_s)))
 
-    item = next(item for item in found.relaxations if item.requirement.kind is Kind.LATENCY_P99)
+    item = next(item for item in found.relaxations if item.requirement.kind is RequirementKind.LATENCY_P99)
     assert (item.value, item.exact) == (0.2, False)
     assert not found.proven
 
 
 @pytest.mark.parametrize("status", ["unknown", "infeasible"])
 def test_no_conflict_is_named_when_time_ends_before_the_first_probe(status: str) -> None:
-    def ask(problem: Problem, label: str) -> Answer:
-        return Answer(status, None, "an answer")
+    def ask(problem: Problem, label: str) -> Resolved:
+        return Resolved(status, None, "an answer")
 
-    found = conflict(seeing(target=95.0), Answer("infeasible", None, "too much"), Resolver(Means()), ask)
+    found = conflict(seeing(target=95.0), Resolved("infeasible", None, "too much"), Resolver(ResolveSettings()), ask)
 
     assert found.members == ()
     assert found.proven == (status == "infeasible")  # that structure alone forbids a plan
@@ -249,7 +265,7 @@ def test_no_conflict_is_named_when_time_ends_before_the_first_probe(status: str)
 
 def test_time_that_ends_leaves_questions_open_and_says_so() -> None:
     ticks = iter(range(10_000))
-    found = explain(seeing(), means=Means(time_limit_s=40.0, clock=lambda: float(next(ticks))))
+    found = explain(seeing(), settings=ResolveSettings(time_limit_s=40.0, clock=lambda: float(next(ticks))))
 
     assert found.plan is not None
     assert found.unanswered > 0
@@ -268,10 +284,10 @@ def test_simulations_keep_to_the_time_allowed(limit_s: float | None, most: int) 
         seeds.append(seed)
         return {"": 0.1 * (1 + seed)}
 
-    means = Means(time_limit_s=limit_s, clock=lambda: now_s, p99_s=p99_s)
-    found = explain(seeing(latency_p99_s=1.0), means=means)
+    settings = ResolveSettings(time_limit_s=limit_s, clock=lambda: now_s, p99_s=p99_s)
+    found = explain(seeing(latency_p99_s=1.0), settings=settings)
 
-    latency = next(limit for limit in found.limits if limit.requirement.kind is Kind.LATENCY_P99)
+    latency = next(limit for limit in found.limits if limit.requirement.kind is RequirementKind.LATENCY_P99)
     own = 1 if limit_s == 20.0 else 5
     assert seeds[:own] == list(range(own))
     assert latency.used == pytest.approx(0.1 if own == 1 else 0.3)  # the median
@@ -287,13 +303,13 @@ def test_simulations_keep_to_the_time_allowed(limit_s: float | None, most: int) 
 def test_a_budget_eased_to_a_plan_that_is_not_proven_cheapest_is_not_said_to_be_the_least() -> None:
     given = seeing(target=85.0, budget_usd_per_h=2.0)  # large on the gpu: 3
 
-    def ask(problem: Problem, label: str) -> Answer:
-        found = Resolver(Means()).ask(problem, label)
+    def ask(problem: Problem, label: str) -> Resolved:
+        found = Resolver(ResolveSettings()).ask(problem, label)
         return replace(found, status="gap") if found.status == "optimal" else found
 
     for exact, asked in ((True, None), (False, ask)):
-        found = conflict(given, Answer("infeasible", None, "too dear"), Resolver(Means()), asked)
-        item = next(item for item in found.relaxations if item.requirement.kind is Kind.BUDGET)
+        found = conflict(given, Resolved("infeasible", None, "too dear"), Resolver(ResolveSettings()), asked)
+        item = next(item for item in found.relaxations if item.requirement.kind is RequirementKind.BUDGET)
         assert (item.value, item.exact) == (pytest.approx(3.0), exact)
 
 
@@ -303,8 +319,8 @@ def test_a_difference_that_is_not_proven_is_a_range() -> None:
     proof = base.certificate
     unproven = replace(base, certificate=replace(proof, bound=2.0, gap=1 / 3, termination="time_limit"))
 
-    fewer = compared(base, Answer("time_limit", unproven), "variant", "see=large", "")
-    more = compared(base, Answer("time_limit", unproven), "drop", "", "")
+    fewer = compared(base, Resolved("time_limit", unproven), "variant", "see=large", "")
+    more = compared(base, Resolved("time_limit", unproven), "drop", "", "")
 
     assert (fewer.low_usd_per_h, fewer.delta_usd_per_h, fewer.high_usd_per_h) == (0, 0, 0)
     assert (more.low_usd_per_h, more.delta_usd_per_h, more.high_usd_per_h) == (-1, 0, 0)
@@ -314,9 +330,9 @@ def test_a_difference_that_is_not_proven_is_a_range() -> None:
 def test_no_time_for_a_plan_is_an_error() -> None:
     ticks = iter(range(10_000))
     with pytest.raises(SolverError, match="time"):
-        explain(seeing(), means=Means(time_limit_s=0.5, clock=lambda: float(next(ticks))))
+        explain(seeing(), settings=ResolveSettings(time_limit_s=0.5, clock=lambda: float(next(ticks))))
     with pytest.raises(SolverError, match="clock"):
-        explain(seeing(), means=Means(time_limit_s=0.5))
+        explain(seeing(), settings=ResolveSettings(time_limit_s=0.5))
 
 
 def test_traffic_is_part_of_what_a_choice_costs() -> None:
@@ -348,13 +364,15 @@ def test_an_alternative_that_is_late_gives_way_to_one_that_settling_finds() -> N
     def p99_s(plan: Plan, seed: int) -> dict[str, float]:
         return {"": 2.0 if any(worker.pool == "box" for worker in plan.workers) else 0.5}
 
-    def settle(changed: Problem, cheapest: Solution, late: bool, time_limit_s: float | None, thorough: bool) -> Settled:
+    def settle(
+        changed: Problem, cheapest: Solution, late: bool, time_limit_s: float | None, thorough: bool
+    ) -> DeadlineResult:
         if not late:
-            return Settled(cheapest)
+            return DeadlineResult(cheapest)
         on_gpu = solve(without_pool(changed, "box"))
-        return Settled(on_gpu if on_gpu.plan is not None else None, cheapest.plan)
+        return DeadlineResult(on_gpu if on_gpu.plan is not None else None, cheapest.plan)
 
-    found = explain(asked, means=Means(p99_s=p99_s, settle=settle))
+    found = explain(asked, settings=ResolveSettings(p99_s=p99_s, keep_deadline=settle))
 
     assert found.status == "optimal"
     assert found.plan is not None
@@ -363,5 +381,5 @@ def test_an_alternative_that_is_late_gives_way_to_one_that_settling_finds() -> N
     assert change_of(found, "variant", f"see={other}").cost_usd_per_h == pytest.approx(3)
     late = change_of(found, "pool", "gpu")  # boxes only
     assert (late.status, late.holds) == ("refused", False)
-    refused = explain(asked, means=Means(p99_s=p99_s))  # nobody looks for another
+    refused = explain(asked, settings=ResolveSettings(p99_s=p99_s))  # nobody looks for another
     assert refused.status == "refused"

@@ -8,7 +8,18 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fleet import Size, fleet
-from jellybean_solver import Independent, PerOperator, Pool, Problem, Row, ServiceTime, Sharing, Slo, SolverError, solve
+from jellybean_solver import (
+    AccuracyRow,
+    Independent,
+    PerOperator,
+    Pool,
+    Problem,
+    ServiceTime,
+    Sharing,
+    Slo,
+    SolverError,
+    solve,
+)
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.dispatch import is_large
 from tests.plan_check import complaints
@@ -87,8 +98,8 @@ def test_infeasible_names_what_stands_in_the_way() -> None:
 
 def test_points_that_fall_are_read_alike_by_search_and_program() -> None:
     """A noisy table: more accurate inputs, worse output. The measured point counts, in both ways of solving."""
-    rows = (Row((70.0,), 60.0), Row((90.0,), 58.0))
-    tables = {"a": {"v": (Row((), 90.0),), "w": (Row((), 80.0),)}, "b": {"v": rows}}
+    rows = (AccuracyRow((70.0,), 60.0), AccuracyRow((90.0,), 58.0))
+    tables = {"a": {"v": (AccuracyRow((), 90.0),), "w": (AccuracyRow((), 80.0),)}, "b": {"v": rows}}
     model = PerOperator({"a": (), "b": ("a",)}, tables)
     for pools in (190, 201):
         case = _many_pools(pools, accuracy=model)

@@ -33,7 +33,7 @@ from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.frontier.curves import cost_accuracy
 from jellybean_solver.model.variant_ratios import plain, settled
 from jellybean_solver.outcome import Clock
-from jellybean_solver.replanning.replan import Terms, replan
+from jellybean_solver.replanning.replan import ReplanSettings, replan
 from jellybean_solver.replanning.rescore import restated
 
 ROWS = {"small": (0.0, 0.0, 1.0), "large": (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.25)}  # 2 and 4.75 in the mean
@@ -187,6 +187,6 @@ def test_a_running_plan_is_restated_at_its_own_ratios() -> None:
     assert wrong == ()
     assert busier.operator_by_name["join"].rate_per_s == pytest.approx(11 * 4.75)
     assert score.cost.network_usd_per_h == pytest.approx(1.1 * running.cost.network_usd_per_h)
-    found = replan(problem(75.0), running, Terms())
+    found = replan(problem(75.0), running, ReplanSettings())
     assert found.best is not None
     assert found.best.selection["find"] == "small"

@@ -11,9 +11,9 @@ import pytest
 from jellybean_solver import Independent, Link, Plan, Pool, Problem, Sharing, Slo, solve
 from jellybean_solver.diff.plan_diff import plan_diff
 from jellybean_solver.errors import SolverError
-from jellybean_solver.migration.migration_cost import MigrationPrices, migration, worth
+from jellybean_solver.migration.migration_cost import MigrationPrices, load_prices, migration
 from jellybean_solver.model.problem import ModelRef
-from jellybean_solver.replanning.replan import Replanned, Terms, Verdict, replan
+from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict, replan
 from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
 
 
@@ -44,7 +44,7 @@ def boxes(found: Replanned) -> int:
 
 def test_an_unchanged_problem_keeps_its_plan_for_nothing() -> None:
     before = running(two_ways())
-    found = replan(two_ways(), before, Terms(MigrationPrices(1.0)))
+    found = replan(two_ways(), before, ReplanSettings(MigrationPrices(1.0)))
     assert found.verdict is Verdict.KEEP
     assert found.running == before
     assert found.saved_usd == pytest.approx(0.0)
@@ -55,11 +55,11 @@ def test_an_unchanged_problem_keeps_its_plan_for_nothing() -> None:
 def test_a_change_must_save_enough() -> None:
     before = running(two_ways(20.0))  # two boxes; 10/s would need one
     assert len(before.workers) == 2
-    keep = replan(two_ways(10.0), before, Terms(horizon_h=10.0, at_least=0.51))
+    keep = replan(two_ways(10.0), before, ReplanSettings(horizon_h=10.0, least_saved_share=0.51))
     assert keep.verdict is Verdict.KEEP
     assert keep.saved_usd == pytest.approx(10.0)
     assert keep.saved_share == pytest.approx(0.5)
-    change = replan(two_ways(10.0), before, Terms(horizon_h=10.0, at_least=0.5))
+    change = replan(two_ways(10.0), before, ReplanSettings(horizon_h=10.0, least_saved_share=0.5))
     assert change.verdict is Verdict.REPLACE
     assert boxes(change) == 1
     assert change.migration is not None
@@ -68,7 +68,7 @@ def test_a_change_must_save_enough() -> None:
 
 def test_a_large_enough_rate_changes_the_plan() -> None:
     before = running(two_ways(10.0))
-    found = replan(two_ways(30.0), before, Terms(MigrationPrices(100.0), 24.0))
+    found = replan(two_ways(30.0), before, ReplanSettings(MigrationPrices(100.0), 24.0))
     assert found.verdict is Verdict.REPLACE
     assert found.broken == ("box-1 would be busy 3.0000 of the time, above the cap of 1",)
     assert found.migration is not None
@@ -80,7 +80,7 @@ def test_the_horizon_decides_whether_migration_pays() -> None:
     before = running(two_ways(10.0))
     dear = two_ways(10.0, box_price=6.0)  # boxes cost 6 now, a gpu 3
     start = MigrationPrices(30.0)  # and the model is free to bring to the top tier
-    short, long = (replan(dear, before, Terms(start, horizon_h)) for horizon_h in (9.0, 11.0))
+    short, long = (replan(dear, before, ReplanSettings(start, horizon_h)) for horizon_h in (9.0, 11.0))
     assert short.verdict is Verdict.KEEP
     assert short.migration is not None
     assert short.migration.total_usd == 0.0  # the best change is none
@@ -92,7 +92,7 @@ def test_the_horizon_decides_whether_migration_pays() -> None:
 
 def test_a_plan_that_breaks_a_target_is_replaced_whatever_it_costs() -> None:
     before = running(two_ways())
-    found = replan(two_ways(target=85.0), before, Terms(MigrationPrices(1e6), 1.0, at_least=1.0))
+    found = replan(two_ways(target=85.0), before, ReplanSettings(MigrationPrices(1e6), 1.0, least_saved_share=1.0))
     assert found.verdict is Verdict.REPLACE
     assert found.broken == ("accuracy 80 is below the target of 85",)
     assert found.saved_usd is not None
@@ -103,7 +103,7 @@ def test_a_plan_that_breaks_a_target_is_replaced_whatever_it_costs() -> None:
 
 def test_without_any_plan_there_is_no_change_and_the_reasons_are_told() -> None:
     before = running(two_ways())
-    found = replan(two_ways(target=95.0), before, Terms())
+    found = replan(two_ways(target=95.0), before, ReplanSettings())
     assert found.verdict is Verdict.NONE
     assert found.best is None
     assert found.infeasibility is not None
@@ -114,7 +114,7 @@ def test_a_pool_that_has_vanished_breaks_the_plan_and_holds_nothing() -> None:
     before = running(two_ways())
     today = two_ways()
     today = replace(today, pools=tuple(pool for pool in today.pools if pool.name != "box"))
-    found = replan(today, before, Terms(MigrationPrices(2.0)))
+    found = replan(today, before, ReplanSettings(MigrationPrices(2.0)))
     assert found.verdict is Verdict.REPLACE
     assert found.broken == ("box-1 is of pool box, which does not exist",)
     assert found.migration is not None
@@ -129,7 +129,7 @@ def test_another_file_of_the_model_is_another_model() -> None:
         variants = tuple(replace(v, model=ModelRef("find.onnx", sha256 * 32, GIB / 2)) for v in find.variants)
         return replace(asked, operators=(replace(find, variants=variants),))
 
-    found = replan(with_file("cd"), running(with_file("ab")), Terms())
+    found = replan(with_file("cd"), running(with_file("ab")), ReplanSettings())
     assert found.verdict is Verdict.REPLACE
     assert found.broken == ("find runs another file of variant quick: SHA-256 abababababab, now cdcdcdcdcdcd",)
     assert found.migration is not None
@@ -167,11 +167,11 @@ def test_a_plan_of_other_documents_is_told_and_compared(
     changed: Callable[[Problem], Problem], broken: Sequence[str]
 ) -> None:
     for before, today in ((two_ways(), changed(two_ways())), (changed(two_ways()), two_ways())):
-        found = replan(today, running(before), Terms())
+        found = replan(today, running(before), ReplanSettings())
         assert found.best is not None
         assert found.migration is not None
         assert not plan_diff(found.running, found.running).workers
-        diff = plan_diff(found.running, found.best, worth(found.best, found.terms.prices))
+        diff = plan_diff(found.running, found.best, load_prices(found.best, found.settings.prices))
         assert sum(len(change.load) for change in diff.workers) == found.migration.replicas
         if today == changed(two_ways()):
             assert found.broken[: len(broken)] == tuple(broken)
@@ -187,9 +187,9 @@ def test_targets_that_the_solver_does_not_know_are_asked_of_both_plans() -> None
     def any_plan(plan: Plan) -> str | None:
         return f"slow with {len(plan.workers)}"
 
-    kept = replan(today, before, Terms(), check=one_box)
+    kept = replan(today, before, ReplanSettings(), check=one_box)
     assert (kept.verdict, kept.refused, kept.broken) == (Verdict.KEEP, "slow", ())
-    none = replan(today, before, Terms(), check=any_plan)
+    none = replan(today, before, ReplanSettings(), check=any_plan)
     assert (none.verdict, none.refused, none.broken) == (Verdict.NONE, "slow with 1", ("slow with 2",))
 
 
@@ -201,8 +201,8 @@ def test_a_plan_that_keeps_those_targets_is_weighed_instead() -> None:
         return "slow" if len(plan.workers) == 1 and plan.workers[0].pool == "box" else None
 
     for share, verdict in ((0.3, Verdict.REPLACE), (0.4, Verdict.KEEP)):
-        terms = Terms(MigrationPrices(0.01), 24.0, share)
-        found = replan(today, before, terms, check=one_box, instead=lambda: two_boxes)
+        settings = ReplanSettings(MigrationPrices(0.01), 24.0, share)
+        found = replan(today, before, settings, check=one_box, instead=lambda: two_boxes)
         assert (found.verdict, found.refused, found.best) == (verdict, "slow", two_boxes)
         assert found.best_usd == pytest.approx(48.0 + 2 * (0.01 + 0.5))
         assert found.saved_share == pytest.approx((72.0 - 49.02) / 72.0)
@@ -213,7 +213,7 @@ def test_the_budget_is_on_the_plan_without_the_way_there() -> None:
     before = running(two_ways(10.0))
     dear = two_ways(10.0, box_price=6.0)
     today = replace(dear, slo=Slo(budget_usd_per_h=3.0))
-    found = replan(today, before, Terms(MigrationPrices(500.0), 1.0))
+    found = replan(today, before, ReplanSettings(MigrationPrices(500.0), 1.0))
     assert found.verdict is Verdict.REPLACE
     assert found.broken == ("budget: 6.0000 USD/h is 3.0000 USD/h more than the 3.0000 USD/h allowed",)
     assert found.best_usd == pytest.approx(503.0)
@@ -226,15 +226,15 @@ def test_when_time_ends_a_good_running_plan_is_kept() -> None:
     def clock() -> float:
         return float(next(ticks))
 
-    found = replan(two_ways(), before, Terms(), time_limit_s=0.5, clock=clock)
+    found = replan(two_ways(), before, ReplanSettings(), time_limit_s=0.5, clock=clock)
     assert (found.verdict, found.best, found.broken) == (Verdict.KEEP, None, ())
     with pytest.raises(SolverError, match="no plan was found in the time allowed"):
-        replan(two_ways(30.0), before, Terms(), time_limit_s=0.5, clock=clock)
+        replan(two_ways(30.0), before, ReplanSettings(), time_limit_s=0.5, clock=clock)
 
 
 def test_a_horizon_is_longer_than_nothing() -> None:
     with pytest.raises(SolverError, match="horizon"):
-        replan(two_ways(), running(two_ways()), Terms(horizon_h=0.0))
+        replan(two_ways(), running(two_ways()), ReplanSettings(horizon_h=0.0))
 
 
 def three_tiers() -> Problem:
@@ -277,7 +277,7 @@ def test_running_workers_are_used_for_what_they_hold(sharing: Sharing) -> None:
         return problem(*operators, pools=[box(5, sharing=sharing)], rate_per_s=rate_per_s)
 
     before = running(at(10.0))
-    found = replan(at(20.0), before, Terms(MigrationPrices(0.5)))
+    found = replan(at(20.0), before, ReplanSettings(MigrationPrices(0.5)))
     assert found.best is not None
     assert found.migration is not None
     assert len(found.best.workers) == 4

@@ -27,10 +27,10 @@ from jellybean_solver import (
     solve,
 )
 from jellybean_solver.explanation.explain import explain
-from jellybean_solver.explanation.relaxations import Kind, eased, requirements, without
+from jellybean_solver.explanation.relaxations import RequirementKind, eased, requirements, without
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.model.deadline_shares import deadline_s, shares
-from jellybean_solver.model.multi_workflow import Margins, alone, together
+from jellybean_solver.model.deadline_shares import deadline_s, deadline_shares
+from jellybean_solver.model.multi_workflow import Margins, alone, combine_workflows
 from jellybean_solver.model.route_drawing import own_routes
 from jellybean_solver.model.streams import request_streams
 
@@ -67,7 +67,7 @@ def workflow(rate_per_s: float, times_s: Mapping[str, float], accuracy: float | 
 
 
 def two(accuracy: float | None = 70.0) -> Problem:
-    return together(
+    return combine_workflows(
         "two", {"a": workflow(10.0, {"detect": 0.06, "read": 0.01}), "b": workflow(4.0, {"listen": 0.05}, accuracy)}
     )
 
@@ -111,16 +111,16 @@ def test_a_better_target_of_one_changes_nothing_of_the_other() -> None:
 def test_other_fleets_and_names_taken_are_refused() -> None:
     one = workflow(1.0, {"detect": 0.01})
     with pytest.raises(SolverError, match="b is not on the fleet of a"):
-        together("two", {"a": one, "b": replace(one, pools=POOLS[:1])})
+        combine_workflows("two", {"a": one, "b": replace(one, pools=POOLS[:1])})
     with pytest.raises(SolverError, match="no workflow"):
-        together("none", {})
+        combine_workflows("none", {})
     with pytest.raises(SolverError, match="names of sources and operators must hold no '/'"):
-        together("nested", {"a": two()})
+        combine_workflows("nested", {"a": two()})
 
 
 def test_requests_are_of_one_workflow_even_at_equal_rates() -> None:
     one = workflow(5.0, {"detect": 0.01})
-    problem = together("two", {"a": one, "b": one})
+    problem = combine_workflows("two", {"a": one, "b": one})
     streams = request_streams(cheapest(problem))
     assert [(s.workflow, s.operators, s.sinks, s.rate_per_s) for s in streams] == [
         ("a", ("a/detect",), ("a/detect",), 5.0),
@@ -151,34 +151,38 @@ def test_one_after_the_other_is_a_baseline_that_costs_no_less() -> None:
 def test_what_is_asked_of_each_can_be_eased_by_itself() -> None:
     problem = with_p99(two(accuracy=90.0), b=0.5)
     asked = {(r.kind, *r.subjects): r for r in requirements(problem)}
-    assert asked[Kind.ACCURACY, "b"].words == "the accuracy target of 90 of b"
-    assert asked[Kind.LATENCY_P99, "b"].words == "the p99 latency of 500 ms of b"
-    lower = eased(problem, asked[Kind.ACCURACY, "b"], 80.0)
+    assert asked[RequirementKind.ACCURACY, "b"].words == "the accuracy target of 90 of b"
+    assert asked[RequirementKind.LATENCY_P99, "b"].words == "the p99 latency of 500 ms of b"
+    lower = eased(problem, asked[RequirementKind.ACCURACY, "b"], 80.0)
     assert cheapest(lower).selection["b/listen"] == "fast"
-    dropped = without(problem, asked[Kind.ACCURACY, "a"], asked[Kind.LATENCY_P99, "b"])
+    dropped = without(problem, asked[RequirementKind.ACCURACY, "a"], asked[RequirementKind.LATENCY_P99, "b"])
     assert [w.slo for w in dropped.workflows] == [Slo(), Slo(accuracy=90.0)]
-    more = eased(problem, asked[Kind.RATE, "a/camera"], 1.1)
+    more = eased(problem, asked[RequirementKind.RATE, "a/camera"], 1.1)
     assert [source.rate_per_s for source in more.sources] == [pytest.approx(11.0), 4.0]
 
 
 def test_an_explanation_holds_each_target_against_the_plan() -> None:
     found = explain(two(accuracy=90.0))
-    used = {limit.requirement.subjects: limit.used for limit in found.limits if limit.requirement.kind is Kind.ACCURACY}
+    used = {
+        limit.requirement.subjects: limit.used
+        for limit in found.limits
+        if limit.requirement.kind is RequirementKind.ACCURACY
+    }
     assert used == {("a",): 80.0, ("b",): 95.0}
     dearer = {change.words: change for change in found.values}
     assert dearer["accuracy of a above this plan's 80"].delta_usd_per_h == pytest.approx(0.1, abs=1e-6)
     conflict = explain(two(accuracy=99.0)).conflict
     assert conflict is not None
-    assert [(r.kind, r.subjects) for r in conflict.members] == [(Kind.ACCURACY, ("b",))]
+    assert [(r.kind, r.subjects) for r in conflict.members] == [(RequirementKind.ACCURACY, ("b",))]
     assert [(r.helps, r.value, r.accuracy) for r in conflict.relaxations] == [(True, 95.0, 95.0)]
 
 
 def test_deadlines_are_shares_of_the_longest() -> None:
     problem = with_p99(two(), a=0.4, b=0.1)
     assert deadline_s(problem) == 0.4
-    assert shares(problem) == {"a": 1.0, "b": 0.25}
-    assert shares(with_p99(two(), b=0.1)) == {"b": 1.0}
-    assert shares(two()) == {"a": 1.0, "b": 1.0}
+    assert deadline_shares(problem) == {"a": 1.0, "b": 0.25}
+    assert deadline_shares(with_p99(two(), b=0.1)) == {"b": 1.0}
+    assert deadline_shares(two()) == {"a": 1.0, "b": 1.0}
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
