@@ -17,10 +17,12 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 
 from jellybean.serving.gateway.fast_infer import FastWorkflow
-from jellybean.serving.gateway.gateway import MAX_IN_HAND, TIMEOUT_S, Gateway
-from jellybean.serving.gateway.hedging import Hedge
+from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S, Gateway, GatewaySettings
 from jellybean.serving.gateway.metrics import GatewayCollector
-from jellybean.serving.gateway.replaced_plan import Replaced
+from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
+from jellybean.serving.gateway.plans.replaced_plan import ReplacedPlan
+from jellybean.serving.gateway.requests.hedging import Hedge
+from jellybean.serving.gateway.service import GatewayService
 from jellybean.serving.gateway.workflow_model import Workflow
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent import (
@@ -63,93 +65,110 @@ LOG = logging.getLogger("jellybean.gateway")
 _SCRAPE_S = 5.0
 
 
-async def serve(given: argparse.Namespace) -> None:
-    """Serve workers and whoever owns the run at the gateway's own address, clients at a port where one is asked for.
+async def serve(options: argparse.Namespace) -> None:
+    """Serve until SIGTERM, then drain.
 
-    Until SIGTERM, then drain. Who calls without TLS on the clients' port is a client and no more.
+    Workers and the owner of the run call the gateway at its own address, clients at a port where one is asked for. A
+    caller without TLS on the clients' port has the rights of a client only.
     """
-    replaced = _replaced(given)  # first: it may give another plan
-    view = read_plan(given.plan)
+    on_replaced = _use_replaced_plan(options)
+    view = read_plan(options.plan)
     me = (Role.GATEWAY, GATEWAY)
-    transport = make_transport(view.name, me, given.tls, insecure=given.insecure, renew_s=given.renew_s)
-    addresses, stop = read_peer_addresses(given.peers, transport), termination_event()
-    with EmulatedLinks(() if given.no_emulation else view.links, given.links) as links:
+    transport = make_transport(view.name, me, options.tls, insecure=options.insecure, renew_s=options.renew_s)
+    addresses, stop = read_peer_addresses(options.peers, transport), termination_event()
+    with EmulatedLinks(() if options.no_emulation else view.links, options.links) as links:
         known = set(view.workers)
         spans = make_span_factory("jellybean-gateway", "gateway", view.name, os.environ)
         policy = Policy(view.name, known, plain=Role.CLIENT)
-        workers = transport.server(Policy(view.name, known), *_takes_traces(spans))
-        clients = transport.server(policy, *_takes_traces(spans))
-        transport.bind(workers, given.listen or addresses[GATEWAY])
-        address = addresses[GATEWAY]
-        if given.port is not None:
-            address = f"{given.host}:{transport.bind(clients, f'{given.host}:{given.port}')}"
-        gateway = _gateway(given, spans, view, addresses, links, transport, known)
-        gateway.on_replaced = replaced
+        workers = transport.server(Policy(view.name, known), *_trace_interceptors(spans))
+        clients = transport.server(policy, *_trace_interceptors(spans))
+        transport.bind(workers, options.listen or addresses[GATEWAY])
+        address = _bind_clients(options, transport, clients) or addresses[GATEWAY]
+        network = WorkerNetwork(transport, known, emulate=not options.no_emulation)
+        gateway = _gateway(options, spans, view, addresses, links, network)
+        service = GatewayService(gateway, transport, on_replaced)
         workflow = Workflow(gateway)
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         _add_deliver(workers, gateway)
         for server in (workers, clients):
-            _add_client_services(server, gateway, workflow, healthy)
-        http = (given.host, given.http_port), transport, policy
-        async with _http(InferenceService(workflow), *http, traced=spans is not None):
+            _add_client_services(server, gateway, service, workflow, healthy)
+        gateway.start()
+        http_address = options.host, options.http_port
+        async with _http(InferenceService(workflow), http_address, transport, policy, traced=spans is not None):
             await set_health(healthy, serving=False)
-            no_health = await serve_health(given.health_port, healthy)
-            following = asyncio.create_task(_follow(gateway, healthy))
-            metrics = serve_metrics(
-                ("127.0.0.1", given.metrics_port), GatewayCollector(gateway, _workers(given, gateway))
-            )
-            enrolment = await _enrolment(given, gateway, addresses, transport, workers)
+            stop_health = await serve_health(options.health_port, healthy)
+            health_task = asyncio.create_task(_update_health(gateway, healthy))
+            collector = GatewayCollector(gateway, _worker_metrics(options, gateway))
+            stop_metrics = serve_metrics(("127.0.0.1", options.metrics_port), collector)
+            enrolment = await _enrolment(options, gateway, service, addresses, transport, workers)
             await workers.start()
             await clients.start()
-            if given.address_file is not None:
-                _announce(given.address_file, address)
+            _announce(options.address_file, address)
             try:
                 await stop.wait()
-                left = await gateway.drain(given.drain_s)
+                left = await gateway.drain(options.drain_s)
                 LOG.info("drained, %d requests left", left)
             finally:
-                following.cancel()
-                if metrics is not None:
-                    metrics()
+                health_task.cancel()
+                if stop_metrics is not None:
+                    stop_metrics()
                 if enrolment is not None:
                     await enrolment.stop(0.5)
                 await gateway.close()
-                if spans is not None:
-                    await asyncio.to_thread(spans.close)
-                await no_health()
+                await _close_spans(spans)
+                await stop_health()
                 await clients.stop(1.0)
                 await workers.stop(0.1)
 
 
-def _replaced(given: argparse.Namespace) -> Callable[[gateway_pb2.ReplaceRequest], None] | None:
-    """Keeps a plan that takes over, where there is a folder for it; one that was kept there is given from now on."""
-    if given.replaced is None:
-        return None
-    found = Replaced(given.replaced, given.plan, given.peers)
-    given.plan, given.peers = found.plan, found.peers
-    return found.keep
+def _bind_clients(options: argparse.Namespace, transport: Transport, clients: AnyGrpcServer) -> str:
+    """Listen for clients on TCP, if a port is given; the address that they use, empty without a port."""
+    if options.port is None:
+        return ""
+    return f"{options.host}:{transport.bind(clients, f'{options.host}:{options.port}')}"
 
 
-def _workers(given: argparse.Namespace, gateway: Gateway) -> Callable[[], Sequence[bytes]]:
-    """What the workers tell, for the thread that answers a scrape; none unless the gateway is to tell it."""
+def _use_replaced_plan(options: argparse.Namespace) -> Callable[[gateway_pb2.ReplaceRequest], None]:
+    """Point `--plan` and `--peers` at the plan that was kept, if any; the function that keeps a later one."""
+    if options.replaced is None:
+        return lambda request: None
+    kept = ReplacedPlan.read(options.replaced, options.plan, options.peers)
+    options.plan, options.peers = kept.plan, kept.peers
+    return kept.keep
+
+
+def _worker_metrics(options: argparse.Namespace, gateway: Gateway) -> Callable[[], Sequence[bytes]]:
+    """Reads the workers' metrics, from the thread that answers a scrape; none without `--worker-metrics`."""
     loop = asyncio.get_running_loop()
-    if not given.worker_metrics:
+    if not options.worker_metrics:
         return tuple
-    return lambda: asyncio.run_coroutine_threadsafe(gateway.worker_metrics(), loop).result(_SCRAPE_S)
+    return lambda: asyncio.run_coroutine_threadsafe(gateway.plans.worker_metrics(), loop).result(_SCRAPE_S)
 
 
-def _gateway(given: argparse.Namespace, spans: SpanFactory | None, view: PlanView, *more: Any) -> Gateway:
-    """`more`: the rest of what a gateway takes by position, and the workers known."""
-    options = {"hedge": given.hedge_after, "max_in_hand": given.max_in_hand, "timeout_s": given.timeout_s}
-    options |= {"known": more[-1], "spool": _spool(given.spool, view), "emulate": not given.no_emulation}
-    if spans is None:
-        return Gateway(view, *more[:-1], **options)
-    from jellybean.serving.gateway.traced_gateway import TracedGateway  # OpenTelemetry only where traces are asked for
+def _gateway(
+    options: argparse.Namespace,
+    spans: SpanFactory | None,
+    view: PlanView,
+    addresses: dict[str, str],
+    links: EmulatedLinks,
+    network: WorkerNetwork,
+) -> Gateway:
+    settings = GatewaySettings(options.max_in_hand, options.timeout_s, options.hedge_after)
+    spool = open_spool(options.spool, view)
+    tracer = None
+    if spans is not None:
+        from jellybean.serving.gateway.spans import SpanTracer  # OpenTelemetry only where traces are configured
 
-    return TracedGateway(spans, view, *more[:-1], **options)
+        tracer = SpanTracer(spans)
+    return Gateway(view, addresses, links, network, settings, spool=spool, tracer=tracer)
 
 
-def _takes_traces(spans: SpanFactory | None) -> list[grpc.aio.ServerInterceptor]:  # type: ignore[type-arg]
+async def _close_spans(spans: SpanFactory | None) -> None:
+    if spans is not None:
+        await asyncio.to_thread(spans.close)
+
+
+def _trace_interceptors(spans: SpanFactory | None) -> list[grpc.aio.ServerInterceptor]:  # type: ignore[type-arg]
     if spans is None:
         return []
     from jellybean_agent import TraceHeadersInterceptor
@@ -157,44 +176,48 @@ def _takes_traces(spans: SpanFactory | None) -> list[grpc.aio.ServerInterceptor]
     return [TraceHeadersInterceptor()]
 
 
-def _spool(path: Path | None, view: PlanView) -> Spool | None:
-    """What requests are kept in until they are answered; a plan that takes over may ask for it too."""
+def open_spool(path: Path | None, view: PlanView) -> Spool | None:
+    """The spool, if a file is given; a later plan may need it. PlanViewError when this plan needs one and none is."""
     if view.eventually and path is None:
         raise PlanViewError("a source has `deliver: eventually`: say with --spool FILE where its requests are kept")
-    return Spool(path) if path is not None else None
+    return Spool.open(path) if path is not None else None
 
 
 async def _enrolment(
-    given: argparse.Namespace,
+    options: argparse.Namespace,
     gateway: Gateway,
+    service: GatewayService,
     addresses: dict[str, str],
     transport: Transport,
     workers: AnyGrpcServer,
 ) -> grpc.aio.Server | None:
-    """Let boxes enrol where that is asked for: with a token at a port of its own; the rest is among workers' calls."""
-    if given.enrol is None:
+    """Serve enrolment at `--enrol`: tokens at a port of its own, everything else on the workers' server."""
+    if options.enrol is None:
         return None
-    if given.ca is None or given.tokens is None:
+    if options.ca is None or options.tokens is None:
         raise PlanViewError("--enrol needs --ca and --tokens: the authority that signs, and the tokens that it takes")
-    from jellybean.serving.enrolment.enrolment import Enrolment, add_enrolment, serve_enrolment
+    from jellybean.serving.enrolment.enrolment import Enrolment, EnrolmentFiles, add_enrolment, serve_enrolment
 
-    life_s = given.certificate_hours * 3600.0
-    files = (given.ca, given.tokens, given.plan, given.peers, given.root)
-    found = Enrolment(lambda: (gateway.view, gateway.replaced), *files, addresses, life_s)
-    add_enrolment(workers, found)
-    return await serve_enrolment(found, transport, given.enrol)
+    files = EnrolmentFiles(options.ca, options.tokens, options.plan, options.peers, options.root)
+    life_s = options.certificate_hours * 3600.0
+    enrolment = Enrolment(lambda: (gateway.view, service.last_replacement), files, addresses, life_s)
+    add_enrolment(workers, enrolment)
+    return await serve_enrolment(enrolment, transport, options.enrol)
 
 
 def _add_deliver(server: AnyGrpcServer, gateway: Gateway) -> None:
+    """The stream on which workers send answers."""
     inboxes = Inboxes(gateway.receive, lambda: False)
     server.add_generic_rpc_handlers((agent_service_handler(inboxes.deliver),))
     if isinstance(server, RpcServer):
         server.add_raw_stream(DELIVER_METHOD, inboxes.raw)
 
 
-def _add_client_services(server: AnyGrpcServer, gateway: Gateway, workflow: Workflow, healthy: Any) -> None:
-    """All that clients may use, and Drain, which the policy keeps for others."""
-    gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, server)  # type: ignore[no-untyped-call]
+def _add_client_services(
+    server: AnyGrpcServer, gateway: Gateway, service: GatewayService, workflow: Workflow, healthy: Any
+) -> None:
+    """Everything that clients may call; the policy restricts the owner's calls, such as Drain."""
+    gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     server.add_generic_rpc_handlers((InferenceService(workflow).handler(),))
     if isinstance(server, RpcServer):
         server.add_raw(MODEL_INFER_METHOD, FastWorkflow(gateway, workflow))
@@ -205,7 +228,7 @@ def _add_client_services(server: AnyGrpcServer, gateway: Gateway, workflow: Work
 def _http(
     inference: InferenceService, at: tuple[str, int], transport: Transport, policy: Policy, *, traced: bool
 ) -> contextlib.AbstractAsyncContextManager[None]:
-    """The HTTP server, where one is asked for: what it needs is only installed with the extra `http`."""
+    """The HTTP server where a port is given; aiohttp is only installed with the extra `http`."""
     if at[1] == 0:
         return contextlib.nullcontext()
     from jellybean.serving.http.inference_http import serve_http
@@ -213,16 +236,18 @@ def _http(
     return serve_http(inference, at, transport, policy, traced=traced)
 
 
-async def _follow(gateway: Gateway, servicer: Any) -> None:
-    """Keep health true: serving while a request would be taken."""
+async def _update_health(gateway: Gateway, servicer: Any) -> None:
+    """Keep the health service in step with the gateway: serving while a new request would reach a worker."""
     while True:
-        await set_health(servicer, serving=not gateway.refusing)
+        await set_health(servicer, serving=not gateway.unavailable_reason)
         await gateway.changed.wait()
         gateway.changed.clear()
 
 
-def _announce(path: Path, address: str) -> None:
-    """Written whole or not at all: whoever waits for the file reads a complete address."""
+def _announce(path: Path | None, address: str) -> None:
+    """Write atomically: a process that waits for the file reads a complete address."""
+    if path is None:
+        return
     part = path.with_suffix(".part")
     part.write_text(address)
     part.rename(path)
@@ -235,47 +260,54 @@ def _hedge(text: str) -> Hedge:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the gateway. 0 after a drain, 2 when the plan or an address is at fault."""
-    parser = argparse.ArgumentParser(prog="jellybean-gateway", description="The gateway of a plan that is up.")
-    for name in ("--plan", "--peers", "--links"):
-        parser.add_argument(name, type=Path, required=True)
-    parser.add_argument("--replaced", type=Path, help="folder for a plan that takes over, served at the next start")
-    parser.add_argument("--address-file", type=Path, help="where to write the address that clients use")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="jellybean-gateway", description="The gateway of a running plan.")
+    parser.add_argument("--plan", type=Path, required=True, help="plan document (JSON)")
+    parser.add_argument("--peers", type=Path, required=True, help="addresses of gateway and workers (JSON)")
+    parser.add_argument("--links", type=Path, required=True, help="file with the state of the emulated links")
+    parser.add_argument("--replaced", type=Path, help="folder that keeps a replacement of the plan for the next start")
+    parser.add_argument("--address-file", type=Path, help="file to write the clients' address to")
     parser.add_argument("--listen", help="instead of the gateway's address in the peers file, e.g. 0.0.0.0:7000")
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
     parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
     parser.add_argument(
-        "--renew-s", type=float, default=CONNECTION_LIFETIME_S, help="seconds after which connections are made anew"
+        "--renew-s", type=float, default=CONNECTION_LIFETIME_S, help="lifetime of a TLS connection in seconds"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="of --port and --http-port")
+    parser.add_argument("--host", default="127.0.0.1", help="host of --port and --http-port")
     parser.add_argument("--port", type=int, help="for clients, besides the gateway's own address; 0: any free one")
-    parser.add_argument("--http-port", type=int, default=0, help="the inference protocol over HTTP; 0: none")
+    parser.add_argument("--http-port", type=int, default=0, help="Open Inference Protocol over HTTP; 0: off")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes; 0: off")
     parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1; 0: off")
-    parser.add_argument("--worker-metrics", action="store_true", help="its workers' metrics there too")
+    parser.add_argument("--worker-metrics", action="store_true", help="serve the workers' metrics there too")
     parser.add_argument("--spool", type=Path, help="file for requests of sources with `deliver: eventually`")
     parser.add_argument("--enrol", help="HOST:PORT where boxes with a token join; needs --tls, --ca and --tokens")
     parser.add_argument("--ca", type=Path, help="folder of the authority that signs their certificates")
     parser.add_argument("--tokens", type=Path, help="folder of their tokens (`jellybean token`)")
-    parser.add_argument("--root", type=Path, default=Path(), help="where model paths start, for boxes that enrol")
-    parser.add_argument("--certificate-hours", type=float, default=168.0, help="life of their certificates")
-    parser.add_argument("--no-emulation", action="store_true", help="links are real: do not emulate the plan's")
+    parser.add_argument("--root", type=Path, default=Path(), help="folder of the model files, for boxes that enrol")
+    parser.add_argument("--certificate-hours", type=float, default=168.0, help="lifetime of their certificates")
+    parser.add_argument("--no-emulation", action="store_true", help="do not emulate the plan's links: they are real")
     parser.add_argument(
         "--hedge-after",
         metavar="TIME",
         type=_hedge,
-        help="seconds (0.3) or share of answers (95%%): slow requests go a second way",
+        help="send slow requests over a second route, after seconds (0.3) or a quantile of latencies (95%%)",
     )
-    parser.add_argument("--max-in-hand", type=int, default=MAX_IN_HAND)
-    parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S)
-    parser.add_argument("--drain-s", type=float, default=DEFAULT_DRAIN_S)
+    parser.add_argument("--max-in-hand", type=int, default=MAX_IN_FLIGHT, help="most requests in flight")
+    parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S, help="longest time limit of a request")
+    parser.add_argument(
+        "--drain-s", type=float, default=DEFAULT_DRAIN_S, help="longest wait for requests in flight at the end"
+    )
     add_log_options(parser)
-    given = parser.parse_args(argv)
-    configure_logging("gateway", given.log_format, given.log_level)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the gateway. 0 after a drain, 2 when the plan or an address is invalid."""
+    options = _parser().parse_args(argv)
+    configure_logging("gateway", options.log_format, options.log_level)
     keep_freed_memory()
     try:
-        asyncio.run(serve(given))
+        asyncio.run(serve(options))
     except AgentError as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 2

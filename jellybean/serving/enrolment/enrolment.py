@@ -1,8 +1,8 @@
-"""Enrolment at the gateway: tokens that work for one key, certificates for who has one, plan and models for its agents.
+"""The gateway's enrolment service: a box exchanges a token for a certificate, then fetches its plan and models.
 
-Tokens lie in a folder, one file each, named by the sha256 of the secret: whoever makes one (`jellybean token`) needs no
-word with the gateway, and nobody who reads the folder learns a secret. Taking a token writes the sha256 of the key that
-takes it beside its file.
+Tokens are files in a folder, named by the sha256 of their secret: `jellybean token` makes one without calling the
+gateway, and reading the folder discloses no secret. Using a token writes the sha256 of the box's public key beside it:
+the token is bound to that key.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from jellybean_protos.gateway.v1 import gateway_pb2
 LOG = logging.getLogger("jellybean.gateway")
 TOKEN_S = 900.0
 _REFUSED = "the token is unknown, was used, or its time is over: make another"
-_PART_BYTES = 2**20
+_CHUNK_BYTES = 2**20
 _MAX_REQUEST_BYTES = 16 * 2**10
-MAX_DOWNLOADS = 16  # at once
+MAX_DOWNLOADS = 16  # concurrent model downloads
 _ENROL_OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", 2 * _MAX_REQUEST_BYTES),
@@ -63,9 +63,9 @@ _ENROL_OPTIONS = (
 
 
 def make_token(folder: Path, authority: Authority, identity: Identity, *, life_s: float = TOKEN_S) -> JoinToken:
-    """A token for one worker, good for one key and for so long."""
+    """A token for one worker, valid for one key and `life_s` seconds."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _remove_what_is_over(folder)
+    _remove_expired(folder)
     secret = secrets.token_bytes(TOKEN_SECRET_BYTES)
     path = folder / hashlib.sha256(secret).hexdigest()
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -74,7 +74,7 @@ def make_token(folder: Path, authority: Authority, identity: Identity, *, life_s
 
 
 def identity_of(folder: Path, secret: bytes) -> str:
-    """The identity (a URI) that a secret stands for. StatusError when it stands for none, or its time is over."""
+    """The identity (a URI) of a token, by its secret. StatusError when there is no such token, or it has expired."""
     try:
         found = json.loads((folder / hashlib.sha256(secret).hexdigest()).read_text(encoding="utf-8"))
         if time.time() <= float(found["until"]):
@@ -85,9 +85,9 @@ def identity_of(folder: Path, secret: bytes) -> str:
 
 
 def take_token(folder: Path, secret: bytes, key: bytes) -> str:
-    """The identity that a secret stands for, which is from now on this key's (its bytes) alone.
+    """Bind a token to a public key (its bytes) and give the token's identity.
 
-    The same key may take it again until its time is over: the answer to the first time may have been lost. StatusError
+    The same key may use the token again until it expires: the answer to the first use may have been lost. StatusError
     for any other key.
     """
     identity = identity_of(folder, secret)
@@ -97,7 +97,7 @@ def take_token(folder: Path, secret: bytes, key: bytes) -> str:
     try:
         write_private_file(part, mine)
         with contextlib.suppress(FileExistsError):
-            os.link(part, taken)  # of two who come at once one is first
+            os.link(part, taken)  # atomic: one of two concurrent uses wins
         first = taken.read_bytes()
     except OSError as error:
         raise StatusError(grpc.StatusCode.UNAVAILABLE, f"the token cannot be taken: {describe_error(error)}") from error
@@ -108,8 +108,8 @@ def take_token(folder: Path, secret: bytes, key: bytes) -> str:
     return identity
 
 
-def _remove_what_is_over(folder: Path) -> None:
-    """Tokens whose time is over, and which key took them."""
+def _remove_expired(folder: Path) -> None:
+    """Remove expired tokens and the keys bound to them."""
     for path in folder.iterdir():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if not path.suffix and time.time() > float(json.loads(path.read_text(encoding="utf-8"))["until"]):
@@ -118,18 +118,26 @@ def _remove_what_is_over(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolment:
-    """The Enrolment service of a gateway. `root`: where model paths start.
+class EnrolmentFiles:
+    """Files that enrolment reads: folders of authority and tokens, plan, addresses, and the root of model paths."""
 
-    `serving`: the plan that is served now, and how it took over from that of the file `plan`; None: it did not.
-    """
-
-    serving: Callable[[], tuple[PlanView, gateway_pb2.ReplaceRequest | None]]
-    authority_folder: Path
+    authority: Path
     tokens: Path
     plan: Path
     peers: Path
     root: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """The Enrolment service of a gateway.
+
+    `serving()`: the plan that is served now, and the request that replaced the plan file's; None: it is the file's.
+    `addresses`: by process name. `life_s`: of the certificates.
+    """
+
+    serving: Callable[[], tuple[PlanView, gateway_pb2.ReplaceRequest | None]]
+    files: EnrolmentFiles
     addresses: dict[str, str]
     life_s: float = LIFE_S
     downloads: set[object] = field(default_factory=set)  # under way
@@ -140,16 +148,19 @@ class Enrolment:
         return self.serving()[0]
 
     async def Enrol(self, request: enrol_pb2.EnrolRequest, context: Any) -> enrol_pb2.Certificate:
-        """Public: the secret is all that a caller has."""
+        """Exchange a token for a certificate.
+
+        The only call without one: the token's secret authenticates the caller.
+        """
         try:
             key = _public_key(request.request)
-            uri = identity_of(self.tokens, request.secret)
+            uri = identity_of(self.files.tokens, request.secret)
             identity = next((found for found in map(self._agent, self.view.workers) if found.uri == uri), None)
             if identity is None:
                 reason = f"the token is for {uri}, which is no worker of the plan"
                 raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
-            authority = self._authority()  # what is wrong here leaves the token as it is
-            take_token(self.tokens, request.secret, _bytes_of(key))
+            authority = self._authority()  # before the token is used: an error here must not use it up
+            take_token(self.files.tokens, request.secret, _bytes_of(key))
             LOG.info("%s enrols from %s", identity, context.peer())
             return self._certificate(authority, identity, key)
         except AgentError as error:
@@ -169,14 +180,14 @@ class Enrolment:
         if (replaced := self.serving()[1]) is not None:
             peers = json.dumps(dict(replaced.peers)).encode()
             return enrol_pb2.PlanResponse(plan=replaced.plan, peers=peers)
-        return enrol_pb2.PlanResponse(plan=self.plan.read_bytes(), peers=self.peers.read_bytes())
+        return enrol_pb2.PlanResponse(plan=self.files.plan.read_bytes(), peers=self.files.peers.read_bytes())
 
     async def Model(self, request: enrol_pb2.ModelRequest, context: Any) -> AsyncIterator[enrol_pb2.ModelPart]:
-        me = object()
+        download = object()
         try:
             if len(self.downloads) >= MAX_DOWNLOADS:
                 reason = f"{MAX_DOWNLOADS} downloads are under way, the most at once: ask again later"
-                raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)  # which boxes do
+                raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)  # boxes retry it
             path = self._model(_agent_of(context), request.sha256)
             size = path.stat().st_size
             if request.offset > size:
@@ -185,31 +196,31 @@ class Enrolment:
             status = status_of(error) if isinstance(error, AgentError) else grpc.StatusCode.NOT_FOUND
             await context.abort(status, str(error))
             return
-        self.downloads.add(me)
+        self.downloads.add(download)
         try:
             with path.open("rb") as file:
                 file.seek(request.offset)
-                while data := await asyncio.to_thread(file.read, _PART_BYTES):
+                while data := await asyncio.to_thread(file.read, _CHUNK_BYTES):
                     yield enrol_pb2.ModelPart(data=data, size=size)
         finally:
-            self.downloads.discard(me)
+            self.downloads.discard(download)
 
     def _agent(self, worker: str) -> Identity:
         return Identity(self.view.name, Role.AGENT, worker)
 
     def _model(self, identity: Identity, sha256: str) -> Path:
-        """The file of a model that the plan gives this worker; nothing else leaves this machine."""
+        """The file of a model that the plan assigns to this worker; no other file is sent."""
         view = self.view
         worker = view.workers.get(identity.name)
         for operator in (view.operators[name] for name in (worker.operators if worker else ())):
             if operator.model_sha256 == sha256 and operator.model_path and stays_inside_folder(operator.model_path):
-                return self.root / operator.model_path
+                return self.files.root / operator.model_path
         reason = f"the plan gives {identity} no model of sha256 {sha256[:12]}"
         raise StatusError(grpc.StatusCode.NOT_FOUND, reason)
 
     def _authority(self) -> Authority:
         try:
-            return read_authority(self.authority_folder)
+            return read_authority(self.files.authority)
         except ServingError as error:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
 
@@ -219,7 +230,7 @@ class Enrolment:
 
 
 async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: str) -> grpc.aio.Server:
-    """The port where Enrol, and only Enrol, is answered to who has no certificate yet; this end shows one."""
+    """Serve the method Enrol alone, to callers without a certificate; the gateway shows its own."""
     if transport.certificate is None:
         reason = "enrolment needs the gateway's certificate: --tls FOLDER"
         raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
@@ -239,7 +250,7 @@ async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: s
 
 
 def add_enrolment(server: AnyGrpcServer, enrolment: Enrolment) -> None:
-    """What agents with a certificate may ask, on the gateway's own server."""
+    """Add the methods for agents with a certificate to the gateway's own server."""
     enrol_pb2_grpc.add_EnrolmentServicer_to_server(enrolment, server)  # type: ignore[no-untyped-call]
 
 
@@ -258,7 +269,7 @@ def _bytes_of(key: Any) -> bytes:
 
 
 def _public_key(request: bytes) -> Any:
-    """The key of a certificate signing request, whose sender has proven to hold it."""
+    """The public key of a certificate signing request, whose signature proves that the sender holds the private key."""
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,1 +1,1 @@
-"""The gateway: admits requests, draws a route for each, retries lost attempts, collects answers."""
+"""The gateway process: takes requests, sends them to workers by the plan's routes and collects the answers."""

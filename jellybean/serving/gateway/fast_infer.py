@@ -1,4 +1,4 @@
-"""`FastInfer` of a gateway: requests for its workflow."""
+"""The gateway's fast path for ModelInfer calls that resemble an earlier call (`FastInfer`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import grpc
 
 from jellybean.serving.gateway.gateway import Gateway
-from jellybean.serving.gateway.in_flight import Request, Tensors
-from jellybean.serving.gateway.inputs import check_inputs
+from jellybean.serving.gateway.plans.source_messages import check_inputs
 from jellybean.serving.gateway.workflow_model import Workflow
-from jellybean.serving.outcomes import Outcome
+from jellybean.serving.outcomes import Outcome, Tensors
 from jellybean_agent import (
     AgentError,
     FastInfer,
@@ -21,16 +20,16 @@ from jellybean_agent import (
     shortest_timeout_s,
 )
 
-_KEPT_BYTES = 2**16  # of a tensor: one that is smaller may lie in something larger
+_MIN_VIEW_BYTES = 2**16  # smaller tensors are copied: a view keeps the whole message that it lies in
 
 
 class FastWorkflow(FastInfer):
-    """Requests that may be kept on disk are left to the handler."""
+    """Starts requests of known shape without parsing tensors. Those that may be kept on disk take the normal path."""
 
     def __init__(self, gateway: Gateway, workflow: Workflow) -> None:
         super().__init__(workflow)
         self._gateway = gateway
-        self._plan = ""  # that the envelopes are of
+        self._plan = ""  # hash of the plan that the known envelopes were checked against
 
     def __call__(self, call: RpcCall, data: memoryview) -> bool:
         view = self._gateway.view
@@ -45,32 +44,32 @@ class FastWorkflow(FastInfer):
 
     def _begin(self, call: RpcCall, known: RequestEnvelope, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
         inputs = {
-            slot.name: RawTensor(slot.dtype.name, slot.shape, tensor if len(tensor) >= _KEPT_BYTES else bytes(tensor))
+            slot.name: RawTensor(
+                slot.dtype.name, slot.shape, tensor if len(tensor) >= _MIN_VIEW_BYTES else bytes(tensor)
+            )
             for slot, tensor in zip(known.slots, tensors, strict=True)
         }
 
-        def tell(outcome: Outcome | None, outputs: Tensors) -> None:
+        def finish(outcome: Outcome | None, outputs: Tensors) -> None:
             call.on_cancel = None
             if outcome is not None:
                 call.end(outcome.status, outcome.reason)
             else:
-                answer(outputs)
+                _reply(call, known, own_id, outputs)
 
-        def answer(outputs: Tensors) -> None:
-            tensors = [outputs[name] for name in known.names]
-            found = [(tensor.dtype, tuple(tensor.shape), tensor.data) for tensor in tensors]
-            try:
-                response = known.response(own_id, found)
-            except (AgentError, ValueError, KeyError) as error:  # a type that the protocol does not have
-                call.end(grpc.StatusCode.INTERNAL, f"the answer cannot be told: {describe_error(error)}")
-                return
-            call.reply(response)
-
-        def give_up(request: Request) -> None:
-            call.on_cancel = lambda: self._gateway.give_up(request)
-
-        left_s = shortest_timeout_s(call.time_remaining(), known.timeout_s)
-        request = self._gateway.start(inputs, left_s, None, tell, are_checked=True)
+        time_left_s = shortest_timeout_s(call.time_remaining(), known.timeout_s)
+        request = self._gateway.submit(inputs, time_left_s, None, finish, are_checked=True)
         if request is not None and not request.is_over:
-            give_up(request)
+            call.on_cancel = lambda: self._gateway.cancel(request)
         return True
+
+
+def _reply(call: RpcCall, known: RequestEnvelope, own_id: bytes, outputs: Tensors) -> None:
+    tensors = [outputs[name] for name in known.names]
+    parts = [(tensor.dtype, tuple(tensor.shape), tensor.data) for tensor in tensors]
+    try:
+        response = known.response(own_id, parts)
+    except (AgentError, ValueError, KeyError) as error:  # a data type that the protocol does not have
+        call.end(grpc.StatusCode.INTERNAL, f"the answer cannot be encoded: {describe_error(error)}")
+        return
+    call.reply(response)

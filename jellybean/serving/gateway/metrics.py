@@ -1,4 +1,4 @@
-"""Prometheus metrics of a gateway, read at scrape time: serving pays nothing."""
+"""Prometheus metrics of a gateway, read when scraped, so that requests pay nothing for them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from jellybean.serving.gateway.gateway import Gateway
-from jellybean.serving.gateway.in_flight import LATENCY_BOUNDS_S
+from jellybean.serving.gateway.requests.counters import LATENCY_BOUNDS_S
 from jellybean_agent import link_byte_metrics
 
 
 class GatewayCollector(Collector):
-    """Requests by what became of them, latencies, retries, workers left out, what is in hand; and its workers' own."""
+    """Requests by outcome, latencies, retries, requests in flight, worker states, cost; and the workers' own metrics.
+
+    `workers()`: metrics of each worker in Prometheus' text format; none where workers are scraped themselves.
+    """
 
     def __init__(self, gateway: Gateway, workers: Callable[[], Sequence[bytes]] = tuple) -> None:
-        """`workers`: what each of them tells, in Prometheus' text format; none where each is asked by itself."""
         self._gateway, self._workers = gateway, workers
 
     def collect(self) -> Iterator[Metric]:
@@ -27,46 +29,52 @@ class GatewayCollector(Collector):
         for name, text, value in (
             ("answered", "Requests answered.", status.answered),
             ("failed", "Requests that failed or were refused.", status.failed),
-            ("refused", "Refused: too many in hand.", status.refused),
+            ("refused", "Refused: too many requests in flight.", status.refused),
             ("expired", "Failed: no answer in time.", status.expired),
-            ("wrong", "Failed: what the client asked for was wrong, or it went away.", self._gateway.figures.wrong),
+            ("wrong", "Failed: invalid, or cancelled by the client.", self._gateway.counters.wrong),
             ("retries", "Attempts after a request's first.", status.retried),
             ("hedges", "Attempts beside a slow first.", status.hedged),
             ("left_out", "Times that a worker was left out.", status.left_out),
         ):
             yield CounterMetricFamily(f"jellybean_gateway_{name}", text, value=value)
-        yield GaugeMetricFamily("jellybean_gateway_in_hand", "Requests in hand.", value=status.requests_in_hand)
-        yield GaugeMetricFamily("jellybean_gateway_waiting", "Of these, for a route.", value=status.waiting)
-        yield GaugeMetricFamily("jellybean_gateway_kept", "On disk, to be answered eventually.", value=status.kept)
-        yield GaugeMetricFamily("jellybean_gateway_kept_bytes", "Bytes of the spool.", value=status.kept_bytes)
+        for name, text, value in (
+            ("in_hand", "Requests in flight.", status.requests_in_hand),
+            ("waiting", "Of these, requests that wait for a route.", status.waiting),
+            ("kept", "Requests on disk, to be answered eventually.", status.kept),
+            ("kept_bytes", "Bytes of the spool.", status.kept_bytes),
+        ):
+            yield GaugeMetricFamily(f"jellybean_gateway_{name}", text, value=value)
         workers = GaugeMetricFamily("jellybean_gateway_workers", "Workers by state.", labels=("state",))
         states = Counter(status.workers.values())
         for state in ("starting", "ready", "draining", "gone"):
             workers.add_metric((state,), states[state])
         yield workers
         yield self._latency()
-        crossed = list(self._gateway.crossed.items())
-        yield from link_byte_metrics("jellybean_gateway", ("source", "tier", "to_tier"), crossed, self._gateway.view)
-        texts = self._workers()  # first: the links' cost is as new as what they tell
+        plans = self._gateway.plans
+        labels = ("source", "tier", "to_tier")
+        yield from link_byte_metrics(
+            "jellybean_gateway", labels, list(plans.served.bytes_sent.items()), plans.served.view
+        )
+        texts = self._workers()  # before the cost, which they update
         cost = CounterMetricFamily("jellybean_gateway_cost_usd", "Of all plans since the start.", labels=("of",))
-        cost.add_metric(("workers",), self._gateway.spent.workers_usd)
-        cost.add_metric(("links",), self._gateway.spent.links_usd)
+        cost.add_metric(("workers",), plans.costs.workers_usd)
+        cost.add_metric(("links",), plans.costs.links_usd)
         yield cost
-        yield from together(texts)
+        yield from merged(texts)
 
     def _latency(self) -> Metric:
-        figures = self._gateway.figures
+        counters = self._gateway.counters
         bounds = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
-        buckets = list(zip(bounds, itertools.accumulate(figures.latencies), strict=True))
+        buckets = list(zip(bounds, itertools.accumulate(counters.latencies), strict=True))
         text = "From the call to its answer."
-        return HistogramMetricFamily("jellybean_gateway_latency_seconds", text, buckets, figures.answered_s)
+        return HistogramMetricFamily("jellybean_gateway_latency_seconds", text, buckets, counters.answered_s)
 
 
-def together(texts: Sequence[bytes]) -> Iterator[Metric]:
-    """The metrics of several processes, each family once."""
-    found: dict[str, Metric] = {}
+def merged(texts: Sequence[bytes]) -> Iterator[Metric]:
+    """The metrics of several processes (Prometheus' text format), with each metric family once."""
+    families: dict[str, Metric] = {}
     for text in texts:
         for family in text_string_to_metric_families(text.decode()):
-            found.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-            found[family.name].samples += family.samples
-    yield from found.values()
+            families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            families[family.name].samples += family.samples
+    yield from families.values()

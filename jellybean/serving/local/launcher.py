@@ -28,7 +28,7 @@ import psutil
 from jellybean.folders import state_folder
 from jellybean.serving.client import Client
 from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
-from jellybean.serving.gateway.gateway import MAX_IN_HAND, TIMEOUT_S
+from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S
 from jellybean.serving.local.processes import Child, describe, spawn, stop, told
 from jellybean.serving.run_state import GATEWAY_NAME, RunState, clear_state, lock_path, locked, read_state, write_state
 from jellybean_agent import ALLOW_PYTHON_FLAG, GATEWAY, AgentError, PlanView, plan_view, python_refusal
@@ -144,7 +144,7 @@ def up(
     detach: bool = False,
     progress: Progress = lambda done, total, label: None,
     start_timeout_s: float = START_S,
-    max_in_hand: int = MAX_IN_HAND,
+    max_in_hand: int = MAX_IN_FLIGHT,
     request_timeout_s: float = TIMEOUT_S,
     hedge_after: str = "",
     allow_python: frozenset[str] = frozenset(),

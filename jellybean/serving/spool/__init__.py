@@ -1,1 +1,1 @@
-"""Requests that must be answered eventually, kept on disk until they are."""
+"""Requests with `deliver: eventually`: kept on disk until they are answered."""

@@ -1,8 +1,8 @@
-"""Serves the requests of the spool, oldest first, until each has an answer: whatever dies, and however long it takes.
+"""Answers the requests of the spool, oldest first, retrying until each has an answer, across restarts of any process.
 
-Only what is being served is in memory, and the numbers of those that are tried again later: they wait outside the
-line, so that what cannot be served now holds up nothing else. A failure that trying again would not mend is an answer
-too, and so is a worker's silence, many times over.
+Memory holds the requests that are being tried and the numbers of those that wait for a retry. These wait outside the
+queue, so that a request which cannot be answered now delays no other. A failure that a retry would not change is a
+final answer, and so is a worker that has not answered in time many times over.
 """
 
 from __future__ import annotations
@@ -11,77 +11,91 @@ import asyncio
 import heapq
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import grpc
 
-from jellybean.serving.outcomes import Outcome
+from jellybean.serving.outcomes import Outcome, Result, Tensors
 from jellybean.serving.spool.spool import Answer, Kept, Spool
 from jellybean_agent import AgentError, status_from_number, status_of
-from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
-AT_ONCE = 32  # requests of the spool under way
-AGAIN_AT_ONCE = 16  # of them, that were tried before: what always fails leaves room for the others
-MOST_LATER = 10_000  # that wait to be tried again; then no others are begun
-MOST_STUCK = 32  # tries of one request that a worker took and did not answer in time
-AGAIN_S, MOST_AGAIN_S = 0.2, 10.0
-_LOOK_S = 0.5
 _TRANSIENT = (
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
     *(grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED),
 )
 
-Tensors = Mapping[str, agent_pb2.Tensor]
-Serve = Callable[[Tensors], Awaitable[tuple[Outcome | None, Tensors]]]
+Try = Callable[[Tensors], Awaitable[Result]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings:
+    """Bounds and pauses of a delivery."""
+
+    concurrent: int = 32  # requests tried at once
+    concurrent_retries: int = 16  # of these, retries: requests that always fail leave room for new ones
+    max_waiting_retries: int = 10_000  # beyond this no new request is begun
+    max_stuck: int = 32  # tries of one request that a worker took and did not answer in time
+    min_pause_s: float = 0.2  # before a request's first retry; doubles with each further one
+    max_pause_s: float = 10.0
+    poll_s: float = 0.5  # between checks whether the gateway is open again
 
 
 class Key(NamedTuple):
-    """Whose request it is, and the id that he gave it."""
+    """A client's id of a request, which is unique per client."""
 
-    who: str  # the caller's URI
+    caller: str  # the client's URI; empty without certificates
     id: str
 
     @property
     def text(self) -> str:
-        """As the spool knows it: a URI holds no tab."""
-        return f"{self.who}\t{self.id}" if self.who else self.id
+        """The id in the spool; a URI holds no tab."""
+        return f"{self.caller}\t{self.id}" if self.caller else self.id
 
     def __str__(self) -> str:
         return repr(self.id[:60])
 
 
 @dataclass(slots=True)
-class _Tries:
-    """What is remembered of a request that is tried again."""
+class _Retries:
+    """State of a request that was tried before."""
 
-    pause_s: float = AGAIN_S
+    pause_s: float
     stuck: int = 0
 
 
-class Eventually:
-    """`serve` answers one request, or says why not; `is_open` says whether any would get on its way now."""
+class SpoolDelivery:
+    """Delivers the requests of `spool`.
 
-    def __init__(self, spool: Spool, serve: Serve, is_open: Callable[[], bool]) -> None:
+    `try_once` answers one or says why not; `is_open()`: any would reach a worker.
+    """
+
+    def __init__(
+        self, spool: Spool, try_once: Try, is_open: Callable[[], bool], settings: DeliverySettings = DeliverySettings()
+    ) -> None:
         self.spool = spool
-        self._serve, self._is_open = serve, is_open
-        self._waiting: dict[str, list[asyncio.Event]] = {}  # by id: who waits here for its answer
-        self._under_way: dict[asyncio.Task[None], bool] = {}  # whether it was tried before
-        self._number = 0  # of the last request that was begun
-        self._later: list[tuple[float, int]] = []  # heap: when a request is tried again, and its number
-        self._tries: dict[int, _Tries] = {}  # by number
+        self._try_once, self._is_open, self._settings = try_once, is_open, settings
+        self._waiters: dict[str, list[asyncio.Event]] = {}  # spool id -> calls that wait for its answer
+        self._under_way: dict[asyncio.Task[None], bool] = {}  # -> is a retry
+        self._last_number = 0  # of the requests begun so far
+        self._due: list[tuple[float, int]] = []  # heap of retries: (CLOCK_MONOTONIC second, number)
+        self._retries: dict[int, _Retries] = {}  # by number
         self._released = False
         self._wake = asyncio.Event()
-        self._task = asyncio.create_task(self._work(), name="spool")
+        self._task: asyncio.Task[None] | None = None
 
-    async def infer(self, key: Key, inputs: Tensors, within_s: float) -> tuple[Outcome | None, Tensors]:
-        """Keep a request, unless its id is known, and wait so long for its answer; without inputs only wait.
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._task = asyncio.create_task(self._deliver(), name="spool")
 
-        An id that is sent again gets the answer that it has. StatusError when there is no room to keep it, or when
-        it is known with other inputs.
+    async def infer(self, key: Key, inputs: Tensors, limit_s: float) -> Result:
+        """Keep a request, unless its id is known, and wait up to `limit_s` for its answer; without inputs only wait.
+
+        The same id with the same inputs gives the same answer. StatusError when the spool is full or the id is known
+        with other inputs.
         """
         if inputs:
             data = gateway_pb2.InferRequest(inputs=inputs).SerializeToString(deterministic=True)
@@ -89,118 +103,118 @@ class Eventually:
                 self._wake.set()
         elif await self.spool.take(key.text) is None and not await self.spool.knows(key.text):
             return Outcome(grpc.StatusCode.NOT_FOUND, f"no request {key} is kept here"), {}
-        found = await self._answer(key.text, within_s)
-        if found is None:
+        answer = await self._answer(key.text, limit_s)
+        if answer is None:
             reason = f"kept: request {key} will be answered; ask for it again by its id"
             return Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, reason, key.id), {}
-        if found.reason:
-            return Outcome(status_from_number(found.status), found.reason), {}
-        if found.outputs is None:
-            reason = f"the answer of request {key} was taken and has made room since"
+        if answer.reason:
+            return Outcome(status_from_number(answer.status), answer.reason), {}
+        if answer.outputs is None:
+            reason = f"the answer of request {key} was taken and has been removed since to make room"
             return Outcome(grpc.StatusCode.NOT_FOUND, reason), {}
-        return None, gateway_pb2.InferResponse.FromString(found.outputs).outputs
+        return None, gateway_pb2.InferResponse.FromString(answer.outputs).outputs
 
-    async def _answer(self, text: str, within_s: float) -> Answer | None:
-        """The answer of a request that was kept, waited for so long; None when there is none yet."""
+    async def _answer(self, text: str, limit_s: float) -> Answer | None:
+        """Wait up to `limit_s` for the answer of a kept request; None when there is none yet."""
         settled = asyncio.Event()
-        self._waiting.setdefault(text, []).append(settled)
+        self._waiters.setdefault(text, []).append(settled)
         try:
-            found = None if self._released else await self.spool.take(text)
-            if found is None and within_s > 0 and not self._released:
-                async with asyncio.timeout(within_s):
+            answer = None if self._released else await self.spool.take(text)
+            if answer is None and limit_s > 0 and not self._released:
+                async with asyncio.timeout(limit_s):
                     await settled.wait()
-                found = None if self.spool.closed else await self.spool.take(text)
+                answer = None if self.spool.closed else await self.spool.take(text)
         except TimeoutError:
             return None
         finally:
-            self._waiting[text].remove(settled)
-            if not self._waiting[text]:
-                del self._waiting[text]
-        return found
+            self._waiters[text].remove(settled)
+            if not self._waiters[text]:
+                del self._waiters[text]
+        return answer
 
     def release(self) -> None:
-        """Tell all who wait that their requests are kept: there will be no answer here any more."""
+        """Return from every wait for an answer: this process will give no more."""
         self._released = True
-        for events in self._waiting.values():
+        for events in self._waiters.values():
             for settled in events:
                 settled.set()
 
     async def close(self) -> None:
-        """Stop serving; what has no answer stays kept."""
+        """Stop delivering and close the spool; unanswered requests stay in it."""
         self.release()
-        tasks = [self._task, *self._under_way]
+        tasks = [*([self._task] if self._task is not None else ()), *self._under_way]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.spool.close()
 
-    async def _work(self) -> None:
+    async def _deliver(self) -> None:
         while True:
             self._wake.clear()
             kept = None
-            if len(self._under_way) < AT_ONCE and self._is_open() and not self.spool.full:
+            if len(self._under_way) < self._settings.concurrent and self._is_open() and not self.spool.full:
                 try:
                     kept = await self._next()
                 except AgentError as error:
                     LOG.warning("%s", error)
             if kept is None:
-                with_timeout: Any = asyncio.wait_for(self._wake.wait(), _LOOK_S)
-                await asyncio.gather(with_timeout, return_exceptions=True)
+                wait: Any = asyncio.wait_for(self._wake.wait(), self._settings.poll_s)
+                await asyncio.gather(wait, return_exceptions=True)
                 continue
-            task = asyncio.create_task(self._one(kept))
-            self._under_way[task] = kept.number in self._tries
-            task.add_done_callback(self._over)
+            task = asyncio.create_task(self._try(kept))
+            self._under_way[task] = kept.number in self._retries
+            task.add_done_callback(self._forget)
 
     async def _next(self) -> Kept | None:
-        """The request that is to be served next: one whose pause is over, else the oldest that was not begun yet."""
-        crowded = len(self._later) >= MOST_LATER
-        is_due = bool(self._later) and self._later[0][0] <= time.monotonic()
-        if is_due and (crowded or sum(self._under_way.values()) < AGAIN_AT_ONCE):
-            due_s, number = heapq.heappop(self._later)
+        """The request to try next: a retry that is due, else the oldest one not begun yet."""
+        crowded = len(self._due) >= self._settings.max_waiting_retries
+        is_due = bool(self._due) and self._due[0][0] <= time.monotonic()
+        if is_due and (crowded or sum(self._under_way.values()) < self._settings.concurrent_retries):
+            due_s, number = heapq.heappop(self._due)
             try:
                 kept = await self.spool.after(number - 1)
             except AgentError:
-                heapq.heappush(self._later, (due_s, number))
+                heapq.heappush(self._due, (due_s, number))
                 raise
             if kept is not None and kept.number == number:
                 return kept
-            del self._tries[number]
-        kept = None if crowded else await self.spool.after(self._number)
-        self._number = self._number if kept is None else kept.number
+            del self._retries[number]
+        kept = None if crowded else await self.spool.after(self._last_number)
+        self._last_number = self._last_number if kept is None else kept.number
         return kept
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
         del self._under_way[task]
         self._wake.set()
 
-    async def _one(self, kept: Kept) -> None:
-        """Serve one request and write its answer down if that is final; else it is tried again later."""
-        tries = self._tries.get(kept.number) or _Tries()
+    async def _try(self, kept: Kept) -> None:
+        """Try a request once and write its answer to disk if it is final; else schedule a retry."""
+        retries = self._retries.get(kept.number) or _Retries(self._settings.min_pause_s)
         try:
-            answer = await self._try(kept, tries)
+            answer = await self._final_answer(kept, retries)
             if answer is not None:
                 await self.spool.settle(kept, answer)
-                self._tries.pop(kept.number, None)
-                for settled in self._waiting.get(kept.id, ()):
+                self._retries.pop(kept.number, None)
+                for settled in self._waiters.get(kept.id, ()):
                     settled.set()
                 return
         except AgentError as error:
             LOG.warning("request %s of the spool: %s: %s", kept.id[:60], status_of(error).name, error)
-        self._tries[kept.number] = tries
-        heapq.heappush(self._later, (time.monotonic() + tries.pause_s, kept.number))
-        tries.pause_s = min(2 * tries.pause_s, MOST_AGAIN_S)
+        self._retries[kept.number] = retries
+        heapq.heappush(self._due, (time.monotonic() + retries.pause_s, kept.number))
+        retries.pause_s = min(2 * retries.pause_s, self._settings.max_pause_s)
 
-    async def _try(self, kept: Kept, tries: _Tries) -> Answer | None:
-        """The final answer of a request, None when trying again may give another."""
+    async def _final_answer(self, kept: Kept, retries: _Retries) -> Answer | None:
+        """The answer of one try; None when a retry may give another."""
         request = gateway_pb2.InferRequest.FromString(kept.inputs)
-        outcome, outputs = await self._serve(request.inputs)
+        outcome, outputs = await self._try_once(request.inputs)
         if outcome is None:
             return Answer(gateway_pb2.InferResponse(outputs=outputs).SerializeToString(), 0, "")
-        tries.stuck += outcome.stuck
+        retries.stuck += outcome.stuck
         reason = outcome.reason
         if outcome.status in _TRANSIENT:
-            if tries.stuck < MOST_STUCK:
+            if retries.stuck < self._settings.max_stuck:
                 LOG.info("request %s of the spool is tried again: %s", kept.id[:60], reason)
                 return None
-            reason += f" (so {tries.stuck} times: given up)"
+            reason += f" ({retries.stuck} times; not tried again)"
         return Answer(None, int(outcome.status.value[0]), reason)

@@ -1,9 +1,8 @@
-"""Requests that must be answered eventually, on disk until they are, and their answers until somebody has taken them.
+"""A durable queue on disk: requests until they are answered, and their answers until clients have taken them.
 
-One SQLite file with a bound on the bytes that it holds, ids included; a share of them is kept free for answers. A call
-that returned has reached the disk (write-ahead log, full synchronisation). An id is in `requests` or in `answers`,
-never in both: the step from one to the other is one transaction, so an answer is written down once, however often its
-request was served.
+One SQLite file with a bound on its bytes, ids included, of which a share is reserved for answers. A call that returns
+has reached the disk (write-ahead log, full synchronisation). An id is in the table `requests` or in `answers`, never in
+both: it moves from one to the other in one transaction, so a request gets one answer, however often it was tried.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import grpc
 
 from jellybean_agent import StatusError, describe_error
 
-MOST_BYTES = 2**30
-TAKEN_IDS = 1_000_000  # of answers that were taken, whose ids are remembered
-ROW_BYTES = 128  # of a request or an answer besides its id, which stands in an index too, and its data
-_FOR_ANSWERS = 8  # this part of the bytes takes answers only
+MAX_BYTES = 2**30
+TAKEN_IDS = 1_000_000  # ids of taken answers that are remembered
+ROW_BYTES = 128  # per row, besides its data and its id, which is stored twice (row and index)
+_ANSWER_PART = 8  # 1/8 of the bytes is for answers only; also the largest answer
 _TABLES = """
 CREATE TABLE IF NOT EXISTS requests (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, inputs BLOB NOT NULL, arrived_s REAL NOT NULL,
@@ -48,18 +47,18 @@ T = TypeVar("T")
 
 
 class Kept(NamedTuple):
-    """A request that waits for its answer."""
+    """A request without an answer yet."""
 
-    number: int  # in the order of arrival
+    number: int  # in order of arrival
     id: str
     inputs: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a request: outputs, or the status and reason of a failure that trying again would not mend.
+    """The final answer of a request: serialised outputs, or the status and reason of a permanent failure.
 
-    `outputs` is None too where the answer was taken and has had to make room since.
+    `outputs` is also None where the answer was taken and has been removed since to make room.
     """
 
     outputs: bytes | None
@@ -68,36 +67,31 @@ class Answer:
 
 
 class Spool:
-    """The file at `path`. Its methods run in a thread of its own, one after another."""
+    """An open spool; its calls run in a thread of its own, one after another."""
 
-    def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="spool")
-        self._database = self._thread.submit(self._open, path).result()
+    def __init__(self, database: sqlite3.Connection, thread: ThreadPoolExecutor, max_bytes: int) -> None:
+        """Use `Spool.open`."""
+        self._database, self._thread, self._max_bytes = database, thread, max_bytes
         self.closed = False
-        self.waiting, self.bytes = 0, 0
-        self.full = False  # an answer has found no room: nothing more is worth serving until one is taken
-        self._thread.submit(self._count).result()
+        self.waiting, self.bytes = 0, 0  # requests without an answer; size of all rows
+        self.full = False  # an answer found no room: no request is tried until an answer is taken
 
-    def _open(self, path: Path) -> sqlite3.Connection:
+    @classmethod
+    def open(cls, path: Path, max_bytes: int = MAX_BYTES) -> Self:
+        """Open the file, made where there is none. StatusError when it cannot be used."""
+        thread = ThreadPoolExecutor(1, thread_name_prefix="spool")
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # the files beside it get the modes that it has
-            path.chmod(0o600)
-            database = sqlite3.connect(path, isolation_level=None)
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            database.executescript(_TABLES)
-            for table in ("requests", "answers"):  # of a version before
-                if "digest" not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
-                    database.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
-        except (sqlite3.Error, OSError) as error:
-            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"{path}: {describe_error(error)}") from error
-        return database
+            spool = cls(thread.submit(_open, path).result(), thread, max_bytes)
+        except StatusError:
+            thread.shutdown()
+            raise
+        thread.submit(spool._count).result()
+        return spool
 
     async def put(self, request_id: str, inputs: bytes) -> bool:
         """Keep a request; False when its id is known.
 
-        StatusError when it is known with other inputs, or when there is no room, on the disk neither.
+        StatusError when it is known with other inputs, or when the spool or the disk is full.
         """
         return await self._run(self._put, request_id, inputs)
 
@@ -111,15 +105,15 @@ class Spool:
                 raise StatusError(grpc.StatusCode.ALREADY_EXISTS, reason)
             return False
         size = _row_bytes(request_id) + len(inputs)
-        self._make_room(size, self._most_bytes - self._most_bytes // _FOR_ANSWERS)
+        self._make_room(size, self._max_bytes - self._max_bytes // _ANSWER_PART)
         insert = "INSERT INTO requests (id, inputs, arrived_s, digest) VALUES (?, ?, ?, ?)"
         self._database.execute(insert, (request_id, inputs, time.time(), digest))
         self.waiting, self.bytes = self.waiting + 1, self.bytes + size
         return True
 
-    def _make_room(self, size: int, most_bytes: int) -> None:
-        """Answers that were taken go first, the oldest before the others, then their ids; nothing else goes."""
-        while self.bytes + size > most_bytes:
+    def _make_room(self, size: int, limit: int) -> None:
+        """Free `size` bytes under `limit` by removing taken answers, oldest first, then their ids."""
+        while self.bytes + size > limit:
             oldest = "SELECT number FROM answers WHERE taken AND outputs IS NOT NULL ORDER BY number LIMIT 100"
             numbers = self._database.execute(oldest).fetchall()
             forget = (
@@ -127,7 +121,7 @@ class Spool:
             )
             if not numbers and not self._database.execute(forget).rowcount:
                 reason = (
-                    f"the spool is full: {self.waiting} requests wait, {self.bytes} of {self._most_bytes} bytes with "
+                    f"the spool is full: {self.waiting} requests wait, {self.bytes} of {self._max_bytes} bytes with "
                     "answers that nobody has taken; take them by their ids, or send this again later"
                 )
                 raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
@@ -139,7 +133,7 @@ class Spool:
         self.bytes = inputs + outputs
 
     async def after(self, number: int) -> Kept | None:
-        """The first request that waits after the one of this number."""
+        """The first request without an answer whose number is above `number`."""
         return await self._run(self._after, number)
 
     def _after(self, number: int) -> Kept | None:
@@ -148,19 +142,22 @@ class Spool:
         return Kept(*row) if row else None
 
     async def settle(self, kept: Kept, answer: Answer) -> None:
-        """A request has its answer: the first one counts. StatusError when there is no room for it yet."""
+        """Replace a request by its answer; only the first answer counts.
+
+        StatusError when there is no room for it yet.
+        """
         await self._run(self._settle, kept, answer)
 
     def _settle(self, kept: Kept, answer: Answer) -> None:
         database = self._database
-        most = self._most_bytes // _FOR_ANSWERS
-        if len(answer.outputs or b"") > most:
-            reason = f"its answer has {len(answer.outputs or b'')} bytes; the spool keeps none above {most}"
+        limit = self._max_bytes // _ANSWER_PART
+        if len(answer.outputs or b"") > limit:
+            reason = f"its answer has {len(answer.outputs or b'')} bytes; the spool keeps none above {limit}"
             answer = Answer(None, int(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]), reason)
         size = _row_bytes(kept.id) + len(answer.outputs or b"") + len(answer.reason.encode())
         freed = _row_bytes(kept.id) + len(kept.inputs)
         try:
-            self._make_room(size - freed, self._most_bytes)
+            self._make_room(size - freed, self._max_bytes)
         except StatusError:
             self.full = True
             raise
@@ -181,7 +178,7 @@ class Spool:
         self.bytes += added * size - removed * freed
 
     async def take(self, request_id: str) -> Answer | None:
-        """The answer of an id, which may make room from now on; None when there is none yet."""
+        """The answer of an id, which may be removed from now on to make room; None when there is none yet."""
         return await self._run(self._take, request_id)
 
     def _take(self, request_id: str) -> Answer | None:
@@ -198,7 +195,7 @@ class Spool:
         return Answer(*row[:3])
 
     async def knows(self, request_id: str) -> bool:
-        """Whether a request of this id waits."""
+        """True if a request with this id has no answer yet."""
         select = "SELECT 1 FROM requests WHERE id = ?"
         return await self._run(lambda: self._database.execute(select, (request_id,)).fetchone() is not None)
 
@@ -212,11 +209,28 @@ class Spool:
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason) from error
 
     def close(self) -> None:
+        """Close the file and end the thread."""
         if self.closed:
             return
         self.closed = True
         self._thread.submit(self._database.close).result()
         self._thread.shutdown()
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives the files beside it the same mode
+        path.chmod(0o600)
+        database = sqlite3.connect(path, isolation_level=None)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.executescript(_TABLES)
+        for table in ("requests", "answers"):  # a file of an older version
+            if "digest" not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
+                database.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
+    except (sqlite3.Error, OSError) as error:
+        raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"{path}: {describe_error(error)}") from error
+    return database
 
 
 def _row_bytes(request_id: str) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean.serving.gateway.answers import SinkAnswer
+from jellybean.serving.gateway.requests.sink_answer import SinkAnswer
 from jellybean_agent.brain.messages import FanOutPath
 from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor
 from jellybean_protos.agent.v1 import agent_pb2

@@ -1,24 +1,27 @@
-"""A request in hand ends once and is told about, whatever comes back for it."""
+"""A request in flight has one result, whatever messages arrive for it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import numpy as np
 
-from jellybean.serving.gateway.attempts import Trying
+from jellybean.serving.gateway.requests.counters import RequestCounters
+from jellybean.serving.gateway.requests.in_flight import InFlightRequests
+from jellybean.serving.gateway.tracing import NOT_TRACED, NoTracer
 from jellybean.serving.outcomes import Outcome
 from jellybean_agent.tensors.tensors import encode_tensor
 from jellybean_protos.agent.v1 import agent_pb2
 
 
-class Fleet:
-    """One route that is always open; what is sent goes nowhere."""
+class Plan:
+    """A served plan with one route, always open; messages are discarded."""
 
-    closed = ""
+    no_route_reason = ""
 
     def __init__(self, *sinks: str, depth: int = 0) -> None:
         operators = {sink: SimpleNamespace(depth=depth) for sink in sinks}
@@ -32,7 +35,7 @@ class Fleet:
 
     def send(self, *_: object) -> None: ...
 
-    def over(self, *_: object) -> None: ...
+    def end_attempt(self, *_: object) -> None: ...
 
     def bar(self, *_: object) -> None: ...
 
@@ -41,31 +44,39 @@ def _tensor(width: int) -> agent_pb2.Tensor:
     return encode_tensor(np.zeros((1, width), np.float32))
 
 
-def _told(fleet: Fleet, *steps: Any) -> list[Outcome | None]:
-    """What the client hears of a request while each step is done to (what is in hand, the key of its attempt)."""
-    said: list[Outcome | None] = []
+Step = Callable[[InFlightRequests, str], None]  # gets the key of the request's attempt
+
+
+def _results(served: list[Plan], *steps: Step) -> list[Outcome | None]:
+    """What the client of one request receives while the steps are done in order; the last of `served` is current."""
+    results: list[Outcome | None] = []
 
     async def serve() -> None:
-        trying = Trying(16, 60.0, None)
-        trying._fleet = fleet  # type: ignore[assignment]
-        trying._take_in_hand({"x": _tensor(2)}, None, "", lambda outcome, _: said.append(outcome))
+        requests = InFlightRequests(
+            lambda: served[-1],  # type: ignore[return-value, arg-type]
+            RequestCounters(),
+            NoTracer(),
+            max_in_flight=16,
+            timeout_s=60.0,
+        )
+        requests.submit({"x": _tensor(2)}, None, "", NOT_TRACED, lambda outcome, _: results.append(outcome))
         for step in steps:
-            step(trying, next(iter(trying._attempts)))
-        assert not trying._requests
-        assert not trying._attempts
+            step(requests, next(iter(requests._attempts)))
+        assert not requests.count
+        assert not requests._attempts
 
     asyncio.run(serve())
-    return said
+    return results
 
 
 def test_children_of_unlike_shapes_are_refused_with_the_shapes() -> None:
     def child(index: int, width: int) -> Any:
         path = [agent_pb2.Position(index=index, count=2)]
-        return lambda trying, key: trying.receive(
+        return lambda requests, key: requests.receive(
             agent_pb2.Message(request_id=key, upstream="s", tensor=_tensor(width), path=path)
         )
 
-    (outcome,) = _told(Fleet("s", depth=1), child(0, 2), child(1, 3))
+    (outcome,) = _results([Plan("s", depth=1)], child(0, 2), child(1, 3))
     assert outcome is not None
     assert outcome.status is grpc.StatusCode.INTERNAL
     assert "(n, 2)" in outcome.reason
@@ -73,11 +84,13 @@ def test_children_of_unlike_shapes_are_refused_with_the_shapes() -> None:
 
 
 def test_a_plan_with_other_sinks_does_not_take_a_lost_request_over() -> None:
-    def lose(trying: Trying, key: str) -> None:
-        trying._fleet = Fleet("new")  # type: ignore[assignment]
-        trying.receive(agent_pb2.Message(request_id=key, failure=agent_pb2.Failure(status=14, reason="gone")))
+    served = [Plan("old")]
 
-    (outcome,) = _told(Fleet("old"), lose)
+    def lose(requests: InFlightRequests, key: str) -> None:
+        served.append(Plan("new"))
+        requests.receive(agent_pb2.Message(request_id=key, failure=agent_pb2.Failure(status=14, reason="gone")))
+
+    (outcome,) = _results(served, lose)
     assert outcome is not None
     assert outcome.status is grpc.StatusCode.INVALID_ARGUMENT
     assert "other sinks" in outcome.reason

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean.serving.gateway.cost_so_far import Spent
+from jellybean.serving.gateway.plans.cost_so_far import CostAccount
 from jellybean_agent.process.metrics import BYTES_PER_GIB
 
 
@@ -18,7 +18,7 @@ class Plan:
     def __init__(self, usd_per_h: float) -> None:
         link = SimpleNamespace(upstream_tier="edge", downstream_tier="cloud", price_usd_per_gib=BYTES_PER_GIB / 1e6)
         self.view = SimpleNamespace(serving=(SimpleNamespace(price_usd_per_h=usd_per_h),), links=(link,))
-        self.crossed: dict[tuple[str, str, str], int] = {}
+        self.bytes_sent: dict[tuple[str, str, str], int] = {}
 
 
 def told(worker: str, usd: float) -> bytes:
@@ -31,7 +31,7 @@ def told(worker: str, usd: float) -> bytes:
 
 def test_each_plan_costs_its_own_price_while_it_is_served() -> None:
     now_s = 0.0
-    spent = Spent(lambda: now_s)
+    spent = CostAccount(lambda: now_s)
     old, new = Plan(3600.0), Plan(7200.0)
     spent.begin(old)
     now_s = 10.0
@@ -44,28 +44,28 @@ def test_each_plan_costs_its_own_price_while_it_is_served() -> None:
 
 
 def test_bytes_of_a_plan_that_is_gone_and_of_a_worker_that_died_stay_counted() -> None:
-    spent, old, new = Spent(lambda: 0.0), Plan(1.0), Plan(1.0)
+    spent, old, new = CostAccount(lambda: 0.0), Plan(1.0), Plan(1.0)
     spent.begin(old)
-    old.crossed["x", "edge", "cloud"] = 5_000_000
-    spent.saw(old, [told("w1", 2.0), told("w2", 1.0)], 0.0)
-    spent.saw(old, [told("w1", 2.5), told("w2", 0.25)], 0.0)  # the second was started again
+    old.bytes_sent["x", "edge", "cloud"] = 5_000_000
+    spent.report(old, [told("w1", 2.0), told("w2", 1.0)], 0.0)
+    spent.report(old, [told("w1", 2.5), told("w2", 0.25)], 0.0)  # the second was started again
     assert spent.links_usd == pytest.approx(5.0 + 2.5 + 1.25)
     spent.begin(new)
     spent.end(old)
-    spent.saw(old, [told("w1", 9.0)], 0.0)  # too late: it was let go
-    spent.saw(new, [told("w1", 3.0)], 0.0)  # of the same name, in the new plan
+    spent.report(old, [told("w1", 9.0)], 0.0)  # too late: it was let go
+    spent.report(new, [told("w1", 3.0)], 0.0)  # of the same name, in the new plan
     assert spent.links_usd == pytest.approx(5.0 + 2.5 + 1.25 + 3.0)
 
 
 def test_an_older_answer_that_comes_last_is_no_worker_that_started_again() -> None:
     now_s = 1.0
-    spent, plan = Spent(lambda: now_s), Plan(1.0)
+    spent, plan = CostAccount(lambda: now_s), Plan(1.0)
     spent.begin(plan)
-    spent.saw(plan, [told("w", 6.0)], asked_s=0.5)
+    spent.report(plan, [told("w", 6.0)], asked_s=0.5)
     now_s = 2.0
-    spent.saw(plan, [told("w", 5.0)], asked_s=0.0)  # asked before, answered after: another worker was slow to answer
+    spent.report(plan, [told("w", 5.0)], asked_s=0.0)  # asked before, answered after: another worker was slow to answer
     assert spent.links_usd == pytest.approx(6.0)
-    spent.saw(plan, [told("w", 7.0)], asked_s=1.5)
+    spent.report(plan, [told("w", 7.0)], asked_s=1.5)
     assert spent.links_usd == pytest.approx(7.0)
 
 
@@ -73,14 +73,14 @@ def test_an_older_answer_that_comes_last_is_no_worker_that_started_again() -> No
 @given(st.lists(st.tuples(st.sampled_from(["saw", "sent", "replaced"]), st.floats(0.0, 10.0))))
 def test_it_never_shrinks(steps: list[tuple[str, float]]) -> None:
     now_s, before = 0.0, 0.0
-    spent, plan = Spent(lambda: now_s), Plan(1.0)
+    spent, plan = CostAccount(lambda: now_s), Plan(1.0)
     spent.begin(plan)
     for what, value in steps:
         now_s += value
         if what == "saw":
-            spent.saw(plan, [told("w", value)], now_s)
+            spent.report(plan, [told("w", value)], now_s)
         elif what == "sent":
-            plan.crossed["x", "edge", "cloud"] = plan.crossed.get(("x", "edge", "cloud"), 0) + int(value * 1e6)
+            plan.bytes_sent["x", "edge", "cloud"] = plan.bytes_sent.get(("x", "edge", "cloud"), 0) + int(value * 1e6)
         else:
             following = Plan(value)
             spent.begin(following)

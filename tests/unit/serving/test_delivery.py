@@ -1,4 +1,4 @@
-"""Requests of the spool, on a real disk: none holds up others, each is its caller's own, who waits is told."""
+"""Delivery from the spool, on a real disk: retries delay no other request, ids are per client, waits end at a drain."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from jellybean.serving.gateway.fleet import Fleet
 from jellybean.serving.gateway.gateway import Gateway
-from jellybean.serving.gateway_main import _spool
+from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
+from jellybean.serving.gateway.plans.served_plan import ServedPlan
+from jellybean.serving.gateway_main import open_spool
 from jellybean.serving.outcomes import Outcome
-from jellybean.serving.spool import delivery as module
-from jellybean.serving.spool.delivery import AT_ONCE, MOST_STUCK, Eventually, Key
+from jellybean.serving.spool.delivery import DeliverySettings, Key, SpoolDelivery
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent.brain.plan_view import PlanView, plan_view
 from jellybean_agent.errors import StatusError
@@ -37,9 +37,16 @@ async def serve(inputs: Tensors) -> tuple[Outcome | None, Tensors]:
     return (LATE, {}) if inputs["in"].data == b"late" else (None, of(inputs["in"].data.upper()))
 
 
-def run(path: Path, test: Callable[[Eventually], Awaitable[None]], *, is_open: bool = True) -> None:
+def run(
+    path: Path,
+    test: Callable[[SpoolDelivery], Awaitable[None]],
+    *,
+    is_open: bool = True,
+    settings: DeliverySettings = DeliverySettings(),
+) -> None:
     async def whole() -> None:
-        found = Eventually(Spool(path), serve, lambda: is_open)
+        found = SpoolDelivery(Spool.open(path), serve, lambda: is_open, settings)
+        found.start()
         try:
             await test(found)
         finally:
@@ -49,8 +56,10 @@ def run(path: Path, test: Callable[[Eventually], Awaitable[None]], *, is_open: b
 
 
 def test_what_is_never_in_time_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    async def test(found: Eventually) -> None:
-        late = [found.infer(Key("", str(number)), of(b"late"), 0.0) for number in range(2 * AT_ONCE)]
+    async def test(found: SpoolDelivery) -> None:
+        late = [
+            found.infer(Key("", str(number)), of(b"late"), 0.0) for number in range(2 * DeliverySettings().concurrent)
+        ]
         assert all(outcome is not None and outcome.kept for outcome, _ in await asyncio.gather(*late))
         outcome, outputs = await found.infer(Key("", "good"), of(b"good"), 5.0)
         assert outcome is None
@@ -59,21 +68,20 @@ def test_what_is_never_in_time_does_not_hold_up_the_others(tmp_path: Path) -> No
     run(tmp_path / "spool.db", test)
 
 
-def test_a_worker_s_silence_is_an_answer_after_many_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_AGAIN_S", 0.0)
-    monkeypatch.setattr(module, "_LOOK_S", 0.001)
+def test_a_worker_that_never_answers_ends_the_retries_with_a_final_failure(tmp_path: Path) -> None:
+    settings = DeliverySettings(max_stuck=8, min_pause_s=0.0, max_pause_s=0.0, poll_s=0.001)
 
-    async def test(found: Eventually) -> None:
+    async def test(found: SpoolDelivery) -> None:
         outcome, _ = await found.infer(Key("", "a"), of(b"late"), 10.0)
-        assert outcome == Outcome(LATE.status, f"no answer: stuck (so {MOST_STUCK} times: given up)")
+        assert outcome == Outcome(LATE.status, f"no answer: stuck ({settings.max_stuck} times; not tried again)")
 
-    run(tmp_path / "spool.db", test)
+    run(tmp_path / "spool.db", test, settings=settings)
 
 
 def test_an_id_is_its_caller_s_own(tmp_path: Path) -> None:
     alice, bob, carol = (Key(f"jellybean://flow/client/{name}", "1") for name in ("alice", "bob", "carol"))
 
-    async def test(found: Eventually) -> None:
+    async def test(found: SpoolDelivery) -> None:
         answers = [await found.infer(key, of(data), 5.0) for key, data in ((alice, b"a"), (bob, b"b"))]
         assert [outputs["in"].data for _, outputs in answers] == [b"A", b"B"]
         outcome, _ = await found.infer(carol, {}, 0.0)
@@ -84,7 +92,7 @@ def test_an_id_is_its_caller_s_own(tmp_path: Path) -> None:
 
 
 def test_who_waits_at_the_end_is_told_that_his_request_is_kept(tmp_path: Path) -> None:
-    async def test(found: Eventually) -> None:
+    async def test(found: SpoolDelivery) -> None:
         asked = asyncio.create_task(found.infer(Key("", "a"), of(b"x"), 60.0))
         while not found.spool.waiting:
             await asyncio.sleep(0.01)
@@ -110,7 +118,8 @@ def test_a_plan_that_takes_over_keeps_requests_or_is_refused(tmp_path: Path) -> 
     async def refused(spool: Spool | None) -> tuple[str, Outcome | None, Outcome | None]:
         transport = Transport("tiny", None, insecure=True)
         links = EmulatedLinks(in_time.links, tmp_path / "links").open()
-        gateway = Gateway(in_time, addresses, links, transport, spool=spool)
+        gateway = Gateway(in_time, addresses, links, WorkerNetwork(transport, set()), spool=spool)
+        gateway.start()
         with pytest.raises(StatusError) as caught:
             await gateway.replace(kept, addresses, tmp_path / "links", 0.1)
         asked, _ = await gateway.infer({}, 0.1, "of the plan before")
@@ -121,7 +130,7 @@ def test_a_plan_that_takes_over_keeps_requests_or_is_refused(tmp_path: Path) -> 
 
     reason, _, _ = asyncio.run(refused(None))
     assert "give --spool" in reason
-    reason, asked, long = asyncio.run(refused(_spool(tmp_path / "spool.db", in_time)))
+    reason, asked, long = asyncio.run(refused(open_spool(tmp_path / "spool.db", in_time)))
     assert reason.startswith("not ready within 0.1 s")
     assert asked is not None
     assert asked.status is grpc.StatusCode.NOT_FOUND
@@ -135,11 +144,13 @@ def test_a_gateway_ends_while_plans_before_its_own_are_let_go(tmp_path: Path) ->
     async def test() -> None:
         transport = Transport("tiny", None, insecure=True)
         links = EmulatedLinks(view.links, tmp_path / "links").open()
-        gateway = Gateway(view, addresses, links, transport)
+        gateway = Gateway(view, addresses, links, WorkerNetwork(transport, set()))
+        gateway.start()
         for number in range(3):
             own = EmulatedLinks(view.links, tmp_path / f"links-{number}").open()
-            fleet = Fleet(view, addresses, own, transport, on_change=lambda: None, on_gone=lambda *_: None)
-            gateway._retiring[fleet] = asyncio.create_task(gateway._retire(fleet))
+            plan = ServedPlan(view, addresses, own, transport, on_change=lambda: None, on_worker_lost=lambda *_: None)
+            plan.start()
+            gateway.plans.retire(plan)
         await asyncio.sleep(0.0)  # each is under way
         await gateway.close()
         links.close()

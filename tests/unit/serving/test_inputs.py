@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jellybean.serving.gateway.inputs import children
+from jellybean.serving.gateway.plans.source_messages import source_messages
 from jellybean_agent.tensors.tensors import RawTensor, decode_tensor, encode_tensor, tensor_bytes
 
 
@@ -14,7 +14,7 @@ from jellybean_agent.tensors.tensors import RawTensor, decode_tensor, encode_ten
 def test_what_was_left_where_it_lay_is_cut_as_what_was_read(rows: int, kind: str) -> None:
     array = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
     raw = RawTensor("float32", array.shape, memoryview(tensor_bytes(array)))
-    read, left = children(encode_tensor(array), kind), children(raw, kind)
+    read, left = source_messages(encode_tensor(array), kind), source_messages(raw, kind)
     assert [path for path, _ in left] == [path for path, _ in read]
     assert [decode_tensor(tensor).tolist() for _, tensor in left] == [
         decode_tensor(tensor).tolist() for _, tensor in read
@@ -24,5 +24,5 @@ def test_what_was_left_where_it_lay_is_cut_as_what_was_read(rows: int, kind: str
 
 def test_no_row_is_a_marker() -> None:
     raw = RawTensor("float32", (0, 4), b"")
-    (((position,), tensor),) = children(raw, "fan_out")
+    (((position,), tensor),) = source_messages(raw, "fan_out")
     assert (position.count, tensor) == (0, None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jellybean.serving.gateway.retry_budget import RetryBudget
+from jellybean.serving.gateway.requests.retry_budget import RetryBudget
 
 
 def test_a_burst_of_all_in_hand_then_a_share_of_what_comes() -> None:
-    budget = RetryBudget(most=3, share=0.25)
+    budget = RetryBudget(capacity=3, share=0.25)
     assert [budget.take() for _ in range(4)] == [True, True, True, False]
     for _ in range(4):
         assert not budget.take()

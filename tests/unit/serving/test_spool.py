@@ -23,7 +23,7 @@ DONE = Answer(b"answer", 0, "")
 
 def run(path: Path, test: Callable[[Spool], Awaitable[None]], most_bytes: int = 1000) -> None:
     async def whole() -> None:
-        spool = Spool(path, most_bytes)
+        spool = Spool.open(path, most_bytes)
         try:
             await test(spool)
         finally:
@@ -149,7 +149,7 @@ def test_what_was_put_survives_a_kill(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from jellybean.serving.spool.spool import Answer, Spool\n"
         "async def main():\n"
-        "    spool = Spool(Path(sys.argv[1]))\n"
+        "    spool = Spool.open(Path(sys.argv[1]))\n"
         "    for number in range(1000):\n"
         "        await spool.put(f'r{number}', b'data')\n"
         "        if number % 2:\n"

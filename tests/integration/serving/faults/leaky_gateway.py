@@ -6,13 +6,13 @@ import sys
 from typing import Any
 
 from jellybean.serving import gateway_main
-from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.service import GatewayService
 
 LEAK_BYTES = 512
 _kept: list[bytearray] = []
 
 
-class Leaky(Gateway):
+class Leaky(GatewayService):
     """Serves as any other."""
 
     async def Infer(self, request: Any, context: Any) -> Any:
@@ -21,5 +21,5 @@ class Leaky(Gateway):
 
 
 if __name__ == "__main__":
-    gateway_main.Gateway = Leaky  # type: ignore[misc]
+    gateway_main.GatewayService = Leaky  # type: ignore[misc]
     sys.exit(gateway_main.main())

@@ -99,9 +99,7 @@ def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_no
     with pytest.raises(AlreadyRunningError, match="is up already"):
         launcher.up(tmp_path, chain(tmp_path))
 
-    code = (
-        "import sys; from pathlib import Path; from jellybean.serving import launcher; launcher.down(Path(sys.argv[1]))"
-    )
+    code = "import sys, pathlib; from jellybean.serving.local import launcher; launcher.down(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
     watcher.join(20)
     assert results == [None]
@@ -235,7 +233,7 @@ def test_a_launcher_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: s
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(chain(tmp_path)))
     code = (
-        "import signal, sys, json, time; from pathlib import Path; from jellybean.serving import launcher\n"
+        "import signal, sys, json, time; from pathlib import Path; from jellybean.serving.local import launcher\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent may have had it ignored
         "running = launcher.up(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()))\n"
         f"print('up', flush=True); {then}"

@@ -198,7 +198,7 @@ def test_a_plan_that_the_gateway_took_stays_whatever_happens_to_apply(
         code = (
             "import json, os, sys\n"
             "from pathlib import Path\n"
-            "from jellybean.serving import replacing\n"
+            "from jellybean.serving.local import replacement as replacing\n"
             "replacing._Arrival.take_over = lambda _: os._exit(9)\n"
             "root = Path(sys.argv[1])\n"
             "replacing.apply(root, json.loads((root / 'many.json').read_text()))\n"

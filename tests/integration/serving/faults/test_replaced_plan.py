@@ -15,7 +15,7 @@ import pytest
 
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
-from jellybean.serving.gateway.replaced_plan import Replaced
+from jellybean.serving.gateway.plans.replaced_plan import ReplacedPlan
 from jellybean_solver.model.plan_document import Document
 from tests.support.ports import free_port
 from tests.support.tiny_models import make_plan, scale
@@ -99,14 +99,14 @@ def test_a_plan_that_is_given_anew_stands_before_one_that_replaced_another(tmp_p
     given, peers = tmp_path / "edge-1.json", tmp_path / "peers.json"
     peers.write_text('{"": "unix:/g", "edge-1": "unix:/a"}')
     request = _request((tmp_path / "edge-2.json").read_bytes())
-    Replaced(tmp_path / "kept", given, peers).keep(request)
-    found = Replaced(tmp_path / "kept", given, peers)
+    ReplacedPlan.read(tmp_path / "kept", given, peers).keep(request)
+    found = ReplacedPlan.read(tmp_path / "kept", given, peers)
     assert found.plan.read_bytes() == json.dumps(json.loads(request.plan)).encode()
     assert json.loads(found.peers.read_text()) == {"": "unix:/g", "edge-2": "unix:/e"}
     plan(tmp_path, "edge-1", 5.0)
-    assert Replaced(tmp_path / "kept", given, peers).plan == given
+    assert ReplacedPlan.read(tmp_path / "kept", given, peers).plan == given
     (tmp_path / "kept/replaced.json").write_text("{")
-    assert Replaced(tmp_path / "kept", given, peers).plan == given
+    assert ReplacedPlan.read(tmp_path / "kept", given, peers).plan == given
 
 
 def _request(document: bytes):

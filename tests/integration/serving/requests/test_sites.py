@@ -11,7 +11,7 @@ import pytest
 from jellybean.bench.bench import Target
 from jellybean.bench.heldout import HeldOut
 from jellybean.serving.client import Client
-from jellybean.serving.gateway.route_choice import PlaceDrawer
+from jellybean.serving.gateway.plans.route_choice import SiteRouteDrawer
 from jellybean.serving.local import launcher
 from jellybean_agent.brain.plan_view import plan_view
 from jellybean_solver.model.problem import Arrivals, Link
@@ -58,12 +58,12 @@ def test_the_view_of_a_plan_has_every_site(tmp_path: Path) -> None:
 
 def test_places_are_drawn_evenly_or_by_chance() -> None:
     weights = [0.5, 0.25, 0.25]
-    even = PlaceDrawer(weights, 4, periodic=True)
+    even = SiteRouteDrawer(weights, 4, periodic=True)
     drawn = [even.draw() for _ in range(4 * 400)]
     assert [route // 3 for route in drawn[:8]] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert [drawn.count(route) for route in range(3)] == [pytest.approx(n, abs=2) for n in (200, 100, 100)]
 
-    chance = PlaceDrawer(weights, 4, periodic=False)
+    chance = SiteRouteDrawer(weights, 4, periodic=False)
     chance.redraw([0.0, 0.0, 0.0] + [0.0, 1.0, 0.0] * 3)
     found = [chance.draw() for _ in range(4000)]
     assert [sum(route // 3 == place for route in found) for place in range(4)] == [pytest.approx(1000, abs=120)] * 4

@@ -14,8 +14,17 @@ import grpc.aio
 import pytest
 
 from jellybean.serving.enrolment.authority import open_authority
-from jellybean.serving.enrolment.enrolment import MAX_DOWNLOADS, Enrolment, add_enrolment, make_token, serve_enrolment
+from jellybean.serving.enrolment.enrolment import (
+    MAX_DOWNLOADS,
+    Enrolment,
+    EnrolmentFiles,
+    add_enrolment,
+    make_token,
+    serve_enrolment,
+)
 from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
+from jellybean.serving.gateway.service import GatewayService
 from jellybean_agent.brain.plan_view import plan_view
 from jellybean_agent.enrolment import join
 from jellybean_agent.enrolment.join_token import JoinToken
@@ -39,7 +48,8 @@ def serving(root: Path, use: Use, ca: str = "ca") -> None:
 
     async def served() -> None:
         view = plan_view(chain(root))
-        enrolment = Enrolment(lambda: (view, None), root / ca, root / "tokens", root, root, root, {"": "127.0.0.1:1"})
+        files = EnrolmentFiles(root / ca, root / "tokens", root, root, root)
+        enrolment = Enrolment(lambda: (view, None), files, {"": "127.0.0.1:1"})
         transport = Transport("tiny", CertificateFolder(root / "gateway"))
         address = f"unix:{root / 's'}"
         server = await serve_enrolment(enrolment, transport, address)
@@ -137,7 +147,7 @@ def test_boxes_get_the_plan_that_took_over_and_no_more_downloads_than_fit(tmp_pa
     for name, identity in (("gateway", GATEWAY), ("edge", EDGE), ("new", Identity("tiny", Role.AGENT, "new-1"))):
         certs.equip(tmp_path / name, identity)
         transport[name] = Transport("tiny", CertificateFolder(tmp_path / name))
-    enrolment = Enrolment(lambda: (now, replaced), *[tmp_path] * 5, {})  # no file of a plan is there
+    enrolment = Enrolment(lambda: (now, replaced), EnrolmentFiles(*[tmp_path] * 5), {})  # no file of a plan is there
     (model,) = [now.operators[name].model_sha256 for name in now.workers["edge-1"].operators]
 
     async def ask() -> None:
@@ -181,9 +191,10 @@ def test_only_the_own_socket_names_a_file_of_links(tmp_path: Path, address: str,
 
     async def replace() -> None:
         emulated, transport = EmulatedLinks((), None).open(), Transport(view.name, insecure=True)
-        gateway = Gateway(view, peers, emulated, transport, emulate=emulate)
+        gateway = Gateway(view, peers, emulated, WorkerNetwork(transport, set(), emulate))
+        service = GatewayService(gateway, transport)
         server = grpc.aio.server()
-        gateway_pb2_grpc.add_GatewayServicer_to_server(gateway, server)  # type: ignore[no-untyped-call]
+        gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         at = f"unix:{tmp_path / 's'}" if address == "unix" else "127.0.0.1:0"
         port = server.add_insecure_port(at)
         await server.start()
@@ -191,7 +202,7 @@ def test_only_the_own_socket_names_a_file_of_links(tmp_path: Path, address: str,
             stub: Any = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
             with pytest.raises(grpc.aio.AioRpcError, match="not ready within"):
                 await stub.Replace(request)
-        assert gateway.replaced is None
+        assert service.last_replacement is None
         await gateway.close()
         await server.stop(None)
         emulated.close()

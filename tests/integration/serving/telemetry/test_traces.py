@@ -135,10 +135,10 @@ def test_one_request_is_one_tree_over_gateway_and_agents(tmp_path: Path, start, 
 def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:
     code = (
         "import sys, jellybean.serving.gateway_main, jellybean.serving.http.inference_http, jellybean_agent.__main__\n"
-        "from jellybean_agent.telemetry.tracing import spans_of\n"
-        "assert spans_of('a', 'b', 'c', {}) is None\n"
+        "from jellybean_agent.telemetry.tracing import make_span_factory\n"
+        "assert make_span_factory('a', 'b', 'c', {}) is None\n"
         "off = {'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://x:1', 'OTEL_SDK_DISABLED': 'true'}\n"
-        "assert spans_of('a', 'b', 'c', off) is None\n"
+        "assert make_span_factory('a', 'b', 'c', off) is None\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -1,0 +1,95 @@
+"""Cost of a run since its gateway started, over all plans served in that time; it never decreases.
+
+Workers cost their price while their plan is served; while one plan replaces another, both do. Links cost the bytes
+sent, as reported by workers: bytes that a worker sent between its last report and its death are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jellybean_agent import BYTES_PER_GIB, PlanView
+
+_COST = b"jellybean_network_cost_usd_total{"  # counter of a worker, by operator and tiers
+
+
+class Billed(Protocol):
+    """A plan that costs money while it is served (`ServedPlan`)."""
+
+    @property
+    def view(self) -> PlanView: ...
+    @property
+    def bytes_sent(self) -> Mapping[tuple[str, str, str], int]: ...
+
+
+@dataclass(slots=True)
+class _Bill:
+    """Cost of one plan.
+
+    `counters`: the workers' cost counters at the last report, which was complete at `reported_s`.
+    """
+
+    since_s: float
+    usd_per_s: float
+    links_usd: float = 0.0
+    reported_s: float = -math.inf
+    counters: dict[bytes, float] = field(default_factory=dict)
+
+
+class CostAccount:
+    """Cost of all plans together, in USD. `clock`: monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._bills: dict[Billed, _Bill] = {}  # of the plans that are served now
+        self._workers_usd = self._links_usd = 0.0  # of the plans before
+
+    def begin(self, plan: Billed) -> None:
+        """Bill a plan's workers from now on."""
+        usd_per_h = sum(worker.price_usd_per_h for worker in plan.view.serving)
+        self._bills[plan] = _Bill(self._clock(), usd_per_h / 3600)
+
+    def end(self, plan: Billed) -> None:
+        """Stop billing a plan's workers."""
+        bill = self._bills.pop(plan)
+        self._workers_usd += bill.usd_per_s * (self._clock() - bill.since_s)
+        self._links_usd += bill.links_usd + _sources_usd(plan)
+
+    def report(self, plan: Billed, texts: Iterable[bytes], asked_s: float) -> None:
+        """Take the workers' metrics (Prometheus' text format), asked for at `asked_s`.
+
+        A counter below its last value was reset by a restart. A report that overlaps a newer one is ignored: its
+        counters may be older.
+        """
+        bill = self._bills.get(plan)
+        if bill is None or asked_s < bill.reported_s:
+            return
+        bill.reported_s = self._clock()
+        for line in (line for text in texts for line in text.splitlines() if line.startswith(_COST)):
+            labels, _, number = line.rpartition(b" ")
+            value, before = float(number), bill.counters.get(labels, 0.0)
+            bill.links_usd += value - before if value >= before else value
+            bill.counters[labels] = value
+
+    @property
+    def workers_usd(self) -> float:
+        """Cost of workers so far."""
+        now_s = self._clock()
+        return self._workers_usd + sum(bill.usd_per_s * (now_s - bill.since_s) for bill in list(self._bills.values()))
+
+    @property
+    def links_usd(self) -> float:
+        """Cost of bytes over links so far."""
+        return self._links_usd + sum(bill.links_usd + _sources_usd(plan) for plan, bill in list(self._bills.items()))
+
+
+def _sources_usd(plan: Billed) -> float:
+    """Cost of the sources' data, which the gateway sends."""
+    prices = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in plan.view.links}
+    return sum(
+        count / BYTES_PER_GIB * prices.get((tier, to), 0.0) for (_, tier, to), count in list(plan.bytes_sent.items())
+    )

@@ -1,0 +1,138 @@
+"""The plan that serves new requests, its replacement under load, and the retirement of the plan before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from jellybean.serving.gateway.plans.cost_so_far import CostAccount
+from jellybean.serving.gateway.plans.served_plan import ServedPlan
+from jellybean_agent import EmulatedLinks, PlanView, StatusError, Transport
+
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNetwork:
+    """How workers are reached. `known`: workers that may call the gateway, those of every later plan are added.
+
+    `emulate`: emulate the links of later plans too.
+    """
+
+    transport: Transport
+    known: set[str]
+    emulate: bool = True
+
+
+class CurrentPlan:
+    """Serves one plan at a time; a plan before it is retired once its last attempt has ended."""
+
+    def __init__(
+        self,
+        view: PlanView,
+        addresses: Mapping[str, str],
+        links: EmulatedLinks,
+        network: WorkerNetwork,
+        *,
+        on_change: Callable[[], None],
+        on_worker_lost: Callable[[ServedPlan, str, str], None],
+    ) -> None:
+        self._network, self._on_change, self._on_worker_lost = network, on_change, on_worker_lost
+        self._retiring: dict[ServedPlan, asyncio.Task[None]] = {}
+        self._replacing = False
+        self.costs = CostAccount()
+        self.served = self._served_plan(view, addresses, links)
+
+    def _served_plan(self, view: PlanView, addresses: Mapping[str, str], links: EmulatedLinks) -> ServedPlan:
+        transport = self._network.transport
+        return ServedPlan(
+            view, addresses, links, transport, on_change=self._on_change, on_worker_lost=self._on_worker_lost
+        )
+
+    def start(self) -> None:
+        """Connect to the plan's workers."""
+        self._start(self.served)
+
+    def _start(self, plan: ServedPlan) -> None:
+        self.costs.begin(plan)
+        plan.start()
+
+    async def close(self) -> None:
+        """End all streams, also those of plans that are being retired."""
+        for plan, task in list(self._retiring.items()):  # a task that ends removes its plan
+            task.cancel()
+            await plan.close()
+        await self.served.close()
+
+    async def worker_metrics(self) -> list[bytes]:
+        """Metrics of every worker that answers, each in Prometheus' text format; their link costs are billed."""
+        return await self._metrics_of(self.served)
+
+    async def _metrics_of(self, plan: ServedPlan) -> list[bytes]:
+        asked_s = time.monotonic()
+        texts = await plan.metrics()
+        self.costs.report(plan, texts, asked_s)
+        return texts
+
+    async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path | None, timeout_s: float) -> None:
+        """Serve new requests by another plan once its workers are ready; requests in flight finish on the old plan.
+
+        StatusError, and the old plan stays, when it is another workflow's or not ready within `timeout_s`.
+        """
+        if self._replacing:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION, "the gateway is replacing its plan already: try again later"
+            )
+        missing = [worker.name for worker in view.serving if worker.name not in addresses]
+        if view.name != self.served.view.name:
+            reason = f"the gateway serves {self.served.view.name}, the plan is of {view.name}"
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+        if missing:
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"no address of {missing[0]}")
+        self._replacing = True
+        self._network.known.update(worker.name for worker in view.serving)
+        emulated = (EmulatedLinks(view.links, links) if self._network.emulate else EmulatedLinks((), None)).open()
+        plan = self._served_plan(view, addresses, emulated)
+        self._start(plan)
+        try:
+            await _ready(plan, timeout_s)
+        except BaseException:
+            self.costs.end(plan)
+            await plan.close()
+            emulated.close()
+            raise
+        finally:
+            self._replacing = False
+        self.retire(self.served)
+        self.served = plan
+        self._on_change()
+
+    def retire(self, plan: ServedPlan) -> None:
+        """Close a plan's streams once its last attempt has ended."""
+        self._retiring[plan] = asyncio.create_task(self._retire(plan))
+
+    async def _retire(self, plan: ServedPlan) -> None:
+        while plan.has_attempts:
+            await asyncio.sleep(_POLL_S)
+        await self._metrics_of(plan)  # the last bytes over its links
+        self.costs.end(plan)
+        await plan.close()
+        plan.links.close()
+        del self._retiring[plan]
+
+
+async def _ready(plan: ServedPlan, timeout_s: float) -> None:
+    """StatusError when the plan's workers are not all ready in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while plan.state != "ready":
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError as error:
+        reasons = [f"{name} ({worker.reason})" for name, worker in plan.workers.items() if worker.reason]
+        late = f"not ready within {timeout_s:g} s: {', '.join(reasons) or plan.starting_workers}"
+        raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, late) from error

@@ -1,0 +1,71 @@
+"""Which routes of a plan new attempts may take: not those with a worker away, and not those whose last hop failed."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+
+from jellybean.serving.gateway.plans.route_choice import SiteRouteDrawer
+from jellybean_agent import PlanView
+
+BARRED_S = 1.0  # between probes of a barred route
+
+
+class OpenRoutes:
+    """Draws open routes by the plan's weights. `is_away(worker)`: it drains or is gone.
+
+    A route on which one worker could not reach the next, though the gateway reaches both, is barred: one request per
+    `BARRED_S` probes it, until one is answered.
+    """
+
+    def __init__(self, view: PlanView, is_away: Callable[[str], bool]) -> None:
+        self._view, self._is_away = view, is_away
+        self._workers = [frozenset(route.values()) for route in view.routes]
+        self._barred: dict[int, float] = {}  # route -> CLOCK_MONOTONIC second of its next probe
+        sites = len(view.routes) // len(view.weights)
+        self._drawer = SiteRouteDrawer(view.weights, sites, periodic=view.periodic)
+
+    def draw(self) -> int | None:
+        """A route for a new attempt; None when the route drawn is closed."""
+        route = self._drawer.draw()
+        return None if self._is_closed(route) else route
+
+    def is_barred(self, route: int) -> bool:
+        """Whether a route is barred; if it was drawn even so, its probe is due."""
+        return route in self._barred
+
+    def alternative(self, route: int) -> int | None:
+        """The open route of the same site that shares the fewest workers; None when none has another worker."""
+        used = self._workers[route]
+        first = route - route % len(self._view.weights)
+        candidates: list[tuple[int, int]] = []
+        for other in range(first, first + len(self._view.weights)):
+            if self._workers[other] - used and other not in self._barred and not self._is_closed(other):
+                candidates.append((len(self._workers[other] & used), other))
+        return min(candidates)[1] if candidates else None
+
+    def bar(self, route: int) -> None:
+        """Close a route until its next probe is due."""
+        self._barred[route] = time.monotonic() + BARRED_S
+        self.reweight()
+
+    def unbar(self, route: int) -> bool:
+        """Open a route whose probe was answered; False when it was not barred."""
+        return self._barred.pop(route, None) is not None
+
+    def reweight(self) -> None:
+        """Give closed routes weight 0, unless every route of a site is closed."""
+        self._drawer.reweight(
+            [
+                0.0 if self._is_closed(route) else weight
+                for route, weight in zip(
+                    range(len(self._view.routes)), itertools.cycle(self._view.weights), strict=False
+                )
+            ]
+        )
+
+    def _is_closed(self, route: int) -> bool:
+        if self._barred.get(route, 0.0) > time.monotonic():
+            return True
+        return any(map(self._is_away, self._workers[route]))

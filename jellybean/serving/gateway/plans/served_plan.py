@@ -1,0 +1,261 @@
+"""A plan that a gateway serves: the state of each worker, the open routes, and a stream of messages to each worker.
+
+New attempts avoid a worker that drains, is gone or does not answer, until it has described itself again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import grpc.aio
+
+from jellybean.serving.gateway.plans.open_routes import BARRED_S, OpenRoutes
+from jellybean.serving.gateway.plans.source_messages import Inputs, source_messages
+from jellybean.serving.gateway.tracing import RequestTrace
+from jellybean_agent import GATEWAY, EmulatedLinks, Peer, PlanView, Transport, protocol_metadata, protocol_mismatch
+from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+
+LOG = logging.getLogger("jellybean.gateway")
+_DESCRIBE_S = 10.0
+_METRICS_S = 2.0
+_DESCRIBE_TRIES, _DESCRIBE_PAUSE_S = 5, 0.5
+_AWAY = ("draining", "gone")
+
+
+@dataclass(slots=True)
+class Worker:
+    """What the gateway knows of one worker."""
+
+    state: str = "starting"  # starting, ready, draining, gone
+    reason: str = ""  # why it is not ready
+    signatures: Mapping[str, agent_pb2.Signature] = field(default_factory=dict)  # by operator
+
+
+class ServedPlan:
+    """The workers of one plan. `start` connects to them, `close` ends all streams.
+
+    `on_change()`: another route may be open. `on_worker_lost(plan, worker, reason)`: the stream to a worker broke.
+    """
+
+    def __init__(
+        self,
+        view: PlanView,
+        addresses: Mapping[str, str],
+        links: EmulatedLinks,
+        transport: Transport,
+        *,
+        on_change: Callable[[], None],
+        on_worker_lost: Callable[[ServedPlan, str, str], None],
+    ) -> None:
+        self.view, self.links, self._addresses, self._transport = view, links, addresses, transport
+        self._on_change, self._on_worker_lost = on_change, on_worker_lost
+        self.workers = {worker.name: Worker() for worker in view.serving}
+        self.left_out = 0  # times that a ready worker was lost
+        self.bytes_sent: Counter[tuple[str, str, str]] = Counter()  # by source, its tier and the worker's tier
+        self._routes = OpenRoutes(view, lambda name: self.workers[name].state in _AWAY)
+        self._attempts: Counter[str] = Counter()  # under way over routes with this worker
+        self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
+        self._peers: dict[str, Peer] = {}
+
+    def start(self) -> None:
+        """Connect to every worker, and again whenever a stream breaks."""
+        for name in self.workers:
+            self._peers[name] = Peer(
+                name,
+                self._addresses[name],
+                sender=GATEWAY,
+                on_lost=self._on_lost,
+                transport=self._transport,
+                on_credit=self._on_credit,
+                eager=True,
+            )
+
+    async def close(self) -> None:
+        """End all streams."""
+        for task in self._describing.values():
+            task.cancel()
+        for peer in self._peers.values():
+            await peer.close()
+
+    @property
+    def state(self) -> str:
+        """starting, ready, or degraded: some worker is away."""
+        states = {worker.state for worker in self.workers.values()}
+        if "starting" in states:
+            return "starting"
+        return "ready" if states == {"ready"} else "degraded"
+
+    @property
+    def no_route_reason(self) -> str:
+        """Why no route is left, worker by worker; empty when one is."""
+        away = {name for name, worker in self.workers.items() if worker.state in _AWAY}
+        if not all(away & set(route.values()) for route in self.view.routes):
+            return ""
+        return "no route is left: " + ", ".join(
+            f"worker {name} is {self.workers[name].state} ({self.workers[name].reason})" for name in sorted(away)
+        )
+
+    @property
+    def starting_workers(self) -> str:
+        """Names of the workers that have not been ready yet, for messages."""
+        return ", ".join(name for name, worker in self.workers.items() if worker.state == "starting")
+
+    @property
+    def has_attempts(self) -> bool:
+        """Whether any attempt over a route of this plan is under way."""
+        return self._attempts.total() > 0
+
+    def signature(self, operator: str) -> agent_pb2.Signature | None:
+        """Inputs and outputs of an operator's model, from any worker that runs it; None before one has said so."""
+        return next((w.signatures[operator] for w in self.workers.values() if operator in w.signatures), None)
+
+    async def metrics(self) -> list[bytes]:
+        """Metrics of every worker that answers, each in Prometheus' text format."""
+
+        async def metrics_of(name: str) -> bytes:
+            async with self._transport.channel(self._addresses[name], name) as channel:
+                stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
+                call = stub.Metrics(agent_pb2.MetricsRequest(), timeout=_METRICS_S, metadata=protocol_metadata())
+                return bytes((await call).text)
+
+        ready = [name for name, worker in self.workers.items() if worker.state in ("ready", "draining")]
+        found = await asyncio.gather(*map(metrics_of, ready), return_exceptions=True)
+        return [text for text in found if isinstance(text, bytes)]
+
+    # -- attempts -----------------------------------------------------------------------------------------------------
+
+    def draw(self) -> int | None:
+        """A route for a new attempt, by the plan's weights; None when the route drawn is closed."""
+        route = self._routes.draw()
+        if route is not None and self._routes.is_barred(route):
+            self.bar(route)  # this attempt is the probe; others wait for its result
+        return route
+
+    def alternative(self, route: int) -> int | None:
+        """Another open route of the same site for a hedge; None when there is none over other workers."""
+        return self._routes.alternative(route)
+
+    def bar(self, route: int) -> None:
+        """Close a route on which a hop failed, except for a probe now and then."""
+        self._routes.bar(route)
+        asyncio.get_running_loop().call_later(BARRED_S * 1.01, self._on_routes_changed)
+
+    def send(self, key: str, route: int, inputs: Inputs, deadline_s: float, trace: RequestTrace) -> None:
+        """Start an attempt: send the sources' tensors to the first workers of the route."""
+        for name in set(self.view.routes[route].values()):
+            self._attempts[name] += 1
+        for source, outputs in self.view.source_outputs.items():
+            for operator, edge_kind in outputs:
+                for path, tensor in source_messages(inputs[source], edge_kind):
+                    message = agent_pb2.Message(
+                        request_id=key,
+                        route=route,
+                        upstream=source,
+                        downstream=operator,
+                        path=path,
+                        tensor=None if tensor is None else agent_pb2.Tensor(dtype=tensor.dtype, shape=tensor.shape),
+                        plan=self.view.hash,
+                    )
+                    data = tensor.data if tensor is not None else b""
+                    trace.stamp(message)
+                    worker = self.view.routes[route][operator]
+                    tiers = (self.view.tier_of(source, route), self.view.workers[worker].tier)
+                    due_s = 0.0
+                    if tiers[0] != tiers[1]:
+                        due_s = self.links.reserve(*tiers, len(data))
+                        self.bytes_sent[source, *tiers] += len(data)
+                    self._peers[worker].put(message, due_s, deadline_s, data)
+
+    def end_attempt(self, key: str, route: int, failure: agent_pb2.Failure | None) -> None:
+        """Count an attempt out. After a failure the workers on its route are told to drop it."""
+        names = set(self.view.routes[route].values())
+        self._attempts.subtract(names)
+        if failure is not None:
+            message = agent_pb2.Message(request_id=key, failure=failure, plan=self.view.hash)
+            for name in names:
+                self._peers[name].forget(key)
+                if self.workers[name].state != "gone":
+                    self._peers[name].put(message)
+        elif self._routes.unbar(route):
+            self._on_routes_changed()
+        self._release_draining()
+
+    # -- what workers report ------------------------------------------------------------------------------------------
+
+    def _on_credit(self, name: str, credit: agent_pb2.Credit) -> None:
+        worker = self.workers[name]
+        if credit.draining:
+            if worker.state != "draining":
+                LOG.info("%s is draining", name)
+                worker.state, worker.reason = "draining", "it was asked to leave"
+                self._on_routes_changed()
+                self._release_draining()
+        elif worker.state in ("starting", "gone"):
+            running = self._describing.get(name)
+            if running is None or running.done():
+                self._describing[name] = asyncio.create_task(self._describe(name))
+
+    async def _describe(self, name: str) -> None:
+        """Ask a worker for its models' signatures; it is ready then. Cancelled when the worker is lost."""
+        worker = self.workers[name]
+        status = await self._status_of(name, worker)
+        if status is None or worker.state not in ("starting", "gone"):
+            return
+        if status.plan != self.view.hash or status.worker != name:
+            worker.reason = f"{status.worker} of plan {status.plan[:12]} answers at its address"
+            return
+        if reason := protocol_mismatch("it", status.protocol or 1):
+            worker.reason = reason
+            LOG.warning("%s: %s", name, reason)
+            return
+        worker.signatures = dict(status.signatures)
+        worker.state, worker.reason = "ready", ""
+        LOG.info("%s is ready", name)
+        self._on_routes_changed()
+
+    async def _status_of(self, name: str, worker: Worker) -> agent_pb2.AgentStatus | None:
+        """A worker's status, asked for a few times; None, and a reason on `worker`, when it never answers."""
+        async with self._transport.channel(self._addresses[name], name) as channel:
+            stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
+            for attempt in range(_DESCRIBE_TRIES):
+                if attempt:
+                    await asyncio.sleep(_DESCRIBE_PAUSE_S)
+                try:
+                    status: agent_pb2.AgentStatus = await stub.Describe(
+                        agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S, metadata=protocol_metadata()
+                    )
+                    return status
+                except grpc.aio.AioRpcError as error:
+                    worker.reason = f"it does not describe itself: {error.details() or error.code().name}"
+                    LOG.warning("%s: %s", name, worker.reason)
+        return None
+
+    def _on_lost(self, name: str, reason: str, _undelivered: Sequence[agent_pb2.Message]) -> None:
+        worker = self.workers[name]
+        if (describing := self._describing.pop(name, None)) is not None:
+            describing.cancel()  # the next connection asks again
+        if worker.state == "starting":
+            if reason != worker.reason:
+                LOG.warning("%s is not up yet: %s", name, reason)
+            worker.reason = reason
+            return
+        if worker.state != "gone":
+            self.left_out += worker.state == "ready"
+            LOG.warning("%s is gone: %s", name, reason)
+        worker.state, worker.reason = "gone", reason
+        self._on_routes_changed()
+        self._on_worker_lost(self, name, reason)
+
+    def _on_routes_changed(self) -> None:
+        self._routes.reweight()
+        self._on_change()
+
+    def _release_draining(self) -> None:
+        """End the stream to each draining worker that no attempt under way can reach any more."""
+        for name, worker in self.workers.items():
+            if worker.state == "draining" and not self._attempts[name]:
+                self._peers[name].finish()

@@ -1,0 +1,69 @@
+"""The gateway's gRPC service: the calls of clients, and those of whoever owns the run."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.metrics import GatewayCollector
+from jellybean_agent import AgentError, Transport, caller_uri, metrics_text, plan_view, status_of
+from jellybean_protos.agent.v1 import agent_pb2
+from jellybean_protos.gateway.v1 import gateway_pb2
+
+
+class GatewayService:
+    """Methods of the service `Gateway`. `on_replaced` is called with every replacement of the plan that succeeded."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        transport: Transport,
+        on_replaced: Callable[[gateway_pb2.ReplaceRequest], None] = lambda request: None,
+    ) -> None:
+        self._gateway, self._transport, self._on_replaced = gateway, transport, on_replaced
+        self.last_replacement: gateway_pb2.ReplaceRequest | None = None
+
+    async def Infer(self, request: gateway_pb2.InferRequest, context: Any) -> gateway_pb2.InferResponse:
+        response = gateway_pb2.InferResponse(request_id=request.request_id or uuid.uuid4().hex)
+        caller = caller_uri(context)
+        time_left_s = context.time_remaining()
+        outcome, outputs = await self._gateway.infer(request.inputs, time_left_s, request.request_id, caller)
+        if outcome is not None and outcome.kept:
+            return gateway_pb2.InferResponse(request_id=outcome.kept, kept=True)
+        if outcome is not None:
+            await context.abort(outcome.status, outcome.reason)
+        for sink, tensor in outputs.items():
+            response.outputs[sink].CopyFrom(tensor)
+        return response
+
+    async def Status(self, _request: gateway_pb2.StatusRequest, _context: Any) -> gateway_pb2.StatusResponse:
+        return self._gateway.status()
+
+    async def Metrics(self, _request: agent_pb2.MetricsRequest, _context: Any) -> agent_pb2.MetricsResponse:
+        workers = await self._gateway.plans.worker_metrics()
+        return agent_pb2.MetricsResponse(text=metrics_text(GatewayCollector(self._gateway, lambda: workers)))
+
+    async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
+        return agent_pb2.DrainResponse(left=await self._gateway.drain(request.timeout_s))
+
+    async def Replace(self, request: gateway_pb2.ReplaceRequest, context: Any) -> gateway_pb2.ReplaceResponse:
+        before = self._gateway.view.hash
+        try:
+            view = plan_view(json.loads(request.plan))
+            addresses = {name: self._transport.check(address) for name, address in request.peers.items()}
+            is_local = context.peer().startswith("unix:")  # only the same machine may name a path to write here
+            links = Path(request.links) if is_local else None
+            await self._gateway.replace(view, addresses, links, request.timeout_s)
+            self.last_replacement = request
+            self._on_replaced(request)
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
+        except (ValueError, RecursionError) as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the plan is not JSON: {error}")
+        return gateway_pb2.ReplaceResponse(before=before)
