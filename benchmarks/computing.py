@@ -185,24 +185,25 @@ def _own(name: str, rank: int) -> Step:
     import torch.distributed as dist
     from torch.nn.functional import mse_loss
 
-    from jellybean.training.processes.transport import Transport
-    from jellybean.training.stages.gradient_sums import make_groups
+    from jellybean.training.processes.transport import StageTransport
+    from jellybean.training.stages.all_reduce import make_process_groups
     from jellybean.training.stages.interpreter import Interpreter, peers_of
-    from jellybean.training.stages.stage import Stage
-    from jellybean.training.stages.updates import Updates
+    from jellybean.training.stages.stage import StageCopy
+    from jellybean.training.stages.updates import WeightUpdates
     from jellybean_solver.pipeline import make_schedule
 
     schedule = make_schedule(name, 2, MICROBATCHES)
     held = {
-        (stage, pipe): Stage(
+        (stage, pipe): StageCopy(
             _layers(2 * LAYERS // schedule.stages), loss=mse_loss if stage == schedule.stages - 1 else None
         )
         for pipe, places in enumerate(schedule.device_of)
         for stage, device in enumerate(places)
         if device == rank
     }
-    updates = Updates(held, _sgd, make_groups(schedule, 1, {}), flushes=schedule.flushes)
-    transport = Transport(peers_of(schedule, rank), torch.device("cpu"), headers=dist.new_group(backend="gloo"))
+    updates = WeightUpdates(held, _sgd, make_process_groups(schedule, 1, {}), flushes=schedule.flushes)
+    transport = StageTransport(peers_of(schedule, rank), torch.device("cpu"), headers=dist.new_group(backend="gloo"))
+    transport.start()
     interpreter, feed = Interpreter(schedule, held, transport, updates, device=rank), _Feed()
 
     def step() -> None:

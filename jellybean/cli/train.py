@@ -67,31 +67,31 @@ def train(
     missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
     if missing:
         raise JellyBeanError(f"{' and '.join(missing)} not installed: pip install 'jellybean-serving[train]'")
-    from jellybean.training.errors import ToldError
-    from jellybean.training.export import refuse_export
-    from jellybean.training.processes.launch import alone_in, end_with_launcher
-    from jellybean.training.processes.ranks import launched
-    from jellybean.training.setup import load_material
-    from jellybean.training.train import folder_of
+    from jellybean.training.errors import ReportedError
+    from jellybean.training.export import check_export
+    from jellybean.training.processes.launch import die_with_launcher, lock_folder
+    from jellybean.training.processes.ranks import started_by_launcher
+    from jellybean.training.setup import load_training_inputs
+    from jellybean.training.train import run_folder
 
-    if launched() and fresh:
+    if started_by_launcher() and fresh:
         raise typer.BadParameter(
             f"--fresh under torchrun would begin anew at every restart: delete {directory}/training"
         )
-    if launched():
-        end_with_launcher()
+    if started_by_launcher():
+        die_with_launcher()
         try:
             _train(document, directory, json=json)
-        except ToldError as error:
+        except ReportedError as error:
             raise typer.Exit(EXIT_FAILURE) from error
         return
-    with _stoppable(folder_of(directory) / "checkpoints", json=json, fresh=fresh):
-        with alone_in(directory):
+    with _stoppable(run_folder(directory) / "checkpoints", json=json, fresh=fresh):
+        with lock_folder(directory):
             if fresh:
-                shutil.rmtree(folder_of(directory), ignore_errors=True)
-        refuse_export(document.export, directory)
+                shutil.rmtree(run_folder(directory), ignore_errors=True)
+        check_export(document.export, directory)
         if document.ranks > 1:
-            load_material(document, directory)  # people's own mistakes are told once, before anything is started
+            load_training_inputs(document, directory)  # people's own mistakes are told once, before anything is started
             _launch(document, directory, overrides or [], json=json)
         else:
             _train(document, directory, json=json)
@@ -100,17 +100,17 @@ def train(
 @contextmanager
 def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
     """A run that Ctrl-C or SIGTERM ends says from where it goes on; the exit status is the signal's, as in a shell."""
-    from jellybean.training.checkpoints.checkpoint import newest
-    from jellybean.training.errors import StoppedError
+    from jellybean.training.checkpoints.checkpoint import newest_epoch
+    from jellybean.training.errors import SignalledError
 
     def stop(number: int, _: object) -> None:
-        raise StoppedError(number)
+        raise SignalledError(number)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     except KeyboardInterrupt as stopped:
-        done = newest(checkpoints)
+        done = newest_epoch(checkpoints)
         same = "the same command without --fresh" if fresh and done else "the same command"
         told = (
             f"stopped after epoch {done}; {same} goes on from there"
@@ -120,7 +120,7 @@ def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
         if json:
             print_json(error_json("interrupted", told))
         warn(told)
-        raise typer.Exit(128 + (stopped.number if isinstance(stopped, StoppedError) else signal.SIGINT)) from stopped
+        raise typer.Exit(128 + (stopped.number if isinstance(stopped, SignalledError) else signal.SIGINT)) from stopped
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -184,42 +184,45 @@ def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     from jellybean.training.checkpoints.checkpoint import save_model
-    from jellybean.training.export import hand_back
-    from jellybean.training.logs import Logs, headline, line, more_idle
-    from jellybean.training.measure import whole_model
-    from jellybean.training.processes.launch import alone_in
-    from jellybean.training.processes.ranks import joined
-    from jellybean.training.setup import set_up
-    from jellybean.training.train import Epoch, folder_of, to_json
+    from jellybean.training.evaluation import gather_model
+    from jellybean.training.export import export_variant
+    from jellybean.training.logs import TrainingLogs, headline, idle_note, line
+    from jellybean.training.processes.launch import lock_folder
+    from jellybean.training.processes.ranks import process_group
+    from jellybean.training.setup import set_up_run
+    from jellybean.training.train import EpochResult, epoch_json, run_folder
     from jellybean.training.train import train as run_epochs
 
-    with joined(document) as rank, alone_in(directory) if rank.tells else nullcontext():
-        run = set_up(document, directory, rank)
-        logs = Logs(folder_of(directory) / "logs", warn) if rank.tells else None
-        if rank.tells:
+    with process_group(document) as rank, lock_folder(directory) if rank.is_first else nullcontext():
+        run = set_up_run(document, directory, rank)
+        logs = TrainingLogs(run_folder(directory) / "logs", warn) if rank.is_first else None
+        if rank.is_first:
             say(headline(run, document))
         looks = _IDLE_LOOKS
 
-        def tell(epoch: Epoch) -> None:
+        def tell(epoch: EpochResult) -> None:
             nonlocal looks
             say(line(epoch, document.epochs))
             looks -= 1
-            if looks >= 0 and (more := more_idle(epoch)):
+            if looks >= 0 and (more := idle_note(epoch)):
                 say(more)
                 looks = 0
             if logs is not None:
                 logs.add(epoch)
 
         epochs = run_epochs(run, document, directory, tell, warn)
-        module = whole_model(run)
+        module = gather_model(run)
         if logs is None or module is None:
             return
         logs.close()
-        save_model(module, folder_of(directory))
+        save_model(module, run_folder(directory))
         exported = None
         if document.export is not None:
-            exported = hand_back(module, document.export, directory, run.material.data.test[0])
-            say(f"wrote {exported.path}, equal to torch within {exported.apart:.1g}, and its line in workflow.yaml")
+            exported = export_variant(module, document.export, directory, run.material.data.test[0])
+            say(
+                f"wrote {exported.path}, equal to torch within {exported.max_difference:.1g}, "
+                "and its line in workflow.yaml"
+            )
     if json:
         print_json(
             {
@@ -227,7 +230,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
                 "stages": run.schedule.stages,
                 "predicted_idle": run.choice.bubble,
                 "rejected": run.choice.rejected,
-                "epochs": [to_json(epoch) for epoch in epochs],
+                "epochs": [epoch_json(epoch) for epoch in epochs],
                 "exported": None if exported is None else {"model": str(exported.path), "sha256": exported.sha256},
             }
         )

@@ -1,4 +1,5 @@
-"""Trains models by pipeline parallelism over torch.distributed, by the schedules that the simulator times.
+"""Pipeline-parallel training over torch.distributed, with the schedules that the simulator times.
 
-Needs torch: pip install 'jellybean-serving[train]'.
+Rooms: `processes` (ranks, messages, launch), `stages` (stage modules, interpreter, updates), `checkpoints`. Needs
+torch: pip install 'jellybean-serving[train]'.
 """

@@ -1,4 +1,4 @@
-"""Training data in memory, and how each iteration's samples are cut into micro-batches: the same on every rank."""
+"""Training data in memory, and how its samples are divided into micro-batches: identical on every rank."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from jellybean.pipeline.user_functions import load_function
 from jellybean.training.errors import TrainingError
 from jellybean_agent import describe_error
 
-Pair = tuple[torch.Tensor, torch.Tensor]
+Samples = tuple[torch.Tensor, torch.Tensor]
 _SHAPE = "it must return {'train': (inputs, targets), 'test': (inputs, targets)}, one row per sample"
 
 
 @dataclass(frozen=True)
-class Data:
-    """Rows of inputs and targets. `labels`: of a folder."""
+class TrainingData:
+    """Training and test samples. `labels`: class names, for a folder of pictures."""
 
-    train: Pair
-    test: Pair
+    train: Samples
+    test: Samples
     labels: tuple[str, ...] = ()
 
 
-def load_data(document: TrainingDocument, directory: Path) -> Data:
-    """What the document names. TrainingError when it is no data."""
+def load_data(document: TrainingDocument, directory: Path) -> TrainingData:
+    """Load the document's data. TrainingError if it is malformed."""
     if isinstance(document.data, FolderSpec):
         return _folder(document.data, directory, document.seed)
     place, _, name = document.data.rpartition(":")
@@ -41,12 +41,12 @@ def load_data(document: TrainingDocument, directory: Path) -> Data:
         if one.shape[1:] != other.shape[1:] or one.dtype != other.dtype:
             told = [f"{value.dtype} {list(value.shape[1:])}".removeprefix("torch.") for value in (one, other)]
             raise TrainingError(f"{document.data}: a row of {what} is {told[0]} in train and {told[1]} in test")
-    return Data(train, test)
+    return TrainingData(train, test)
 
 
-def _pair(given: Any, name: str, part: str) -> Pair:
+def _pair(given: Any, name: str, part: str) -> Samples:
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise TrainingError(f"{name}, {part}: {_SHAPE}; it has {_told(given)}")
+        raise TrainingError(f"{name}, {part}: {_SHAPE}; it has {_describe(given)}")
     try:
         inputs, targets = (torch.as_tensor(value) for value in given)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -58,21 +58,21 @@ def _pair(given: Any, name: str, part: str) -> Pair:
         row = int(torch.nonzero(~torch.isfinite(inputs.flatten(1)).all(1))[0])
         raise TrainingError(f"{name}, {part}: row {row} of the inputs has nan or infinity")
     if not targets.is_floating_point() and not targets.is_complex():
-        targets = targets.long()  # classes, as torch's losses take them
+        targets = targets.long()  # class indices must be int64 for torch's losses
     return inputs, targets
 
 
-def _told(given: Any) -> str:
+def _describe(given: Any) -> str:
     return f"{len(given)} of them" if isinstance(given, tuple | list) else f"a {type(given).__name__}"
 
 
-def _folder(spec: FolderSpec, directory: Path, seed: int) -> Data:
+def _folder(spec: FolderSpec, directory: Path, seed: int) -> TrainingData:
     from PIL import Image
 
     root = directory / spec.folder
-    folders = [path for path in _shown(root) if path.is_dir()] if root.is_dir() else []
+    folders = [path for path in _visible(root) if path.is_dir()] if root.is_dir() else []
     labels = [path.name for path in folders]
-    files = [(path, label) for label, name in enumerate(labels) for path in _shown(root / name)]
+    files = [(path, label) for label, name in enumerate(labels) for path in _visible(root / name)]
     if len(labels) < 2 or len(files) < 2:
         raise TrainingError(f"{root}: {len(files)} pictures of {len(labels)} labels; write FOLDER/LABEL/PICTURE.png")
     pictures = []
@@ -88,26 +88,27 @@ def _folder(spec: FolderSpec, directory: Path, seed: int) -> Data:
     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed))
     apart = min(max(1, round(spec.heldout * len(files))), len(files) - 1)
     test, train = order[:apart], order[apart:]
-    return Data((inputs[train], targets[train]), (inputs[test], targets[test]), tuple(labels))
+    return TrainingData((inputs[train], targets[train]), (inputs[test], targets[test]), tuple(labels))
 
 
-def _shown(folder: Path) -> list[Path]:
+def _visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows of one replica's micro-batches in an iteration. `counted[m]`: samples of the update that m is in."""
+class IterationSamples:
+    """Sample indices of one replica's micro-batches in an iteration. `counted[m]`: samples of the update of m."""
 
     own: tuple[torch.Tensor, ...]
     counted: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Cutter:
-    """Cuts epochs into iterations of `microbatches`, `period` of them per update. A flush has one update an iteration,
-    of all that is left at the end of an epoch; without one an epoch is a single iteration of whole updates, and a few
-    samples wait for another epoch's order.
+class MicrobatchSampler:
+    """Divides epochs into iterations of `microbatches`, with one update per `period` of them.
+
+    With a flush, an iteration is one update, and the last iteration of an epoch may be smaller. Without a flush, an
+    epoch is a single iteration of whole updates, and left-over samples are skipped until the next shuffle.
     """
 
     samples: int
@@ -115,11 +116,11 @@ class Cutter:
     microbatches: int
     replicas: int
     seed: int
-    period: int | None = None  # of schedules without a flush
+    period: int | None = None  # None: schedules with a flush
 
     @property
     def iterations(self) -> int:
-        """Of an epoch."""
+        """Iterations per epoch."""
         if self.period is not None:
             return 1
         least = self.microbatches * self.replicas
@@ -128,23 +129,23 @@ class Cutter:
 
     @property
     def size(self) -> int:
-        """Samples of a micro-batch, where there is no flush."""
+        """Samples per micro-batch, without a flush."""
         return self.batch // (self.microbatches * self.replicas)
 
     @property
     def run(self) -> int:
-        """Micro-batches of an iteration, per replica."""
+        """Micro-batches per iteration and replica."""
         if self.period is None:
             return self.microbatches
         return self.samples // (self.size * self.replicas) // self.period * self.period
 
     @property
     def updates(self) -> int:
-        """Of an epoch."""
+        """Updates per epoch."""
         return self.iterations if self.period is None else self.run // self.period
 
-    def rows(self, epoch: int, iteration: int, replica: int) -> Rows:
-        """Micro-batches of a replica; all together they hold every sample of the iteration once."""
+    def rows(self, epoch: int, iteration: int, replica: int) -> IterationSamples:
+        """Sample indices of a replica. Over all replicas, every sample of the iteration occurs once."""
         maker = torch.Generator().manual_seed((self.seed << 20) + epoch)
         order = torch.randperm(self.samples, generator=maker)
         if self.period is None:
@@ -159,41 +160,41 @@ class Cutter:
             sum(len(part) for own in every for part in own[first : first + period])
             for first in range(0, self.run, period)
         ]
-        return Rows(tuple(every[replica]), tuple(sums[number // period] for number in range(self.run)))
+        return IterationSamples(tuple(every[replica]), tuple(sums[number // period] for number in range(self.run)))
 
 
 @dataclass(frozen=True)
-class RowFeed:
-    """One iteration of a replica, from rows of data that lie in memory."""
+class DatasetFeed:
+    """The micro-batches of one iteration of a replica, from data in memory (`MicrobatchFeed`)."""
 
-    data: Pair
-    rows: Rows
+    data: Samples
+    rows: IterationSamples
     device: torch.device
     step: int
     replica: int
 
     def inputs(self, microbatch: int) -> tuple[torch.Tensor]:
-        """Of the first stage."""
+        """Input of the first stage."""
         return (self.data[0][self.rows.own[microbatch]].to(self.device),)
 
     def target(self, microbatch: int) -> torch.Tensor:
-        """Of the loss."""
+        """Target of the loss."""
         return self.data[1][self.rows.own[microbatch]].to(self.device)
 
     def factor(self, microbatch: int) -> float:
-        """Share of the samples of its update."""
+        """Weight of the micro-batch's mean loss in the loss of its update: its share of the samples."""
         return len(self.rows.own[microbatch]) / self.rows.counted[microbatch]
 
     def seed(self, microbatch: int, stage: int) -> int:
-        """The same whenever this forward is run again."""
+        """Random seed of a forward; equal when the forward is recomputed."""
         return hash((self.step, self.replica, microbatch, stage)) & 0x7FFFFFFF
 
 
-Loss = Callable[[Any, Any], Any]
+LossFunction = Callable[[Any, Any], Any]
 
 
-def load_loss(document: TrainingDocument, directory: Path) -> Loss:
-    """The function of outputs and targets, a mean over samples."""
+def load_loss(document: TrainingDocument, directory: Path) -> LossFunction:
+    """The loss function (outputs, targets) -> mean over samples."""
     if document.loss == "cross_entropy":
         return _cross_entropy
     if document.loss == "mse":
@@ -203,11 +204,11 @@ def load_loss(document: TrainingDocument, directory: Path) -> Loss:
 
 
 def load_model(document: TrainingDocument, directory: Path) -> torch.nn.Module:
-    """The module, made under the document's seed so that every rank has the same."""
+    """The module, constructed under the document's seed, so that all ranks have the same weights."""
     place, _, name = document.model.rpartition(":")
     torch.manual_seed(document.seed)
     made = load_function(place, name, directory)()
-    made = made[0] if isinstance(made, tuple) else made  # as `pipeline profile` takes them, with inputs
+    made = made[0] if isinstance(made, tuple) else made  # (module, inputs), as for `pipeline profile`
     if not isinstance(made, torch.nn.Module):
         raise TrainingError(f"{document.model} returned {type(made).__name__}; it must return a torch.nn.Module")
     return made.train()

@@ -1,4 +1,4 @@
-"""What goes wrong in training, with what to do next."""
+"""Errors of training; the message says what to do next."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from jellybean.errors import JellyBeanError
 
 
 class TrainingError(JellyBeanError):
-    """A model, document or checkpoint that cannot be trained; starting again would not help."""
+    """A model, document or checkpoint that cannot be trained; a restart would not help."""
 
 
-class LostError(TrainingError):
-    """Another rank went away or fell silent: all start again from the newest checkpoint."""
+class RankLostError(TrainingError):
+    """Another rank died or stopped responding: all ranks restart from the newest checkpoint."""
 
 
-class StillError(LostError):
-    """One stands still, or nobody does anything: told before who was ended for it."""
+class StalledError(RankLostError):
+    """A rank stalls, or no rank makes progress; reported in preference to the ranks that were ended because of it."""
 
 
-class CrashError(TrainingError):
-    """Something was raised that nobody expected: all start again, but not twice for the same."""
+class RankCrashError(TrainingError):
+    """An unexpected exception: all ranks restart, but not twice for the same exception."""
 
 
-class ToldError(TrainingError):
-    """A process ends, and whoever started it has the reason."""
+class ReportedError(TrainingError):
+    """This process ends; the launcher has the reason already."""
 
 
-class StoppedError(KeyboardInterrupt):
-    """A signal ends the run; KeyboardInterrupt, so that nothing takes it for a failure of people's own code."""
+class SignalledError(KeyboardInterrupt):
+    """A signal ends the run. A KeyboardInterrupt, so that handlers of user exceptions do not catch it."""
 
     def __init__(self, number: int) -> None:
         self.number = number

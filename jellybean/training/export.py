@@ -1,4 +1,4 @@
-"""Hands a trained model back: as ONNX, checked equal to torch, a variant with its sha256 in workflow.yaml."""
+"""Exports a trained model: ONNX file, checked against torch, and a variant with its sha256 in workflow.yaml."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from jellybean.documents.training import ExportSpec
 from jellybean.training.errors import TrainingError
 
 WORKFLOW = "workflow.yaml"
-MOST_APART = 1e-4  # of torch's and onnxruntime's outputs, relative to the larger of 1 and the output
+MAX_DIFFERENCE = 1e-4  # between torch's and onnxruntime's outputs, relative to max(1, |output|)
 _ROWS = 256
 
 
 @dataclass(frozen=True)
-class Port:
-    """Name, element type and sizes beside the first of an input or output."""
+class OnnxPort:
+    """An input or output: name, ONNX element type, sizes without the batch dimension."""
 
     name: str
     dtype: int
@@ -35,19 +35,19 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What was written. `apart`: largest difference from torch, relative."""
+class ExportedModel:
+    """The exported file. `max_difference`: largest relative difference of its outputs from torch's."""
 
     path: Path
     sha256: str
-    apart: float
+    max_difference: float
 
 
-def hand_back(module: nn.Module, spec: ExportSpec, directory: Path, rows: torch.Tensor) -> Exported:
-    """Writes the model file and the variant's line. TrainingError where the workflow has no place for it.
+def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, rows: torch.Tensor) -> ExportedModel:
+    """Write the model file and the variant's line. TrainingError if the workflow has no place for it.
 
-    The line is checked before the file of an earlier training is replaced: the sha256 in the workflow is the file's. A
-    model whose line cannot be put is left beside it, under a name of its own.
+    The line is validated before an earlier model file is replaced, so that the sha256 in the workflow is always the
+    file's. If the line cannot be inserted, the model is left beside the old file under a name of its own.
     """
     variants = _variants(directory, spec)
     others = [one.get("model") for name, one in variants.items() if isinstance(one, dict) and name != spec.variant]
@@ -56,9 +56,9 @@ def hand_back(module: nn.Module, spec: ExportSpec, directory: Path, rows: torch.
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        apart = _exported(module, spec, rows, partial, like)
+        max_difference = _export(module, spec, rows, partial, like)
         digest = hashlib.sha256(partial.read_bytes()).hexdigest()
-        line = _line_put(directory / WORKFLOW, spec, digest)
+        line = _workflow_with_line(directory / WORKFLOW, spec, digest)
         if line is None:
             beside = path if not path.exists() else path.with_name(f"{path.stem}-{digest[:8]}{path.suffix}")
             partial.replace(beside)
@@ -68,11 +68,11 @@ def hand_back(module: nn.Module, spec: ExportSpec, directory: Path, rows: torch.
         line.replace(directory / WORKFLOW)
     finally:
         partial.unlink(missing_ok=True)
-    return Exported(path, digest, apart)
+    return ExportedModel(path, digest, max_difference)
 
 
-def refuse_export(spec: ExportSpec | None, directory: Path) -> None:
-    """TrainingError where a trained model would have no place: told before hours are spent on it."""
+def check_export(spec: ExportSpec | None, directory: Path) -> None:
+    """TrainingError if the workflow has no place for the trained model; checked before training starts."""
     if spec is not None:
         _variants(directory, spec)
 
@@ -97,14 +97,14 @@ def _workflow(directory: Path) -> Tree:
     return tree
 
 
-def _exported(module: nn.Module, spec: ExportSpec, rows: torch.Tensor, path: Path, like: Path | None) -> float:
-    """The file, with the names of the variant beside it; how far its outputs are from torch's."""
-    ports = _ports(like) if like is not None else (Port("input", 0, ()), Port("output", 0, ()))
+def _export(module: nn.Module, spec: ExportSpec, rows: torch.Tensor, path: Path, like: Path | None) -> float:
+    """Export to `path`, with the port names of the model `like`. Returns the largest difference from torch."""
+    ports = _ports(like) if like is not None else (OnnxPort("input", 0, ()), OnnxPort("output", 0, ()))
     names = [port.name for port in ports]
     module = module.cpu().eval()
     rows = rows[:_ROWS].cpu()
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the exporter that needs no further package says that it is the old one
+        warnings.simplefilter("ignore")  # the TorchScript exporter, which needs no further package, is deprecated
         torch.onnx.export(
             module,
             (rows[:2],),
@@ -118,19 +118,21 @@ def _exported(module: nn.Module, spec: ExportSpec, rows: torch.Tensor, path: Pat
         expected = module(rows).numpy()
     module.train()
     if like is not None:
-        _fits(ports, _ports(path), like)
+        _check_ports(ports, _ports(path), like)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     found = session.run(None, {names[0]: rows.numpy()})[0]
     if found.shape != expected.shape:
         raise TrainingError(f"the exported model gives {found.shape} in place of {expected.shape}")
-    apart = float(np.max(np.abs(found - expected) / np.maximum(1.0, np.abs(expected))))
-    if not apart <= MOST_APART:
-        raise TrainingError(f"the exported model differs from torch by {apart:.2g}; {MOST_APART:g} is allowed")
-    return apart
+    max_difference = float(np.max(np.abs(found - expected) / np.maximum(1.0, np.abs(expected))))
+    if not max_difference <= MAX_DIFFERENCE:
+        raise TrainingError(
+            f"the exported model differs from torch by {max_difference:.2g}; {MAX_DIFFERENCE:g} is allowed"
+        )
+    return max_difference
 
 
-def _ports(path: Path) -> tuple[Port, Port]:
-    """The input and the output of a model that has one of each."""
+def _ports(path: Path) -> tuple[OnnxPort, OnnxPort]:
+    """Input and output port of a model that has one of each; else TrainingError."""
     graph = onnx.load(str(path), load_external_data=False).graph
     constants = {constant.name for constant in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
@@ -140,14 +142,14 @@ def _ports(path: Path) -> tuple[Port, Port]:
     return first, second
 
 
-def _port(value: onnx.ValueInfoProto) -> Port:
+def _port(value: onnx.ValueInfoProto) -> OnnxPort:
     tensor = value.type.tensor_type
     sizes = tuple(side.dim_value if side.HasField("dim_value") else side.dim_param for side in tensor.shape.dim)
-    return Port(value.name, tensor.elem_type, sizes[1:])
+    return OnnxPort(value.name, tensor.elem_type, sizes[1:])
 
 
-def _fits(wanted: tuple[Port, Port], found: tuple[Port, Port], like: Path) -> None:
-    """TrainingError where whoever calls the other variant could not call this one."""
+def _check_ports(wanted: tuple[OnnxPort, OnnxPort], found: tuple[OnnxPort, OnnxPort], like: Path) -> None:
+    """TrainingError if the ports differ from those of the operator's other variant."""
     for what, one, other in zip(("takes", "gives"), wanted, found, strict=True):
         if one.dtype != other.dtype or len(one.sizes) != len(other.sizes):
             kinds = [onnx.TensorProto.DataType.Name(port.dtype).lower() for port in (other, one)]
@@ -161,10 +163,10 @@ def _entry(variant: str, model: str, digest: str) -> str:
     return f"{variant}: {{model: {model}, sha256: {digest}}}"
 
 
-def _line_put(path: Path, spec: ExportSpec, digest: str) -> Path | None:
-    """The workflow with one line more in the operator's variants, beside it; None where it cannot be put."""
+def _workflow_with_line(path: Path, spec: ExportSpec, digest: str) -> Path | None:
+    """A temporary copy of the workflow with the variant's line; None if the line cannot be inserted."""
     text = path.read_text(encoding="utf-8")
-    changed = _with_line(text.splitlines(keepends=True), spec, _entry(spec.variant, spec.model, digest))
+    changed = _insert_line(text.splitlines(keepends=True), spec, _entry(spec.variant, spec.model, digest))
     if changed is None:
         return None
     partial = path.with_name(f".{path.name}.partial")
@@ -178,29 +180,29 @@ def _line_put(path: Path, spec: ExportSpec, digest: str) -> Path | None:
     return None
 
 
-def _with_line(lines: list[str], spec: ExportSpec, entry: str) -> str | None:
-    """The text with the variant's line, put after the last one or in place of its own."""
-    operator = _find(lines, 0, len(lines), spec.operator)
+def _insert_line(lines: list[str], spec: ExportSpec, entry: str) -> str | None:
+    """The text with the variant's line, inserted after the last variant or in place of its old line."""
+    operator = _find_key(lines, 0, len(lines), spec.operator)
     if operator is None:
         return None
-    variants = _find(lines, operator + 1, _end(lines, operator), "variants")
+    variants = _find_key(lines, operator + 1, _block_end(lines, operator), "variants")
     if variants is None or re.search(r"variants:\s*[^#\s]", lines[variants]):
         return None
-    end = _end(lines, variants)
-    own = _find(lines, variants + 1, end, spec.variant)
+    end = _block_end(lines, variants)
+    own = _find_key(lines, variants + 1, end, spec.variant)
     first = next((line for line in lines[variants + 1 : end] if line.strip() and not line.lstrip().startswith("#")), "")
     line = " " * _indent(first) + entry + "\n"
-    begin, stop = (own, _end(lines, own)) if own is not None else (end, end)
+    begin, stop = (own, _block_end(lines, own)) if own is not None else (end, end)
     return "".join([*lines[:begin], line, *lines[stop:]])
 
 
-def _find(lines: list[str], begin: int, end: int, key: str) -> int | None:
+def _find_key(lines: list[str], begin: int, end: int, key: str) -> int | None:
     pattern = re.compile(rf"\s*{re.escape(key)}:(\s|$)")
     return next((number for number in range(begin, end) if pattern.match(lines[number])), None)
 
 
-def _end(lines: list[str], number: int) -> int:
-    """The first line after a key's block; empty lines and comments before it are not in the block."""
+def _block_end(lines: list[str], number: int) -> int:
+    """The first line after a key's block, without trailing empty lines and comments."""
     own, last = _indent(lines[number]), number
     for place in range(number + 1, len(lines)):
         if not lines[place].strip() or lines[place].lstrip().startswith("#"):

@@ -1,4 +1,4 @@
-"""What a run tells while it lasts: a line per epoch for people, events for TensorBoard, JSON lines for machines."""
+"""Progress of a run: a line per epoch on the terminal, events for TensorBoard, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.training.setup import Run
-from jellybean.training.train import Epoch, to_json
+from jellybean.training.setup import RankRun
+from jellybean.training.train import EpochResult, epoch_json
 from jellybean_agent import describe_error
 
-_MORE_IDLE = 0.2  # of the devices' time, above the prediction, is worth a word
+_NOTABLE_IDLE = 0.2  # measured idle share above the prediction that is worth a note
 
 
-def line(epoch: Epoch, epochs: int) -> str:
-    """For people."""
+def line(epoch: EpochResult, epochs: int) -> str:
+    """Terminal line of an epoch."""
     accuracy = "" if epoch.accuracy is None else f", accuracy {epoch.accuracy:.2f}"
     return (
         f"epoch {epoch.number}/{epochs}: loss {epoch.loss:.4f}{accuracy}, {epoch.samples_per_s:,.0f} samples/s, "
@@ -28,20 +28,20 @@ def line(epoch: Epoch, epochs: int) -> str:
     )
 
 
-def headline(run: Run, document: TrainingDocument) -> str:
-    """What is about to be done, for people."""
+def headline(run: RankRun, document: TrainingDocument) -> str:
+    """Terminal line before the first epoch: schedule, stages, updates, predicted idle time."""
     replicas = f" x {document.replicas}" if document.replicas > 1 else ""
     each = "per update" + (" and replica" if replicas else "") if run.schedule.flushes else "without a break"
     return (
         f"{run.choice.name}: {_count(run.schedule.stages, 'stage')} on {_count(document.devices, 'device')}{replicas}, "
-        f"{_count(run.cutter.updates, 'update')} an epoch, {_count(run.cutter.run, 'micro-batch', 'es')} {each}, "
+        f"{_count(run.sampler.updates, 'update')} an epoch, {_count(run.sampler.run, 'micro-batch', 'es')} {each}, "
         f"predicted idle {run.choice.bubble:.0%}"
     )
 
 
-def more_idle(epoch: Epoch) -> str:
-    """What the prediction leaves out, where that much is measured; else nothing."""
-    if epoch.idle - epoch.predicted_idle <= _MORE_IDLE:
+def idle_note(epoch: EpochResult) -> str:
+    """Why devices idle far more than predicted; empty if they do not."""
+    if epoch.idle - epoch.predicted_idle <= _NOTABLE_IDLE:
         return ""
     return (
         f"devices are idle {epoch.idle:.0%} in place of {epoch.predicted_idle:.0%}: the prediction has the layers' own "
@@ -54,59 +54,58 @@ def _count(number: int, name: str, plural: str = "s") -> str:
     return f"{number:,} {name}{plural if number != 1 else ''}"
 
 
-class Logs:
-    """Files of a run in `folder`: events for TensorBoard, whose steps are samples, and epochs.jsonl.
+class TrainingLogs:
+    """Log files in `folder`: TensorBoard events, whose steps are samples, and epochs.jsonl.
 
-    A run that goes on takes back what a killed one told of the epochs that it does again. What cannot be written is
-    warned of once and ends no training.
+    A resumed run first drops logged epochs that it repeats. A write error is reported once and does not end training.
     """
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
         self._folder, self._warn = folder, warn
         self._events: BinaryIO | None = None
-        self._given_up = False
+        self._failed = False
 
-    def add(self, epoch: Epoch) -> None:
-        """One more epoch, on disk when this returns."""
-        if self._given_up:
+    def add(self, epoch: EpochResult) -> None:
+        """Log one epoch; flushed to disk on return."""
+        if self._failed:
             return
         try:
             if self._events is None:
-                self._events = self._begin(epoch)
+                self._events = self._open(epoch)
             _write(self._events, *_events_of(epoch))
             with self._lines.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(to_json(epoch)) + "\n")
+                stream.write(json.dumps(epoch_json(epoch)) + "\n")
         except OSError as error:
-            self._given_up = True
+            self._failed = True
             self._warn(
                 f"{self._folder} cannot be written: {describe_error(error)}; training goes on without these logs"
             )
 
     def close(self) -> None:
-        """No more follows."""
+        """Close the files."""
         if self._events is not None:
-            with suppress(OSError):  # what could not be written is told
+            with suppress(OSError):  # write errors were reported
                 self._events.close()
 
     @property
     def _lines(self) -> Path:
         return self._folder / "epochs.jsonl"
 
-    def _begin(self, epoch: Epoch) -> BinaryIO:
+    def _open(self, epoch: EpochResult) -> BinaryIO:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         self._folder.mkdir(parents=True, exist_ok=True)
-        _keep_before(self._lines, epoch.number)
+        _drop_from(self._lines, epoch.number)
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         events = (self._folder / name).open("wb")
-        first = 1 + (epoch.number - 1) * epoch.samples  # what stands from here on is told again
+        first = 1 + (epoch.number - 1) * epoch.samples  # TensorBoard drops earlier events from this step on
         begins = Event(step=first, session_log=SessionLog(status=SessionLog.START))
         _write(events, Event(wall_time=time.time(), file_version="brain.Event:2"), begins)
         return events
 
 
-def _keep_before(path: Path, number: int) -> None:
-    """The lines of earlier epochs; one that a killed run left half written goes."""
+def _drop_from(path: Path, number: int) -> None:
+    """Keep the lines of earlier epochs; drop later ones and a truncated last line."""
     if not path.exists():
         return
     kept = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if _number(line) < number]
@@ -122,7 +121,7 @@ def _number(text: str) -> float:
         return float("inf")
 
 
-def _events_of(epoch: Epoch) -> list[Any]:
+def _events_of(epoch: EpochResult) -> list[Any]:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -134,15 +133,15 @@ def _events_of(epoch: Epoch) -> list[Any]:
         "idle/measured": epoch.idle,
         "idle/predicted": epoch.predicted_idle,
     }
-    told = [(epoch.number - 1 + (i + 1) / updates, {"loss": loss}) for i, loss in enumerate(epoch.losses)]
-    told.append((epoch.number, {tag: value for tag, value in ends.items() if value is not None}))
+    values_at = [(epoch.number - 1 + (i + 1) / updates, {"loss": loss}) for i, loss in enumerate(epoch.losses)]
+    values_at.append((epoch.number, {tag: value for tag, value in ends.items() if value is not None}))
     return [
         Event(
             wall_time=now,
             step=round(epochs * epoch.samples),
             summary=Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]),
         )
-        for epochs, values in told
+        for epochs, values in values_at
     ]
 
 

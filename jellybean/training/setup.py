@@ -1,4 +1,4 @@
-"""Puts a run together on one rank: model, cuts, schedule, stages, transport, updates."""
+"""Sets up one rank of a run: model, cuts, schedule, stages, transport, updates."""
 
 from __future__ import annotations
 
@@ -12,52 +12,54 @@ import torch.distributed as dist
 from torch import nn
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.training.choose import Choice, choose
-from jellybean.training.data import Cutter, Data, Loss, load_data, load_loss, load_model
+from jellybean.training.data import LossFunction, MicrobatchSampler, TrainingData, load_data, load_loss, load_model
 from jellybean.training.errors import TrainingError
-from jellybean.training.processes.ranks import NEVER, Rank
-from jellybean.training.processes.transport import Transport
+from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
+from jellybean.training.processes.transport import StageTransport
+from jellybean.training.schedule_choice import ScheduleChoice, choose_schedule
+from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.stages.cut import CutModule, cut_module, trace
-from jellybean.training.stages.gradient_sums import make_groups
 from jellybean.training.stages.interpreter import Interpreter, peers_of
-from jellybean.training.stages.stage import Settings, Stage
-from jellybean.training.stages.updates import Updates, refuse_ties
+from jellybean.training.stages.stage import StageCopy, StageSettings
+from jellybean.training.stages.updates import WeightUpdates, check_tied_weights
 from jellybean_solver.pipeline import Schedule
 
 
 @dataclass(frozen=True)
-class Material:
-    """What the document names."""
+class TrainingInputs:
+    """The model, data and loss that the document names."""
 
     module: nn.Module
-    data: Data
-    loss: Loss
+    data: TrainingData
+    loss: LossFunction
 
     def example(self, document: TrainingDocument) -> tuple[torch.Tensor, ...]:
-        """A micro-batch; of two samples at least, so that no tracer takes the size for a constant."""
+        """One micro-batch; of at least two samples, so that tracers do not specialise the batch size."""
         size = max(2, document.batch // (document.microbatches * document.replicas))
         return (self.data.train[0][:size],)
 
 
 @dataclass(frozen=True)
-class Run:
-    """One rank's part of a run."""
+class RankRun:
+    """Everything that one rank needs for a run."""
 
     rank: Rank
-    material: Material
-    choice: Choice
+    material: TrainingInputs
+    choice: ScheduleChoice
     schedule: Schedule
-    cutter: Cutter
-    held: dict[tuple[int, int], Stage]
-    updates: Updates
-    transport: Transport
+    sampler: MicrobatchSampler
+    held: dict[tuple[int, int], StageCopy]
+    updates: WeightUpdates
+    transport: StageTransport
     interpreter: Interpreter
     copies: dict[int, dist.ProcessGroup | None]
 
 
-def load_material(document: TrainingDocument, directory: Path) -> Material:
-    """Model, data and loss, tried on one micro-batch. TrainingError when they do not go together."""
-    found = Material(load_model(document, directory), load_data(document, directory), load_loss(document, directory))
+def load_training_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
+    """Load model, data and loss and try them on one micro-batch. TrainingError if they do not fit together."""
+    found = TrainingInputs(
+        load_model(document, directory), load_data(document, directory), load_loss(document, directory)
+    )
     inputs = found.example(document)
     targets = found.data.train[1][: len(inputs[0])]
     weights = [value for value in found.module.parameters() if value.requires_grad]
@@ -65,7 +67,7 @@ def load_material(document: TrainingDocument, directory: Path) -> Material:
         kept = {name: value.clone() for name, value in found.module.state_dict().items()}
         with torch.random.fork_rng():
             outputs = found.module(*inputs)
-            _refuse_targets(document, outputs, found.data)
+            _check_targets(document, outputs, found.data)
             told = found.loss(outputs, targets)
         if not isinstance(told, torch.Tensor) or told.numel() != 1:
             raise TrainingError(f"the loss {document.loss} gave no single number; it must be a mean over samples")
@@ -77,7 +79,7 @@ def load_material(document: TrainingDocument, directory: Path) -> Material:
         torch.autograd.grad(told, weights, allow_unused=True)
     except TrainingError:
         raise
-    except Exception as error:  # whatever people's own code raises
+    except Exception as error:  # user code may raise anything
         raise TrainingError(
             f"{document.model} cannot be trained on {document.data} with the loss {document.loss}: {_said(error)}"
             f"{_types(found.module, inputs[0])}"
@@ -98,8 +100,8 @@ def _types(module: nn.Module, inputs: torch.Tensor) -> str:
     return f"; the inputs are {told[0]} and the weights {told[1]}: return inputs.astype('{told[1]}')"
 
 
-def _refuse_targets(document: TrainingDocument, outputs: Any, data: Data) -> None:
-    """TrainingError where the document's own losses would fail at a later row, or compare what does not belong."""
+def _check_targets(document: TrainingDocument, outputs: Any, data: TrainingData) -> None:
+    """TrainingError if the built-in losses would fail on a later row, or if the shapes do not match."""
     if document.loss not in ("cross_entropy", "mse"):
         return
     if not isinstance(outputs, torch.Tensor) or outputs.dim() < 1 + (document.loss == "cross_entropy"):
@@ -121,19 +123,19 @@ def _refuse_targets(document: TrainingDocument, outputs: Any, data: Data) -> Non
                 )
 
 
-def set_up(document: TrainingDocument, directory: Path, rank: Rank) -> Run:
-    """All ranks call this together. The first one profiles and chooses; the others do as it says."""
+def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankRun:
+    """Set up this rank. A collective call: rank 0 profiles and chooses the schedule, and broadcasts its choice."""
     with rank.busy("loading the model and the data, and profiling"):
-        material = load_material(document, directory)
+        material = load_training_inputs(document, directory)
         inputs = material.example(document)
         traced = trace(material.module, inputs)
-        told: list[Choice | None] = [choose(traced, inputs, document) if rank.tells else None]
+        told: list[ScheduleChoice | None] = [choose_schedule(traced, inputs, document) if rank.is_first else None]
     dist.broadcast_object_list(told, src=0)
     choice = told[0]
     if choice is None:
         raise TrainingError("rank 0 told no choice of a schedule")
     cut = cut_module(traced, choice.stage_of, inputs)
-    cutter = Cutter(
+    sampler = MicrobatchSampler(
         len(material.data.train[0]),
         document.batch,
         document.microbatches,
@@ -141,56 +143,59 @@ def set_up(document: TrainingDocument, directory: Path, rank: Rank) -> Run:
         document.seed,
         choice.period,
     )
-    if cutter.updates < 1:
+    if sampler.updates < 1:
         parts = document.microbatches * document.replicas
         raise TrainingError(
-            f"{cutter.samples} rows are too few for one update of {choice.name}: {parts} micro-batches of "
-            f"{max(1, cutter.size)}; lower batch or microbatches"
+            f"{sampler.samples} rows are too few for one update of {choice.name}: {parts} micro-batches of "
+            f"{max(1, sampler.size)}; lower batch or microbatches"
         )
-    schedule = choice.schedule(document.devices, cutter.run)
-    refuse_ties(schedule, cut.tied)
-    groups = make_groups(schedule, document.replicas, cut.tied)
-    headers = dist.new_group(backend="gloo", timeout=NEVER)
-    held = _held(document, schedule, cut, material.loss, rank)
-    updates = Updates(
+    schedule = choice.schedule(document.devices, sampler.run)
+    check_tied_weights(schedule, cut.tied)
+    groups = make_process_groups(schedule, document.replicas, cut.tied)
+    headers = dist.new_group(backend="gloo", timeout=NO_TIMEOUT)
+    held = _held_stages(document, schedule, cut, material.loss, rank)
+    updates = WeightUpdates(
         held,
-        optimizers(document.optimizer),
+        optimizer_factory(document.optimizer),
         groups,
         flushes=schedule.flushes,
         tied=cut.tied,
         clip=document.clip,
-        counts=rank.replica == 0,
+        first_replica=rank.replica == 0,
     )
-    transport = Transport(
-        peers_of(schedule, rank.place, rank.first),
+    transport = StageTransport(
+        peers_of(schedule, rank.device_index, rank.first),
         rank.device,
         compress=document.compress,
-        patience_s=NEVER.total_seconds(),
+        patience_s=NO_TIMEOUT.total_seconds(),
         headers=headers,
     )
+    transport.start()
     interpreter = Interpreter(
-        schedule, held, transport, updates, device=rank.place, first_rank=rank.first, done=rank.step
+        schedule, held, transport, updates, device=rank.device_index, first_rank=rank.first, done=rank.step
     )
-    return Run(rank, material, choice, schedule, cutter, held, updates, transport, interpreter, dict(groups.copies))
+    return RankRun(
+        rank, material, choice, schedule, sampler, held, updates, transport, interpreter, dict(groups.copies)
+    )
 
 
-def _held(
-    document: TrainingDocument, schedule: Schedule, cut: CutModule, loss: Loss, rank: Rank
-) -> dict[tuple[int, int], Stage]:
+def _held_stages(
+    document: TrainingDocument, schedule: Schedule, cut: CutModule, loss: LossFunction, rank: Rank
+) -> dict[tuple[int, int], StageCopy]:
     precision = torch.bfloat16 if document.precision == "bfloat16" else None
-    settings = Settings(precision, document.recompute)
+    settings = StageSettings(precision, document.recompute)
     return {
-        (number, pipe): Stage(
+        (number, pipe): StageCopy(
             cut.stages[number].to(rank.device), settings, loss if number == schedule.stages - 1 else None
         )
         for pipe, places in enumerate(schedule.device_of)
         for number, device in enumerate(places)
-        if device == rank.place
+        if device == rank.device_index
     }
 
 
-def optimizers(spec: OptimizerSpec) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    """Makes the document's optimizer."""
+def optimizer_factory(spec: OptimizerSpec) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
+    """A factory of the document's optimizer."""
     more: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay}
     if spec.name == "sgd":
         return lambda own: torch.optim.SGD(own, momentum=spec.momentum, **more)

@@ -1,4 +1,4 @@
-"""A training run: epochs of iterations, measured, told, and kept so that it can go on."""
+"""The training loop: epochs of iterations, evaluated, logged and checkpointed."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ import torch.distributed as dist
 
 from jellybean.documents.training import LrSpec, TrainingDocument
 from jellybean.training.checkpoints.checkpoint import (
-    Loaded,
+    LoadedCheckpoint,
+    check_writable,
     clear_partial,
-    finish,
+    finish_checkpoint,
+    load_exact,
     load_newest,
-    load_same,
-    refuse_unwritable,
-    write_part,
+    write_rank_file,
 )
-from jellybean.training.checkpoints.states import restore, states_of
-from jellybean.training.data import RowFeed
+from jellybean.training.checkpoints.states import collect_state, restore_state
+from jellybean.training.data import DatasetFeed
 from jellybean.training.errors import TrainingError
-from jellybean.training.measure import accuracy_of, whole_model
+from jellybean.training.evaluation import evaluate, gather_model
 from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import Run
-from jellybean.training.stages.interpreter import Record
+from jellybean.training.setup import RankRun
+from jellybean.training.stages.interpreter import ActionLog
 from jellybean_solver.pipeline import Timeline, bubble_fraction
 
-_RECENT = 5  # epochs
+_RECENT = 5  # epochs that the estimate of the remaining time averages
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """What one came to. `losses`: of its updates. `accuracy`: percent of the test rows, where targets are classes.
+class EpochResult:
+    """Results of one epoch.
 
-    `samples`: rows to train on. `idle`, `predicted_idle`: shares of the devices' time, of the epoch's last iteration
-    and by the simulator.
+    `losses`: per update. `accuracy`: percent of the test rows; None if targets are no classes. `samples`: training
+    rows. `idle`, `predicted_idle`: bubble fractions, measured in the epoch's last iteration and simulated.
     """
 
     number: int
@@ -54,51 +54,51 @@ class Epoch:
 
     @property
     def loss(self) -> float:
-        """Mean over its updates."""
+        """Mean over the updates."""
         return sum(self.losses) / len(self.losses)
 
 
-Tell = Callable[[Epoch], None]
+OnEpoch = Callable[[EpochResult], None]
 
 
-def folder_of(directory: Path) -> Path:
-    """Where a run keeps what it makes."""
+def run_folder(directory: Path) -> Path:
+    """The folder of a run's checkpoints, logs and model."""
     return directory / "training"
 
 
 def train(
-    run: Run, document: TrainingDocument, directory: Path, tell: Tell, warn: Callable[[str], None]
-) -> list[Epoch]:
-    """The epochs that were left to do. All ranks call this together; only the first tells."""
+    run: RankRun, document: TrainingDocument, directory: Path, on_epoch: OnEpoch, warn: Callable[[str], None]
+) -> list[EpochResult]:
+    """Train the remaining epochs and return their results. A collective call; only rank 0 calls `on_epoch`."""
     begin = _resume(run, document, directory, warn)
-    lr = rate(document.lr_schedule, document.optimizer.lr, run.cutter.updates, document.epochs)
-    told: list[Epoch] = []
+    lr = learning_rate(document.lr_schedule, document.optimizer.lr, run.sampler.updates, document.epochs)
+    told: list[EpochResult] = []
     ends_s = [time.perf_counter()]
     for number in range(begin, document.epochs):
         measured = _epoch(run, document, number, lr)
         ends_s.append(time.perf_counter())
         epoch = replace(measured, left_s=left_s(ends_s, document.epochs - number - 1))
         told.append(epoch)
-        if run.rank.tells:
-            tell(epoch)
+        if run.rank.is_first:
+            on_epoch(epoch)
         last = number + 1 == document.epochs
         if last or (number + 1) % document.checkpoint.every == 0:
-            _keep(run, document, directory, number + 1)
+            _save_checkpoint(run, document, directory, number + 1)
     run.transport.close()
     return told
 
 
 def left_s(ends_s: Sequence[float], epochs: int) -> float:
-    """What so many epochs will take, by the mean over the last `_RECENT`, checkpoints counted: one alone may be odd.
+    """Estimated seconds of `epochs` more epochs: mean over the last `_RECENT`, checkpoints included.
 
-    `ends_s`: the beginning of the first, and the end of each.
+    `ends_s`: the start of the first epoch, then the end of each.
     """
     recent = ends_s[-1 - _RECENT :]
     return epochs * (recent[-1] - recent[0]) / (len(recent) - 1)
 
 
-def rate(spec: LrSpec, own: float, updates: int, epochs: int) -> Callable[[int], float]:
-    """The learning rate of an update, by its number in the run."""
+def learning_rate(spec: LrSpec, own: float, updates: int, epochs: int) -> Callable[[int], float]:
+    """The learning rate as a function of the update's number in the run: linear warm-up, then `spec`."""
     total, warmup = updates * epochs, spec.warmup * updates
 
     def lr(update: int) -> float:
@@ -115,45 +115,45 @@ def rate(spec: LrSpec, own: float, updates: int, epochs: int) -> Callable[[int],
     return lr
 
 
-def _epoch(run: Run, document: TrainingDocument, number: int, lr: Callable[[int], float]) -> Epoch:
-    cutter, rank = run.cutter, run.rank
-    per_iteration = cutter.updates // cutter.iterations
-    losses = torch.zeros(cutter.updates, dtype=torch.float64)
-    record, began, seen = Record(), time.perf_counter(), 0
-    for iteration in range(cutter.iterations):
-        rows = cutter.rows(number, iteration, rank.replica)
-        before = number * cutter.updates + iteration * per_iteration
-        feed = RowFeed(run.material.data.train, rows, rank.device, before, rank.replica)
-        last = iteration + 1 == cutter.iterations
+def _epoch(run: RankRun, document: TrainingDocument, number: int, lr: Callable[[int], float]) -> EpochResult:
+    sampler, rank = run.sampler, run.rank
+    per_iteration = sampler.updates // sampler.iterations
+    losses = torch.zeros(sampler.updates, dtype=torch.float64)
+    log, began, seen = ActionLog(), time.perf_counter(), 0
+    for iteration in range(sampler.iterations):
+        rows = sampler.rows(number, iteration, rank.replica)
+        before = number * sampler.updates + iteration * per_iteration
+        feed = DatasetFeed(run.material.data.train, rows, rank.device, before, rank.replica)
+        last = iteration + 1 == sampler.iterations
         if last:
             dist.barrier()
-        record = run.interpreter.run(feed, lambda update, before=before: lr(before + update))  # type: ignore[misc]
-        period = cutter.period or cutter.run
-        for microbatch, loss in record.losses.items():
+        log = run.interpreter.run(feed, lambda update, before=before: lr(before + update))  # type: ignore[misc]
+        period = sampler.period or sampler.run
+        for microbatch, loss in log.losses.items():
             losses[iteration * per_iteration + microbatch // period] += float(loss) * feed.factor(microbatch)
         seen += sum(rows.counted[::period])
     dist.all_reduce(losses)
     took_s = time.perf_counter() - began
-    _refuse_divergence(losses, number + 1)
+    _check_losses(losses, number + 1)
     _average_statistics(run)
-    module = whole_model(run)
+    module = gather_model(run)
     with run.rank.busy("measuring the test rows"):
-        accuracy, test_loss = accuracy_of(module, run.material) if module is not None else (None, 0.0)
-    return Epoch(
+        accuracy, test_loss = evaluate(module, run.material) if module is not None else (None, 0.0)
+    return EpochResult(
         number + 1,
-        cutter.samples,
+        sampler.samples,
         losses.tolist(),
         accuracy,
         test_loss,
         seen / took_s,
-        _idle(run, record),
+        _idle(run, log),
         run.choice.bubble,
-        left_s=0.0,  # told by who knows the epochs before
+        left_s=0.0,  # set by the caller, which knows the earlier epochs
     )
 
 
-def _refuse_divergence(losses: torch.Tensor, epoch: int) -> None:
-    """TrainingError where a loss is no number: nothing that follows could be, and no checkpoint is to hold it."""
+def _check_losses(losses: torch.Tensor, epoch: int) -> None:
+    """TrainingError if a loss is not finite, before a checkpoint can store the result."""
     wrong = torch.nonzero(~torch.isfinite(losses))
     if len(wrong):
         update = int(wrong[0])
@@ -163,10 +163,10 @@ def _refuse_divergence(losses: torch.Tensor, epoch: int) -> None:
         )
 
 
-def _idle(run: Run, record: Record) -> float:
-    """Measured, of all ranks of the first pipeline."""
-    first = record.starts_s[0]
-    own = ([s - first for s in record.starts_s], [s - first for s in record.ends_s], first)
+def _idle(run: RankRun, log: ActionLog) -> float:
+    """Measured bubble fraction of the first pipeline; clocks are aligned at each rank's first action."""
+    first = log.starts_s[0]
+    own = ([s - first for s in log.starts_s], [s - first for s in log.ends_s], first)
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, own)
     ranks = told[: run.schedule.devices]
@@ -176,8 +176,8 @@ def _idle(run: Run, record: Record) -> float:
     return bubble_fraction(Timeline(run.schedule, starts, ends))
 
 
-def _average_statistics(run: Run) -> None:
-    """Copies of a stage saw other micro-batches: running means become those of all."""
+def _average_statistics(run: RankRun) -> None:
+    """Average the buffers (running means) of a stage's copies, which saw different micro-batches."""
     for (number, _), stage in sorted(run.held.items()):
         group = run.copies.get(number)
         for _, value in sorted(stage.module.named_buffers()) if group is not None else ():
@@ -186,21 +186,21 @@ def _average_statistics(run: Run) -> None:
                 value.div_(dist.get_world_size(group))
 
 
-def _keep(run: Run, document: TrainingDocument, directory: Path, epochs: int) -> None:
-    """A checkpoint; on all ranks or on none."""
-    folder = folder_of(directory) / "checkpoints"
+def _save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, epochs: int) -> None:
+    """Write a checkpoint: on all ranks or on none."""
+    folder = run_folder(directory) / "checkpoints"
     hashed: str | None = None
     error = ""
     try:
         if run.rank.replica == 0:
             with run.rank.busy("writing a checkpoint"):
-                hashed = write_part(folder, epochs, run.rank.rank, states_of(run.held, run.updates))
+                hashed = write_rank_file(folder, epochs, run.rank.rank, collect_state(run.held, run.updates))
     except TrainingError as failure:
         error = str(failure)
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, (run.rank.rank, hashed, error))
     errors = [one[2] for one in told if one[2]]
-    if not errors and run.rank.tells:
+    if not errors and run.rank.is_first:
         facts = {
             "schedule": run.choice.name,
             "devices": run.schedule.devices,
@@ -208,7 +208,9 @@ def _keep(run: Run, document: TrainingDocument, directory: Path, epochs: int) ->
         }
         try:
             with run.rank.busy("writing a checkpoint"):
-                finish(folder, epochs, {one[0]: one[1] for one in told if one[1]}, facts, document.checkpoint.keep)
+                finish_checkpoint(
+                    folder, epochs, {one[0]: one[1] for one in told if one[1]}, facts, document.checkpoint.keep
+                )
         except TrainingError as failure:
             errors.append(str(failure))
     outcome = [errors[0] if errors else ""]
@@ -217,43 +219,43 @@ def _keep(run: Run, document: TrainingDocument, directory: Path, epochs: int) ->
         raise TrainingError(f"{outcome[0]}; the checkpoint before it stays, and the same command goes on from there")
 
 
-def _resume(run: Run, document: TrainingDocument, directory: Path, warn: Callable[[str], None]) -> int:
-    """Epochs that are done."""
-    found = same_checkpoint(run.rank, folder_of(directory) / "checkpoints")
+def _resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Callable[[str], None]) -> int:
+    """Restore the newest checkpoint, if any. Returns the number of epochs done."""
+    found = agree_on_checkpoint(run.rank, run_folder(directory) / "checkpoints")
     if found is None:
         return 0
-    before, now = found.told["optimizer"], document.optimizer.name
+    before, now = found.manifest["optimizer"], document.optimizer.name
     if before != now:
         raise TrainingError(
             f"{found.path} has the state of {before}, which {now} cannot go on from: "
             f"--set optimizer.name={before} goes on, --fresh begins anew"
         )
-    if run.rank.tells:
+    if run.rank.is_first:
         for line in found.skipped:
             warn(line)
-        warn(f"going on from {found.path}, after epoch {found.told['epochs']}")
-    restore(found.tensors, run.held, run.updates)
-    return int(found.told["epochs"])
+        warn(f"going on from {found.path}, after epoch {found.manifest['epochs']}")
+    restore_state(found.tensors, run.held, run.updates)
+    return int(found.manifest["epochs"])
 
 
-def same_checkpoint(rank: Rank, folder: Path) -> Loaded | None:
-    """The newest that the first rank can read, on all ranks; TrainingError on all where one cannot read it."""
+def agree_on_checkpoint(rank: Rank, folder: Path) -> LoadedCheckpoint | None:
+    """The newest checkpoint that rank 0 can read, on all ranks. TrainingError on all if one cannot read it."""
     found, error = None, ""
-    if rank.tells:
+    if rank.is_first:
         try:
             with rank.busy("reading a checkpoint"):
-                refuse_unwritable(folder)
+                check_writable(folder)
                 clear_partial(folder)
                 found = load_newest(folder)
         except TrainingError as failure:
             error = str(failure)
     chosen: list[Any] = [(found.path.name, found.sha256) if found is not None else None]
     dist.broadcast_object_list(chosen, src=0)
-    if chosen[0] is not None and not rank.tells:
+    if chosen[0] is not None and not rank.is_first:
         name, sha256 = chosen[0]
         try:
             with rank.busy("reading a checkpoint"):
-                found = load_same(folder / name, sha256)
+                found = load_exact(folder / name, sha256)
         except TrainingError as failure:
             error = (
                 f"rank {rank.rank} does not have the checkpoint that rank 0 goes on from: {failure}; all machines "
@@ -266,6 +268,6 @@ def same_checkpoint(rank: Rank, folder: Path) -> Loaded | None:
     return found
 
 
-def to_json(epoch: Epoch) -> dict[str, Any]:
-    """For --json and the run's log."""
+def epoch_json(epoch: EpochResult) -> dict[str, Any]:
+    """JSON record, for --json and the run's log."""
     return {**asdict(epoch), "loss": epoch.loss}

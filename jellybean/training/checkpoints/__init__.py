@@ -1,1 +1,1 @@
-"""Checkpoints, and the state that they hold."""
+"""Checkpoints and the training state that they hold."""

@@ -1,8 +1,8 @@
-"""Checkpoints: all or nothing, checked when read, usable on another number of stages or by another schedule.
+"""Checkpoints: atomic, verified when read, independent of the number of stages and of the schedule.
 
-A checkpoint is a folder `epoch-N`, N epochs done: per rank a safetensors file with weights, buffers and optimizer
-states under the names that the model gives its parameters, and a manifest with every file's sha256. It is written
-beside and renamed when all ranks are done, so a killed run leaves the one before.
+A checkpoint is a folder `epoch-N` (N epochs done) with one safetensors file per rank, which holds weights, buffers and
+optimizer states under the model's parameter names, and a manifest with every file's sha256. It is written to a
+temporary folder and renamed when all ranks are done, so a killed run leaves the previous checkpoint intact.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ from jellybean_agent import describe_error
 VERSION = 1
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"epoch-(\d+)")
-Tensors = dict[str, torch.Tensor]
-_BROKEN = (OSError, ValueError, KeyError, SafetensorError)
+NamedTensors = dict[str, torch.Tensor]
+_READ_ERRORS = (OSError, ValueError, KeyError, SafetensorError)
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """`sha256`: of the manifest, so of everything. `tensors`: of all ranks. `told`: what the run said of itself.
-    `skipped`: newer ones that are broken, in words.
+class LoadedCheckpoint:
+    """A checkpoint. `sha256`: of the manifest, and so of all files. `tensors`: of all ranks. `manifest`: parsed.
+
+    `skipped`: newer checkpoints that are broken, as messages.
     """
 
     path: Path
     sha256: str
-    tensors: Tensors
-    told: dict[str, Any]
+    tensors: NamedTensors
+    manifest: dict[str, Any]
     skipped: tuple[str, ...] = ()
 
 
 def rank_file(rank: int) -> str:
-    """What a rank writes."""
+    """File name of a rank's tensors."""
     return f"rank-{rank}.safetensors"
 
 
 def partial_folder(folder: Path, epochs: int) -> Path:
-    """Where a checkpoint is until it is whole."""
+    """Where a checkpoint is written before it is complete."""
     return folder / f".epoch-{epochs}.partial"
 
 
-def write_part(folder: Path, epochs: int, rank: int, tensors: Tensors) -> str:
-    """One rank's file, on disk when this returns; its sha256. TrainingError when it cannot be written."""
+def write_rank_file(folder: Path, epochs: int, rank: int, tensors: NamedTensors) -> str:
+    """Write one rank's file, synced to disk; returns its sha256. TrainingError if it cannot be written."""
     place = partial_folder(folder, epochs)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -69,16 +70,18 @@ def write_part(folder: Path, epochs: int, rank: int, tensors: Tensors) -> str:
         ) from error
 
 
-def finish(folder: Path, epochs: int, hashes: Mapping[int, str], told: Mapping[str, Any], keep: int) -> Path:
-    """The manifest, the rename, and the oldest away; for one rank, when all have written their parts.
+def finish_checkpoint(
+    folder: Path, epochs: int, hashes: Mapping[int, str], manifest: Mapping[str, Any], keep: int
+) -> Path:
+    """Write the manifest, rename the folder, delete the oldest checkpoints; by one rank, after all have written.
 
-    Only what is older than this one goes: newer ones are broken, or were when the run went on from before them.
+    Only older checkpoints are deleted: newer ones are broken, or were when the run resumed from before them.
     """
     place, final = partial_folder(folder, epochs), folder / f"epoch-{epochs}"
     try:
         files = {rank_file(rank): sha256 for rank, sha256 in sorted(hashes.items())}
         path = place / MANIFEST
-        manifest = {"version": VERSION, "epochs": epochs, "files": files, **told}
+        manifest = {"version": VERSION, "epochs": epochs, "files": files, **manifest}
         path.write_text(json.dumps(manifest), encoding="utf-8")
         _sync(path)
         _sync(place)
@@ -90,13 +93,13 @@ def finish(folder: Path, epochs: int, hashes: Mapping[int, str], told: Mapping[s
         raise TrainingError(
             f"the checkpoint of epoch {epochs} cannot be written to {place}: {describe_error(error)}"
         ) from error
-    for old in [path for number, path in _found(folder) if number < epochs][keep - 1 :]:
+    for old in [path for number, path in _checkpoints(folder) if number < epochs][keep - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
 
 def save_model(module: torch.nn.Module, folder: Path) -> Path:
-    """The whole model's weights and buffers as `model.safetensors`; shared weights once for each name."""
+    """Write the whole model's weights and buffers to `model.safetensors`; tied weights under each name."""
     path = folder / "model.safetensors"
     partial = path.with_name(f".{path.name}.partial")
     tensors = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
@@ -110,8 +113,8 @@ def save_model(module: torch.nn.Module, folder: Path) -> Path:
     return path
 
 
-def refuse_unwritable(folder: Path) -> None:
-    """TrainingError where no checkpoint could be written: told before an epoch is spent."""
+def check_writable(folder: Path) -> None:
+    """TrainingError if checkpoints could not be written; checked before the first epoch."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -121,37 +124,37 @@ def refuse_unwritable(folder: Path) -> None:
 
 
 def clear_partial(folder: Path) -> None:
-    """What killed runs left half written."""
+    """Delete incomplete checkpoints of killed runs."""
     for path in folder.glob(".epoch-*.partial"):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def newest(folder: Path) -> int:
-    """Epochs of the newest one, by its name; 0 where there is none."""
-    return max((epochs for epochs, _ in _found(folder)), default=0)
+def newest_epoch(folder: Path) -> int:
+    """Number of epochs of the newest checkpoint, by its name; 0 if there is none."""
+    return max((epochs for epochs, _ in _checkpoints(folder)), default=0)
 
 
-def load_newest(folder: Path) -> Loaded | None:
-    """The newest whole checkpoint; None where there is none at all. TrainingError where all are broken.
+def load_newest(folder: Path) -> LoadedCheckpoint | None:
+    """The newest valid checkpoint; None if there is none. TrainingError if all are broken.
 
-    For one rank, which tells the others: what one can read another may not, and all must go on from the same.
+    Called by rank 0 only, which broadcasts its choice: other ranks might be able to read a different one.
     """
     skipped: list[str] = []
-    for _, path in _found(folder):
+    for _, path in _checkpoints(folder):
         try:
             return _load(path, tuple(skipped))
-        except _BROKEN as error:
+        except _READ_ERRORS as error:
             skipped.append(f"{path} is not used: {_why(error)}")
     if skipped:
         raise TrainingError("no checkpoint can be used; --fresh begins anew\n" + "\n".join(skipped))
     return None
 
 
-def load_same(path: Path, sha256: str) -> Loaded:
-    """The checkpoint whose manifest has this sha256, and no other. TrainingError where it is not found here."""
+def load_exact(path: Path, sha256: str) -> LoadedCheckpoint:
+    """The checkpoint whose manifest has this sha256. TrainingError if it is not here."""
     try:
         found = _load(path, ())
-    except _BROKEN as error:
+    except _READ_ERRORS as error:
         raise TrainingError(f"{path} cannot be read: {_why(error)}") from error
     if found.sha256 != sha256:
         raise TrainingError(f"{path} is another one (sha256 {found.sha256[:12]} in place of {sha256[:12]})")
@@ -162,25 +165,29 @@ def _why(error: Exception) -> str:
     return f"{MANIFEST} has no {error}" if isinstance(error, KeyError) else describe_error(error, name=True)
 
 
-def _load(path: Path, skipped: tuple[str, ...]) -> Loaded:
-    manifest = (path / MANIFEST).read_bytes()
-    told = json.loads(manifest)
-    if not isinstance(told, dict) or not isinstance(told["files"], dict) or path.name != f"epoch-{told['epochs']}":
-        raise ValueError(f"its {MANIFEST} is none, or of another epoch")
-    if told["version"] != VERSION:
-        raise ValueError(f"it is of version {told['version']}, and {VERSION} is read here")
-    tensors: Tensors = {}
-    for name, sha256 in told["files"].items():
+def _load(path: Path, skipped: tuple[str, ...]) -> LoadedCheckpoint:
+    raw = (path / MANIFEST).read_bytes()
+    manifest = json.loads(raw)
+    if (
+        not isinstance(manifest, dict)
+        or not isinstance(manifest["files"], dict)
+        or path.name != f"epoch-{manifest['epochs']}"
+    ):
+        raise ValueError(f"its {MANIFEST} is malformed or of another epoch")
+    if manifest["version"] != VERSION:
+        raise ValueError(f"it is of version {manifest['version']}, and {VERSION} is read here")
+    tensors: NamedTensors = {}
+    for name, sha256 in manifest["files"].items():
         if not isinstance(name, str) or Path(name).name != name:
-            raise ValueError(f"{name} is no file of it")
+            raise ValueError(f"{name} is no file of this checkpoint")
         if _sha256(path / name) != sha256:
-            raise ValueError(f"{name} is torn or was changed (its sha256 differs)")
+            raise ValueError(f"{name} is truncated or was changed (its sha256 differs)")
         tensors |= load_file(path / name)
-    return Loaded(path, hashlib.sha256(manifest).hexdigest(), tensors, told, skipped)
+    return LoadedCheckpoint(path, hashlib.sha256(raw).hexdigest(), tensors, manifest, skipped)
 
 
-def _found(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The newest first."""
+def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
+    """(epochs, folder), newest first."""
     paths = [(int(match[1]), path) for path in folder.glob("epoch-*") if (match := _NAME.fullmatch(path.name))]
     yield from sorted(paths, reverse=True)
 

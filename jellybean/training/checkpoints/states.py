@@ -1,4 +1,4 @@
-"""A rank's weights, buffers and optimizer states by the model's own names, for checkpoints; and back."""
+"""Collects a rank's weights, buffers and optimizer states by the model's names, for checkpoints; restores them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from jellybean.training.errors import TrainingError
-from jellybean.training.stages.stage import Stage
-from jellybean.training.stages.updates import Updates
+from jellybean.training.stages.stage import StageCopy
+from jellybean.training.stages.updates import WeightUpdates
 
 WEIGHT, BUFFER, STATE = "weight/", "buffer/", "state/"
-Held = Mapping[tuple[int, int], Stage]
+HeldStages = Mapping[tuple[int, int], StageCopy]
 
 
-def states_of(held: Held, updates: Updates) -> dict[str, torch.Tensor]:
-    """Everything that training goes on from. Of copies in several pipes, the first pipe's stand for all."""
+def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.Tensor]:
+    """All training state of a rank. For stages with a copy per pipe, that of the first pipe."""
     found: dict[str, torch.Tensor] = {}
     for copy, stage in held.items():
         if copy[1]:
@@ -29,11 +29,11 @@ def states_of(held: Held, updates: Updates) -> dict[str, torch.Tensor]:
             for key, value in state.items():
                 tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
                 found[f"{STATE}{names[id(parameter)]}/{key}"] = tensor
-    return {name: value.detach().clone() for name, value in found.items()}  # shared weights are written once each
+    return {name: value.detach().clone() for name, value in found.items()}  # safetensors refuses shared memory
 
 
-def restore(tensors: Mapping[str, torch.Tensor], held: Held, updates: Updates) -> None:
-    """The reverse, for whatever stages this rank holds now. TrainingError when the checkpoint is of another model."""
+def restore_state(tensors: Mapping[str, torch.Tensor], held: HeldStages, updates: WeightUpdates) -> None:
+    """Restore the state of the stages that this rank holds. TrainingError if the checkpoint is of another model."""
     states: dict[str, dict[str, Any]] = {}
     for name, value in tensors.items():
         if name.startswith(STATE):
@@ -41,9 +41,9 @@ def restore(tensors: Mapping[str, torch.Tensor], held: Held, updates: Updates) -
             states.setdefault(parameter, {})[key] = value
     for copy, stage in held.items():
         for name, parameter in stage.versions.parameters.items():
-            _fill(parameter.data, tensors, WEIGHT + name)
+            _copy_into(parameter.data, tensors, WEIGHT + name)
         for name, buffer in stage.module.named_buffers():
-            _fill(buffer, tensors, BUFFER + name)
+            _copy_into(buffer, tensors, BUFFER + name)
         optimizer = updates.optimizers.get(copy)
         if optimizer is None:
             continue
@@ -57,7 +57,7 @@ def restore(tensors: Mapping[str, torch.Tensor], held: Held, updates: Updates) -
                 }
 
 
-def _fill(place: torch.Tensor, tensors: Mapping[str, torch.Tensor], name: str) -> None:
+def _copy_into(place: torch.Tensor, tensors: Mapping[str, torch.Tensor], name: str) -> None:
     value = tensors.get(name)
     if value is None or value.shape != place.shape:
         told = "is missing" if value is None else f"has the shape {list(value.shape)} in place of {list(place.shape)}"

@@ -1,1 +1,1 @@
-"""The processes of a training run: ranks, their messages and heartbeats."""
+"""The processes of a run: launch, ranks, heartbeats, messages, transport."""

@@ -1,8 +1,8 @@
-"""Whether the other ranks of a run are alive and get on: so that one may be busy for as long as it takes.
+"""Heartbeats between ranks: detect a rank that died or stalls, without limiting how long one may be busy.
 
-Every rank tells the store now and then that it lives, how much it has done, and whether it does something that the
-others wait for (profiling, test rows, a checkpoint). A rank that stops telling is gone or stands still. While all of
-them tell, a run is given up only when for as long none has done anything and none says that it is busy.
+Every rank writes to a shared store, periodically, that it is alive, how many actions it has done, and whether it is
+busy with something that the others wait for (profiling, evaluation, a checkpoint). A rank that stops writing is dead or
+stalled. While all write, the run is given up only if no rank makes progress and none is busy for the whole timeout.
 """
 
 from __future__ import annotations
@@ -13,52 +13,51 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from jellybean.training.errors import StillError
+from jellybean.training.errors import StalledError
 
-LOOKS = 40  # in the time after which a run is given up, at least
-_MOST_S = 5.0  # between two looks
+CHECKS_PER_TIMEOUT = 40  # at least; a check counts, not the clock, so a suspended machine does not time out
+_MAX_INTERVAL_S = 5.0
 _ENDED = "ended"
 
 
 class Store(Protocol):
-    """Of torch.distributed."""
+    """The part of torch.distributed's store that heartbeats need."""
 
     def set(self, key: str, value: str) -> object: ...
     def multi_get(self, keys: list[str]) -> list[bytes]: ...
 
 
 @dataclass
-class _Seen:
-    """Of one rank. `still`: looks since it told something new; `idle`: since it had done more."""
+class _RankState:
+    """State of one rank as last read, with the checks since its last heartbeat and since its last progress."""
 
-    told: int = -1
+    beats: int = -1
     done: int = -1
-    still: int = 0
-    idle: int = 0
+    silent_checks: int = 0
+    idle_checks: int = 0
     busy: str = ""
 
 
-class Beats:
-    """Of one rank."""
+class Heartbeats:
+    """Heartbeats of one rank of `world`; `patience_s` is the timeout."""
 
     def __init__(self, store: Store, rank: int, world: int, patience_s: float) -> None:
         self._store, self._rank, self._patience_s = store, rank, patience_s
         self._keys = [f"beat-{other}" for other in range(world)]
-        self._every_s = min(_MOST_S, patience_s / LOOKS)
-        self._told = self._done = 0
+        self._every_s = min(_MAX_INTERVAL_S, patience_s / CHECKS_PER_TIMEOUT)
+        self._beats = self._done = 0
         self._busy = ""
-        self._seen = [_Seen() for _ in range(world)]
-        self._over = threading.Event()
+        self._states = [_RankState() for _ in range(world)]
+        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.tell()
 
     def step(self) -> None:
-        """This rank has done something."""
+        """Count one action as progress."""
         self._done += 1
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """It does something alone, however long that takes."""
+        """Mark this rank as busy, for however long it takes."""
         before, self._busy = self._busy, what
         try:
             yield
@@ -66,51 +65,52 @@ class Beats:
             self._busy = before
             self._done += 1
 
-    def tell(self) -> None:
-        """That this rank lives."""
-        self._told += 1
-        self._store.set(self._keys[self._rank], f"{self._told} {self._done} {self._busy}")
+    def beat(self) -> None:
+        """Write this rank's heartbeat."""
+        self._beats += 1
+        self._store.set(self._keys[self._rank], f"{self._beats} {self._done} {self._busy}")
 
-    def look(self) -> str:
-        """What the others told; why the run is to be given up, or nothing."""
-        looks = self._patience_s / self._every_s
-        for own, text in zip(self._seen, self._store.multi_get(self._keys), strict=True):
-            told, done, own.busy = text.decode().split(" ", 2)
-            own.still = 0 if int(told) != own.told else own.still + 1
-            own.idle = 0 if int(done) != own.done else own.idle + 1
-            own.told, own.done = int(told), int(done)
-        here = [own for own in self._seen if own.busy != _ENDED]
-        for number, own in enumerate(self._seen):
-            if own.busy != _ENDED and own.still >= looks:
+    def check(self) -> str:
+        """Read the others' heartbeats. Returns why the run must be given up; empty if it need not."""
+        checks = self._patience_s / self._every_s
+        for state, text in zip(self._states, self._store.multi_get(self._keys), strict=True):
+            beats, done, state.busy = text.decode().split(" ", 2)
+            state.silent_checks = 0 if int(beats) != state.beats else state.silent_checks + 1
+            state.idle_checks = 0 if int(done) != state.done else state.idle_checks + 1
+            state.beats, state.done = int(beats), int(done)
+        running = [state for state in self._states if state.busy != _ENDED]
+        for number, state in enumerate(self._states):
+            if state.busy != _ENDED and state.silent_checks >= checks:
                 return (
-                    f"rank {number} has stood still or been away for {self._patience_s:g} s; if its machine is only "
-                    "slow, raise `timeout`"
+                    f"rank {number} has not responded for {self._patience_s:g} s; if its machine is only slow, raise "
+                    "`timeout`"
                 )
-        if len(here) > 1 and all(own.idle >= looks and not own.busy for own in here):
-            return f"no rank has done anything for {self._patience_s:g} s; if one action takes longer, raise `timeout`"
+        if len(running) > 1 and all(state.idle_checks >= checks and not state.busy for state in running):
+            return f"no rank has made progress for {self._patience_s:g} s; if one action takes longer, raise `timeout`"
         return ""
 
-    def start(self, end: Callable[[StillError], None]) -> None:
-        """Tell and look from now on; `end` is called from another thread, where the run is to be given up."""
+    def start(self, end: Callable[[StalledError], None]) -> None:
+        """Write and check periodically in a thread, which calls `end` if the run must be given up."""
+        self.beat()
         self._thread = threading.Thread(target=self._watch, args=(end,), daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """This rank has ended; the others need not wait for it."""
-        self._over.set()
+        """Stop, and tell the others that this rank has ended."""
+        self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._busy = _ENDED
-            with suppress(RuntimeError):  # the store may have ended before
-                self.tell()
+            with suppress(RuntimeError):  # the store may be gone already
+                self.beat()
 
-    def _watch(self, end: Callable[[StillError], None]) -> None:
-        while not self._over.wait(self._every_s):
+    def _watch(self, end: Callable[[StalledError], None]) -> None:
+        while not self._stop.wait(self._every_s):
             try:
-                self.tell()
-                why = self.look()
-            except RuntimeError as error:  # a rank that never came, or the store is gone, perhaps because all is done
-                why = "" if self._over.wait(self._patience_s) else f"another rank is away: {error}"
-            if why and not self._over.is_set():
-                end(StillError(why))
+                self.beat()
+                why = self.check()
+            except RuntimeError as error:  # a rank never started, or the store is gone, perhaps because all is done
+                why = "" if self._stop.wait(self._patience_s) else f"another rank is not reachable: {error}"
+            if why and not self._stop.is_set():
+                end(StalledError(why))
                 return

@@ -1,7 +1,7 @@
-"""Starts a run's processes on this machine by torch's launcher, and again when one dies.
+"""Launches a run's processes on this machine by torch's elastic launcher, and restarts them when one dies.
 
-A process that is killed, hangs or crashes is worth another attempt from the newest checkpoint; what a person has to
-change first (a model that cannot be cut, a full disk) is not, and is told once, not by every process.
+After a process was killed, hung or crashed, all restart from the newest checkpoint. An error that a person must fix
+first (a model that cannot be cut, a full disk) ends the run and is reported once, not by every process.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from jellybean.training.errors import CrashError, LostError, StillError, StoppedError, TrainingError
+from jellybean.training.errors import RankCrashError, RankLostError, SignalledError, StalledError, TrainingError
 
-TOLD = "JELLYBEAN_TRAINING_TOLD"  # a folder: processes write there why they end
+REASONS_FOLDER = "JELLYBEAN_TRAINING_TOLD"  # environment variable: folder where processes write why they end
 RESTARTS = 3
 _PR_SET_PDEATHSIG = 1
-_MOST = 64, 16  # processes: so many at least are started when asked for, and so many per core
-_KINDS: dict[str, type[Exception]] = {"still": StillError, "lost": LostError, "crash": CrashError}
-_STOPPED_S = 5  # how long a process that does not end by itself is waited for
+_MAX_PROCESSES = 64, 16  # at least so many are allowed, or so many per core
+_KINDS: dict[str, type[Exception]] = {"still": StalledError, "lost": RankLostError, "crash": RankCrashError}
+_SHUTDOWN_S = 5  # grace period of processes that must end
 
 
 def run_processes(arguments: Sequence[str], count: int, say: Callable[[str], None]) -> None:
-    """`python ARGUMENTS` as `count` ranks. TrainingError with what the first of them said, or after RESTARTS."""
+    """Run `python ARGUMENTS` as `count` ranks. TrainingError with the first rank's reason, or after RESTARTS."""
     cores = os.cpu_count() or 1
-    if count > max(_MOST[0], _MOST[1] * cores):
+    if count > max(_MAX_PROCESSES[0], _MAX_PROCESSES[1] * cores):
         raise TrainingError(
             f"{count} processes (devices x replicas) are too many for the {cores} cores here: use several machines by "
             "torchrun, or --render"
@@ -46,7 +46,7 @@ def run_processes(arguments: Sequence[str], count: int, say: Callable[[str], Non
     for attempt in range(RESTARTS + 1):
         with tempfile.TemporaryDirectory(prefix="jellybean-train-") as folder:
             why = _attempt(arguments, count, Path(folder))
-            before, crash = crash, _told(Path(folder), "crash")
+            before, crash = crash, _reported_reason(Path(folder), "crash")
         if why is None:
             return
         if crash and crash == before:
@@ -56,9 +56,9 @@ def run_processes(arguments: Sequence[str], count: int, say: Callable[[str], Non
     raise TrainingError(f"{why}; given up after {RESTARTS} restarts, and the same command goes on from there")
 
 
-def tell_launcher(error: BaseException, rank: int) -> bool:
-    """Whether somebody waits for the reason: who started this process by `run_processes` tells it."""
-    folder = os.environ.get(TOLD)
+def report_to_launcher(error: BaseException, rank: int) -> bool:
+    """Report why this process ends to the launcher, if `run_processes` started it. Returns whether it did."""
+    folder = os.environ.get(REASONS_FOLDER)
     if folder is None:
         return False
     kind = next((kind for kind, error_type in _KINDS.items() if isinstance(error, error_type)), "final")
@@ -68,15 +68,15 @@ def tell_launcher(error: BaseException, rank: int) -> bool:
     return True
 
 
-def end_with_launcher() -> None:
-    """Where somebody else started this process: when that one is gone, even killed, so is this. On Linux."""
-    if TOLD in os.environ and sys.platform == "linux":
+def die_with_launcher() -> None:
+    """End this process when its launcher dies, even if killed (Linux only)."""
+    if REASONS_FOLDER in os.environ and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextmanager
-def alone_in(directory: Path) -> Iterator[None]:
-    """Nobody else on this machine trains in the folder meanwhile: two runs would write each other's checkpoints."""
+def lock_folder(directory: Path) -> Iterator[None]:
+    """Lock the folder against other runs on this machine, which would overwrite each other's checkpoints."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,7 +88,7 @@ def alone_in(directory: Path) -> Iterator[None]:
 
 
 def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
-    """Why it is worth another one; None when all is done."""
+    """Run all processes once. None if they succeed; else why, if a restart may help. TrainingError if it cannot."""
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -98,18 +98,21 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
         rdzv_endpoint="localhost:0",
         max_restarts=0,
         monitor_interval=0.2,
-        shutdown_timeout=_STOPPED_S,
-        signals_to_handle="",  # they are handled here
+        shutdown_timeout=_SHUTDOWN_S,
+        signals_to_handle="",  # `_signals_end_launcher` handles them
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
     )
-    got: list[int] = []
+    signals_received: list[int] = []
     try:
-        with _environment({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), TOLD: str(folder)}), _ended(got):
+        with (
+            _environment({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), REASONS_FOLDER: str(folder)}),
+            _signals_end_launcher(signals_received),
+        ):
             elastic_launch(config, sys.executable)(*arguments)
     except SignalException as stopped:
-        raise StoppedError(got[0]) from stopped
+        raise SignalledError(signals_received[0]) from stopped
     except ChildFailedError as failed:
-        final = _told(folder, "final")
+        final = _reported_reason(folder, "final")
         if final:
             raise TrainingError(final) from failed
         killed = [
@@ -119,24 +122,24 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
         ]
         rank, failure = failed.get_first_failure()
         return (
-            _told(folder, "still")
+            _reported_reason(folder, "still")
             or ", ".join(killed)
-            or _told(folder, "crash")
-            or _told(folder, "lost")
+            or _reported_reason(folder, "crash")
+            or _reported_reason(folder, "lost")
             or f"rank {rank} ended with status {failure.exitcode}"
         )
     return None
 
 
-def _told(folder: Path, kind: str) -> str:
-    """Of the first rank that gave a reason."""
+def _reported_reason(folder: Path, kind: str) -> str:
+    """The reason of the lowest rank that reported one of this kind; empty if none did."""
     found = {int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(rf"{kind}-(\d+)", path.name))}
     return found[min(found)].read_text(encoding="utf-8") if found else ""
 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """What processes inherit."""
+    """Set environment variables for child processes."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -150,17 +153,17 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _ended(got: list[int]) -> Iterator[None]:
-    """A signal ends the launcher, once; its processes get SIGTERM, whichever it was, and so end without a word.
+def _signals_end_launcher(signals_received: list[int]) -> Iterator[None]:
+    """The first signal ends the launcher, which ends its processes by SIGTERM, whichever signal it was.
 
-    By SIGINT they would unwind, and torch's threads tell of that. What nohup has ignored stays ignored.
+    By SIGINT they would unwind, and torch's threads would print errors. A SIGHUP that nohup ignores stays ignored.
     """
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.getsignal(number) for number in signals}
 
     def end(number: int, _: object) -> None:
-        got.append(number)
-        if len(got) == 1:
+        signals_received.append(number)
+        if len(signals_received) == 1:
             raise SignalException(f"got signal {number}", sigval=signal.SIGTERM)
 
     for number in signals:
@@ -174,6 +177,6 @@ def _ended(got: list[int]) -> Iterator[None]:
 
 
 def _silence(name: str) -> None:
-    """A library's loggers, each of which may have a level of its own: what they would say is said here."""
+    """Silence a library's loggers and their children; this module reports in their place."""
     for one in (name, *(other for other in logging.root.manager.loggerDict if other.startswith(f"{name}."))):
         logging.getLogger(one).setLevel(logging.CRITICAL)

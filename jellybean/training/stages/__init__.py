@@ -1,1 +1,1 @@
-"""Stages of a torch module and the interpreter that runs a schedule on them."""
+"""Stages of a torch module, and the interpreter that runs a schedule on them."""

@@ -1,8 +1,8 @@
-"""A torch module cut into stages where the partitioner says.
+"""Cuts a torch module into stages at the partitioner's cuts.
 
-The module is traced (by torch.fx, or where that cannot follow it by torch.export), so skip connections and weights that
-are used twice are seen. What a stage does not use but a later one does goes through it: stages talk to their neighbours
-only, as partitioner and simulator count it. Stages share the module's parameters and their names.
+The module is traced (by torch.fx, or by torch.export where torch.fx fails), so skip connections and tied weights are
+visible. A value that a later stage reads passes through all stages between: stages communicate with their neighbours
+only, as partitioner and simulator assume. Stages share the module's parameters and their names.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ import torch
 from torch import fx, nn
 
 from jellybean.training.errors import TrainingError
-from jellybean.training.stages.gradient_sums import Ties
+from jellybean.training.stages.all_reduce import TiedWeights
 
-_COMPUTES = {"call_module", "call_function", "call_method"}
+_COMPUTE_OPS = {"call_module", "call_function", "call_method"}
 
 
 @dataclass(frozen=True)
 class CutModule:
-    """`stages` in order. `tied`: parameters that stages share. `crossing[i]`: what goes from stage i to the next."""
+    """`stages` in order. `tied`: parameters in several stages. `crossing[i]`: values from stage i to stage i + 1."""
 
     stages: tuple[nn.Module, ...]
-    tied: Ties
+    tied: TiedWeights
     crossing: tuple[tuple[str, ...], ...]
 
 
-class _Numbers(fx.Interpreter):  # type: ignore[misc]  # torch is not looked into
-    """Which values of a graph are whole numbers or shapes: they cross as tensors and are themselves again then."""
+class _NonTensorValues(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
+    """Finds a graph's integer and shape values: they cross cuts as tensors and are converted back."""
 
     def __init__(self, traced: fx.GraphModule) -> None:
         super().__init__(traced, garbage_collect_values=True)
-        self.found: set[str] = set()
+        self.integers: set[str] = set()
         self.shapes: set[str] = set()
-        self.refused: dict[str, str] = {}
+        self.other_types: dict[str, str] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         if isinstance(value, int) and not isinstance(value, bool):
-            self.found.add(n.name)
+            self.integers.add(n.name)
         elif isinstance(value, torch.Size):
             self.shapes.add(n.name)
         elif not isinstance(value, torch.Tensor):
-            self.refused[n.name] = type(value).__name__
+            self.other_types[n.name] = type(value).__name__
         return value
 
 
 def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:
-    """The module's graph, for batches of any size. TrainingError when no tracer can follow it."""
+    """The module's graph, for any batch size. TrainingError if no tracer can follow the module."""
     try:
         return fx.symbolic_trace(module)
-    except Exception as first:  # noqa: BLE001  # whatever the module's own code raises when it is fed proxies
+    except Exception as first:  # noqa: BLE001  # user code may raise anything when it is fed proxies
         free = tuple({0: torch.export.Dim.AUTO} if value.dim() else {} for value in inputs)
         try:
-            logging.disable(logging.CRITICAL)  # what it logs of its failures is told below in a line
+            logging.disable(logging.CRITICAL)  # torch.export logs its failures; they are reported below in one line
             exported = torch.export.export(module, inputs, dynamic_shapes=free).module()
         except Exception as error:
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -66,7 +66,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:
             ) from error
         finally:
             logging.disable(logging.NOTSET)
-        for node in list(exported.graph.nodes):  # checks of the example's sizes
+        for node in list(exported.graph.nodes):  # drop the guards on the example's sizes
             if node.op == "call_module" and not node.users and str(node.target) == "_guards_fn":
                 exported.graph.erase_node(node)
         exported.recompile()
@@ -74,78 +74,81 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:
 
 
 def cut_module(traced: fx.GraphModule, stage_of: dict[str, int], inputs: tuple[Any, ...]) -> CutModule:
-    """`stage_of`: by node name, of the computing nodes that matter; a stage needs only what earlier ones make.
+    """Cut a traced module. `stage_of`: stage by node name, in topological order of the stages.
 
-    `inputs`: an example, of two samples or more.
+    `inputs`: an example of two samples or more.
     """
     graph, count = traced.graph, max(stage_of.values(), default=0) + 1
-    numbers = _numbers(traced, inputs)
-    homes = _homes(graph, stage_of)
-    crossing = [_crossing(graph, homes, stage) for stage in range(count - 1)]
+    non_tensors = _non_tensor_values(traced, inputs)
+    stages_of = _stages_of(graph, stage_of)
+    crossing = [_crossing(graph, stages_of, stage) for stage in range(count - 1)]
     for names in crossing:
         for node in names:
-            if node.name in numbers.refused:
+            if node.name in non_tensors.other_types:
                 raise TrainingError(
-                    f"{node.name} is a {numbers.refused[node.name]}, which cannot cross between stages; cut elsewhere"
+                    f"{node.name} is a {non_tensors.other_types[node.name]}, which cannot cross between stages; "
+                    "cut elsewhere"
                 )
     before: list[fx.Node] = [node for node in graph.nodes if node.op == "placeholder"]
     stages = []
     for stage in range(count):
         after = crossing[stage] if stage < count - 1 else None
-        stages.append(_stage(traced, homes, stage, before, after, numbers))
+        stages.append(_stage(traced, stages_of, stage, before, after, non_tensors))
         before = list(after or ())
-    return CutModule(tuple(stages), _tied(stages), tuple(tuple(node.name for node in names) for names in crossing))
+    return CutModule(
+        tuple(stages), _tied_parameters(stages), tuple(tuple(node.name for node in names) for names in crossing)
+    )
 
 
-def _numbers(traced: fx.GraphModule, inputs: tuple[Any, ...]) -> _Numbers:
-    """Runs the example; buffers such as running means stay as they were."""
+def _non_tensor_values(traced: fx.GraphModule, inputs: tuple[Any, ...]) -> _NonTensorValues:
+    """Run the example; buffers (running means) are restored."""
     kept = {name: value.clone() for name, value in traced.named_buffers()}
-    found = _Numbers(traced)
+    integers = _NonTensorValues(traced)
     with torch.no_grad(), torch.random.fork_rng():
-        found.run(*inputs)
+        integers.run(*inputs)
         for name, value in traced.named_buffers():
             value.copy_(kept[name])
-    return found
+    return integers
 
 
-def _homes(graph: fx.Graph, stage_of: dict[str, int]) -> dict[fx.Node, int]:
-    """The stage of every computing node; one that nobody spoke of goes where its inputs are there."""
-    homes: dict[fx.Node, int] = {}
+def _stages_of(graph: fx.Graph, stage_of: dict[str, int]) -> dict[fx.Node, int]:
+    """The stage of every computing node; a node without an entry joins the latest stage of its inputs."""
+    stages_of: dict[fx.Node, int] = {}
     for node in graph.nodes:
-        if node.op not in _COMPUTES:
+        if node.op not in _COMPUTE_OPS:
             continue
-        earliest = max((homes[one] for one in node.all_input_nodes if one in homes), default=0)
-        homes[node] = stage_of.get(node.name, earliest)
-        if homes[node] < earliest:
-            raise TrainingError(f"{node.name} is in stage {homes[node]} and needs what stage {earliest} makes")
-    return homes
+        earliest = max((stages_of[one] for one in node.all_input_nodes if one in stages_of), default=0)
+        stages_of[node] = stage_of.get(node.name, earliest)
+        if stages_of[node] < earliest:
+            raise TrainingError(f"{node.name} is in stage {stages_of[node]} and needs what stage {earliest} makes")
+    return stages_of
 
 
-def _crossing(graph: fx.Graph, homes: dict[fx.Node, int], stage: int) -> list[fx.Node]:
-    """What exists after a stage and is used later, the model's inputs and its output among them."""
-    found = []
+def _crossing(graph: fx.Graph, stages_of: dict[fx.Node, int], stage: int) -> list[fx.Node]:
+    """Values that exist after a stage and are read later, the model's inputs and output included."""
+    integers = []
     for node in graph.nodes:
-        if node.op in ("get_attr", "output") or homes.get(node, 0) > stage:
+        if node.op in ("get_attr", "output") or stages_of.get(node, 0) > stage:
             continue
-        users = [homes.get(user, len(homes)) for user in node.users]  # the output is read after all
+        users = [stages_of.get(user, len(stages_of)) for user in node.users]  # the output node is after all stages
         if any(home > stage for home in users):
-            found.append(node)
-    return found
+            integers.append(node)
+    return integers
 
 
 def _stage(
     traced: fx.GraphModule,
-    homes: dict[fx.Node, int],
+    stages_of: dict[fx.Node, int],
     stage: int,
     before: Sequence[fx.Node],
     after: Sequence[fx.Node] | None,
-    numbers: _Numbers,
+    non_tensors: _NonTensorValues,
 ) -> nn.Module:
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in before:
         value = graph.placeholder(node.name)
-        copies[node] = value if node.op == "placeholder" else _taken(graph, value, node.name, numbers)
+        copies[node] = value if node.op == "placeholder" else _from_tensor(graph, value, node.name, non_tensors)
 
     def copy(node: fx.Node) -> fx.Node:
         if node.op == "get_attr" and node not in copies:
@@ -153,30 +156,30 @@ def _stage(
         return copies[node]
 
     for node in traced.graph.nodes:
-        if homes.get(node) == stage:
+        if stages_of.get(node) == stage:
             copies[node] = graph.node_copy(node, copy)
     if after is None:
         output = next(node for node in traced.graph.nodes if node.op == "output")
         graph.output(fx.node.map_arg(output.args[0], copy))
     else:
-        graph.output(tuple(_sent(graph, copies[node], node.name, numbers) for node in after))
+        graph.output(tuple(_to_tensor(graph, copies[node], node.name, non_tensors) for node in after))
     graph.lint()
     return fx.GraphModule(traced, graph, f"Stage{stage}")
 
 
-def _sent(graph: fx.Graph, node: fx.Node, name: str, numbers: _Numbers) -> fx.Node:
-    if name not in numbers.found | numbers.shapes:
+def _to_tensor(graph: fx.Graph, node: fx.Node, name: str, non_tensors: _NonTensorValues) -> fx.Node:
+    if name not in non_tensors.integers | non_tensors.shapes:
         return node
     return graph.call_function(torch.tensor, (node,), {"dtype": torch.int64})
 
 
-def _taken(graph: fx.Graph, value: fx.Node, name: str, numbers: _Numbers) -> fx.Node:
-    if name in numbers.shapes:
+def _from_tensor(graph: fx.Graph, value: fx.Node, name: str, non_tensors: _NonTensorValues) -> fx.Node:
+    if name in non_tensors.shapes:
         return graph.call_function(torch.Size, (graph.call_method("tolist", (value,)),))
-    return graph.call_method("item", (value,)) if name in numbers.found else value
+    return graph.call_method("item", (value,)) if name in non_tensors.integers else value
 
 
-def _tied(stages: Sequence[nn.Module]) -> Ties:
+def _tied_parameters(stages: Sequence[nn.Module]) -> TiedWeights:
     users: dict[int, dict[int, str]] = {}
     for number, stage in enumerate(stages):
         for name, value in stage.named_parameters():

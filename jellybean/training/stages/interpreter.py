@@ -1,6 +1,6 @@
-"""Runs a schedule on torch modules: every device's actions, in their order, each as soon as what it needs is there.
+"""Interprets a schedule on torch modules: executes a device's actions in order, each when its inputs have arrived.
 
-There is one for all schedules. What an action means stands in `ActionKind`; which weights it uses, it says itself.
+One interpreter for all schedules (ADR 10): `ActionKind` defines what an action does, the action names its weights.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from typing import Any, Protocol
 
 import torch
 
-from jellybean.training.processes.messages import Key, Tensors
-from jellybean.training.processes.transport import Transport
-from jellybean.training.stages.stage import Stage
-from jellybean.training.stages.updates import Updates
+from jellybean.training.processes.tensor_messages import MessageKey, StageTensors
+from jellybean.training.processes.transport import StageTransport
+from jellybean.training.stages.stage import StageCopy
+from jellybean.training.stages.updates import WeightUpdates
 from jellybean_solver.pipeline import Action, ActionKind, Schedule
 
-Held = Mapping[tuple[int, int], Stage]  # stage, pipe
+HeldStages = Mapping[tuple[int, int], StageCopy]  # stage, pipe
 
 
-class Feed(Protocol):
-    """The micro-batches of one iteration, of one replica. Ranks ask only for what their stages need."""
+class MicrobatchFeed(Protocol):
+    """The micro-batches of one iteration of a replica. A rank calls only what its stages need."""
 
-    def inputs(self, microbatch: int) -> Tensors:
-        """What the first stage takes."""
+    def inputs(self, microbatch: int) -> StageTensors:
+        """Inputs of the first stage."""
 
     def target(self, microbatch: int) -> Any:
-        """What the loss takes beside the last stage's output."""
+        """Second argument of the loss."""
 
     def factor(self, microbatch: int) -> float:
-        """Its part of the loss that its update lowers: its samples over those of the update, all replicas counted."""
+        """Weight of the mean loss in the update's loss: its samples over the update's, of all replicas."""
 
     def seed(self, microbatch: int, stage: int) -> int:
-        """Of what is random in a forward."""
+        """Random seed of a forward."""
 
 
 @dataclass
-class Record:
-    """What a rank did in an iteration: seconds on its clock, by action, and the losses it saw, by micro-batch."""
+class ActionLog:
+    """Log of one iteration on a rank: start and end of every action on its clock, and losses by micro-batch."""
 
     starts_s: list[float] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
@@ -48,109 +48,110 @@ class Record:
 
 
 class Interpreter:
-    """Of one rank, which is a device of the schedule in one replica. `done` is called after every action."""
+    """Interpreter of one rank: device `device` of the schedule in one replica. `done` is called after each action."""
 
     def __init__(
         self,
         schedule: Schedule,
-        held: Held,
-        transport: Transport,
-        updates: Updates,
+        held: HeldStages,
+        transport: StageTransport,
+        updates: WeightUpdates,
         *,
         device: int,
         first_rank: int = 0,
-        clock: Callable[[], float] = time.perf_counter,
         done: Callable[[], None] = lambda: None,
     ) -> None:
         self._schedule, self._held, self._transport, self._updates = schedule, held, transport, updates
-        self._actions, self._first_rank, self._clock = schedule.actions[device], first_rank, clock
+        self._actions, self._first_rank = schedule.actions[device], first_rank
         self._device, self._done = device, done
         self._iteration = 0
-        self._here: dict[Key, Tensors] = {}
+        self._local: dict[MessageKey, StageTensors] = {}
         self._last_use: dict[tuple[int, int], dict[int, int]] = {copy: {} for copy in held}
-        for place, action in enumerate(self._actions):
+        for index, action in enumerate(self._actions):
             if action.kind not in (ActionKind.UPDATE, ActionKind.REDUCE):
-                self._last_use[action.stage, action.pipe][action.version] = place
+                self._last_use[action.stage, action.pipe][action.version] = index
 
-    def run(self, feed: Feed, lr: Callable[[int], float] | None = None) -> Record:
-        """One iteration. `lr`: of an update by the number of those before it in the iteration; None: as it is."""
+    def run(self, feed: MicrobatchFeed, lr: Callable[[int], float] | None = None) -> ActionLog:
+        """Run one iteration. `lr(i)`: learning rate of the iteration's i-th update; None: unchanged."""
         for copy, stage in self._held.items():
-            stage.begin(self._last_use[copy])
-        self._updates.begin(lr)
-        record = Record()
-        for place, action in enumerate(self._actions):
+            stage.begin_iteration(self._last_use[copy])
+        self._updates.begin_iteration(lr)
+        log = ActionLog()
+        for index, action in enumerate(self._actions):
             stage = self._held[action.stage, action.pipe]
-            self._step(place, action, stage, feed, record)
+            self._step(index, action, stage, feed, log)
             self._done()
         self._iteration += 1
-        return record
+        return log
 
-    def _step(self, place: int, action: Action, stage: Stage, feed: Feed, record: Record) -> None:
-        taken = self._inputs(action, feed)
-        record.starts_s.append(self._clock())
-        given: Tensors | torch.Tensor | None = None
+    def _step(self, index: int, action: Action, stage: StageCopy, feed: MicrobatchFeed, log: ActionLog) -> None:
+        inputs = self._inputs(action, feed)
+        log.starts_s.append(time.perf_counter())
+        outputs: StageTensors | torch.Tensor | None = None
         match action.kind:
             case ActionKind.FORWARD:
-                given = self._forward(action, stage, taken, feed)
+                outputs = self._forward(action, stage, inputs, feed)
             case ActionKind.BACKWARD:
-                given = stage.backward(action.microbatch, taken)
+                outputs = stage.backward(action.microbatch, inputs)
             case ActionKind.INPUT_GRADIENT:
-                given = stage.input_gradient(action.microbatch, taken)
+                outputs = stage.input_gradient(action.microbatch, inputs)
             case ActionKind.WEIGHT_GRADIENT:
                 stage.weight_gradient(action.microbatch)
             case ActionKind.REDUCE:
                 self._updates.reduce(action.stage, stage)
             case ActionKind.UPDATE:
-                self._updates.update(action, stage, place)
-        record.ends_s.append(self._clock())
-        if isinstance(given, torch.Tensor):
-            record.losses[action.microbatch] = given
-        elif given is not None:
-            self._hand_on(action, given)
+                self._updates.update(action, stage, index)
+        log.ends_s.append(time.perf_counter())
+        if isinstance(outputs, torch.Tensor):
+            log.losses[action.microbatch] = outputs
+        elif outputs is not None:
+            self._pass_on(action, outputs)
 
-    def _forward(self, action: Action, stage: Stage, taken: Tensors, feed: Feed) -> Tensors | torch.Tensor:
+    def _forward(
+        self, action: Action, stage: StageCopy, inputs: StageTensors, feed: MicrobatchFeed
+    ) -> StageTensors | torch.Tensor:
         last, microbatch = stage.loss is not None, action.microbatch
         return stage.forward(
             microbatch,
-            taken,
+            inputs,
             action.version,
             seed=feed.seed(microbatch, action.stage),
             target=feed.target(microbatch) if last else None,
             factor=feed.factor(microbatch) if last else 1.0,
         )
 
-    def _inputs(self, action: Action, feed: Feed) -> Tensors:
-        """What other stages made for it."""
+    def _inputs(self, action: Action, feed: MicrobatchFeed) -> StageTensors:
+        """Inputs from other stages or the feed."""
         stage, last = action.stage, self._schedule.stages - 1
         if action.kind is ActionKind.FORWARD:
             if stage == 0:
                 return feed.inputs(action.microbatch)
             found = self._take(action, stage - 1)
-            return tuple(None if value is None else _asked(value) for value in found)
+            return tuple(None if value is None else _with_gradient(value) for value in found)
         if action.kind in (ActionKind.BACKWARD, ActionKind.INPUT_GRADIENT) and stage < last:
             return self._take(action, stage + 1)
         return ()
 
-    def _take(self, action: Action, maker: int) -> Tensors:
+    def _take(self, action: Action, producer: int) -> StageTensors:
         key = self._key(action, action.stage)
-        if self._schedule.device_of[action.pipe][maker] == self._device:
-            return self._here.pop(key)
+        if self._schedule.device_of[action.pipe][producer] == self._device:
+            return self._local.pop(key)
         return self._transport.take(key)
 
-    def _hand_on(self, action: Action, given: Tensors) -> None:
-        taker = action.stage + 1 if action.kind is ActionKind.FORWARD else action.stage - 1
-        if not 0 <= taker < self._schedule.stages:
+    def _pass_on(self, action: Action, outputs: StageTensors) -> None:
+        receiver = action.stage + 1 if action.kind is ActionKind.FORWARD else action.stage - 1
+        if not 0 <= receiver < self._schedule.stages:
             return
-        key, device = self._key(action, taker), self._schedule.device_of[action.pipe][taker]
-        values = tuple(None if value is None else value.detach() for value in given)
+        key, device = self._key(action, receiver), self._schedule.device_of[action.pipe][receiver]
+        values = tuple(None if value is None else value.detach() for value in outputs)
         if device == self._device:
-            self._here[key] = values
+            self._local[key] = values
         else:
             self._transport.send(self._first_rank + device, key, values)
 
-    def _key(self, action: Action, taker: int) -> Key:
-        way = 0 if action.kind is ActionKind.FORWARD else 1
-        return Key(self._iteration, way, taker, action.microbatch, action.pipe)
+    def _key(self, action: Action, receiver: int) -> MessageKey:
+        direction = 0 if action.kind is ActionKind.FORWARD else 1
+        return MessageKey(self._iteration, direction, receiver, action.microbatch, action.pipe)
 
 
 def peers_of(schedule: Schedule, device: int, first_rank: int = 0) -> list[int]:
@@ -162,5 +163,5 @@ def peers_of(schedule: Schedule, device: int, first_rank: int = 0) -> list[int]:
     return sorted(first_rank + other for other in found - {device})
 
 
-def _asked(value: torch.Tensor) -> torch.Tensor:
+def _with_gradient(value: torch.Tensor) -> torch.Tensor:
     return value.requires_grad_() if value.is_floating_point() else value

@@ -1,7 +1,7 @@
-"""A stage's backward in two halves: gradients of its inputs first, of its weights later (zero bubble).
+"""Splits a backward into input gradients and weight gradients (zero bubble, Qi et al. 2024).
 
-The first half runs the graph from the outputs to the inputs and keeps, at every operation on the way that also leads
-to weights, the gradient that came to it. The second goes from there to the weights, and no way twice.
+The first half back-propagates from the outputs to the inputs and keeps the incoming gradient of every node on the way
+that also leads to weights. The second half continues from those nodes to the weights; no edge is traversed twice.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
-Gradients = tuple[torch.Tensor | None, ...]
+from jellybean.training.processes.tensor_messages import StageTensors
 
 
 @dataclass
-class Deferred:
-    """What the second half needs. `came[node]`: gradients of the node's outputs."""
+class DeferredWeightGradients:
+    """Inputs of the second half. `received[node]`: gradients of the node's outputs."""
 
     roots: Sequence[torch.Tensor]
     gradients: Sequence[torch.Tensor]
-    came: dict[Node, tuple[torch.Tensor | None, ...]]
-    weights_of: dict[Node, list[int]] | None  # None: some weight can be reached over two of them
+    received: dict[Node, tuple[torch.Tensor | None, ...]]
+    weights_of: dict[Node, list[int]] | None  # None: a weight is reachable from several nodes
 
 
-def input_half(
+def input_gradients(
     roots: Sequence[torch.Tensor],
     gradients: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
-) -> tuple[Gradients, Deferred]:
-    """Gradients of the inputs, in their order, and what is left to do. The graph stays."""
+) -> tuple[StageTensors, DeferredWeightGradients]:
+    """Gradients of the inputs, in order, and the deferred second half. The autograd graph is retained."""
     if not roots or not inputs:
-        return (None,) * len(inputs), Deferred(roots, gradients, {}, None)
-    weights_of = _branches(roots, inputs, weights)
-    came: dict[Node, tuple[torch.Tensor | None, ...]] = {}
-    hooks = [node.register_prehook(_keeper(node, came)) for node in weights_of or ()]
+        return (None,) * len(inputs), DeferredWeightGradients(roots, gradients, {}, None)
+    weights_of = _branch_nodes(roots, inputs, weights)
+    received: dict[Node, tuple[torch.Tensor | None, ...]] = {}
+    hooks = [node.register_prehook(_keeper(node, received)) for node in weights_of or ()]
     try:
         found = torch.autograd.grad(roots, inputs, gradients, retain_graph=True, allow_unused=True)
     finally:
         for hook in hooks:
             hook.remove()
-    return tuple(found), Deferred(roots, gradients, came, weights_of)
+    return tuple(found), DeferredWeightGradients(roots, gradients, received, weights_of)
 
 
-def weight_half(deferred: Deferred, weights: Sequence[torch.Tensor]) -> None:
-    """Add to the gradients of the weights."""
+def weight_gradients(deferred: DeferredWeightGradients, weights: Sequence[torch.Tensor]) -> None:
+    """Accumulate the weight gradients into `.grad`."""
     if not deferred.roots or not weights:
         return
     if deferred.weights_of is None:
@@ -56,7 +56,7 @@ def weight_half(deferred: Deferred, weights: Sequence[torch.Tensor]) -> None:
     for node, own in deferred.weights_of.items():
         pairs = [
             (GradientEdge(node, index), gradient)
-            for index, gradient in enumerate(deferred.came.get(node, ()))
+            for index, gradient in enumerate(deferred.received.get(node, ()))
             if gradient is not None
         ]
         if pairs:
@@ -67,7 +67,7 @@ def weight_half(deferred: Deferred, weights: Sequence[torch.Tensor]) -> None:
 
 
 def _add(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
-    """As backward does; that takes no edges before torch 2.7."""
+    """Accumulate into `.grad`, like backward, which accepts no gradient edges before torch 2.7."""
     for weight, gradient in zip(weights, gradients, strict=True):
         if gradient is not None and weight.grad is None:
             weight.grad = gradient.detach().clone()
@@ -75,35 +75,38 @@ def _add(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | Non
             weight.grad += gradient
 
 
-def _keeper(node: Node, came: dict[Node, tuple[torch.Tensor | None, ...]]) -> Any:
+def _keeper(node: Node, received: dict[Node, tuple[torch.Tensor | None, ...]]) -> Any:
     def keep(gradients: tuple[torch.Tensor | None, ...]) -> None:
-        came[node] = tuple(gradients)
+        received[node] = tuple(gradients)
 
     return keep
 
 
-def _branches(
+def _branch_nodes(
     roots: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
 ) -> dict[Node, list[int]] | None:
-    """Nodes on a way to the inputs from which a way leads to weights past all others; None where that is not unique."""
+    """Nodes on a path to the inputs from which weights are reachable without passing another such node.
+
+    None if a weight is reachable from several of them, or from a root that leads to no input.
+    """
     order = _from_leaves([_node(root) for root in roots])
     ends = {id(value) for value in inputs}
     number = {id(weight): index for index, weight in enumerate(weights)}
-    passes: set[Node] = set()  # on a way to an input
-    leads: dict[Node, set[int]] = {}  # weights that are reached without such a node
+    on_input_path: set[Node] = set()  # on a path to an input
+    reachable: dict[Node, set[int]] = {}  # weights reachable without passing such a node
     found: dict[Node, list[int]] = {}
     for node in order:
-        leaf = id(getattr(node, "variable", None))  # what an operator that accumulates a gradient does so for
+        leaf = id(getattr(node, "variable", None))  # the leaf tensor of an AccumulateGrad node
         nexts = [one for one, _ in node.next_functions if one is not None]
-        if leaf in ends or any(one in passes for one in nexts):
-            passes.add(node)
-        own = set().union(*(leads[one] for one in nexts if one not in passes))
-        leads[node] = own | ({number[leaf]} if leaf in number else set())
-        if node in passes and leads[node]:
-            found[node] = sorted(leads[node])
-    # weights that no node on a way to the inputs leads to are reached from roots only
+        if leaf in ends or any(one in on_input_path for one in nexts):
+            on_input_path.add(node)
+        own = set().union(*(reachable[one] for one in nexts if one not in on_input_path))
+        reachable[node] = own | ({number[leaf]} if leaf in number else set())
+        if node in on_input_path and reachable[node]:
+            found[node] = sorted(reachable[node])
+    # A weight that no node on a path to the inputs leads to is reachable from roots only.
     reached = [index for own in found.values() for index in own]
-    beside = {i for root in roots if _node(root) not in passes for i in leads[_node(root)]}
+    beside = {i for root in roots if _node(root) not in on_input_path for i in reachable[_node(root)]}
     return None if beside or len(reached) != len(set(reached)) else found
 
 
@@ -112,7 +115,7 @@ def _node(tensor: torch.Tensor) -> Node:
 
 
 def _from_leaves(roots: Sequence[Node]) -> list[Node]:
-    """All nodes, each after those that it leads to."""
+    """All nodes in topological order, successors (towards the leaves) first."""
     order: list[Node] = []
     seen: set[Node] = set()
     stack = [(root, False) for root in roots]

@@ -1,7 +1,7 @@
-"""Updates of the stages that a rank holds: gradients summed over ranks, clipped, and one optimizer step.
+"""Weight updates of a rank's stages: gradients all-reduced, clipped, one optimizer step.
 
-With a flush all stages' gradients are complete before the first update, so sums over shared weights and the norm are of
-the whole model, as on one device. Without one every stage updates by itself and is clipped by its own norm.
+With a flush, all stages' gradients are complete before the first update, so tied weights and the norm are reduced over
+the whole model, as on one device. Without a flush, every stage updates alone and is clipped by its own norm.
 """
 
 from __future__ import annotations
@@ -13,31 +13,38 @@ import torch.distributed as dist
 from torch import nn
 
 from jellybean.training.errors import TrainingError
-from jellybean.training.stages.gradient_sums import Groups, Pending, Ties, begin_sum, norm_of, scale
-from jellybean.training.stages.stage import Stage
+from jellybean.training.stages.all_reduce import (
+    PendingAllReduce,
+    ProcessGroups,
+    TiedWeights,
+    global_norm,
+    scale_gradients,
+    start_all_reduce,
+)
+from jellybean.training.stages.stage import StageCopy
 from jellybean_solver.pipeline import Action, Schedule
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-class Updates:
-    """`counts`: whether this rank is in the first replica."""
+class WeightUpdates:
+    """Updates of the stages that a rank holds. `first_replica`: True in the first replica."""
 
     def __init__(
         self,
-        held: Mapping[tuple[int, int], Stage],
+        held: Mapping[tuple[int, int], StageCopy],
         make_optimizer: MakeOptimizer,
-        groups: Groups,
+        groups: ProcessGroups,
         *,
         flushes: bool,
-        tied: Ties | None = None,
+        tied: TiedWeights | None = None,
         clip: float | None = None,
-        counts: bool = True,
+        first_replica: bool = True,
     ) -> None:
         self._held, self._groups, self._flushes = held, groups, flushes
-        self._tied, self._clip, self._counts = tied or {}, clip, counts
+        self._tied, self._clip, self._first_replica = tied or {}, clip, first_replica
         self._lr: Callable[[int], float] | None = None
-        self._pending: dict[int, Pending | None] = {}
+        self._pending: dict[int, PendingAllReduce | None] = {}
         self._ready = False
         self.optimizers: dict[tuple[int, int], torch.optim.Optimizer] = {}
         owned: set[int] = set()
@@ -47,27 +54,27 @@ class Updates:
             if own:
                 self.optimizers[copy] = make_optimizer(own)
 
-    def begin(self, lr: Callable[[int], float] | None) -> None:
-        """A new iteration."""
+    def begin_iteration(self, lr: Callable[[int], float] | None) -> None:
+        """Start an iteration."""
         self._lr, self._ready, self._pending = lr, False, {}
 
-    def reduce(self, number: int, stage: Stage) -> None:
-        """Start to sum the gradients of a stage over its copies."""
+    def reduce(self, number: int, stage: StageCopy) -> None:
+        """Start the all-reduce of a stage's gradient over its copies."""
         group = self._groups.copies.get(number)
         if group is not None:
-            _complete(stage)
-            self._pending[number] = begin_sum(stage.gradient, group)
+            _fill_missing(stage)
+            self._pending[number] = start_all_reduce(stage.gradient, group)
 
-    def update(self, action: Action, stage: Stage, place: int) -> None:
-        """Everything that has come for a stage goes into its weights."""
+    def update(self, action: Action, stage: StageCopy, place: int) -> None:
+        """Apply a stage's accumulated gradient to its weights."""
         if self._flushes:
             if not self._ready:
-                self._gather()
+                self._prepare_all()
                 self._ready = True
         else:
-            self._sum(action.stage, stage)
+            self._reduce_now(action.stage, stage)
             if self._clip is not None:
-                self._clip_by(self._clip, norm_of([stage.gradient], {}, None), [stage])
+                self._clip_by(self._clip, global_norm([stage.gradient], {}, None), [stage])
         stage.versions.before_update(place)
         optimizer = self.optimizers.get((action.stage, action.pipe))
         if optimizer is not None:
@@ -80,29 +87,29 @@ class Updates:
             optimizer.zero_grad(set_to_none=True)
         stage.gradient = {}
 
-    def _gather(self) -> None:
-        """All sums and the norm, of all stages at once."""
+    def _prepare_all(self) -> None:
+        """Finish all all-reduces, reduce tied weights, clip by the global norm."""
         for (number, _), stage in self._held.items():
             if number not in self._pending:
                 self.reduce(number, stage)
         for pending in self._pending.values():
             if pending is not None:
                 pending.finish()
-        self._share()
+        self._reduce_tied()
         if self._clip is not None:
             once = [stage.gradient for (_, pipe), stage in self._held.items() if pipe == 0]
             shares = {name: len(names) for names in self._tied.values() for name in names.values()}
-            norm = norm_of(once, shares, self._groups.pipeline)
+            norm = global_norm(once, shares, self._groups.pipeline)
             self._clip_by(self._clip, norm, list(self._held.values()))
 
-    def _sum(self, number: int, stage: Stage) -> None:
+    def _reduce_now(self, number: int, stage: StageCopy) -> None:
         self.reduce(number, stage)
         pending = self._pending.pop(number, None)
         if pending is not None:
             pending.finish()
 
-    def _share(self) -> None:
-        """Weights that several stages share get the sum of these stages' gradients."""
+    def _reduce_tied(self) -> None:
+        """Give tied weights the sum of their stages' gradients."""
         for tie in sorted(self._tied):
             names = self._tied[tie]
             holders = [(pipe, stage, names[number]) for (number, pipe), stage in self._held.items() if number in names]
@@ -111,7 +118,7 @@ class Updates:
             _, stage, name = holders[0]
             total = torch.zeros_like(stage.versions.parameters[name])
             for pipe, stage, name in holders:
-                if pipe == 0 and self._counts and name in stage.gradient:
+                if pipe == 0 and self._first_replica and name in stage.gradient:
                     total += stage.gradient[name]
             group = self._groups.ties.get(tie)
             if group is not None:
@@ -119,13 +126,13 @@ class Updates:
             for _, stage, name in holders:
                 stage.gradient[name] = total.clone()
 
-    def _clip_by(self, most: float, norm: float, stages: list[Stage]) -> None:
+    def _clip_by(self, most: float, norm: float, stages: list[StageCopy]) -> None:
         if norm > most:
-            scale([stage.gradient for stage in stages], most / (norm + 1e-6))
+            scale_gradients([stage.gradient for stage in stages], most / (norm + 1e-6))
 
 
-def _complete(stage: Stage) -> None:
-    """Zeros where no gradient came, so that all ranks sum the same weights."""
+def _fill_missing(stage: StageCopy) -> None:
+    """Fill missing gradients with zeros, so that all ranks reduce the same tensors."""
     stage.gradient = {
         name: stage.gradient[name] if name in stage.gradient else torch.zeros_like(value)
         for name, value in stage.versions.parameters.items()
@@ -133,8 +140,8 @@ def _complete(stage: Stage) -> None:
     }
 
 
-def refuse_ties(schedule: Schedule, tied: Ties) -> None:
-    """TrainingError where stages share weights and update at different times, so that these would drift apart."""
+def check_tied_weights(schedule: Schedule, tied: TiedWeights) -> None:
+    """TrainingError if stages share weights but update at different times, so that the copies would diverge."""
     if tied and not schedule.flushes:
         raise TrainingError(
             f"{next(iter(tied))} is shared by several stages, which {schedule.name} updates at different times: take a "

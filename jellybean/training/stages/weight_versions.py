@@ -1,7 +1,8 @@
-"""The weights of one copy of a stage, in all versions that micro-batches on their way still need.
+"""The weight versions of one copy of a stage that micro-batches in flight still need.
 
-The newest version is the module's own parameters, which the optimizer writes to. Forwards use aliases of them, so that
-a graph keeps its version: before an update a version that is needed later is left its memory and the parameters move.
+The newest version is the module's own parameters, which the optimizer updates in place. Forwards use aliases of them.
+Before an update, if a later action needs the current version, that version keeps its memory and the parameters move to
+new memory.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ import torch
 from torch import nn
 
 
-class Versions:
-    """`last_use`: version -> place, in its device's order, of the last action that needs it."""
+class WeightVersions:
+    """`last_use`: version -> index, in the device's order, of the last action that uses it."""
 
     def __init__(self, module: nn.Module) -> None:
         self.parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
         self._aliases: dict[int, dict[str, torch.Tensor]] = {}
         self._latest = 0
         self._last_use: Mapping[int, int] = {}
-        self.most = 1
+        self.peak = 1
 
-    def begin(self, last_use: Mapping[int, int]) -> None:
-        """A new iteration: what the module has is version 0."""
-        self._aliases, self._latest, self._last_use, self.most = {}, 0, last_use, 1
+    def begin_iteration(self, last_use: Mapping[int, int]) -> None:
+        """Start an iteration: the current weights are version 0."""
+        self._aliases, self._latest, self._last_use, self.peak = {}, 0, last_use, 1
 
     def weights(self, version: int) -> dict[str, torch.Tensor]:
-        """Leaves with the values of that version, by the parameters' names."""
+        """The weights of a version as autograd leaves, by parameter name."""
         if version not in self._aliases:
             if version != self._latest:
                 raise AssertionError(f"version {version} is gone; the latest is {self._latest}")
@@ -37,7 +38,7 @@ class Versions:
         return self._aliases[version]
 
     def before_update(self, place: int) -> None:
-        """The update at that place of the order is about to write to the parameters."""
+        """Preserve the current version if needed; call before the optimizer step of the update at index `place`."""
         self._aliases = {v: own for v, own in self._aliases.items() if self._last_use.get(v, -1) > place}
         if self._last_use.get(self._latest, -1) > place:
             self.weights(self._latest)
@@ -45,4 +46,4 @@ class Versions:
                 if value.requires_grad:
                     value.data = value.data.clone()
         self._latest += 1
-        self.most = max(self.most, len(self._aliases) + 1)
+        self.peak = max(self.peak, len(self._aliases) + 1)

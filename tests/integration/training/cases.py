@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 
 from jellybean.training.errors import TrainingError
-from jellybean.training.processes.messages import Key
-from jellybean.training.processes.ranks import Rank, silence_told
-from jellybean.training.processes.transport import Transport
-from jellybean.training.stages.gradient_sums import make_groups
-from jellybean.training.stages.interpreter import Interpreter, Record, peers_of
-from jellybean.training.stages.stage import Settings, Stage
-from jellybean.training.stages.updates import Updates, refuse_ties
-from jellybean.training.train import same_checkpoint
+from jellybean.training.processes.ranks import Rank, translated_errors
+from jellybean.training.processes.tensor_messages import MessageKey
+from jellybean.training.processes.transport import StageTransport
+from jellybean.training.stages.all_reduce import make_process_groups
+from jellybean.training.stages.interpreter import ActionLog, Interpreter, peers_of
+from jellybean.training.stages.stage import StageCopy, StageSettings
+from jellybean.training.stages.updates import WeightUpdates, check_tied_weights
+from jellybean.training.train import agree_on_checkpoint
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 from jellybean_solver.pipeline.schedules import make_schedule
 from tests.integration.training.nets import Chain, batches, cut_evenly, loss
@@ -88,34 +88,35 @@ class Train:
         schedule, replicas = self.schedule, len(self.sizes[0])
         chain = self.chain()
         cut = cut_evenly(chain, schedule.stages, (torch.zeros(3, 6, dtype=torch.float64),))
-        refuse_ties(schedule, cut.tied)
-        groups = make_groups(schedule, replicas, cut.tied)
+        check_tied_weights(schedule, cut.tied)
+        groups = make_process_groups(schedule, replicas, cut.tied)
         headers = dist.new_group(list(range(replicas * self.devices)), backend="gloo")
         replica, device = divmod(rank, self.devices)
         if replica >= replicas:
             return None
-        settings = Settings(self.precision, self.recompute)
+        settings = StageSettings(self.precision, self.recompute)
         held = {
-            (stage, pipe): Stage(module, settings, loss if stage == schedule.stages - 1 else None)
+            (stage, pipe): StageCopy(module, settings, loss if stage == schedule.stages - 1 else None)
             for pipe, places in enumerate(schedule.device_of)
             for stage, module in enumerate(cut.stages)
             if places[stage] == device
         }
-        updates = Updates(
+        updates = WeightUpdates(
             held,
             lambda own: self.optimizer(own, **self.options),
             groups,
             flushes=schedule.flushes,
             tied=cut.tied,
             clip=self.clip,
-            counts=replica == 0,
+            first_replica=replica == 0,
         )
         first = replica * self.devices
-        transport = Transport(
+        transport = StageTransport(
             peers_of(schedule, device, first), torch.device("cpu"), compress=self.compress, headers=headers
         )
+        transport.start()
         interpreter = Interpreter(schedule, held, transport, updates, device=device, first_rank=first)
-        told: list[Record] = []
+        told: list[ActionLog] = []
         weights = []
         for iteration in range(len(self.sizes)):
             told.append(interpreter.run(self.feed(iteration, replica)))
@@ -131,7 +132,7 @@ class Train:
             "weights": weights,
             "buffers": {n: b.clone() for s in held.values() for n, b in s.module.named_buffers()},
             "losses": [{m: float(v) for m, v in record.losses.items()} for record in told],
-            "versions": {copy: stage.versions.most for copy, stage in held.items()},
+            "versions": {copy: stage.versions.peak for copy, stage in held.items()},
             "left": sum(stage.live for stage in held.values()),
         }
 
@@ -144,10 +145,10 @@ class GoOn:
 
     def __call__(self, rank: int) -> int | str:
         try:
-            found = same_checkpoint(Rank(rank, 1, torch.device("cpu")), Path(self.folder) / str(rank))
+            found = agree_on_checkpoint(Rank(rank, 1, torch.device("cpu")), Path(self.folder) / str(rank))
         except TrainingError as error:
             return str(error)
-        return 0 if found is None else int(found.told["epochs"])
+        return 0 if found is None else int(found.manifest["epochs"])
 
 
 @dataclass(frozen=True)
@@ -160,22 +161,23 @@ class Pause:
         headers = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.timeout_s))
         if rank > 1:
             return ""
-        transport = Transport([1 - rank], torch.device("cpu"), patience_s=self.timeout_s, headers=headers)
+        transport = StageTransport([1 - rank], torch.device("cpu"), patience_s=self.timeout_s, headers=headers)
+        transport.start()
         for number in range(2):
             time.sleep(number * 1.3 * self.timeout_s)
-            transport.send(1 - rank, Key(number, 0, 0, 0, 0), (torch.full((2,), number),))
-            told = transport.take(Key(number, 0, 0, 0, 0))[0]
+            transport.send(1 - rank, MessageKey(number, 0, 0, 0, 0), (torch.full((2,), number),))
+            told = transport.take(MessageKey(number, 0, 0, 0, 0))[0]
             if told is None or told.tolist() != [number] * 2:
                 return f"{told} came in place of {number}"
         transport.close()
         try:
-            Transport([], torch.device("cpu"), patience_s=0.1).take(Key(2, 0, 0, 0, 0))
+            StageTransport([], torch.device("cpu"), patience_s=0.1).take(MessageKey(2, 0, 0, 0, 0))
         except TrainingError as error:
             silent = str(error)
         if rank:  # what comes breaks the group for both
             return silent
         try:
-            with silence_told(0.1):
+            with translated_errors(0.1):
                 dist.irecv(torch.zeros(1), 1 - rank, headers).wait(timedelta(seconds=0.1))
         except TrainingError as error:
             return f"{silent}; {error}"

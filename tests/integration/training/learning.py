@@ -10,11 +10,11 @@ import torch
 
 from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
 from jellybean.pipeline.user_functions import load_function
-from jellybean.training.data import Cutter
-from jellybean.training.measure import accuracy_of
+from jellybean.training.data import MicrobatchSampler
+from jellybean.training.evaluation import evaluate
 from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import load_material, optimizers, set_up
-from jellybean.training.train import rate, train
+from jellybean.training.setup import load_training_inputs, optimizer_factory, set_up_run
+from jellybean.training.train import learning_rate, train
 from tests.support.paths import EXAMPLES
 
 EXAMPLE = EXAMPLES / "pipeline"
@@ -63,7 +63,7 @@ class Learn:
 
     def __call__(self, rank: int) -> list[tuple[float, float | None]]:
         asked = document(self.schedule, self.model, self.epochs, exact=self.exact)
-        run = set_up(asked, EXAMPLE, Rank(rank, DEVICES, torch.device("cpu")))
+        run = set_up_run(asked, EXAMPLE, Rank(rank, DEVICES, torch.device("cpu")))
         folder = Path(self.folder) / f"{self.schedule}-{self.model}-{self.exact}"
         found = train(run, asked, folder, lambda epoch: None, lambda text: None)
         return [(epoch.loss, epoch.accuracy) for epoch in found]
@@ -72,22 +72,22 @@ class Learn:
 def one_device(model: str, epochs: int, *, exact: bool = False) -> list[tuple[float, Any]]:
     """The same rows, whole batches, by nothing but torch."""
     asked = document("gpipe", model, epochs, exact=exact)
-    material = load_material(asked, EXAMPLE)
-    cutter = Cutter(len(material.data.train[0]), asked.batch, asked.microbatches, 1, asked.seed)
-    optimizer = optimizers(asked.optimizer)(list(material.module.parameters()))
-    lr = rate(asked.lr_schedule, asked.optimizer.lr, cutter.updates, epochs)
+    material = load_training_inputs(asked, EXAMPLE)
+    sampler = MicrobatchSampler(len(material.data.train[0]), asked.batch, asked.microbatches, 1, asked.seed)
+    optimizer = optimizer_factory(asked.optimizer)(list(material.module.parameters()))
+    lr = learning_rate(asked.lr_schedule, asked.optimizer.lr, sampler.updates, epochs)
     told: list[tuple[float, Any]] = []
     for epoch in range(epochs):
         total = 0.0
-        for iteration in range(cutter.iterations):
-            rows = torch.cat(cutter.rows(epoch, iteration, 0).own)
+        for iteration in range(sampler.iterations):
+            rows = torch.cat(sampler.rows(epoch, iteration, 0).own)
             for group in optimizer.param_groups:
-                group["lr"] = lr(epoch * cutter.updates + iteration)
+                group["lr"] = lr(epoch * sampler.updates + iteration)
             optimizer.zero_grad()
             loss = material.loss(material.module(material.data.train[0][rows]), material.data.train[1][rows])
             loss.backward()
             torch.nn.utils.clip_grad_norm_(material.module.parameters(), 1.0)
             optimizer.step()
             total += float(loss.detach())
-        told.append((total / cutter.iterations, accuracy_of(material.module, material)[0]))
+        told.append((total / sampler.iterations, evaluate(material.module, material)[0]))
     return told

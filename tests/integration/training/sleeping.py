@@ -20,11 +20,11 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed import pipelining
 
-from jellybean.training.processes.transport import Transport
-from jellybean.training.stages.gradient_sums import make_groups
+from jellybean.training.processes.transport import StageTransport
+from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.stages.interpreter import Interpreter, peers_of
-from jellybean.training.stages.stage import Stage
-from jellybean.training.stages.updates import Updates
+from jellybean.training.stages.stage import StageCopy
+from jellybean.training.stages.updates import WeightUpdates
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, Timeline, bubble_fraction, simulate
 from jellybean_solver.pipeline.schedules import make_schedule
@@ -147,18 +147,19 @@ class Sleeping:
 
     def __call__(self, rank: int) -> Slept | None:
         schedule = self.schedule
-        groups = make_groups(schedule, 1, {})
+        groups = make_process_groups(schedule, 1, {})
         everyone = dist.new_group(list(range(self.devices)), backend="gloo")
         if rank >= self.devices:
             return None
         held = {
-            (stage, pipe): Stage(self._stage(), loss=loss if stage == schedule.stages - 1 else None)
+            (stage, pipe): StageCopy(self._stage(), loss=loss if stage == schedule.stages - 1 else None)
             for pipe, places in enumerate(schedule.device_of)
             for stage, device in enumerate(places)
             if device == rank
         }
-        updates = Updates(held, lambda own: torch.optim.SGD(own, lr=0.0), groups, flushes=schedule.flushes)
-        transport = Transport(peers_of(schedule, rank), torch.device("cpu"), headers=everyone)
+        updates = WeightUpdates(held, lambda own: torch.optim.SGD(own, lr=0.0), groups, flushes=schedule.flushes)
+        transport = StageTransport(peers_of(schedule, rank), torch.device("cpu"), headers=everyone)
+        transport.start()
         interpreter = Interpreter(schedule, held, transport, updates, device=rank)
         counter = _Counter()
         with saved_tensors_hooks(counter.pack, lambda token: token.tensor):

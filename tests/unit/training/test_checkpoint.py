@@ -10,19 +10,20 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.training.checkpoints.checkpoint import (  # noqa: E402
     clear_partial,
-    finish,
+    finish_checkpoint,
     load_newest,
     rank_file,
-    write_part,
+    write_rank_file,
 )
 from jellybean.training.errors import TrainingError  # noqa: E402
 
 
 def _kept(folder, epochs, keep=5):
     hashes = {
-        rank: write_part(folder, epochs, rank, {f"weight/{rank}": torch.full((9,), float(epochs))}) for rank in range(2)
+        rank: write_rank_file(folder, epochs, rank, {f"weight/{rank}": torch.full((9,), float(epochs))})
+        for rank in range(2)
     }
-    return finish(folder, epochs, hashes, {"optimizer": "sgd"}, keep)
+    return finish_checkpoint(folder, epochs, hashes, {"optimizer": "sgd"}, keep)
 
 
 def test_the_newest_of_all_ranks(tmp_path):
@@ -56,7 +57,7 @@ def test_broken_ones_are_passed_over(tmp_path, damage):
     else:
         path.write_bytes(whole[: len(whole) // 2] if damage != "changed" else whole[:-1] + b"x")
     found = load_newest(tmp_path)
-    assert found.told["epochs"] == 1
+    assert found.manifest["epochs"] == 1
     assert "epoch-2 is not used" in found.skipped[0]
     (tmp_path / "epoch-1" / "manifest.json").unlink()
     with pytest.raises(TrainingError, match="--fresh"):
@@ -74,10 +75,10 @@ def test_torn_anywhere(tmp_path, part, share):
     for torn in (whole[:cut], whole[:cut] + bytes(len(whole) - cut)):
         path.write_bytes(torn)
         found = load_newest(tmp_path)
-        assert (found.told["epochs"], len(found.skipped)) == (1, 1)
+        assert (found.manifest["epochs"], len(found.skipped)) == (1, 1)
     path.unlink()
     path.mkdir()
-    assert load_newest(tmp_path).told["epochs"] == 1
+    assert load_newest(tmp_path).manifest["epochs"] == 1
 
 
 @pytest.mark.parametrize(
@@ -86,11 +87,11 @@ def test_torn_anywhere(tmp_path, part, share):
 def test_a_manifest_that_is_none(tmp_path, manifest):
     _kept(tmp_path, 1)
     (_kept(tmp_path, 2) / "manifest.json").write_text(manifest)
-    assert load_newest(tmp_path).told["epochs"] == 1
+    assert load_newest(tmp_path).manifest["epochs"] == 1
 
 
 def test_half_written_ones_do_not_count(tmp_path):
-    write_part(tmp_path, 3, 0, {"weight/a": torch.zeros(3)})
+    write_rank_file(tmp_path, 3, 0, {"weight/a": torch.zeros(3)})
     assert load_newest(tmp_path) is None
     clear_partial(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -103,7 +104,7 @@ def test_no_room_is_said_and_the_one_before_stays(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         with pytest.raises(TrainingError, match="epoch 2 cannot be written"):
-            write_part(tmp_path, 2, 0, {"weight/a": torch.zeros(1 << 16)})
+            write_rank_file(tmp_path, 2, 0, {"weight/a": torch.zeros(1 << 16)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert load_newest(tmp_path).told["epochs"] == 1
+    assert load_newest(tmp_path).manifest["epochs"] == 1

@@ -9,17 +9,17 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.logs import Logs, more_idle
-from jellybean.training.train import Epoch, left_s
+from jellybean.training.logs import TrainingLogs, idle_note
+from jellybean.training.train import EpochResult, left_s
 
 
-def _epoch(number: int, loss: float) -> Epoch:
-    return Epoch(number, 100, [loss, loss / 2], 50.0 + number, loss, 10.0, 0.2, 0.1, 3.0)
+def _epoch(number: int, loss: float) -> EpochResult:
+    return EpochResult(number, 100, [loss, loss / 2], 50.0 + number, loss, 10.0, 0.2, 0.1, 3.0)
 
 
-def _run(folder, *epochs: Epoch) -> list[str]:
+def _run(folder, *epochs: EpochResult) -> list[str]:
     said: list[str] = []
-    logs = Logs(folder, said.append)
+    logs = TrainingLogs(folder, said.append)
     for epoch in epochs:
         logs.add(epoch)
     logs.close()
@@ -56,8 +56,8 @@ def test_what_cannot_be_written_is_said_once(tmp_path):
 
 def test_idle_time_far_above_the_prediction_is_explained():
     epoch = replace(_epoch(1, 9.0), predicted_idle=0.01)
-    assert not more_idle(replace(epoch, idle=0.2))
-    assert "idle 45% in place of 1%" in more_idle(replace(epoch, idle=0.45))
+    assert not idle_note(replace(epoch, idle=0.2))
+    assert "idle 45% in place of 1%" in idle_note(replace(epoch, idle=0.45))
 
 
 def test_time_left_is_of_the_last_five_epochs():

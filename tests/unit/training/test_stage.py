@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.stages.split_backward import input_half, weight_half  # noqa: E402
-from jellybean.training.stages.stage import Settings, Stage  # noqa: E402
+from jellybean.training.stages.split_backward import input_gradients, weight_gradients  # noqa: E402
+from jellybean.training.stages.stage import StageCopy, StageSettings  # noqa: E402
 
 nn = torch.nn
 
@@ -49,10 +49,10 @@ def test_two_halves_are_the_whole(module, wanted):
     coming = [torch.randn_like(root) for root in roots]
     inputs = [x] if wanted else []
     whole = torch.autograd.grad(roots, [*inputs, *weights], coming, retain_graph=True)
-    first, deferred = input_half(roots, coming, inputs, weights)
+    first, deferred = input_gradients(roots, coming, inputs, weights)
     for weight in weights:
         weight.grad = None
-    weight_half(deferred, weights)
+    weight_gradients(deferred, weights)
     for found, expected in zip([*first, *(weight.grad for weight in weights)], whole, strict=True):
         assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -75,16 +75,16 @@ def test_the_second_half_does_not_run_the_first_again():
     x = torch.randn(3, 4, requires_grad=True)
     output = second(Marked.apply(first(x)))
     weights = [*first.parameters(), *second.parameters()]
-    _, deferred = input_half([output], [torch.ones_like(output)], [x], weights)
+    _, deferred = input_gradients([output], [torch.ones_like(output)], [x], weights)
     assert ran == ["activation"]
-    weight_half(deferred, weights)
+    weight_gradients(deferred, weights)
     assert all(weight.grad is not None for weight in weights)
     assert ran == ["activation"]
 
 
 def test_mixed_precision_keeps_weights_and_their_gradients():
-    stage = Stage(nn.Linear(4, 4), Settings(precision=torch.bfloat16))
-    stage.begin({0: 5})
+    stage = StageCopy(nn.Linear(4, 4), StageSettings(precision=torch.bfloat16))
+    stage.begin_iteration({0: 5})
     (output,) = stage.forward(0, (torch.randn(3, 4, requires_grad=True),), 0, seed=1)
     assert output.dtype is torch.bfloat16
     (gradient,) = stage.backward(0, (torch.ones_like(output),))
@@ -93,8 +93,8 @@ def test_mixed_precision_keeps_weights_and_their_gradients():
 
 
 def test_a_version_stays_as_long_as_it_is_needed():
-    stage = Stage(nn.Linear(1, 1, bias=False))
-    stage.begin({0: 7, 1: 9})
+    stage = StageCopy(nn.Linear(1, 1, bias=False))
+    stage.begin_iteration({0: 7, 1: 9})
     before = stage.versions.weights(0)["weight"]
     old = before.detach().clone()
     stage.versions.before_update(3)
@@ -104,6 +104,6 @@ def test_a_version_stays_as_long_as_it_is_needed():
     assert torch.equal(stage.versions.weights(1)["weight"], old + 1.0)
     memory = stage.module.weight.data_ptr()
     stage.versions.before_update(8)  # version 0 is not needed any more, version 1 is
-    assert stage.versions.most == 2
+    assert stage.versions.peak == 2
     stage.versions.before_update(9)
     assert stage.module.weight.data_ptr() != memory

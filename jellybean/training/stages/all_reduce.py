@@ -1,6 +1,6 @@
-"""Gradients summed between ranks before an update: over copies of a stage, replicas, stages that share weights.
+"""All-reduces of gradients before an update: over copies of a stage, replicas, and stages that share weights.
 
-And the norm of all of them, by which they are clipped.
+Also the global gradient norm, for clipping.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from jellybean.training.processes.ranks import NEVER
+from jellybean.training.processes.ranks import NO_TIMEOUT
 from jellybean_solver.pipeline import Schedule
 
-Gradients = dict[str, torch.Tensor]
-Ties = dict[str, dict[int, str]]  # a shared weight -> the stages that share it, and what each calls it
+NamedGradients = dict[str, torch.Tensor]
+TiedWeights = dict[str, dict[int, str]]  # a shared weight -> the stages that share it, and what each calls it
 
 
 @dataclass
-class Pending:
-    """An all-reduce on its way. `finish` waits, and writes the sums where the gradients were."""
+class PendingAllReduce:
+    """An all-reduce in flight. `finish` waits and writes the sums into the gradients."""
 
-    gradients: Gradients
+    gradients: NamedGradients
     flat: torch.Tensor
     work: Any
 
     def finish(self) -> None:
-        """All ranks' sum is then in each one's gradients."""
+        """Wait; the gradients then hold the sum over all ranks."""
         self.work.wait()
         place = 0
         for value in self.gradients.values():
@@ -36,20 +36,20 @@ class Pending:
             place += value.numel()
 
 
-def begin_sum(gradients: Gradients, group: dist.ProcessGroup) -> Pending | None:
-    """Start to sum over a group; all its ranks have the same names and sizes. None where there is nothing."""
+def start_all_reduce(gradients: NamedGradients, group: dist.ProcessGroup) -> PendingAllReduce | None:
+    """Start an all-reduce over a group whose ranks all have the same names and sizes. None if there is nothing."""
     if not gradients:
         return None
     flat = torch.cat([value.reshape(-1) for value in gradients.values()])
-    return Pending(gradients, flat, dist.all_reduce(flat, group=group, async_op=True))
+    return PendingAllReduce(gradients, flat, dist.all_reduce(flat, group=group, async_op=True))
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Who sums with whom; a rank knows the groups that it is in.
+class ProcessGroups:
+    """Process groups that this rank reduces over; None if it is alone in a group or not a member.
 
-    `copies[stage]`: ranks that hold the stage, over pipes and replicas. `ties[name]`: ranks that hold a weight that
-    several stages share. `pipeline`: the ranks of one replica. None: one rank alone, or this is none of them.
+    `copies[stage]`: ranks that hold the stage, over pipes and replicas. `ties[name]`: ranks that hold a tied weight.
+    `pipeline`: the ranks of one replica.
     """
 
     copies: Mapping[int, dist.ProcessGroup | None] = field(default_factory=dict)
@@ -57,8 +57,10 @@ class Groups:
     pipeline: dist.ProcessGroup | None = None
 
 
-def norm_of(gradients: Sequence[Gradients], shares: Mapping[str, int], group: dist.ProcessGroup | None) -> float:
-    """Euclidean norm over a pipeline. `shares`: how often a weight is counted over its ranks, where not once."""
+def global_norm(
+    gradients: Sequence[NamedGradients], shares: Mapping[str, int], group: dist.ProcessGroup | None
+) -> float:
+    """Euclidean norm of the gradients of a pipeline. `shares`: how many ranks hold a tied weight, which counts once."""
     total = torch.zeros(1, dtype=torch.float64)
     for own in gradients:
         for name, value in own.items():
@@ -68,30 +70,30 @@ def norm_of(gradients: Sequence[Gradients], shares: Mapping[str, int], group: di
     return float(total.sqrt())
 
 
-def scale(gradients: Sequence[Gradients], factor: float) -> None:
-    """Multiply all of them."""
+def scale_gradients(gradients: Sequence[NamedGradients], factor: float) -> None:
+    """Multiply all gradients in place."""
     for own in gradients:
         for value in own.values():
             value.mul_(factor)
 
 
-def make_groups(schedule: Schedule, replicas: int, tied: Ties) -> Groups:
-    """The groups of this rank. Ranks count devices first, then replicas; all ranks of the world call this alike."""
+def make_process_groups(schedule: Schedule, replicas: int, tied: TiedWeights) -> ProcessGroups:
+    """The groups of this rank. A collective call."""
     rank, size = dist.get_rank(), schedule.devices
     made: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
     def group(ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """Of these ranks, where this is one of them and not alone."""
+        """The group of these ranks; None unless this rank is in it with others."""
         key = tuple(ranks)
         if len(key) > 1 and key not in made:
-            made[key] = dist.new_group(list(key), timeout=NEVER)
+            made[key] = dist.new_group(list(key), timeout=NO_TIMEOUT)
         return made.get(key) if rank in key else None
 
     stages = {stage: group(_holders(schedule, replicas, [stage])) for stage in range(schedule.stages)}
     shared = {name: group(_holders(schedule, replicas, list(tied[name]))) for name in sorted(tied)}
     pipelines = [group(range(replica * size, replica * size + size)) for replica in range(replicas)]
     replica = rank // size
-    return Groups(stages, shared, pipelines[replica] if replica < replicas else None)
+    return ProcessGroups(stages, shared, pipelines[replica] if replica < replicas else None)
 
 
 def _holders(schedule: Schedule, replicas: int, stages: Sequence[int]) -> list[int]:

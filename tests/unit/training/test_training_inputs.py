@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from jellybean.documents.training import FolderSpec, load_training  # noqa: E402
 from jellybean.errors import JellyBeanError  # noqa: E402
 from jellybean.training.data import load_data  # noqa: E402
-from jellybean.training.setup import load_material  # noqa: E402
+from jellybean.training.setup import load_training_inputs  # noqa: E402
 
 DOCUMENT = """\
 kind: Training
@@ -38,7 +38,7 @@ def _folder(tmp_path, nets=NETS, document=DOCUMENT):
 
 
 def test_good(tmp_path):
-    assert isinstance(load_material(*_folder(tmp_path)).module, torch.nn.Linear)
+    assert isinstance(load_training_inputs(*_folder(tmp_path)).module, torch.nn.Linear)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_good(tmp_path):
 )
 def test_mistakes(tmp_path, old, new, told):
     with pytest.raises(JellyBeanError, match=told):
-        load_material(*_folder(tmp_path, NETS.replace(old, new)))
+        load_training_inputs(*_folder(tmp_path, NETS.replace(old, new)))
 
 
 def test_a_labelled_folder(tmp_path):

@@ -1,4 +1,4 @@
-"""A module run on other tensors than its own, as by torch.func.functional_call, with the places looked up once."""
+"""Runs a module on other tensors than its own; torch.func.functional_call with the lookups done once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 
-class Slots:
-    """Where a module keeps its parameters and buffers; one that several submodules share is kept in several places."""
+class ParameterSlots:
+    """The dictionary entries of a module's parameters and buffers; a shared tensor has several."""
 
     def __init__(self, module: nn.Module) -> None:
         names = {id(value): name for name, value in (*module.named_parameters(), *module.named_buffers())}
@@ -24,8 +24,8 @@ class Slots:
         ]
 
     @contextmanager
-    def filled(self, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """With tensors by the names of `named_parameters` and `named_buffers`; the others stay."""
+    def replaced(self, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Replace tensors, by the names of `named_parameters` and `named_buffers`; the others stay."""
         kept = [(own, short, own[short]) for own, short, name in self._slots if name in values]
         for own, short, name in self._slots:
             if name in values:

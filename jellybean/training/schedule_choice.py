@@ -1,4 +1,4 @@
-"""Which schedule and which cuts: a profile of the model, the partitioner, and the simulator over every schedule."""
+"""Chooses the schedule and the cuts of a run: profiles the model, partitions it, simulates every schedule."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ from jellybean_solver.pipeline import (
     simulate,
 )
 
-STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # copies of the weights that an optimizer keeps, momentum counted
-NO_FLUSH_SHOWN = 12  # rounds of a schedule without a flush that are compared: its start and end hardly count then
+OPTIMIZER_STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # tensors of the size of the weights; sgd with momentum
+COMPARED_ROUNDS = 12  # simulated rounds of a schedule without a flush, so that its warm-up and drain hardly count
 
 
 @dataclass(frozen=True)
-class Choice:
-    """`period`: micro-batches per update of a schedule without a flush. `layers[stage]`: by place in the profile.
-    `stage_of`: by node name. `rejected`: schedule -> why not.
+class ScheduleChoice:
+    """A schedule and the cuts of the model for it, with predicted time and memory.
+
+    `period`: micro-batches per update of a schedule without a flush, else None. `layers[stage]`: indices in the
+    profile. `stage_of`: by node name. `microbatch_s`: predicted time per micro-batch. `memory_bytes`: of the fullest
+    device. `rejected`: other schedules -> why not.
     """
 
     name: str
@@ -48,24 +51,26 @@ class Choice:
     rejected: dict[str, str] = field(default_factory=dict)
 
     def schedule(self, devices: int, microbatches: int) -> Schedule:
-        """For iterations of that length."""
+        """The schedule for iterations of so many micro-batches."""
         ratio = _mean(self.costs.backward_s) / max(_mean(self.costs.forward_s), 1e-9)
         return make_schedule(self.name, devices, microbatches, self.chunks, backward_ratio=ratio)
 
 
-def choose(traced: fx.GraphModule, inputs: tuple[torch.Tensor, ...], document: TrainingDocument) -> Choice:
-    """Profiles the model on one micro-batch; the document's schedule, or the fastest that fits.
+def choose_schedule(
+    traced: fx.GraphModule, inputs: tuple[torch.Tensor, ...], document: TrainingDocument
+) -> ScheduleChoice:
+    """Profile the model on one micro-batch; take the document's schedule, or the fastest that fits into memory.
 
-    SolverError or TrainingError where it cannot be used.
+    SolverError or TrainingError if there is none.
     """
-    return choose_by(profile_traced(traced, inputs, runs=3), document)
+    return choose_from_profile(profile_traced(traced, inputs, runs=3), document)
 
 
-def choose_by(profile: TorchProfile, document: TrainingDocument) -> Choice:
-    """The same by a profile that is there already: the same profile, the same choice."""
+def choose_from_profile(profile: TorchProfile, document: TrainingDocument) -> ScheduleChoice:
+    """Choose from an existing profile; deterministic."""
     if document.schedule != AUTO:
         return _choice(document.schedule, profile, document)
-    found: list[Choice] = []
+    found: list[ScheduleChoice] = []
     rejected: dict[str, str] = {}
     for name in SCHEDULES:
         try:
@@ -86,17 +91,17 @@ def choose_by(profile: TorchProfile, document: TrainingDocument) -> Choice:
     return replace(best, rejected={**rejected, **slower})
 
 
-def _choice(name: str, profile: TorchProfile, document: TrainingDocument) -> Choice:
+def _choice(name: str, profile: TorchProfile, document: TrainingDocument) -> ScheduleChoice:
     asked, devices = name == document.schedule, document.devices
     chunks = document.chunks if name == "interleaved" else None
     sample = make_schedule(name, devices, devices, chunks)
-    count = document.microbatches if sample.flushes else NO_FLUSH_SHOWN * devices
+    count = document.microbatches if sample.flushes else COMPARED_ROUNDS * devices
     if not sample.flushes and not asked and not document.staleness:
         raise TrainingError("its gradients are of older weights; `staleness: true` allows it")
     if not sample.flushes:
         count = max(count - count % sample.period, sample.period)
     layers = cut_layers(profile.graph, sample.stages)
-    refuse_shared(name, sample, profile, layers)
+    check_tied_layers(name, sample, profile, layers)
     costs = _costs(profile.graph, layers, document)
     ratio = _mean(costs.backward_s) / max(_mean(costs.forward_s), 1e-9)
     schedule = make_schedule(name, devices, count, chunks, backward_ratio=ratio)
@@ -104,7 +109,7 @@ def _choice(name: str, profile: TorchProfile, document: TrainingDocument) -> Cho
     if document.memory_bytes is not None and needed > document.memory_bytes:
         raise TrainingError(f"{name} needs {needed:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")
     timeline = simulate(schedule, costs)
-    return Choice(
+    return ScheduleChoice(
         name,
         chunks,
         None if schedule.flushes else schedule.period,
@@ -118,19 +123,21 @@ def _choice(name: str, profile: TorchProfile, document: TrainingDocument) -> Cho
 
 
 def cut_layers(graph: LayerGraph, stages: int) -> tuple[tuple[int, ...], ...]:
-    """Blocks of consecutive layers, the slowest as fast as can be, none empty."""
+    """Contiguous blocks of layers that minimise the slowest, none empty."""
     if len(graph.layers) < stages:
         raise TrainingError(f"the model has {len(graph.layers)} layers, too few for {stages} stages")
     best = [stage.layers for stage in partition(graph, [TopologyLevel(stages, 1e12)], objective="balance").stages]
-    while len(best) < stages:  # a stage left empty costs nothing; the longest gives one half away
+    while len(best) < stages:  # an empty stage costs nothing to the objective; split the longest block for it
         place = max(range(len(best)), key=lambda i: len(best[i]))
         half = len(best[place]) // 2
         best[place : place + 1] = [best[place][:half], best[place][half:]]
     return tuple(best)
 
 
-def refuse_shared(name: str, schedule: Schedule, profile: TorchProfile, layers: tuple[tuple[int, ...], ...]) -> None:
-    """TrainingError where a schedule without a flush would update a shared weight in several stages."""
+def check_tied_layers(
+    name: str, schedule: Schedule, profile: TorchProfile, layers: tuple[tuple[int, ...], ...]
+) -> None:
+    """TrainingError if a schedule without a flush would update a tied weight in several stages."""
     home = {profile.graph.layers[layer].name: stage for stage, own in enumerate(layers) for layer in own}
     for weight, users in profile.tied.items():
         if not schedule.flushes and len({home[user] for user in users}) > 1:
@@ -152,25 +159,26 @@ def _costs(graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: Tra
 def _memory_bytes(
     graph: LayerGraph, layers: tuple[tuple[int, ...], ...], schedule: Schedule, document: TrainingDocument
 ) -> float:
-    """Of the fullest device: weight versions, gradients, optimizer states, and what micro-batches leave."""
+    """Peak memory of the fullest device: weight versions, gradient, optimizer state, activations in flight."""
     weights = [sum(graph.layers[layer].parameter_bytes for layer in own) for own in layers]
-    kept = [sum(graph.layers[layer].activation_bytes for layer in own) for own in layers]
+    activation_bytes = [sum(graph.layers[layer].activation_bytes for layer in own) for own in layers]
     needed = []
     for device, own in enumerate(schedule_memory(schedule)):
         fixed = sum(
-            weights[one.stage] * (one.weight_versions + 1 + STATES[document.optimizer.name]) for one in own.stages
+            weights[one.stage] * (one.weight_versions + 1 + OPTIMIZER_STATES[document.optimizer.name])
+            for one in own.stages
         )
-        needed.append(fixed + _most_kept(schedule, device, kept))
+        needed.append(fixed + _peak_activation_bytes(schedule, device, activation_bytes))
     return max(needed)
 
 
-def _most_kept(schedule: Schedule, device: int, kept: list[float]) -> float:
+def _peak_activation_bytes(schedule: Schedule, device: int, activation_bytes: list[float]) -> float:
     now = most = 0.0
     for action in schedule.actions[device]:
         if action.kind is ActionKind.FORWARD:
-            now += kept[action.stage]
+            now += activation_bytes[action.stage]
         elif action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT):
-            now -= kept[action.stage]
+            now -= activation_bytes[action.stage]
         most = max(most, now)
     return most
 

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
-from jellybean.training.choose import choose, choose_by, cut_layers  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
+from jellybean.training.schedule_choice import choose_from_profile, choose_schedule, cut_layers  # noqa: E402
 from jellybean.training.stages.cut import cut_module, trace  # noqa: E402
 from jellybean_solver.pipeline import Layer, LayerGraph  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule  # noqa: E402
@@ -40,29 +40,29 @@ def profile(traced) -> TorchProfile:
 
 
 def test_the_fastest_with_a_flush(profile):
-    found = choose_by(profile, _asked())
+    found = choose_from_profile(profile, _asked())
     assert SCHEDULES.keys() - {found.name} == found.rejected.keys()
     assert "staleness" in found.rejected["pipedream"]
     assert found.period is None
     assert found.name not in ("naive", "gpipe")
-    late = choose_by(profile, _asked(staleness=True))
+    late = choose_from_profile(profile, _asked(staleness=True))
     assert not any("staleness" in why for why in late.rejected.values())
 
 
 def test_memory_binds(profile):
-    free = choose_by(profile, _asked(schedule="gpipe"))
-    fits = choose_by(profile, _asked(memory_bytes=free.memory_bytes - 1.0))
+    free = choose_from_profile(profile, _asked(schedule="gpipe"))
+    fits = choose_from_profile(profile, _asked(memory_bytes=free.memory_bytes - 1.0))
     assert "gpipe" in fits.rejected
     assert "needs" in fits.rejected["gpipe"]
     with pytest.raises(TrainingError, match="no schedule can be used"):
-        choose_by(profile, _asked(memory_bytes=1000.0))
+        choose_from_profile(profile, _asked(memory_bytes=1000.0))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_stages_are_the_model(traced, name):
     """Whatever is chosen can be cut, and computes what the module does."""
     graph, inputs = traced
-    found = choose(graph, inputs, _asked(schedule=name))
+    found = choose_schedule(graph, inputs, _asked(schedule=name))
     cut = cut_module(graph, found.stage_of, inputs)
     assert len(cut.stages) == make_schedule(name, 2, 8).stages
     values = inputs

@@ -1,4 +1,4 @@
-"""The whole model from all ranks' stages, and how good it is on the test rows."""
+"""Evaluation: gathers the whole model from all ranks' stages and measures it on the test rows."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from jellybean.training.setup import Material, Run
+from jellybean.training.setup import RankRun, TrainingInputs
 
-_ROWS = 512  # at a time
+_ROWS = 512  # per batch
 
 
-def whole_model(run: Run) -> nn.Module | None:
-    """On the first rank the module with all stages' weights and buffers; None on the others."""
+def gather_model(run: RankRun) -> nn.Module | None:
+    """On rank 0 the module with all stages' weights and buffers; None on the other ranks. A collective call."""
     own: dict[str, torch.Tensor] = {}
     if run.rank.replica == 0:
         for (_, pipe), stage in run.held.items():
             if pipe == 0:
                 own |= {name: value.detach().cpu() for name, value in stage.versions.parameters.items()}
                 own |= {name: value.detach().cpu() for name, value in stage.module.named_buffers()}
-    told: list[Any] | None = [None] * dist.get_world_size() if run.rank.tells else None
+    told: list[Any] | None = [None] * dist.get_world_size() if run.rank.is_first else None
     dist.gather_object(own, told)
     if told is None:
         return None
@@ -33,16 +33,16 @@ def whole_model(run: Run) -> nn.Module | None:
     return module
 
 
-def accuracy_of(module: nn.Module, material: Material) -> tuple[float | None, float]:
-    """Percent of the test rows whose largest score is their class (None where targets are no classes), and the loss."""
+def evaluate(module: nn.Module, material: TrainingInputs) -> tuple[float | None, float]:
+    """Accuracy in percent (None if targets are no classes) and mean loss on the test rows."""
     with torch.no_grad():
         module.eval()
-        found = _measured(module, material)
+        found = _evaluate(module, material)
         module.train()
     return found
 
 
-def _measured(module: nn.Module, material: Material) -> tuple[float | None, float]:
+def _evaluate(module: nn.Module, material: TrainingInputs) -> tuple[float | None, float]:
     device = next((value.device for value in module.parameters()), torch.device("cpu"))
     right, total_loss, classes = 0, 0.0, not material.data.test[1].is_floating_point()
     rows = len(material.data.test[0])
