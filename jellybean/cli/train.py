@@ -53,7 +53,7 @@ def train(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Train a model as training.yaml says; goes on from the newest checkpoint. Starts its own processes."""
+    """Train a model as training.yaml says; resumes from the newest checkpoint. Starts its own processes."""
     from jellybean.documents.training import load_training
 
     given = {"--image": image, "--claim": claim, "--folder": folder, "--gpu": gpu, "--memory": memory}
@@ -113,7 +113,7 @@ def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
         done = newest_epoch(checkpoints)
         same = "the same command without --fresh" if fresh and done else "the same command"
         told = (
-            f"stopped after epoch {done}; {same} goes on from there"
+            f"stopped after epoch {done}; {same} resumes from it"
             if done
             else f"stopped before a checkpoint was there; {same} begins anew"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from jellybean.documents.training import FolderSpec, TrainingDocument
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.errors import TrainingError
+from jellybean.training.stages.stage import LossFunction
 from jellybean_agent import describe_error
 
 Samples = tuple[torch.Tensor, torch.Tensor]
@@ -188,9 +188,6 @@ class DatasetFeed:
     def seed(self, microbatch: int, stage: int) -> int:
         """Random seed of a forward; equal when the forward is recomputed."""
         return hash((self.step, self.replica, microbatch, stage)) & 0x7FFFFFFF
-
-
-LossFunction = Callable[[Any, Any], Any]
 
 
 def load_loss(document: TrainingDocument, directory: Path) -> LossFunction:

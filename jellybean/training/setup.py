@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.training.data import LossFunction, MicrobatchSampler, TrainingData, load_data, load_loss, load_model
+from jellybean.training.data import MicrobatchSampler, TrainingData, load_data, load_loss, load_model
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
@@ -20,7 +20,7 @@ from jellybean.training.schedule_choice import ScheduleChoice, choose_schedule
 from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.stages.cut import CutModule, cut_module, trace
 from jellybean.training.stages.interpreter import Interpreter, peers_of
-from jellybean.training.stages.stage import StageCopy, StageSettings
+from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
 from jellybean.training.stages.updates import WeightUpdates, check_tied_weights
 from jellybean_solver.pipeline import Schedule
 

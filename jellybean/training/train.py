@@ -159,7 +159,7 @@ def _check_losses(losses: torch.Tensor, epoch: int) -> None:
         update = int(wrong[0])
         raise TrainingError(
             f"the loss is {float(losses[update])} at update {update + 1} of epoch {epoch}: lower optimizer.lr, set "
-            "clip, or look for nan in the data; the checkpoint before it stays, and the same command goes on from there"
+            "clip, or look for nan in the data; the previous checkpoint is intact, and the same command resumes from it"
         )
 
 
@@ -216,7 +216,7 @@ def _save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, 
     outcome = [errors[0] if errors else ""]
     dist.broadcast_object_list(outcome, src=0)
     if outcome[0]:
-        raise TrainingError(f"{outcome[0]}; the checkpoint before it stays, and the same command goes on from there")
+        raise TrainingError(f"{outcome[0]}; the previous checkpoint is intact, and the same command resumes from it")
 
 
 def _resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Callable[[str], None]) -> int:
@@ -227,13 +227,13 @@ def _resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Cal
     before, now = found.manifest["optimizer"], document.optimizer.name
     if before != now:
         raise TrainingError(
-            f"{found.path} has the state of {before}, which {now} cannot go on from: "
-            f"--set optimizer.name={before} goes on, --fresh begins anew"
+            f"{found.path} has the state of {before}, which {now} cannot use: "
+            f"--set optimizer.name={before} resumes, --fresh starts over"
         )
     if run.rank.is_first:
         for line in found.skipped:
             warn(line)
-        warn(f"going on from {found.path}, after epoch {found.manifest['epochs']}")
+        warn(f"resuming from {found.path}, after epoch {found.manifest['epochs']}")
     restore_state(found.tensors, run.held, run.updates)
     return int(found.manifest["epochs"])
 
@@ -258,7 +258,7 @@ def agree_on_checkpoint(rank: Rank, folder: Path) -> LoadedCheckpoint | None:
                 found = load_exact(folder / name, sha256)
         except TrainingError as failure:
             error = (
-                f"rank {rank.rank} does not have the checkpoint that rank 0 goes on from: {failure}; all machines "
+                f"rank {rank.rank} does not have the checkpoint that rank 0 resumes from: {failure}; all machines "
                 "must see the same folder"
             )
     told: list[Any] = [None] * dist.get_world_size()

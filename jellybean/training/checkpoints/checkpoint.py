@@ -146,7 +146,7 @@ def load_newest(folder: Path) -> LoadedCheckpoint | None:
         except _READ_ERRORS as error:
             skipped.append(f"{path} is not used: {_why(error)}")
     if skipped:
-        raise TrainingError("no checkpoint can be used; --fresh begins anew\n" + "\n".join(skipped))
+        raise TrainingError("no checkpoint can be used; --fresh starts over\n" + "\n".join(skipped))
     return None
 
 

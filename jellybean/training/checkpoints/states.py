@@ -61,5 +61,5 @@ def _copy_into(place: torch.Tensor, tensors: Mapping[str, torch.Tensor], name: s
     value = tensors.get(name)
     if value is None or value.shape != place.shape:
         told = "is missing" if value is None else f"has the shape {list(value.shape)} in place of {list(place.shape)}"
-        raise TrainingError(f"the checkpoint is of another model: {name} {told}; --fresh begins anew")
+        raise TrainingError(f"the checkpoint is of another model: {name} {told}; --fresh starts over")
     place.copy_(value)

@@ -52,8 +52,10 @@ def run_processes(arguments: Sequence[str], count: int, say: Callable[[str], Non
         if crash and crash == before:
             raise TrainingError(f"{crash} (twice)")
         if attempt < RESTARTS:
-            say(f"{why}; all start again from the newest checkpoint ({attempt + 1} of {RESTARTS})")
-    raise TrainingError(f"{why}; given up after {RESTARTS} restarts, and the same command goes on from there")
+            say(f"{why}; restarting all ranks from the newest checkpoint ({attempt + 1} of {RESTARTS})")
+    raise TrainingError(
+        f"{why}; given up after {RESTARTS} restarts; the same command resumes from the newest checkpoint"
+    )
 
 
 def report_to_launcher(error: BaseException, rank: int) -> bool:
@@ -82,7 +84,7 @@ def lock_folder(directory: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
-        raise TrainingError(f"another jellybean train is at work in {directory}: wait for it, or stop it") from error
+        raise TrainingError(f"another jellybean train is running in {directory}: wait for it, or stop it") from error
     finally:
         os.close(handle)
 
@@ -116,7 +118,7 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
         if final:
             raise TrainingError(final) from failed
         killed = [
-            f"rank {rank} was ended by {signal.Signals(-failure.exitcode).name}"
+            f"rank {rank} was killed by {signal.Signals(-failure.exitcode).name}"
             for rank, failure in sorted(failed.failures.items())
             if failure.exitcode < 0
         ]

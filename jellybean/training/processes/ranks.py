@@ -98,11 +98,11 @@ def translated_errors(timeout_s: float) -> Iterator[None]:
         told = next(iter(str(error).splitlines()), "")
         if "timed out" in told.lower():
             raise RankLostError(
-                f"a rank waited {timeout_s:g} s for the others: one hangs, or starts slowly; then raise "
+                f"a rank waited {timeout_s:g} s for the others: one hangs, or is slow to start; in that case raise "
                 "`timeout`: --set timeout=2h\n" + told
             ) from error
         if isinstance(error, dist.DistError) or _GONE.search(told):
-            raise RankLostError(f"another rank went away: {told}") from error
+            raise RankLostError(f"lost the connection to another rank: {told}") from error
         raise RankCrashError(_crash(error)) from error
     except (JellyBeanError, OSError):
         raise

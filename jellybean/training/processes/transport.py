@@ -142,7 +142,7 @@ class StageTransport:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise RankLostError(f"another rank went away or fell silent: {self._failure}") from self._failure
+            raise RankLostError(f"another rank died or stopped responding: {self._failure}") from self._failure
 
     def _record_failure(self, run: object, peer: int) -> None:
         try:
@@ -156,13 +156,13 @@ class StageTransport:
         try:
             return peers.send(tensor, peer, tag), tensor
         except RuntimeError as error:
-            raise RankLostError(f"another rank went away: {error}") from error
+            raise RankLostError(f"lost the connection to another rank: {error}") from error
 
     def _wait_for(self, transfer: Transfer) -> None:
         try:
             transfer[0].wait()
         except RuntimeError as error:
-            raise RankLostError(f"another rank went away: {error}") from error
+            raise RankLostError(f"lost the connection to another rank: {error}") from error
 
     def _complete_sends(self, peer: int) -> None:
         """Thread: complete outgoing transfers, keeping their memory alive until then."""

@@ -15,7 +15,7 @@ from jellybean.training.stages.parameter_slots import ParameterSlots
 from jellybean.training.stages.split_backward import DeferredWeightGradients, input_gradients, weight_gradients
 from jellybean.training.stages.weight_versions import WeightVersions
 
-LossFunction = Callable[[Any, Any], torch.Tensor]
+LossFunction = Callable[[Any, Any], torch.Tensor]  # outputs, targets -> mean over samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def test_going_on_with_another_schedule_gives_the_same_losses(project, capsys):
     begun = _train_here(capsys, project, "epochs=1")
     ended = _train(project, "epochs=2", "devices=2", "schedule=1f1b")
     assert ended["schedule"] == "1f1b"
-    assert "going on from" in ended["said"]
+    assert "resuming from" in ended["said"]
     assert _losses(begun, ended) == pytest.approx(_losses(whole), rel=1e-4)
     assert ended["epochs"][-1]["accuracy"] == pytest.approx(whole["epochs"][-1]["accuracy"], abs=1.0)
     assert list((project / "training" / "logs").glob("events.out.tfevents.*"))
@@ -85,14 +85,14 @@ def data():
 
 
 def test_fewer_updates_an_epoch_lose_no_checkpoint(project, capsys):
-    """Epochs are what is counted, whatever the batch; another optimizer has nothing to go on from."""
+    """Epochs are what is counted, whatever the batch; another optimizer has no state to resume from."""
     (project / "little.py").write_text(LITTLE)
     little, folder = ("model=little.py:net", "data=little.py:data"), project / "training" / "checkpoints"
     _train_here(capsys, project, *little, "epochs=2", "batch=16", "optimizer.name=sgd", "optimizer.momentum=0.9")
     again = ("batch=96", "epochs=3", "checkpoint.keep=1")
     assert run(_command(project, *little, *again, "optimizer.name=adam")[2:]) != 0
     said = capsys.readouterr().err
-    assert "epoch-2 has the state of sgd, which adam cannot go on from" in " ".join(said.split())
+    assert "epoch-2 has the state of sgd, which adam cannot use" in " ".join(said.split())
     went_on = _train_here(capsys, project, *little, *again, "optimizer.name=sgd", "optimizer.momentum=0.9")
     assert [epoch["number"] for epoch in went_on["epochs"]] == [3]
     assert [path.name for path in folder.iterdir()] == ["epoch-3"]

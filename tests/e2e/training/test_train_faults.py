@@ -116,9 +116,9 @@ def test_a_rank_that_is_killed_or_stands_still(project, undisturbed, rank, numbe
     _ranks(run)[rank].send_signal(number)
     status, _, said = _end(run)
     assert status == 0
-    assert "start again from the newest checkpoint (1 of 3)" in said
-    assert (f"rank {rank} was ended by SIGKILL" if number == signal.SIGKILL else "raise `timeout`") in said
-    assert "going on from" in said
+    assert "restarting all ranks from the newest checkpoint (1 of 3)" in said
+    assert (f"rank {rank} was killed by SIGKILL" if number == signal.SIGKILL else "raise `timeout`") in said
+    assert "resuming from" in said
     assert _whole(project) == undisturbed
 
 
@@ -159,7 +159,7 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(project, undisturbed, numb
     os.killpg(run.pid, number)
     status, _, said = _end(run)
     assert status == 128 + number
-    assert re.search(r" stopped after epoch \d; the same command goes on from there$", said), said
+    assert re.search(r" stopped after epoch \d; the same command resumes from it$", said), said
     assert not re.search("terminate called|death signal|elastic", said), said
     assert not [one for one in ranks if one.is_running()]
     status, out, _ = _end(_start(project))

@@ -202,7 +202,7 @@ def test_all_ranks_go_on_from_the_same_checkpoint(found):
     assert found[6]["whole"] == [2] * 4
     assert found[6]["none"] == [0] * 4
     assert len(set(found[6]["torn"])) == 1
-    assert "rank 2 does not have the checkpoint that rank 0 goes on from" in found[6]["torn"][0]
+    assert "rank 2 does not have the checkpoint that rank 0 resumes from" in found[6]["torn"][0]
 
 
 def test_a_pause_longer_than_the_timeout_harms_nobody(found):
