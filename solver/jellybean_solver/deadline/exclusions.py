@@ -17,9 +17,10 @@ from jellybean_solver.deadline.capacity_margin import Room, with_headroom
 from jellybean_solver.demand.demand import Crossings, EdgeKey, Network, Tiers
 from jellybean_solver.latency.estimate import mean_waits_s, unqueued_s
 from jellybean_solver.latency.stations import Stations
+from jellybean_solver.model.critical_path import completion_times, critical_input
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem, Sharing
+from jellybean_solver.model.problem import Edge, Problem, Sharing
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
 
 NODES, FEWER = 60, 8  # plans looked at; where there is one that keeps the deadline already
@@ -148,32 +149,36 @@ class _Way:
         for operator in self.plan.operators:
             own = [edge.upstream for edge in operator.inputs if edge.upstream in self.above]
             self.above[operator.name] = frozenset(own).union(*(self.above[name] for name in own))
-        ready: dict[str, float] = dict.fromkeys(self.stations.sources, 0.0)
-        slowest: dict[str, tuple[str, tuple[EdgeKey, Tiers, float] | None]] = {}
+        slowest: dict[str, tuple[float, str]] = {}
         for operator in self.plan.operators:
-            begins, via = 0.0, None
-            for edge in operator.inputs:
-                size = self.stations.sent_bytes(edge)
-                for tiers in self.stations.table.crossings(edge)[0]:
-                    link_s = self.stations.link_s(*tiers, size)
-                    if ready[edge.upstream] + link_s >= begins:
-                        begins, via = ready[edge.upstream] + link_s, ((edge.upstream, edge.downstream), tiers, link_s)
             workers = (worker.name for worker in self.plan.workers if operator.name in worker.rates_per_s)
-            takes_s, worker = max((self._takes_s(operator.name, worker), worker) for worker in workers)
-            ready[operator.name] = begins + takes_s
-            slowest[operator.name] = worker, via
+            slowest[operator.name] = max((self._takes_s(operator.name, worker), worker) for worker in workers)
+        completed_s = completion_times(self.plan.operators, lambda name: slowest[name][0], self._slowest_link_s)
         ends = [name for name in slowest if deadline_share(problem, name) is not None]
-        last = max(ends, key=lambda name: ready[name] / (deadline_share(problem, name) or 1.0))
-        self.takes_s = ready[last]
+        last = max(ends, key=lambda name: completed_s[name] / (deadline_share(problem, name) or 1.0))
+        self.takes_s = completed_s[last]
         while last in slowest:
-            worker, via = slowest[last]
+            worker = slowest[last][1]
             self.visited.append((last, worker, self.wait_s[worker]))
-            if via is None:
+            edge = critical_input(self.plan.operator_by_name[last], completed_s, self._slowest_link_s)
+            if edge is None:
                 break
-            key, tiers, link_s = via
+            link_s, tiers = self._slowest_link(edge)
             if link_s > 0:
-                self.crossed.append((key, tiers))
-            last = key[0]
+                self.crossed.append(((edge.upstream, edge.downstream), tiers))
+            last = edge.upstream
+
+    def _slowest_link(self, edge: Edge) -> tuple[float, Tiers]:
+        """Seconds and tiers of the slowest crossing that the plan's routes take with an edge's data."""
+        size, found = self.stations.sent_bytes(edge), (-1.0, ("", ""))
+        for tiers in self.stations.table.crossings(edge)[0]:
+            link_s = self.stations.link_s(*tiers, size)
+            if link_s >= found[0]:
+                found = link_s, tiers
+        return found
+
+    def _slowest_link_s(self, edge: Edge) -> float:
+        return self._slowest_link(edge)[0]
 
     def _takes_s(self, name: str, worker: str) -> float:
         own_s = self._own_s(name, worker)

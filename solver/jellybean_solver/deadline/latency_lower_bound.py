@@ -6,12 +6,12 @@ Costs no program, so a deadline that nothing keeps is refused before any plan is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.joint.deadline_rows import link_s, modes, visits_per_request
 from jellybean_solver.latency.stations import jobs
+from jellybean_solver.model.critical_path import earliest_completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.problem import Edge, Problem, Variant
 from jellybean_solver.outcome import ACCURACY_SLACK
@@ -26,22 +26,27 @@ def least_latency_s(problem: Problem) -> float:
     reach the accuracy.
     """
     network, visits = Network(problem), visits_per_request(problem)
-    ready_s: dict[str, dict[str, float]] = {source.name: {source.tier: 0.0} for source in problem.sources}
-    least_s = 0.0
+    fastest_s: dict[str, dict[str, float]] = {}
     for operator in problem.operators:
-        name = operator.name
-        fastest_s: dict[str, float] = {}
-        for variant in filter(partial(_accurate, problem, name), operator.variants):
-            for mode in modes(network, name, variant.name, visits[name]):
+        by_tier = fastest_s[operator.name] = {}
+        for variant in filter(partial(_accurate, problem, operator.name), operator.variants):
+            for mode in modes(network, operator.name, variant.name, visits[operator.name]):
                 tier = network.tier_of[mode.pool]
-                fastest_s[tier] = min(mode.job_s, fastest_s.get(tier, math.inf))
-        ready_s[name] = {
-            tier: own_s + max(_sent_s(problem, edge, tier, jobs(visits[name]), ready_s) for edge in operator.inputs)
-            for tier, own_s in fastest_s.items()
-        }
+                by_tier[tier] = min(mode.job_s, by_tier.get(tier, math.inf))
+
+    def transfer_s(edge: Edge, upstream_tier: str, downstream_tier: str) -> float:
+        if not problem.can_flow(upstream_tier, downstream_tier):
+            return math.inf
+        sent_bytes = jobs(visits[edge.downstream]) * _least_message_bytes(problem, edge)
+        return link_s(problem, (upstream_tier, downstream_tier), sent_bytes)
+
+    sources = {source.name: source.tier for source in problem.sources}
+    completed_s = earliest_completion_times(problem.operators, fastest_s, transfer_s, sources)
+    least_s = 0.0
+    for name in problem.operator_by_name:
         share = deadline_share(problem, name)
         if share is not None:
-            out_s = min(ready_s[name].values(), default=math.inf) + 2.0 * problem.hop_s
+            out_s = min(completed_s[name].values(), default=math.inf) + 2.0 * problem.hop_s
             least_s = max(least_s, out_s / share)
     return least_s
 
@@ -55,18 +60,9 @@ def _accurate(problem: Problem, operator: str, variant: Variant) -> bool:
     return reached is not None and reached >= target - ACCURACY_SLACK
 
 
-def _sent_s(problem: Problem, edge: Edge, tier: str, sent: float, ready_s: Mapping[str, Mapping[str, float]]) -> float:
-    """When an input can be in a tier; inf where nothing leads there."""
+def _least_message_bytes(problem: Problem, edge: Edge) -> float:
+    """Size of one message on an edge, with the upstream variant that sends the fewest bytes."""
     source = problem.source_by_name.get(edge.upstream)
     if source is not None:
-        size = source.message_bytes
-    else:
-        size = min(v.message_bytes[edge.downstream] for v in problem.operator_by_name[edge.upstream].variants)
-    return min(
-        (
-            at_s + link_s(problem, (up, tier), sent * size)
-            for up, at_s in ready_s[edge.upstream].items()
-            if problem.can_flow(up, tier)
-        ),
-        default=math.inf,
-    )
+        return source.message_bytes
+    return min(v.message_bytes[edge.downstream] for v in problem.operator_by_name[edge.upstream].variants)

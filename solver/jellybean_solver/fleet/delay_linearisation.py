@@ -23,9 +23,10 @@ from jellybean_solver.latency.queues import Piece, Traffic, service_log_mgf, ser
 from jellybean_solver.latency.route_table import RouteTable
 from jellybean_solver.latency.stations import MOST_BUSY, jobs
 from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.model.critical_path import completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem, Times, request_s
+from jellybean_solver.model.problem import Edge, Problem, Times, request_s
 
 ROUTES = 3.0  # that come by a worker, as if they were equal
 
@@ -64,24 +65,23 @@ class Pace:
     def of_plan(self, problem: Problem, plan: Plan) -> float:
         """The least `left_s` under which the rows allow a plan."""
         table, visits = RouteTable(plan), visits_per_request(problem)
-        ready = dict.fromkeys((source.name for source in problem.sources), 0.0)
         sources = {source.name: source.message_bytes for source in problem.sources}
-        for operator in problem.operators:
-            variant = plan.selection[operator.name]
-            own = {
-                pool: self.taken_s(problem, operator.name, variant, pool)
-                for pool in plan.operator_by_name[operator.name].service
-            }
+
+        def mean_run_s(name: str) -> float:
+            pools = plan.operator_by_name[name].service
+            own = {pool: self.taken_s(problem, name, plan.selection[name], pool) for pool in pools}
             by_worker = np.array([own.get(worker.pool, 0.0) for worker in plan.workers])
-            begins = 0.0
-            for edge in operator.inputs:
-                sent = sources.get(edge.upstream)
-                if sent is None:
-                    sent = plan.operator_by_name[edge.upstream].message_bytes[operator.name]
-                pairs, each = table.crossings(edge)
-                times = np.array([link_s(problem, pair, sent * jobs(visits[operator.name])) for pair in pairs])
-                begins = max(begins, ready[edge.upstream] + float(table.weight @ times[each]))
-            ready[operator.name] = begins + float(table.weight @ by_worker[table.at[operator.name]])
+            return float(table.weight @ by_worker[table.at[name]])
+
+        def mean_link_s(edge: Edge) -> float:
+            sent = sources.get(edge.upstream)
+            if sent is None:
+                sent = plan.operator_by_name[edge.upstream].message_bytes[edge.downstream]
+            pairs, each = table.crossings(edge)
+            times = np.array([link_s(problem, pair, sent * jobs(visits[edge.downstream])) for pair in pairs])
+            return float(table.weight @ times[each])
+
+        ready = completion_times(problem.operators, mean_run_s, mean_link_s)
         shares = {name: deadline_share(problem, name) for name in plan.operator_by_name}
         return max(ready[name] / share for name, share in shares.items() if share is not None)
 

@@ -24,6 +24,7 @@ from jellybean_solver.latency.batching import service_of
 from jellybean_solver.latency.queues import service_log_mgf, wait_log_mgf
 from jellybean_solver.latency.stations import Stations, alike
 from jellybean_solver.milp.highs_program import Floats, Indices
+from jellybean_solver.model.critical_path import completion_times
 from jellybean_solver.model.deadline_shares import deadline_shares
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, Edge, Times
@@ -155,26 +156,28 @@ class _Estimate:
         for worker in self.plan.workers:
             for name in worker.rates_per_s:
                 pools[name][worker.pool] = None
-        ready, delays_s = dict.fromkeys(stations.sources, self.plan.hop_s), self._delays_s()
-        for operator in self.plan.operators:
-            begins = 0.0
-            for edge in operator.inputs:
-                size, pairs = stations.sent_bytes(edge), self.table.crossings(edge)[0]
-                begins = max(begins, ready[edge.upstream] + max(stations.link_s(*pair, size) for pair in pairs))
-            slowest_s = max(
-                unqueued_s(operator.service[pool], operator.batch[pool], stations.jobs(operator.name))
-                for pool in pools[operator.name]
-            )
-            ready[operator.name] = begins + slowest_s
-        return {name: seconds + self.plan.hop_s + delays_s.get(name, 0.0) for name, seconds in ready.items()}
+
+        def slowest_run_s(name: str) -> float:
+            operator = self.plan.operator_by_name[name]
+            jobs = stations.jobs(name)
+            return max(unqueued_s(operator.service[pool], operator.batch[pool], jobs) for pool in pools[name])
+
+        def slowest_link_s(edge: Edge) -> float:
+            size = stations.sent_bytes(edge)
+            return max(stations.link_s(*pair, size) for pair in self.table.crossings(edge)[0])
+
+        hop_s, delays_s = self.plan.hop_s, self._delays_s()
+        completed_s = completion_times(self.plan.operators, slowest_run_s, slowest_link_s, ready=hop_s)
+        return {name: seconds + hop_s + delays_s[name] for name, seconds in completed_s.items()}
 
     def _delays_s(self) -> Mapping[str, float]:
         """Per operator the seconds that a request may have waited for others by its output: the longest way there."""
-        found: dict[str, float] = {}
-        for operator in self.plan.operators:
-            own_s = operator.batch_delay_s if max(operator.batch.values(), default=1) > 1 else 0.0
-            found[operator.name] = own_s + max((found.get(edge.upstream, 0.0) for edge in operator.inputs), default=0.0)
-        return found
+
+        def own_s(name: str) -> float:
+            operator = self.plan.operator_by_name[name]
+            return operator.batch_delay_s if max(operator.batch.values(), default=1) > 1 else 0.0
+
+        return completion_times(self.plan.operators, own_s)
 
     def _reached(self) -> dict[str, Floats]:
         """Per sink the logarithm of the moment generating function of when its output is at the gateway."""

@@ -18,6 +18,7 @@ from jellybean_solver.latency.phase_locking import in_step
 from jellybean_solver.latency.queues import Piece, Station, Traffic, service_variance, station
 from jellybean_solver.latency.route_table import Mask, RouteTable
 from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.model.critical_path import arrival_time
 from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, Edge
 from jellybean_solver.model.streams import request_streams
@@ -195,7 +196,7 @@ class Stations:
         waited: dict[str, float] = {}  # squared deviation of the waits up to an operator's end, in s^2
         for operator in self.plan.operators:
             at = self.table.at[operator.name]
-            before = max((waited.get(edge.upstream, 0.0) for edge in operator.inputs), default=0.0)
+            before = arrival_time(operator.inputs, waited)
             waited[operator.name] = before
             weights = self.table.summed(at, self.table.weight)
             for worker in np.unique(at).tolist():

@@ -1,0 +1,93 @@
+"""Longest paths through a workflow's graph: when each operator completes if inputs take time to arrive.
+
+All functions take operators in topological order. What is upstream and no operator is a source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from jellybean_solver.model.problem import Edge
+
+P = TypeVar("P", bound=str)
+TransferTime = Callable[[Edge], float]  # seconds that an edge's data takes
+
+
+class Node(Protocol):
+    """An operator of a problem or of a plan."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inputs(self) -> Sequence[Edge]: ...
+
+
+def at_once(edge: Edge) -> float:
+    """A transfer that takes no time."""
+    return 0.0
+
+
+def arrival_time(
+    inputs: Iterable[Edge], completed: Mapping[str, float], transfer: TransferTime = at_once, ready: float = 0.0
+) -> float:
+    """When the last of an operator's inputs arrives; `ready` is when sources have their data."""
+    return max((completed.get(edge.upstream, ready) + transfer(edge) for edge in inputs), default=ready)
+
+
+def completion_times(
+    operators: Iterable[Node],
+    duration: Callable[[str], float],
+    transfer: TransferTime = at_once,
+    ready: float = 0.0,
+) -> dict[str, float]:
+    """Completion time of each operator: its duration after its last input arrives (the longest path to it).
+
+    Seconds, or any other quantity that adds up along a path and of which the largest of several paths counts.
+    """
+    completed: dict[str, float] = {}
+    for operator in operators:
+        completed[operator.name] = arrival_time(operator.inputs, completed, transfer, ready) + duration(operator.name)
+    return completed
+
+
+def critical_input(
+    operator: Node, completed: Mapping[str, float], transfer: TransferTime = at_once, ready: float = 0.0
+) -> Edge | None:
+    """The input that arrives last, the last one of equal ones; None for an operator without inputs."""
+    latest: Edge | None = None
+    latest_s = -math.inf
+    for edge in operator.inputs:
+        at_s = completed.get(edge.upstream, ready) + transfer(edge)
+        if at_s >= latest_s:
+            latest, latest_s = edge, at_s
+    return latest
+
+
+def earliest_completion_times(
+    operators: Iterable[Node],
+    durations: Mapping[str, Mapping[P, float]],
+    transfer: Callable[[Edge, P, P], float],
+    sources: Mapping[str, P],
+) -> dict[str, dict[P, float]]:
+    """By operator and place a lower bound on the completion time, each input from the place that is best for it.
+
+    `durations`: operator -> place -> seconds; `transfer`: seconds of an edge between two places, inf where there is no
+    way; `sources`: the place of each source, ready at 0.
+    """
+    completed: dict[str, dict[P, float]] = {name: {place: 0.0} for name, place in sources.items()}
+    for operator in operators:
+        completed[operator.name] = {
+            place: seconds
+            + max(
+                min(
+                    (at_s + transfer(edge, origin, place) for origin, at_s in completed[edge.upstream].items()),
+                    default=math.inf,
+                )
+                for edge in operator.inputs
+            )
+            for place, seconds in durations[operator.name].items()
+        }
+    return completed
