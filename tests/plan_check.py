@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
-from tests import brute_rates
+from tests.brute_force import rates as reference_rates
 
 LITTLE = 1e-6
 
@@ -21,7 +21,7 @@ def complaints(problem: Problem, plan: Plan) -> list[str]:
 
 
 def _workers(problem: Problem, plan: Plan) -> Iterator[str]:
-    rates = brute_rates.rates(problem, plan.selection)
+    rates = reference_rates.rates(problem, plan.selection)
     pools = {pool.name: pool for pool in problem.pools}
     pool_of = {worker.name: pools[worker.pool] for worker in plan.workers}
     chosen = {o.name: o.variant for o in plan.operators}
@@ -53,7 +53,7 @@ def _workers(problem: Problem, plan: Plan) -> Iterator[str]:
 
 
 def _links(problem: Problem, plan: Plan) -> Iterator[str]:
-    rates = brute_rates.rates(problem, plan.selection)
+    rates = reference_rates.rates(problem, plan.selection)
     tier = {worker.name: worker.tier for worker in plan.workers}
     chosen = {o.name: o.variant for o in plan.operators}
     sources = {source.name: source for source in problem.sources}
@@ -67,7 +67,7 @@ def _links(problem: Problem, plan: Plan) -> Iterator[str]:
             else:
                 of = next(o for o in problem.operators if o.name == edge.upstream)
                 size = next(v for v in of.variants if v.name == chosen[edge.upstream]).message_bytes[operator.name]
-            messages = rates[edge.upstream] * brute_rates.rows(problem, edge, plan.selection)
+            messages = rates[edge.upstream] * reference_rates.rows(problem, edge, plan.selection)
             for route in plan.routes:
                 here = tier[route.workers[operator.name]]
                 there = upstream.tier if upstream is not None else tier[route.workers[edge.upstream]]

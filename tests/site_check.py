@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from jellybean_agent.brain.sites import SiteRoutes, Sites
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Edge, Problem, Variant
-from tests import brute_rates
+from tests.brute_force import rates as reference_rates
 
 LITTLE = 1e-6
 
@@ -28,7 +28,7 @@ class _Fleet:
         self.variants: Mapping[str, Variant] = {
             o.name: next(v for v in o.variants if v.name == plan.selection[o.name]) for o in problem.operators
         }
-        self.rates = brute_rates.rates(problem, plan.selection)
+        self.rates = reference_rates.rates(problem, plan.selection)
         self.busy: dict[str, float] = defaultdict(float)
         self.held: dict[str, set[str]] = defaultdict(set)
         self.sent: dict[tuple[str, str, str], float] = defaultdict(float)  # site, its tier, the tier above
@@ -65,7 +65,7 @@ class _Fleet:
     def _bytes_per_s(self, edge: Edge) -> float:
         source = next((s for s in self.problem.sources if s.name == edge.upstream), None)
         size = source.message_bytes if source else self.variants[edge.upstream].message_bytes[edge.downstream]
-        return self.rates[edge.upstream] * brute_rates.rows(self.problem, edge, self.plan.selection) * size
+        return self.rates[edge.upstream] * reference_rates.rows(self.problem, edge, self.plan.selection) * size
 
     def workers(self) -> Iterator[str]:
         """Load, memory and sharing of each."""

@@ -25,7 +25,7 @@ from jellybean_solver import (
 )
 from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.planning.infeasibility import scaled
-from tests import brute_force
+from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.strategies import more_workers, problems, with_ratios
 from tests.vqa_medium import vqa_problem
@@ -42,7 +42,7 @@ def test_with_memory_bandwidth_and_residency_too(problem: Problem) -> None:
 @settings(max_examples=1500 if NIGHTLY else 60)
 @given(problems())
 def test_solver_equals_brute_force(problem: Problem) -> None:
-    expected = brute_force.cheapest(problem)
+    expected = optimum.cheapest(problem)
     solution = solve(problem)
     event(solution.status)
 
@@ -72,16 +72,16 @@ def test_nearest_targets_are_feasible_and_nothing_beyond_them_is(problem: Proble
     event(f"accuracy {accuracy is not None}, rates {scale is not None}")
 
     if problem.slo.accuracy is not None:
-        expected = brute_force.best_feasible_accuracy(problem)
+        expected = optimum.best_feasible_accuracy(problem)
         assert accuracy == (None if expected is None else pytest.approx(expected, abs=1e-9))
     if accuracy is not None:
         assert solve(replace(problem, slo=Slo(accuracy=accuracy))).status == "optimal"
         assert solve(replace(problem, slo=Slo(accuracy=accuracy + 1e-3))).status == "infeasible"
     if scale is not None:
-        assert brute_force.cheapest(scaled(problem, scale)).cost is not None
-        assert brute_force.cheapest(scaled(problem, scale * (1 + 1e-4))).cost is None
+        assert optimum.cheapest(scaled(problem, scale)).cost is not None
+        assert optimum.cheapest(scaled(problem, scale * (1 + 1e-4))).cost is None
     else:
-        assert brute_force.cheapest(scaled(problem, 1e-4)).cost is None
+        assert optimum.cheapest(scaled(problem, 1e-4)).cost is None
 
 
 @settings(max_examples=300 if NIGHTLY else 12)
@@ -101,18 +101,18 @@ def test_budget_is_a_real_limit(problem: Problem) -> None:
     assert solution.infeasibility.breaches
     scale, accuracy = solution.infeasibility.nearest_rate_scale, solution.infeasibility.nearest_accuracy
     if scale is not None:
-        best = brute_force.cheapest(scaled(problem, scale)).cost
+        best = optimum.cheapest(scaled(problem, scale)).cost
         assert best is not None
         assert best <= budget * (1 + 1e-6)
-        beyond = brute_force.cheapest(scaled(problem, scale * (1 + 1e-3))).cost
+        beyond = optimum.cheapest(scaled(problem, scale * (1 + 1e-3))).cost
         assert beyond is not None
         assert beyond > budget
     if problem.slo.accuracy is not None:
         affordable = [
             value
-            for selection in brute_force.selections(problem)
-            if (value := brute_force.accuracy(problem, selection)) is not None
-            and (cost := brute_force.cheapest_of_larger(problem, selection)) is not None
+            for selection in optimum.selections(problem)
+            if (value := optimum.accuracy(problem, selection)) is not None
+            and (cost := optimum.cheapest_of_larger(problem, selection)) is not None
             and cost <= budget * (1 + 1e-9)
         ]
         assert accuracy == (pytest.approx(max(affordable), abs=1e-9) if affordable else None)
@@ -149,10 +149,10 @@ def test_published_instance_against_brute_force(rate_per_s: float, sharing: Shar
 
 def _published_costs(rate_per_s: float, sharing: Sharing) -> Sequence[tuple[float, float | None]]:
     problem = vqa_problem(rate_per_s, None, sharing)
-    oracle = brute_force.cheapest_of if sharing is Sharing.SHARED else brute_force.cheapest_of_larger
+    oracle = optimum.cheapest_of if sharing is Sharing.SHARED else optimum.cheapest_of_larger
     return [
-        (brute_force.accuracy(problem, selection) or 0.0, oracle(problem, selection))
-        for selection in brute_force.selections(problem)
+        (optimum.accuracy(problem, selection) or 0.0, oracle(problem, selection))
+        for selection in optimum.selections(problem)
     ]
 
 

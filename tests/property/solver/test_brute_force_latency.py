@@ -13,7 +13,7 @@ from jellybean_solver import Problem, evaluate, solve
 from jellybean_solver.deadline.latency_lower_bound import least_latency_s
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.planning.infeasibility import scaled
-from tests import brute_force_latency
+from tests.brute_force import deadline_optimum
 from tests.plan_check import complaints
 from tests.strategies import problems
 
@@ -26,7 +26,7 @@ NEAR = 0.06  # of a time: the closed form is never below it, and no further abov
 def idle_problems(draw: st.DrawFn) -> tuple[Problem, float]:
     """With a time that some choices keep and others break, and sometimes a budget that some break."""
     problem = scaled(draw(problems(max_operators=3, limited=True)), IDLE)
-    found = list(brute_force_latency.choices(problem))
+    found = list(deadline_optimum.choices(problem))
     assume(found)
     times = sorted({round(choice.slow_s, 9) for choice in found})
     within_s = draw(st.sampled_from(times)) * draw(st.sampled_from((0.9, 1.0 + 2 * NEAR)))
@@ -40,8 +40,8 @@ def idle_problems(draw: st.DrawFn) -> tuple[Problem, float]:
 @given(idle_problems())
 def test_a_plan_in_time_costs_no_less_than_the_cheapest_and_its_bound_no_more(drawn: tuple[Problem, float]) -> None:
     problem, within_s = drawn
-    least = brute_force_latency.cheapest(problem, within_s * (1 + 1e-6), surely=False)
-    surely = brute_force_latency.cheapest(problem, within_s / (1 + NEAR), surely=True)
+    least = deadline_optimum.cheapest(problem, within_s * (1 + 1e-6), surely=False)
+    surely = deadline_optimum.cheapest(problem, within_s / (1 + NEAR), surely=True)
 
     if surely is not None:  # a choice that is in time for sure
         assert least_latency_s(problem) <= within_s

@@ -24,7 +24,7 @@ from jellybean_solver.planning.cut_models import (
     solve_cut,
 )
 from jellybean_solver.planning.solver import solve
-from tests import brute_force
+from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.strategies import LOADS_S, MESSAGE_BYTES, problems
 
@@ -79,7 +79,7 @@ def _cut(draw: st.DrawFn, problem: Problem, operator: str, whole: Variant, at: i
 def test_cheapest_of_all_cuts_equals_brute_force(drawn: tuple[Problem, Cuts]) -> None:
     problem, cuts = drawn
     every = [cut_problem(problem, choice) for choice in choices(cuts)]
-    costs = [cost for one in every if (cost := brute_force.cheapest(one).cost) is not None]
+    costs = [cost for one in every if (cost := optimum.cheapest(one).cost) is not None]
     solution = solve_cut(problem, cuts)
 
     if not costs:

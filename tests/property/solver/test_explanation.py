@@ -18,8 +18,8 @@ from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.forced_choices import Question
 from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, eased, requirements, without
 from jellybean_solver.planning.infeasibility import scaled
-from tests import brute_force
-from tests.brute_force import Selection
+from tests.brute_force import optimum
+from tests.brute_force.optimum import Selection
 from tests.strategies import problems
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -211,10 +211,10 @@ def _cheapest(
     target, budget = problem.slo.accuracy, problem.slo.budget_usd_per_h
     costs = [
         cost
-        for selection in brute_force.selections(problem)
+        for selection in optimum.selections(problem)
         if allowed(selection)
-        and (target is None or (brute_force.accuracy(problem, selection) or -1.0) >= target - 1e-9)
-        and (cost := brute_force.cheapest_of_larger(problem, selection, paid)) is not None
+        and (target is None or (optimum.accuracy(problem, selection) or -1.0) >= target - 1e-9)
+        and (cost := optimum.cheapest_of_larger(problem, selection, paid)) is not None
     ]
     best = min(costs, default=None)
     return None if best is None or (budget is not None and best > budget * (1 + 1e-6)) else best

@@ -12,7 +12,7 @@ from hypothesis import assume, event, given, settings
 from jellybean_solver import Problem, Slo, evaluate
 from jellybean_solver.frontier.curves import cost_accuracy, cost_rate
 from jellybean_solver.planning.infeasibility import scaled
-from tests import brute_force
+from tests.brute_force import optimum
 from tests.strategies import problems
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -23,9 +23,9 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 def test_every_accuracy_has_its_cheapest_cost(problem: Problem) -> None:
     known = [
         (value, cost)
-        for selection in brute_force.selections(problem)
-        if (value := brute_force.accuracy(problem, selection)) is not None
-        and (cost := brute_force.cheapest_of(problem, selection)) is not None
+        for selection in optimum.selections(problem)
+        if (value := optimum.accuracy(problem, selection)) is not None
+        and (cost := optimum.cheapest_of(problem, selection)) is not None
     ]
 
     curve = cost_accuracy(problem)
@@ -61,7 +61,7 @@ def test_every_rate_has_its_cheapest_cost_and_nothing_beyond_the_highest_fits(pr
 
     event(f"highest {curve.highest_scale is not None}")
     for point in curve.points:
-        expected = brute_force.cheapest(scaled(problem, point.scale)).cost
+        expected = optimum.cheapest(scaled(problem, point.scale)).cost
         if point.scale == curve.highest_scale and point.scale not in {0.5, 1.0}:
             assert point.plan is not None, "the oracle may fail by a rounding exactly at the edge"
         elif expected is None:
@@ -73,4 +73,4 @@ def test_every_rate_has_its_cheapest_cost_and_nothing_beyond_the_highest_fits(pr
     assert all(after >= before - 2e-6 for before, after in itertools.pairwise(costs))
     assume(curve.highest_scale is not None)
     assert curve.highest_scale is not None
-    assert brute_force.cheapest(scaled(problem, curve.highest_scale * (1 + 1e-4))).cost is None
+    assert optimum.cheapest(scaled(problem, curve.highest_scale * (1 + 1e-4))).cost is None

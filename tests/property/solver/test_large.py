@@ -17,7 +17,7 @@ from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.outcome import Clock, Outcome
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.small.assignment import Assignment
-from tests import brute_force
+from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.strategies import problems
 
@@ -78,7 +78,7 @@ def test_exclusive_workers_are_exact(problem: Problem) -> None:
 
 
 def _is_exact(problem: Problem) -> None:
-    expected = brute_force.cheapest(problem).cost
+    expected = optimum.cheapest(problem).cost
     outcome = _searched(problem)
     event(outcome.termination)
     if expected is None:
@@ -96,7 +96,7 @@ def _is_exact(problem: Problem) -> None:
 @settings(max_examples=800 if NIGHTLY else 25)
 @given(problems(limited=True))
 def test_the_bound_holds_and_the_plan_too(problem: Problem) -> None:
-    expected = brute_force.cheapest(problem).cost
+    expected = optimum.cheapest(problem).cost
     outcome = _searched(problem)
     event("found" if outcome.found is not None else "none")
 
@@ -113,7 +113,7 @@ def test_the_bound_holds_and_the_plan_too(problem: Problem) -> None:
 @settings(max_examples=400 if NIGHTLY else 15)
 @given(st.one_of(problems(), exclusive_problems()), st.sampled_from((0.01, 0.1, 0.4)))
 def test_the_gap_is_kept(problem: Problem, gap: float) -> None:
-    expected = brute_force.cheapest(problem).cost
+    expected = optimum.cheapest(problem).cost
     outcome = _searched(problem, gap)
     assert (outcome.found is None) == (expected is None)
     if expected is not None:
@@ -125,7 +125,7 @@ def test_the_gap_is_kept(problem: Problem, gap: float) -> None:
 @settings(max_examples=400 if NIGHTLY else 15)
 @given(st.one_of(problems(), exclusive_problems()), st.integers(1, 40))
 def test_time_that_ends_anywhere_proves_nothing_false(problem: Problem, ticks: int) -> None:
-    expected = brute_force.cheapest(problem).cost
+    expected = optimum.cheapest(problem).cost
     clock = itertools.count()
     outcome = _searched(problem, clock=Clock(lambda: float(next(clock)), float(ticks)))
     event(outcome.termination)

@@ -21,7 +21,9 @@ from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.replanning.replan import ReplanSettings, replan
-from tests import brute_force, brute_force_latency, brute_rates, plan_check, site_check
+from tests import plan_check, site_check
+from tests.brute_force import deadline_optimum, optimum
+from tests.brute_force import rates as reference_rates
 from tests.strategies import mixed_problems
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -34,7 +36,7 @@ MOST_CHOICES = 20_000  # of places and variants, so that enumeration ends
 @settings(max_examples=1000 if NIGHTLY else 20)
 @given(mixed_problems(), st.sampled_from((0.6, 0.9, 1.001)), st.sampled_from((0.5, 0.9, 1.2)))
 def test_everything_at_once_equals_enumeration(problem: Problem, share: float, idle_share: float) -> None:
-    expected = _within_budget(problem, brute_force.cheapest(problem).cost)
+    expected = _within_budget(problem, optimum.cheapest(problem).cost)
     solution = solve(problem, explained=False)
     event(f"{solution.status}, ratios vary {bool(problem.varying)}, sites {max(problem.sites.values()) > 1}")
 
@@ -61,11 +63,11 @@ def _is_the_optimum(problem: Problem, solution: Solution, expected: float) -> No
     assert plan_check.complaints(problem, plan) == []
     assert site_check.complaints(problem, plan) == []
     assert from_document(to_document(plan)) == plan
-    rates = brute_rates.rates(problem, plan.selection)
+    rates = reference_rates.rates(problem, plan.selection)
     for operator in plan.operators:
         assert operator.rate_per_s == pytest.approx(rates[operator.name])
         for edge in operator.inputs:
-            per_run = brute_rates.rows(problem, edge, plan.selection)
+            per_run = reference_rates.rows(problem, edge, plan.selection)
             assert edge.ratio == pytest.approx(rates[operator.name] / rates[edge.upstream])
             assert edge.kind.value != "fan_out" or edge.ratio == pytest.approx(per_run)
 
@@ -92,11 +94,11 @@ def _a_deadline_costs_no_less(problem: Problem, cheapest: Solution, share: float
 
 def _idle_it_keeps_deadlines(problem: Problem, share: float) -> None:
     """As `test_brute_force_latency`: between the cheapest that may be in time and the cheapest that surely is."""
-    times = sorted(choice.slow_s for choice in brute_force_latency.choices(problem))
+    times = sorted(choice.slow_s for choice in deadline_optimum.choices(problem))
     if not times or (within_s := share * times[len(times) // 2]) < 1e-3:
         return
-    least = brute_force_latency.cheapest(problem, within_s * (1 + 1e-6), surely=False)
-    surely = brute_force_latency.cheapest(problem, within_s / (1 + NEAR), surely=True)
+    least = deadline_optimum.cheapest(problem, within_s * (1 + 1e-6), surely=False)
+    surely = deadline_optimum.cheapest(problem, within_s / (1 + NEAR), surely=True)
     solution = solve(problem, p99_s=within_s)
     event(f"idle: {solution.status}")
     if solution.plan is None:
@@ -118,7 +120,7 @@ def test_the_search_over_ratios_is_bounded_by_enumeration(problem: Problem) -> N
     """The way of large problems, which branches on ratios: its bound holds, and its plan is one."""
     network = Network(problem)
     assume(problem.varying and all(network.runnable.values()))
-    cost = brute_force.cheapest(problem).cost
+    cost = optimum.cheapest(problem).cost
     outcome = cheapest_large(network, problem.slo.accuracy, fixed=None, gap=0.0, clock=Clock())
     event(f"found {outcome.found is not None}, finished {outcome.is_conclusive}")
 
@@ -164,4 +166,4 @@ def test_the_union_of_the_problems_with_plain_ratios(problem: Problem, scale: fl
 
 
 def _choices(problem: Problem) -> list[Problem]:
-    return [settled(problem, selection) for selection in brute_force.selections(problem)]
+    return [settled(problem, selection) for selection in optimum.selections(problem)]

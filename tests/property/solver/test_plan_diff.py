@@ -16,7 +16,7 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.planning.solver import solve
 from tests.property.simulator.plans import random_plan
 from tests.strategies import problems
-from tests.unit.solver.test_plan_diff import hosting
+from tests.unit.solver.diff.test_plan_diff import hosting
 
 randoms = st.randoms(use_true_random=False)
 fleets = st.lists(st.sets(st.sampled_from("abcd"), min_size=1), min_size=1, max_size=5)

@@ -22,7 +22,7 @@ from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict, replan
 from jellybean_solver.replanning.rescore import restated
-from tests.brute_force_moves import Prices, cheapest_move, cheapest_move_of_larger, moved
+from tests.brute_force.migration_optimum import Prices, cheapest_move, cheapest_move_of_larger, moved
 from tests.plan_check import complaints
 from tests.strategies import problems
 

@@ -18,7 +18,8 @@ from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.replanning.replan import ReplanSettings, replan
-from tests import brute_force, plan_check
+from tests import plan_check
+from tests.brute_force import optimum
 from tests.site_check import complaints
 from tests.strategies import problems, with_sites
 
@@ -31,7 +32,7 @@ placed = problems(limited=True).flatmap(with_sites)
 @settings(max_examples=1500 if NIGHTLY else 30)
 @given(placed)
 def test_cost_and_feasibility_are_those_of_enumeration(problem: Problem) -> None:
-    expected = brute_force.cheapest(problem)
+    expected = optimum.cheapest(problem)
     solution = solve(problem, explained=False)
     event(f"{sorted(problem.sites.values())} {solution.status}")
 
@@ -50,7 +51,7 @@ def test_cost_and_feasibility_are_those_of_enumeration(problem: Problem) -> None
 @given(placed)
 def test_fleets_are_bounded_by_enumeration(problem: Problem) -> None:
     """The way of large problems: its bound holds, and its plan is one."""
-    expected = brute_force.cheapest(problem)
+    expected = optimum.cheapest(problem)
     network = Network(problem)
     assume(all(network.runnable.values()))
     outcome = cheapest_large(network, problem.slo.accuracy, fixed=None, gap=0.0, clock=Clock())

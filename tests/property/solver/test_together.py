@@ -22,7 +22,7 @@ from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
-from tests import brute_force, brute_force_latency
+from tests.brute_force import deadline_optimum, optimum
 from tests.plan_check import complaints
 from tests.strategies import problems, with_ratios
 
@@ -70,16 +70,16 @@ def _on(fleet: Problem, problem: Problem) -> Problem:
 
 def _cheapest(pair: Pair, both: Problem) -> float | None:
     """By enumeration of both selections; only names are taken from `both`."""
-    accurate = [[s for s in brute_force.selections(one) if _meets(one, s)] for one in pair]
+    accurate = [[s for s in optimum.selections(one) if _meets(one, s)] for one in pair]
     costs = (
-        brute_force.cheapest_of_larger(both, _called("a", first) | _called("b", second))
+        optimum.cheapest_of_larger(both, _called("a", first) | _called("b", second))
         for first, second in itertools.product(*accurate)
     )
     return min((cost for cost in costs if cost is not None), default=None)
 
 
 def _meets(problem: Problem, selection: dict[str, str]) -> bool:
-    target, value = problem.slo.accuracy, brute_force.accuracy(problem, selection)
+    target, value = problem.slo.accuracy, optimum.accuracy(problem, selection)
     return target is None or (value is not None and value >= target - 1e-9)
 
 
@@ -116,7 +116,7 @@ def _is_exact(pair: Pair) -> None:
     assert from_document(to_document(plan)) == plan
     for one, planned in zip(pair, plan.workflows, strict=True):
         own = {name.partition("/")[2]: v for name, v in plan.selection.items() if planned.owns(name)}
-        known = brute_force.accuracy(one, own)
+        known = optimum.accuracy(one, own)
         assert planned.accuracy == (None if known is None else pytest.approx(known))
         assert _meets(one, own)
     parts = math.fsum(workflow.cost.total_usd_per_h for workflow in plan.workflows)
@@ -181,7 +181,7 @@ def hurried_pairs(draw: st.DrawFn) -> tuple[Pair, Problem]:
     idle = [scaled(one, IDLE) for one in pair]
     hurried = []
     for one in idle:
-        times = sorted({round(choice.slow_s, 9) for choice in brute_force_latency.choices(one)})
+        times = sorted({round(choice.slow_s, 9) for choice in deadline_optimum.choices(one)})
         assume(times)
         within_s = draw(st.sampled_from(times)) * draw(st.sampled_from((0.9, 1.0 + 2 * NEAR)))
         assume(within_s > 1e-3)
@@ -201,9 +201,9 @@ def hurried_pairs(draw: st.DrawFn) -> tuple[Pair, Problem]:
 def test_two_keep_their_own_p99s_where_nothing_queues(drawn: tuple[Pair, Problem]) -> None:
     """Between the cheapest choice that may be in time and the cheapest that surely is, both by enumeration."""
     pair, both = drawn
-    accurate = [[s for s in brute_force.selections(one) if _meets(one, s)] for one in pair]
+    accurate = [[s for s in optimum.selections(one) if _meets(one, s)] for one in pair]
     chosen = [_called("a", first) | _called("b", second) for first, second in itertools.product(*accurate)]
-    found = list(brute_force_latency.choices(both, chosen))
+    found = list(deadline_optimum.choices(both, chosen))
     least = min((choice.cost for choice in found if choice.fast_s <= 1 + 1e-6), default=None)
     surely = min((choice.cost for choice in found if choice.slow_s <= 1 / (1 + NEAR)), default=None)
 

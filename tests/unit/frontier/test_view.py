@@ -19,7 +19,7 @@ from jellybean.frontier.plot import MOST_NUMBERED
 from jellybean_solver import EndToEnd, Problem, Slo
 from jellybean_solver.frontier.curves import CostAccuracy, cost_accuracy, cost_rate
 from jellybean_solver.model.plan_document import from_document
-from tests.unit.solver.fleet import box, gpu, operator, problem, variant
+from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
 

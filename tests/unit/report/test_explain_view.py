@@ -16,8 +16,8 @@ from jellybean_solver.explanation.counterfactuals import ResolveSettings
 from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.relaxations import Requirement, RequirementKind
 from jellybean_solver.explanation.relaxations import requirements as asked
-from tests.unit.solver.fleet import box, operator, problem, variant
-from tests.unit.solver.test_explanation import seeing
+from tests.support.small_problems import box, operator, problem, variant
+from tests.unit.solver.explanation.test_explain import seeing
 
 LATENCY = Requirement(RequirementKind.LATENCY_P99, (), 0.1, "the p99 latency of 100 ms")
 

@@ -133,7 +133,7 @@ def test_times_of_an_emulated_device_are_needed() -> None:
 
 
 def test_a_plan_that_version_2_wrote_is_read(pytestconfig: pytest.Config) -> None:
-    view = read_plan(pytestconfig.rootpath / "tests/unit/solver/plans/version-2.json")
+    view = read_plan(pytestconfig.rootpath / "tests/unit/solver/model/plans/version-2.json")
     assert [(worker.name, worker.tier) for worker in view.serving] == [("box-1", "edge"), ("server-1", "cloud")]
     assert view.workers["server-1"].batches == {"read": 8, "sum": 1}
     assert view.periodic

@@ -17,7 +17,7 @@ from scipy.optimize import LinearConstraint, linear_sum_assignment, milp
 
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
-from tests.brute_force import GIB, Counts, Program, Selection, accuracy, selections
+from tests.brute_force.optimum import GIB, Counts, Program, Selection, accuracy, selections
 
 Model = tuple[str, str, str | None]  # operator, variant, SHA-256
 

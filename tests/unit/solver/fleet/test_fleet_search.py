@@ -22,7 +22,7 @@ from jellybean_solver.outcome import Clock, Outcome
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.small.assignment import Assignment
 from tests.plan_check import complaints
-from tests.unit.solver.fleet import operator, problem, variant
+from tests.support.small_problems import operator, problem, variant
 
 MEDIUM = {sharing: Size(operators=10, variants=4, pools=60, workers=600, sharing=sharing) for sharing in Sharing}
 SAME = """

@@ -21,7 +21,7 @@ from jellybean_solver.explanation.forced_choices import Question
 from jellybean_solver.explanation.relaxations import RequirementKind, requirements
 from jellybean_solver.explanation.restrictions import without_pool
 from jellybean_solver.planning.solver import Solution, solve
-from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
+from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 
 # 10/s: small keeps 1 box (or 0.5 of a gpu) busy, large 2 boxes or 1 gpu.
 SMALL = variant("small", {"box": 0.1, "gpu": 0.05})

@@ -14,7 +14,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.migration.migration_cost import MigrationPrices, load_prices, migration
 from jellybean_solver.model.problem import ModelRef
 from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict, replan
-from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
+from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 
 
 def two_ways(rate_per_s: float = 10.0, box_price: float = 1.0, target: float | None = None) -> Problem:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from jellybean_solver.model.problem import Edge, Pool, Problem, Variant
-from tests import brute_force, brute_rates
+from tests.brute_force import optimum
+from tests.brute_force import rates as reference_rates
 
 GIB = 1024.0**3
 Worker = tuple[Pool, int]
@@ -57,8 +58,8 @@ def choices(problem: Problem, selections: Iterable[Mapping[str, str]] | None = N
 
 def _accurate(problem: Problem) -> Iterator[Mapping[str, str]]:
     target = problem.slo.accuracy
-    for selection in brute_force.selections(problem):
-        accuracy = brute_force.accuracy(problem, selection)
+    for selection in optimum.selections(problem):
+        accuracy = optimum.accuracy(problem, selection)
         if target is None or (accuracy is not None and accuracy >= target - 1e-9):
             yield selection
 
@@ -111,7 +112,7 @@ def _ways(problem: Problem, places: Places) -> Iterator[tuple[Edge, str, str]]:
 
 def _visits(problem: Problem, chosen: Mapping[str, Variant]) -> dict[str, float]:
     """Per request of the first source of the workflow; all of one workflow are of one rate."""
-    found = brute_rates.rates(problem, _names(chosen))
+    found = reference_rates.rates(problem, _names(chosen))
     first = {source.name.rpartition("/")[0]: found[source.name] for source in reversed(problem.sources)}
     return {name: rate / first[name.rpartition("/")[0]] for name, rate in found.items()}
 
@@ -128,14 +129,14 @@ def _bytes(problem: Problem, chosen: Mapping[str, Variant], edge: Edge) -> float
 def _traffic_usd_per_h(problem: Problem, chosen: Mapping[str, Variant], places: Places) -> float | None:
     """None where data would go where it must not, or where there is no link."""
     links = {(link.upstream_tier, link.downstream_tier): link for link in problem.links}
-    rates, cost = brute_rates.rates(problem, _names(chosen)), 0.0
+    rates, cost = reference_rates.rates(problem, _names(chosen)), 0.0
     for edge, upstream, downstream in _ways(problem, places):
         if edge.tiers is not None and not {upstream, downstream} <= set(edge.tiers):
             return None
         if upstream != downstream:
             if (upstream, downstream) not in links:
                 return None
-            rows = brute_rates.rows(problem, edge, _names(chosen))
+            rows = reference_rates.rows(problem, edge, _names(chosen))
             sent = rates[edge.upstream] * rows * _bytes(problem, chosen, edge)
             cost += sent * 3600.0 / GIB * links[upstream, downstream].price_usd_per_gib
     return cost

@@ -23,7 +23,7 @@ from jellybean_solver.model.flows import link_uses
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import finish
 from tests.plan_check import complaints
-from tests.unit.solver.fleet import operator, problem, variant
+from tests.support.small_problems import operator, problem, variant
 
 
 @pytest.mark.parametrize("is_large", (False, True))

@@ -8,7 +8,7 @@ import pytest
 from jellybean_solver import EndToEnd, Problem, Slo, Solution, SolverError, solve
 from jellybean_solver.frontier.curves import cost_accuracy, cost_rate
 from jellybean_solver.model.plan import Plan
-from tests.unit.solver.fleet import box, gpu, operator, problem, variant
+from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
 

@@ -21,7 +21,7 @@ from jellybean_solver import (
     solve,
 )
 from jellybean_solver.model.plan_document import to_document
-from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
+from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import Baseline, EndToEnd, Slo, SolverError, baselines, solve
-from tests.unit.solver.fleet import box, operator, problem, variant
+from tests.support.small_problems import box, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
 

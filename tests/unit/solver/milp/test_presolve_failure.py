@@ -9,7 +9,7 @@ import pytest
 from jellybean_solver import Link, Pool, Problem, Sharing, solve
 from jellybean_solver.errors import SolverError
 from jellybean_solver.milp import pulp_program as mip
-from tests.unit.solver.fleet import operator, problem, variant
+from tests.support.small_problems import operator, problem, variant
 
 EVERYWHERE = {"hub": 0.0, "box": 0.0, "gpu": 0.0}
 

@@ -17,7 +17,7 @@ from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.simulation.simulator import simulate
 from tests.plan_check import complaints
-from tests.unit.solver.fleet import box, gpu, operator, problem, variant
+from tests.support.small_problems import box, gpu, operator, problem, variant
 
 
 def simulated_p99_s(plan: Plan, requests: int = 4000) -> float:

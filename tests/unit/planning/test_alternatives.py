@@ -13,7 +13,7 @@ from jellybean.planning.simulation import latency_breach
 from jellybean_solver import Arrivals, Slo, solve
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.planning.infeasibility import scaled
-from tests.unit.solver.fleet import box, operator, problem, variant
+from tests.support.small_problems import box, operator, problem, variant
 
 
 def test_an_alternative_gets_the_same_room_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:

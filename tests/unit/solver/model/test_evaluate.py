@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import Edge, EdgeKind, EndToEnd, Link, Plan, Problem, Route, Sharing, Slo, evaluate, solve
-from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
+from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 
 
 def _two_tiers(**kwargs: object) -> Problem:

@@ -14,7 +14,7 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.plan_document import PlanDocumentError, from_document, to_document
 from jellybean_solver.model.problem import best_batch
 from tests.plan_check import complaints
-from tests.unit.solver.fleet import box, operator, problem, variant
+from tests.support.small_problems import box, operator, problem, variant
 
 
 def times(**by_size: float) -> dict[int, ServiceTime]:

@@ -11,7 +11,7 @@ from jellybean.planning.simulation import Judged
 from jellybean_solver import Link, Slo, solve
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.planning.solver import Solution
-from tests.unit.solver.fleet import box, gpu, operator, problem, variant
+from tests.support.small_problems import box, gpu, operator, problem, variant
 
 TARGET_S = 1.0
 

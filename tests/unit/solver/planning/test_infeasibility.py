@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import EndToEnd, Infeasibility, Link, Problem, Sharing, Slo, SolverError, solve
-from tests.unit.solver.fleet import GIB, box, gpu, operator, problem, variant
+from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 
 
 def _why(case: Problem) -> Infeasibility:

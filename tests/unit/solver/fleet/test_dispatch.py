@@ -23,7 +23,7 @@ from jellybean_solver import (
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.dispatch import is_large
 from tests.plan_check import complaints
-from tests.unit.solver.fleet import box, operator, problem, variant
+from tests.support.small_problems import box, operator, problem, variant
 
 SMALL = Size(operators=6, variants=4, pools=70, workers=500)
 

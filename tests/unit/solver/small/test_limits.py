@@ -9,7 +9,7 @@ import pytest
 from jellybean_solver import Link, Plan, Problem, evaluate, solve
 from jellybean_solver.demand import model_sets as packing
 from jellybean_solver.demand.model_sets import host_sets
-from tests.unit.solver.fleet import box, gpu, operator, problem, variant
+from tests.support.small_problems import box, gpu, operator, problem, variant
 
 
 def _plan(case: Problem) -> Plan:

@@ -20,7 +20,7 @@ from scipy.optimize import LinearConstraint, linprog, milp
 
 from jellybean_solver.model.accuracy import EndToEnd, Independent, PerOperator
 from jellybean_solver.model.problem import Link, Pool, Problem, ServiceTime
-from tests import brute_rates
+from tests.brute_force import rates as reference_rates
 
 GIB = 1024.0**3
 MOST_VECTORS = 60  # of worker counts, to go through one by one
@@ -202,7 +202,7 @@ class Program:
         self.problem = problem
         names = [operator.name for operator in problem.operators]
         self.selection = selection
-        rates = brute_rates.rates(problem, selection)
+        rates = reference_rates.rates(problem, selection)
         variant = {o.name: next(v for v in o.variants if v.name == selection[o.name]) for o in problem.operators}
         born = {source.name: source for source in problem.sources}
         links = {(link.upstream_tier, link.downstream_tier): link for link in problem.links}
@@ -262,7 +262,7 @@ class Program:
                     continue
                 if order[pair[0]] > order[pair[1]] or pair not in links:
                     return None
-                messages = rates[edge.upstream] * brute_rates.rows(self.problem, edge, self.selection)
+                messages = rates[edge.upstream] * reference_rates.rows(self.problem, edge, self.selection)
                 size = (
                     born[edge.upstream].message_bytes
                     if edge.upstream in born
