@@ -21,6 +21,7 @@ from benchmarks.harness.result import Result, Table, Topic
 from benchmarks.overhead.load import Connect, Grpc, measure
 from jellybean.bench.chain import SOURCE, chain
 from jellybean.serving.local import launcher
+from jellybean.serving.local.settings import LaunchSettings
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_solver import (
     to_document,
@@ -69,7 +70,7 @@ def _up(counts: tuple[int, ...], wait_s: float | None) -> Iterator[Connect]:
         folder = Path(name)
         models = [_products(folder / f"{count}-{at}.onnx", count) for at, count in enumerate(counts)]
         plan = chain("row", models, rate_per_s=1.0 / (wait_s or 0.02), device_s=wait_s)
-        running = launcher.up(folder, to_document(plan), port=0, insecure=True)
+        running = launcher.up(folder, to_document(plan), LaunchSettings(port=0, insecure=True))
         try:
             yield _client(int(running.state.clients_address.rpartition(":")[2]))
         finally:

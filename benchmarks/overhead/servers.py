@@ -18,6 +18,7 @@ from benchmarks.overhead.load import Connect, Grpc, Http1, Lane, LoadError
 from benchmarks.overhead.models import Case
 from jellybean.bench.chain import SOURCE, chain
 from jellybean.serving.local import launcher
+from jellybean.serving.local.settings import LaunchSettings
 from jellybean_agent.rpc.unix_socket import CALL, FRAME, GREETING, HEAD
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_solver import to_document
@@ -74,7 +75,7 @@ def gateway_grpc(case: Case) -> Iterator[Connect]:
         model = Path(name) / case.model.name
         model.write_bytes(case.model.read_bytes())
         plan = to_document(chain("one", [model], rate_per_s=_RATE_PER_S))
-        running = launcher.up(Path(name), plan, port=0, insecure=True)
+        running = launcher.up(Path(name), plan, LaunchSettings(port=0, insecure=True))
         try:
             port = int(running.state.clients_address.rpartition(":")[2])
             yield _open_inference(port, "one", SOURCE, case)

@@ -113,7 +113,7 @@ class Client:
         request = agent_pb2.DrainRequest(timeout_s=timeout_s)
         return int(self._call("Drain", request, timeout_s + 5.0).left)
 
-    def replacing(self, plan: str, peers: Mapping[str, str], links: str, timeout_s: float) -> Any:
+    def start_replacement(self, plan: str, peers: Mapping[str, str], links: str, timeout_s: float) -> Any:
         """The call, under way, that has the gateway serve another plan, whose workers have been started.
 
         `plan`: its document, JSON. For who owns the run alone, as `drain`.

@@ -1,6 +1,6 @@
-"""What is up for a project: DIR/.jellybean/run.json, so that any process can find it, ask it and stop it.
+"""The state file of a project's run, DIR/.jellybean/run.json: any process can find, call and stop the run by it.
 
-A process is known by its id and start time: an id that was given to somebody else since is not ours.
+A process is identified by its id and start time, because ids are reused.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 import psutil
 
 from jellybean.folders import STATE_FOLDER, state_folder
-from jellybean.serving.errors import NotRunningError
+from jellybean.serving.errors import AlreadyRunningError, NotRunningError
 
 STATE_VERSION = 2
 GATEWAY_NAME = "gateway"
-_SAME_START_S = 2.0  # psutil derives start times from the boot time, which is read with some play
+_START_TOLERANCE_S = 2.0  # psutil derives start times from the boot time, which varies between reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class ProcessState:
     log: str
     command: tuple[str, ...] = ()
     restarts: int = 0
-    death: str = ""  # how the one before it ended
+    death: str = ""  # how the process that it replaced ended
 
     def process(self) -> psutil.Process | None:
-        """The living process, or None when it has ended."""
+        """The process, None when it has ended."""
         try:
             found = psutil.Process(self.pid)
-            same = abs(found.create_time() - self.started) < _SAME_START_S
+            same = abs(found.create_time() - self.started) < _START_TOLERANCE_S
             return found if same and found.status() != psutil.STATUS_ZOMBIE else None
         except psutil.Error:
             return None
@@ -50,22 +50,22 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A run: its plan, its processes and its private folder, in which each plan has one (sockets, plan, links).
+    """A run: its plan, its processes, and its private folder with a subfolder per plan (sockets, plan, links).
 
-    `keeper` starts what died again; it is none of the plan's processes.
+    `keeper`: the process that restarts the plan's processes.
     """
 
     plan: str
     workflow: str
     folder: str
     plan_folder: str
-    gateway_address: str = ""  # that this user's processes take; empty while it starts
-    clients_address: str = ""  # for others: the TCP port, where there is one
+    gateway_address: str = ""  # for this user's processes; empty while the run starts
+    clients_address: str = ""  # for other clients: the TCP port, if there is one
     stopping: bool = False
     processes: tuple[ProcessState, ...] = ()
-    others: tuple[ProcessState, ...] = ()  # of a plan that is to take over, or did from theirs
+    others: tuple[ProcessState, ...] = ()  # of the new plan during a replacement, of the old plan after it
     keeper: ProcessState | None = None
-    arriving: str = ""  # hash of a plan that is to take over: whether it has, the gateway knows
+    arriving: str = ""  # hash of the new plan during a replacement; the gateway knows which plan it serves
     arriving_folder: str = ""
 
     @property
@@ -77,7 +77,7 @@ class RunState:
         return Path(self.plan_folder) / "links"
 
     def alive(self) -> list[tuple[ProcessState, psutil.Process]]:
-        """The processes that live, the keeper last."""
+        """The processes that run, the keeper last."""
         found = (
             (state, state.process()) for state in (*self.processes, *self.others, self.keeper) if state is not None
         )
@@ -85,17 +85,38 @@ class RunState:
 
 
 def state_path(directory: Path) -> Path:
-    """Where a project's run is written down."""
+    """The state file of a project's run."""
     return directory / STATE_FOLDER / "run.json"
 
 
-def lock_path(directory: Path) -> Path:
-    """What `up` and `apply` hold as long as they are at work."""
+def launch_lock_path(directory: Path) -> Path:
+    """The lock file that `up` and `apply` hold while they work."""
     return state_folder(directory) / "up.lock"
 
 
+@contextlib.contextmanager
+def launch_lock(directory: Path) -> Iterator[None]:
+    """One `up` or `apply` at a time per project. AlreadyRunningError when another works."""
+    with launch_lock_path(directory).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise AlreadyRunningError(f"another `jellybean up {directory}` is starting right now") from error
+        yield
+
+
+def is_launch_locked(directory: Path) -> bool:
+    """True while an `up` or `apply` works on the project."""
+    try:
+        with launch_lock_path(directory).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
 def read_state(directory: Path) -> RunState | None:
-    """What was written down last; None when nothing was, or it is no state that this version reads."""
+    """The state of a project's run; None when there is none, or none that this version reads."""
     try:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
         if found.pop("version") != STATE_VERSION:
@@ -114,14 +135,14 @@ def _process(item: dict[str, Any]) -> ProcessState:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Nobody else changes what is written down of a run meanwhile."""
+    """Hold the lock of the state file."""
     with (state_folder(directory) / "run.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def write_state(directory: Path, state: RunState) -> None:
-    """Whole or not at all."""
+    """Write the state file atomically."""
     path = state_path(directory)
     part = path.with_suffix(".part")
     part.write_text(json.dumps({"version": STATE_VERSION, **dataclasses.asdict(state)}, indent=1), encoding="utf-8")
@@ -129,13 +150,13 @@ def write_state(directory: Path, state: RunState) -> None:
 
 
 def clear_state(directory: Path, state: RunState) -> None:
-    """Forget a run whose processes have all ended, and remove its folder."""
+    """Remove the state file and the folder of a run whose processes have all ended."""
     shutil.rmtree(state.folder, ignore_errors=True)
     state_path(directory).unlink(missing_ok=True)
 
 
 def running_state(directory: Path) -> RunState:
-    """What is up for a project. NotRunningError when nothing is."""
+    """The state of a project's run that is up. NotRunningError when nothing is."""
     state = read_state(directory)
     if state is None or not state.gateway_address or state.stopping:
         raise NotRunningError(f"nothing is up for {directory}; start it with `jellybean up {directory}`")

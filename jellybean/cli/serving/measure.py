@@ -107,6 +107,7 @@ def demo(
     """The whole main job on the digits example: profile, plan, serve, measure, report."""
     from jellybean.cli.planning.plan import plan, profile
     from jellybean.cli.serving.serve import down, start
+    from jellybean.serving.local.settings import LaunchSettings
 
     if not (directory / "workflow.yaml").exists():
         copy_example(Example.DIGITS, directory)
@@ -115,7 +116,7 @@ def demo(
     plan(directory, overrides)
     project = load_project(directory, overrides or ())
     _predict(project)
-    start(project, detach=True)
+    start(project, LaunchSettings(), detach=True)
     try:
         measure(directory, overrides or (), duration_s=duration)
         measure(directory, overrides or (), saturate=True)

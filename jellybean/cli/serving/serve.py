@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -33,6 +33,9 @@ from jellybean.planning.project_plan import unproven
 from jellybean.tensor_files import Array, read_npy, read_npz
 from jellybean_agent import describe_error
 from jellybean_solver import Plan, request_streams, to_document
+
+if TYPE_CHECKING:
+    from jellybean.serving.local.settings import LaunchSettings
 
 MAX_INPUT_BYTES = 64 * 2**20
 MOST_WORKERS = 100  # processes on one machine
@@ -64,6 +67,8 @@ def up(
     allow_python: AllowPython = None,
 ) -> None:
     """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
+    from jellybean.serving.local.settings import LaunchSettings
+
     if holds_several_workflows(directory):
         one = next(iter(workflow_folders(directory).values()))
         raise JellyBeanError(
@@ -73,16 +78,16 @@ def up(
     if log_format is not None:
         os.environ["JELLYBEAN_LOG"] = log_format  # of every process of the run, those started again too
     project = load_project(directory, overrides or ())
-    face: dict[str, Any] = {
-        "port": port,
-        "http_port": http_port,
-        "tls": tls,
-        "insecure": insecure,
-        "metrics_port": metrics_port,
-        "hedge_after": hedge_text(hedge_after),
-        "allow_python": allowed_python(allow_python),
-    }
-    start(project, detach=detach, **face)
+    settings = LaunchSettings(
+        port=port,
+        http_port=http_port,
+        tls=tls,
+        insecure=insecure,
+        metrics_port=metrics_port,
+        hedge_after=hedge_text(hedge_after),
+        allow_python=allowed_python(allow_python),
+    )
+    start(project, settings, detach=detach)
 
 
 def servable(project: Project) -> tuple[Plan, int]:
@@ -120,24 +125,16 @@ def _require_models(name: str, missing: Sequence[str]) -> None:
         )
 
 
-def start(project: Project, *, detach: bool, port: int | None = None, http_port: int = 0, **face: Any) -> None:
-    """Start the plan's processes; stays in front unless detached. `face`: more of what `launcher.up` takes."""
+def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
+    """Start the plan's processes; stays in the foreground unless detached."""
     from jellybean.serving.local import launcher
 
     plan, workers = servable(project)
     with progress("up") as advance:
-        running = launcher.up(
-            project.directory,
-            to_document(plan),
-            port=port,
-            http_port=http_port,
-            detach=detach,
-            progress=advance,
-            **face,
-        )
-    scheme = "https" if face.get("tls") else "http"
-    http = f" and {scheme}://127.0.0.1:{http_port}" if http_port else ""
-    at = f" on {running.state.clients_address}" if port is not None else ""
+        running = launcher.up(project.directory, to_document(plan), settings, detach=detach, progress=advance)
+    scheme = "https" if settings.tls else "http"
+    http = f" and {scheme}://127.0.0.1:{settings.http_port}" if settings.http_port else ""
+    at = f" on {running.state.clients_address}" if settings.port is not None else ""
     serving = f"serving {plan.name}{at}{http} with {_counted(workers)}"
     if detach:
         out.print(serving, style="green")
@@ -157,12 +154,12 @@ def start(project: Project, *, detach: bool, port: int | None = None, http_port:
 @app.command(epilog=example("jellybean apply my-digits", "jellybean apply my-digits --set slo.accuracy=80"))
 def apply(directory: Directory, overrides: Overrides = None, allow_python: AllowPython = None) -> None:
     """Have what is up serve the current plan: new workers beside the old ones, a switch, no request lost."""
-    from jellybean.serving.local import replacement as replacing
+    from jellybean.serving.local import replace_plan
 
     project = load_project(directory, overrides or ())
     plan, workers = servable(project)
     with progress("apply") as advance:
-        changed = replacing.apply(
+        changed = replace_plan.apply(
             project.directory, to_document(plan), progress=advance, allow_python=allowed_python(allow_python)
         )
     if changed:
@@ -178,10 +175,10 @@ def down(
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for requests in hand.")] = 30.0,
 ) -> None:
     """Drain and stop what `up --detach` started."""
-    from jellybean.serving.local import launcher
+    from jellybean.serving.local import running
 
     check(directory, overrides)
-    left = launcher.down(directory, timeout_s=timeout)
+    left = running.down(directory, timeout_s=timeout)
     out.print("stopped" if not left else f"stopped; {left} requests were still in hand after {timeout:g} s")
     if left:
         raise typer.Exit(EXIT_FAILURE)

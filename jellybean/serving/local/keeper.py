@@ -1,13 +1,12 @@
-"""Keeps a run whole: starts again what died, with growing pauses, until the run is told to stop.
+"""The keeper of a run: restarts processes that die, with exponential backoff, until the run is stopped.
 
-A process of its own, so that it is there whether `up` stays in front or not. It knows only what the run's state file
-says, and changes that file only under its lock: a run that is stopping gets no new process.
+A process of its own, so that it works whether `up` stays in the foreground or not. All it knows is in the run's state
+file, which it changes only under its lock: it starts no process in a run that is stopping.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import logging
 import os
 import select
@@ -20,30 +19,38 @@ from pathlib import Path
 import psutil
 
 from jellybean.serving.errors import AlreadyRunningError, ServingError
-from jellybean.serving.local.processes import Child, describe, spawn, told
-from jellybean.serving.run_state import ProcessState, RunState, lock_path, locked, read_state, state_path, write_state
+from jellybean.serving.local.processes import Child, describe_end, process_state, spawn
+from jellybean.serving.run_state import (
+    ProcessState,
+    RunState,
+    is_launch_locked,
+    locked,
+    read_state,
+    state_path,
+    write_state,
+)
 from jellybean_agent import configure_logging
 
 LOG = logging.getLogger("jellybean.keeper")
-FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 10.0
-_STEADY_S = 20.0  # a process that lived this long was no failure to start
-_LOOK_S = 0.1
-_RECOVER_S = 2.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0  # before a restart; doubles while a process keeps dying
+_STEADY_S = 20.0  # a process that lived this long did start: the pause is the shortest again
+_POLL_S = 0.1
+_RECOVER_S = 2.0  # between tries to recover from an `apply` that was killed
 
 
-class Watch:
-    """Which processes have died. Where the system has file descriptors of processes, a look costs next to nothing."""
+class DeathWatch:
+    """Detects that processes have died; on Linux by process file descriptors (pidfd), which are cheap to poll."""
 
     def __init__(self) -> None:
-        self._descriptors: dict[tuple[int, float], int] = {}  # by id and start of a process that lived
+        self._descriptors: dict[tuple[int, float], int] = {}  # (process id, start time) -> pidfd
 
-    def only(self, processes: Sequence[ProcessState]) -> None:
-        """Look after these and no others."""
+    def keep_only(self, processes: Sequence[ProcessState]) -> None:
+        """Close the descriptors of all other processes."""
         for key in self._descriptors.keys() - {(process.pid, process.started) for process in processes}:
             os.close(self._descriptors.pop(key))
 
     def has_died(self, process: ProcessState) -> bool:
-        """Whether it has ended, reaped or not."""
+        """True if it has ended, reaped or not."""
         if sys.platform != "linux":
             return process.process() is None
         key = (process.pid, process.started)
@@ -52,7 +59,7 @@ class Watch:
                 self._descriptors[key] = os.pidfd_open(process.pid)
             except OSError:
                 return True
-            if process.process() is None:  # the id is another's by now
+            if process.process() is None:  # its id has been reused
                 os.close(self._descriptors.pop(key))
                 return True
         descriptor = self._descriptors[key]
@@ -63,115 +70,110 @@ class Watch:
 
 
 class Keeper:
-    """Looks after one run."""
+    """Keeps the run in `folder` of the project in `directory`."""
 
     def __init__(self, directory: Path, folder: str) -> None:
         self._directory, self._folder = directory, folder
-        self._watch = Watch()
-        self._children: dict[str, Child] = {}  # those that this process has started
-        self._pause_s: dict[str, float] = {}
-        self._due_s: dict[str, float] = {}  # name of a process that died -> when it is started again
+        self._watch = DeathWatch()
+        self._children: dict[str, Child] = {}  # started by this process, by name
+        self._pause_s: dict[str, float] = {}  # before the next restart, by name
+        self._due_s: dict[str, float] = {}  # name of a dead process -> CLOCK_MONOTONIC second of its restart
         self._state: RunState | None = None
-        self._read_ns = 0
-        self._recovering: threading.Thread | None = None
-        self._recover_s = 0.0  # when it is tried next
+        self._modified_ns = 0  # of the state file when it was read last
+        self._recovery: threading.Thread | None = None
+        self._next_recovery_s = 0.0  # CLOCK_MONOTONIC
 
     def run(self) -> None:
-        """Until the run stops, or another has taken its place."""
-        while (state := self._look()) is not None:
-            self._watch.only(state.processes)
+        """Keep the run until it stops or another run has replaced it."""
+        while (state := self._current_state()) is not None:
+            self._watch.keep_only(state.processes)
             self._recover(state)
             for process in state.processes:
                 if self._watch.has_died(process) and self._is_due(process):
-                    self._try_again(process.name)
-            time.sleep(_LOOK_S)
+                    self._try_restart(process.name)
+            time.sleep(_POLL_S)
 
     def _recover(self, state: RunState) -> None:
-        """End or undo what an `apply` left that was killed, beside the other work: it may take as long as a drain."""
-        is_left = bool(state.arriving or state.others)
-        if not is_left or time.monotonic() < self._recover_s or (self._recovering and self._recovering.is_alive()):
+        """Finish or undo an `apply` that was killed, in a thread: it may take as long as a drain."""
+        is_interrupted = bool(state.arriving or state.others)
+        if (
+            not is_interrupted
+            or time.monotonic() < self._next_recovery_s
+            or (self._recovery and self._recovery.is_alive())
+        ):
             return
-        self._recover_s = time.monotonic() + _RECOVER_S
-        if _is_locked(self._directory):  # an `apply` is at work
+        self._next_recovery_s = time.monotonic() + _RECOVER_S
+        if is_launch_locked(self._directory):  # an `apply` works
             return
-        self._recovering = threading.Thread(target=_recover, args=(self._directory,), daemon=True)
-        self._recovering.start()
+        self._recovery = threading.Thread(target=_recover, args=(self._directory,), daemon=True)
+        self._recovery.start()
 
-    def _look(self) -> RunState | None:
-        """The run's state, read when it has changed; None when it is over."""
+    def _current_state(self) -> RunState | None:
+        """The run's state, read again when the file has changed; None when the run is over."""
         try:
-            changed_ns = state_path(self._directory).stat().st_mtime_ns
+            modified_ns = state_path(self._directory).stat().st_mtime_ns
         except OSError:
             return None
-        if changed_ns != self._read_ns:
-            self._state, self._read_ns = read_state(self._directory), changed_ns
+        if modified_ns != self._modified_ns:
+            self._state, self._modified_ns = read_state(self._directory), modified_ns
         state = self._state
         return None if state is None or state.stopping or state.folder != self._folder else state
 
     def _is_due(self, process: ProcessState) -> bool:
-        """Whether a process that died is to be started now; the first look decides when."""
+        """True if a dead process is to be restarted now. The first call schedules its restart."""
         now_s = time.monotonic()
         if process.name not in self._due_s:
             steady = time.time() - process.started > _STEADY_S
-            pause_s = FIRST_PAUSE_S if steady else self._pause_s.get(process.name, FIRST_PAUSE_S)
-            self._pause_s[process.name] = min(2 * pause_s, MOST_PAUSE_S)
+            pause_s = MIN_PAUSE_S if steady else self._pause_s.get(process.name, MIN_PAUSE_S)
+            self._pause_s[process.name] = min(2 * pause_s, MAX_PAUSE_S)
             self._due_s[process.name] = now_s + pause_s
         return self._due_s[process.name] <= now_s
 
-    def _try_again(self, name: str) -> None:
-        """Start a process again; where the system has no room for it now (disk, memory, files), later."""
+    def _try_restart(self, name: str) -> None:
+        """Restart a process; when the system has no resources for it (disk, memory, files), try again later."""
         try:
-            self._again(name)
+            self._restart(name)
         except OSError as error:
             pause_s = self._pause_s[name]
-            self._pause_s[name] = min(2 * pause_s, MOST_PAUSE_S)
+            self._pause_s[name] = min(2 * pause_s, MAX_PAUSE_S)
             self._due_s[name] = time.monotonic() + pause_s
             LOG.warning("%s cannot be started: %s; tried again in %.1f s", name, error.strerror or error, pause_s)
 
-    def _again(self, name: str) -> None:
-        """Start a process again, if the run still wants it."""
+    def _restart(self, name: str) -> None:
+        """Restart a process unless the run has stopped or its plan was replaced."""
         self._due_s.pop(name, None)
         with locked(self._directory):
             state = read_state(self._directory)
             if state is None or state.stopping or state.folder != self._folder:
                 return
             dead = next((process for process in state.processes if process.name == name), None)
-            if dead is None or dead.process() is not None:  # another plan took over
+            if dead is None or dead.process() is not None:  # the plan was replaced
                 return
             child = self._children.pop(name, None)
-            how = told(name, None if child is None or child.pid != dead.pid else child.poll(), Path(dead.log))
-            child = spawn(dead.command, self._directory, Path(dead.log), again=True)
+            death = describe_end(name, None if child is None or child.pid != dead.pid else child.poll(), Path(dead.log))
+            child = spawn(dead.command, self._directory, Path(dead.log), append=True)
             try:
-                found = describe(name, child, dead.command, dead.address, Path(dead.log))
-            except psutil.Error:  # it died at once: the next look sees it
+                found = process_state(name, child, dead.command, dead.address, Path(dead.log))
+            except psutil.Error:  # it died at once: the next poll sees it
                 found = dataclasses.replace(dead, pid=child.pid)
-            found = dataclasses.replace(found, restarts=dead.restarts + 1, death=how)
+            found = dataclasses.replace(found, restarts=dead.restarts + 1, death=death)
             processes = tuple(found if process.name == name else process for process in state.processes)
             try:
                 write_state(self._directory, dataclasses.replace(state, processes=processes))
-            except OSError:  # nobody would know of it
+            except OSError:  # a process that the state file does not list would be orphaned
                 child.kill()
                 child.wait()
                 raise
         self._children[name] = child
-        LOG.warning("%s is started again, for the %d. time", how, found.restarts)
-
-
-def _is_locked(directory: Path) -> bool:
-    try:
-        with lock_path(directory).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    return False
+        LOG.warning("%s is started again, for the %d. time", death, found.restarts)
 
 
 def _recover(directory: Path) -> None:
-    from jellybean.serving.local.replacement import recover  # gRPC only where it is needed
+    from jellybean.serving.local.replace_plan import recover  # gRPC only where it is needed
 
     try:
         recover(directory)
-    except AlreadyRunningError:  # one that has just begun
+    except AlreadyRunningError:  # another `apply` has just begun
         pass
     except (ServingError, OSError) as error:
         LOG.warning("%s", error)

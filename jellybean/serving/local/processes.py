@@ -1,4 +1,4 @@
-"""Processes of a run: how they are started, watched and ended."""
+"""Processes of a run: started, described and ended."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _LOG_LINES = 8
 
 
 class Child(subprocess.Popen[bytes]):
-    """A process that may outlive who started it."""
+    """A process that may outlive the one that started it."""
 
     def __del__(self) -> None:
-        """Says nothing: Popen would warn of a child that still runs, which is what `--detach` asks for."""
+        """No warning about a child that still runs: `--detach` asks for that."""
 
 
-def spawn(command: Sequence[str], directory: Path, log: Path, *, again: bool = False) -> Child:
-    """Start a process in a session of its own. `again`: what its log holds of the last one stays."""
+def spawn(command: Sequence[str], directory: Path, log: Path, *, append: bool = False) -> Child:
+    """Start a process in a session of its own; output goes to `log`, which is truncated unless `append`."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab" if again else "wb") as file:
+    with log.open("ab" if append else "wb") as file:
         return Child(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, cwd=directory)
 
 
-def describe(name: str, child: Child, command: Sequence[str], address: str, log: Path) -> ProcessState:
-    """What is written down of a process. psutil.Error when it has ended already."""
+def process_state(name: str, child: Child, command: Sequence[str], address: str, log: Path) -> ProcessState:
+    """The state file's entry of a process. psutil.Error when it has ended already."""
     started = psutil.Process(child.pid).create_time()
     return ProcessState(name, child.pid, started, address, str(log), tuple(command))
 
@@ -48,22 +48,22 @@ def stop(processes: Sequence[psutil.Process], graceful_s: float) -> None:
     _await_end(processes, graceful_s)
 
 
-def _await_end(processes: Sequence[psutil.Process], most_s: float) -> None:
-    until = time.monotonic() + most_s
+def _await_end(processes: Sequence[psutil.Process], limit_s: float) -> None:
+    until = time.monotonic() + limit_s
     while any(_lives(process) for process in processes) and time.monotonic() < until:
         time.sleep(0.02)
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Whether it still runs; one that only waits to be reaped by its parent does not."""
+    """True if it runs; False for a zombie, which only waits to be reaped by its parent."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def told(name: str, code: int | None, log: Path) -> str:
-    """How a process ended, and the last lines of its log. None: nobody saw its status."""
+def describe_end(name: str, code: int | None, log: Path) -> str:
+    """How a process ended (`code`: its exit status, None: unknown), with the last lines of its log."""
     how = "has died" if code is None else f"ended with status {code}"
     if code is not None and code < 0:
         how = f"was killed by {signal.Signals(-code).name}"

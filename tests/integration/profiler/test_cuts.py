@@ -19,6 +19,7 @@ from jellybean.profiler import profile
 from jellybean.report.plan_view import cut_lines
 from jellybean.serving.client import Client
 from jellybean.serving.local import launcher
+from jellybean.serving.local.running import down
 from jellybean_agent.execution.executor import Executor
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan_document import to_document
@@ -204,4 +205,4 @@ def test_served_cut_as_whole(folder: Path) -> None:
                 assert set(answer) == {"look", "think"}
                 np.testing.assert_allclose(answer["look"], whole["scores"][row : row + 1], rtol=0, atol=1e-5)
     finally:
-        launcher.down(folder, timeout_s=1.0)
+        down(folder, timeout_s=1.0)

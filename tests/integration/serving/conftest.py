@@ -11,9 +11,11 @@ import pytest
 
 from jellybean.serving.errors import NotRunningError
 from jellybean.serving.local import launcher
+from jellybean.serving.local.running import Running, down
+from jellybean.serving.local.settings import LaunchSettings, Progress, no_progress
 from jellybean_solver.model.plan_document import Document
 
-Start = Callable[..., launcher.Running]
+Start = Callable[..., Running]
 
 
 @pytest.fixture
@@ -21,11 +23,14 @@ def start() -> Iterator[Start]:
     """`up` whose runs end with the test; the gateway takes clients on a free loopback port, as clients' tests need."""
     folders: list[Path] = []
 
-    def up(directory: Path, document: Document, **more: Any) -> launcher.Running:
+    def up(
+        directory: Path, document: Document, *, detach: bool = False, progress: Progress = no_progress, **settings: Any
+    ) -> Running:
         folders.append(directory)
-        return launcher.up(directory, document, **{"port": 0, "insecure": True} | more)
+        found = LaunchSettings(**{"port": 0, "insecure": True} | settings)
+        return launcher.up(directory, document, found, detach=detach, progress=progress)
 
     yield up
     for folder in folders:
         with contextlib.suppress(NotRunningError):
-            launcher.down(folder, timeout_s=1.0)
+            down(folder, timeout_s=1.0)

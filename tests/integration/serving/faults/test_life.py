@@ -20,6 +20,7 @@ import pytest
 from jellybean.serving.client import Client
 from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
 from jellybean.serving.local import launcher
+from jellybean.serving.local.running import Running, StopLimits, down
 from jellybean.serving.run_state import read_state, state_path
 from jellybean_solver.model.problem import Link
 from tests.support.tiny_models import chain, make_plan, scale
@@ -37,7 +38,7 @@ def until(condition, seconds: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def pid(running: launcher.Running, name: str) -> int:
+def pid(running: Running, name: str) -> int:
     return next(process.pid for process in running.state.processes if process.name == name)
 
 
@@ -99,7 +100,7 @@ def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_no
     with pytest.raises(AlreadyRunningError, match="is up already"):
         launcher.up(tmp_path, chain(tmp_path))
 
-    code = "import sys, pathlib; from jellybean.serving.local import launcher; launcher.down(pathlib.Path(sys.argv[1]))"
+    code = "import sys, pathlib; from jellybean.serving.local.running import down; down(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
     watcher.join(20)
     assert results == [None]
@@ -108,7 +109,7 @@ def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_no
     with pytest.raises(NotRunningError):
         Client.of(tmp_path)
     with pytest.raises(NotRunningError):
-        launcher.down(tmp_path)
+        down(tmp_path)
 
 
 def test_down_finishes_what_is_in_hand(tmp_path: Path, start) -> None:
@@ -168,19 +169,17 @@ def test_only_the_private_socket_drains_and_zero_seconds_do_not_wait(tmp_path: P
         assert all(isinstance(request.exception(20), RequestError) for request in waiting)
 
 
-def test_a_gateway_that_cannot_be_asked_is_said(tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "_STATUS_S", 0.2)
-    monkeypatch.setattr(launcher, "_STOP_S", 0.5)
+def test_a_gateway_that_does_not_answer_while_it_is_stopped_is_reported(tmp_path: Path, start) -> None:
     running = start(tmp_path, chain(tmp_path), start_timeout_s=60.0)
     os.kill(pid(running, "gateway"), signal.SIGSTOP)
     with pytest.raises(ServingError, match="did not say how many requests"):
-        running.down(0.0)
+        running.down(0.0, StopLimits(status_s=0.2, terminate_s=0.5))
     assert not any(lives(process.pid) for process in running.state.processes)
     assert not state_path(tmp_path).exists()
 
 
 def test_deadlines_and_too_many_requests(tmp_path: Path, start) -> None:
-    running = start(tmp_path, chain(tmp_path, links=SLOW), max_in_hand=2)
+    running = start(tmp_path, chain(tmp_path, links=SLOW), max_in_flight=2)
     with Client(running.gateway_address) as client, ThreadPoolExecutor(2) as pool:
         with pytest.raises(RequestError) as caught:
             client.infer(ONES, timeout_s=0.1)

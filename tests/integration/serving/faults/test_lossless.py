@@ -22,8 +22,9 @@ import pytest
 
 from jellybean.serving.client import Client
 from jellybean.serving.errors import LaunchError, NotRunningError, RequestError
-from jellybean.serving.local import launcher
-from jellybean.serving.local import replacement as replacing
+from jellybean.serving.local import launcher, replace_plan
+from jellybean.serving.local.running import Running, down
+from jellybean.serving.local.settings import LaunchSettings
 from jellybean.serving.run_state import read_state
 from jellybean_solver.model.plan_document import Document
 from tests.support.steady_load import SteadyLoad
@@ -55,9 +56,9 @@ def plan(root: Path, workers: Sequence[str], sha256: str | None = None) -> Docum
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project whose plan is up: three workers that do the same."""
     root = tmp_path_factory.mktemp("replicas")
-    launcher.up(root, plan(root, REPLICAS), port=0, insecure=True)
+    launcher.up(root, plan(root, REPLICAS), LaunchSettings(port=0, insecure=True))
     yield root
-    launcher.down(root, timeout_s=1.0)
+    down(root, timeout_s=1.0)
     with pytest.raises(NotRunningError):
         Client.of(root)
 
@@ -145,14 +146,14 @@ def test_a_plan_is_replaced_under_load(directory: Path, times: int) -> None:
             for number in range(times):
                 document = plans[number % 2]
                 folder = read_state(directory).plan_folder
-                assert replacing.apply(directory, document)
+                assert replace_plan.apply(directory, document)
                 status, state = client.status(), read_state(directory)
                 assert status.plan == state.plan == document["hash"]
                 assert set(status.workers) == {process.name for process in state.processes} - {"gateway"}
                 assert not state.others
                 assert not Path(folder).exists()
         load.check()
-        assert not replacing.apply(directory, plans[1])
+        assert not replace_plan.apply(directory, plans[1])
         after = client.status()
         assert after.answered - before.answered == load.sent
         assert (after.failed, after.retried) == (before.failed, before.retried)
@@ -164,7 +165,7 @@ def test_a_plan_that_does_not_come_up_leaves_the_old_one_serving(directory: Path
         altered = plan(directory, ("edge-1", "cloud-1"), sha256="0" * 64)
         for _ in range(2):  # the first leaves nothing behind that would keep the second from trying
             with pytest.raises(LaunchError, match=r"(?s)ended with status 2.*sha256.*altered"):
-                replacing.apply(directory, altered)
+                replace_plan.apply(directory, altered)
         assert client.status().plan == before
         assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
         assert not read_state(directory).others
@@ -191,17 +192,17 @@ def test_a_plan_that_the_gateway_took_stays_whatever_happens_to_apply(
             raise LaunchError("a worker has died")
 
         with monkeypatch.context() as patch:
-            patch.setattr(replacing._Arrival, "_check_alive", late)
-            assert replacing.apply(directory, few)
+            patch.setattr(replace_plan._NewPlan, "_check_alive", late)
+            assert replace_plan.apply(directory, few)
         serves(directory, client, few, ("edge-1", "cloud-1"))
         (directory / "many.json").write_text(json.dumps(many))
         code = (
             "import json, os, sys\n"
             "from pathlib import Path\n"
-            "from jellybean.serving.local import replacement as replacing\n"
-            "replacing._Arrival.take_over = lambda _: os._exit(9)\n"
+            "from jellybean.serving.local import replace_plan\n"
+            "replace_plan._NewPlan.take_over = lambda _: os._exit(9)\n"
             "root = Path(sys.argv[1])\n"
-            "replacing.apply(root, json.loads((root / 'many.json').read_text()))\n"
+            "replace_plan.apply(root, json.loads((root / 'many.json').read_text()))\n"
         )
         assert subprocess.run([sys.executable, "-c", code, str(directory)], check=False, timeout=60).returncode == 9
         until(lambda: read_state(directory).plan == many["hash"])
@@ -212,21 +213,21 @@ def test_a_gateway_that_dies_while_its_plan_is_replaced_serves_the_new_one(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few, many = plan(directory, ("edge-1", "cloud-1")), plan(directory, REPLICAS)
-    take_over = replacing._Arrival.take_over
+    take_over = replace_plan._NewPlan.take_over
 
-    def after_a_death(arrival: replacing._Arrival) -> object:
+    def after_a_death(arrival: replace_plan._NewPlan) -> object:
         killed = pid(directory, "gateway")
         os.kill(killed, signal.SIGKILL)
         until(lambda: pid(directory, "gateway") != killed)  # with the old plan
         return take_over(arrival)
 
     with monkeypatch.context() as patch:
-        patch.setattr(replacing._Arrival, "take_over", after_a_death)
-        assert replacing.apply(directory, few)
+        patch.setattr(replace_plan._NewPlan, "take_over", after_a_death)
+        assert replace_plan.apply(directory, few)
     with Client.of(directory) as client:
         until(lambda: all_ready(client))
         serves(directory, client, few, ("edge-1", "cloud-1"))
-        assert replacing.apply(directory, many)
+        assert replace_plan.apply(directory, many)
 
 
 def test_an_agent_that_can_start_no_models_ends_and_comes_back(directory: Path) -> None:
@@ -267,13 +268,13 @@ def test_a_gateway_that_dies_is_there_again_on_its_port(directory: Path) -> None
         until(answers)
 
 
-def test_the_gateways_metrics(tmp_path: Path, start: Callable[..., launcher.Running]) -> None:
+def test_the_gateways_metrics(tmp_path: Path, start: Callable[..., Running]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
     document = make_plan(tmp_path, operators, [(1.0, {"double": "cloud-1"})], sources={"x": "edge"})
-    running = start(tmp_path, document, metrics_port=port, max_in_hand=1)
+    running = start(tmp_path, document, metrics_port=port, max_in_flight=1)
     with Client(running.gateway_address) as client:
         client.infer(ONES)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:

@@ -16,7 +16,7 @@ import pytest
 
 from jellybean.serving.client import Client
 from jellybean.serving.errors import KeptError, RequestError
-from jellybean.serving.local import launcher
+from jellybean.serving.local.running import Running
 from jellybean.serving.run_state import read_state
 from jellybean_solver.model.plan_document import Document
 from jellybean_solver.model.problem import Deliver
@@ -149,7 +149,7 @@ def test_others_fail_at_their_deadline_and_say_why(tmp_path: Path) -> None:
         assert 0.9 < time.monotonic() - began_s < 1.5
 
 
-def test_kept_requests_survive_the_gateway(tmp_path: Path, start: Callable[..., launcher.Running]) -> None:
+def test_kept_requests_survive_the_gateway(tmp_path: Path, start: Callable[..., Running]) -> None:
     running = start(tmp_path, plan(tmp_path, Deliver.EVENTUALLY, "cloud-1"))
 
     def pid(name: str) -> int:

@@ -81,7 +81,7 @@ def test_the_plan_that_took_over_is_served_after_a_restart_too(tmp_path: Path, p
         until = time.monotonic() + 60.0
         while True:  # until the gateway listens
             try:
-                client.replacing(json.dumps(new), {"edge-2": processes.addresses["edge-2"]}, "", 60.0).result()
+                client.start_replacement(json.dumps(new), {"edge-2": processes.addresses["edge-2"]}, "", 60.0).result()
                 break
             except grpc.RpcError:
                 assert time.monotonic() < until

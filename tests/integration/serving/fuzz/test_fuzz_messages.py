@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from jellybean.serving.client import Client
-from jellybean.serving.local.launcher import Running
+from jellybean.serving.local.running import Running
 from tests.integration.serving.fuzz.message_fuzz import Told, fuzz
 from tests.support.tiny_models import difference, make_plan, scale
 

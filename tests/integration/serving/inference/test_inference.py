@@ -23,6 +23,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from jellybean.serving.client import Client
 from jellybean.serving.local import launcher
+from jellybean.serving.local.running import Running
 from jellybean_agent.transport.channels import CHANNEL_OPTIONS
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2 as pb
@@ -42,7 +43,7 @@ def remote() -> Iterator[Remote]:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[launcher.Running]:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A join, and a fan-out that is gathered and answers by itself too."""
     root = tmp_path_factory.mktemp("tiny")
     models = root / "models"
@@ -70,7 +71,7 @@ def floats(count: int) -> np.ndarray:
     return np.ones((1, count), np.float32)
 
 
-def address(running: launcher.Running, worker: str) -> str:
+def address(running: Running, worker: str) -> str:
     return next(process.address for process in running.state.processes if process.name == worker)
 
 
@@ -87,7 +88,7 @@ def same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
 # -- the gateway: its workflow is a model ------------------------------------------------------------------------------
 
 
-def test_what_a_gateway_says_of_itself(tiny: launcher.Running, remote: Remote) -> None:
+def test_what_a_gateway_says_of_itself(tiny: Running, remote: Remote) -> None:
     version = tiny.state.plan[:12]
     found = remote("about", tiny.gateway_address, "tiny")
     assert (found["live"], found["ready"], found["model_ready"]) == (True, True, True)
@@ -118,7 +119,7 @@ def test_what_a_gateway_says_of_itself(tiny: launcher.Running, remote: Remote) -
     assert abs(int(statistics["last_inference"]) / 1e3 - time.time()) < 60
 
 
-def test_tritonclient_gets_what_our_client_gets_bit_for_bit(tiny: launcher.Running, remote: Remote) -> None:
+def test_tritonclient_gets_what_our_client_gets_bit_for_bit(tiny: Running, remote: Remote) -> None:
     with Client(tiny.gateway_address) as client:
         for seed in range(5):
             sent = inputs(seed)
@@ -134,7 +135,7 @@ def test_tritonclient_gets_what_our_client_gets_bit_for_bit(tiny: launcher.Runni
     assert remote("beside_our_client", tiny.gateway_address, inputs())
 
 
-def test_a_stream_answers_in_order_and_outlives_a_request_that_fails(tiny: launcher.Running, remote: Remote) -> None:
+def test_a_stream_answers_in_order_and_outlives_a_request_that_fails(tiny: Running, remote: Remote) -> None:
     sent = [inputs(seed) for seed in range(80)]  # more than are under way at once
     sent[3] = {"x": sent[3]["x"]}
     found = remote("stream", tiny.gateway_address, "tiny", sent, enable_empty_final_response=True)
@@ -171,14 +172,14 @@ def test_a_stream_answers_in_order_and_outlives_a_request_that_fails(tiny: launc
         ({"timeout": -1}, "INVALID_ARGUMENT", "parameter timeout"),
     ],
 )
-def test_what_a_gateway_refuses(tiny: launcher.Running, remote: Remote, change: dict, status: str, told: str) -> None:
+def test_what_a_gateway_refuses(tiny: Running, remote: Remote, change: dict, status: str, told: str) -> None:
     model, sent = change.pop("model", "tiny"), change.pop("inputs", inputs())
     found = remote("refused", tiny.gateway_address, model, sent, **change)
     assert found[0] == status
     assert told in found[1]
 
 
-def test_the_plan_decides_what_is_loaded(tiny: launcher.Running, remote: Remote) -> None:
+def test_the_plan_decides_what_is_loaded(tiny: Running, remote: Remote) -> None:
     for url, model in ((tiny.gateway_address, "tiny"), (address(tiny, "edge-1"), "left")):
         found = remote("refusals", url, model)
         assert found["load"][0] == found["unload"][0] == "FAILED_PRECONDITION"
@@ -192,7 +193,7 @@ def test_the_plan_decides_what_is_loaded(tiny: launcher.Running, remote: Remote)
         assert found["trace"][0] == "UNIMPLEMENTED"
 
 
-def test_typed_contents_are_taken_too(tiny: launcher.Running) -> None:
+def test_typed_contents_are_taken_too(tiny: Running) -> None:
     request = pb.ModelInferRequest(model_name="tiny")
     sent = inputs()
     for name, array in sent.items():
@@ -209,7 +210,7 @@ def infer_on(channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable:
     return channel.unary_unary(f"/{SERVICE}/ModelInfer", response_deserializer=pb.ModelInferResponse.FromString)
 
 
-def test_whatever_comes_the_gateway_lives_and_every_refusal_is_a_status(tiny: launcher.Running) -> None:
+def test_whatever_comes_the_gateway_lives_and_every_refusal_is_a_status(tiny: Running) -> None:
     drawn = random.Random(0)
     seen: dict[str, int] = {}
     with grpc.insecure_channel(tiny.gateway_address, CHANNEL_OPTIONS) as channel:
@@ -265,7 +266,7 @@ def broken(drawn: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("worker", ["gateway", "edge-1"])
-def test_reflection_and_health(tiny: launcher.Running, worker: str) -> None:
+def test_reflection_and_health(tiny: Running, worker: str) -> None:
     url, own = tiny.gateway_address, "jellybean.gateway.v1.Gateway"
     if worker != "gateway":
         url, own = address(tiny, worker), "jellybean.agent.v1.Agent"
@@ -314,7 +315,7 @@ def same_fields(ours: descriptor_pb2.DescriptorProto, theirs: descriptor_pb2.Des
 # -- agents: operators are models --------------------------------------------------------------------------------------
 
 
-def test_an_agent_runs_one_operator_alone(tiny: launcher.Running, remote: Remote) -> None:
+def test_an_agent_runs_one_operator_alone(tiny: Running, remote: Remote) -> None:
     url = address(tiny, "edge-1")
     before, answered = described(url), 6
     found = remote("about", url, "join")

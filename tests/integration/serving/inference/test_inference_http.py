@@ -18,6 +18,8 @@ import pytest
 from jellybean.serving.client import Client
 from jellybean.serving.errors import LaunchError
 from jellybean.serving.local import launcher
+from jellybean.serving.local.running import Running
+from jellybean.serving.local.settings import LaunchSettings
 from jellybean_solver.model.problem import Link
 from tests.integration.serving.inference.triton_remote import triton_process
 from tests.support.ports import free_port
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[launcher.Running, int]]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, int]]:
     """Two sources and two sinks, one of them below a fan-out."""
     root = tmp_path_factory.mktemp("http")
     operators = {
@@ -40,7 +42,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[launcher.
         root, operators, [(1.0, dict.fromkeys(operators, "edge-1"))], sources={"x": "edge", "y": "edge"}
     )
     port = free_port()
-    running = launcher.up(root, document, port=0, http_port=port, insecure=True)
+    running = launcher.up(root, document, LaunchSettings(port=0, http_port=port, insecure=True))
     yield running, port
     running.down()
 
@@ -72,7 +74,7 @@ def document(sent: dict[str, np.ndarray], **more: Any) -> bytes:
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_tritonclient_gets_the_same_bits(served: tuple[launcher.Running, int], binary: bool) -> None:
+def test_tritonclient_gets_the_same_bits(served: tuple[Running, int], binary: bool) -> None:
     pytest.importorskip("geventhttpclient", reason="tritonclient.http needs it")
     running, port = served
     sent, version = inputs(), running.state.plan[:12]
@@ -96,7 +98,7 @@ def test_tritonclient_gets_the_same_bits(served: tuple[launcher.Running, int], b
     assert found["unknown"] == ("404", "no model 'nobody' here; served: tiny")
 
 
-def test_by_hand_as_curl_does(served: tuple[launcher.Running, int]) -> None:
+def test_by_hand_as_curl_does(served: tuple[Running, int]) -> None:
     running, port = served
     sent = inputs(1)
     with Client(running.gateway_address) as client:
@@ -133,13 +135,13 @@ def test_by_hand_as_curl_does(served: tuple[launcher.Running, int]) -> None:
         (("POST", "/v2/repository/index", b"[]"), 400, "a JSON object is meant"),
     ],
 )
-def test_what_is_refused(served: tuple[launcher.Running, int], call: tuple, status: int, told: str) -> None:
+def test_what_is_refused(served: tuple[Running, int], call: tuple, status: int, told: str) -> None:
     found = ask(served[1], *call)
     assert found[0] == status
     assert told in found[1]["error"]
 
 
-def test_headers_that_lie(served: tuple[launcher.Running, int]) -> None:
+def test_headers_that_lie(served: tuple[Running, int]) -> None:
     _, port = served
     for length in ("-1", "many", "9" * 30, "99999"):
         found = ask(port, "POST", "/v2/models/tiny/infer", b"{}", Inference_Header_Content_Length=length)
@@ -154,7 +156,7 @@ def test_headers_that_lie(served: tuple[launcher.Running, int]) -> None:
     assert ask(port, "GET", "/v2", Host=f"localhost:{port}")[0] == 200
 
 
-def test_whatever_comes_the_gateway_lives(served: tuple[launcher.Running, int]) -> None:
+def test_whatever_comes_the_gateway_lives(served: tuple[Running, int]) -> None:
     running, port = served
     drawn, seen = random.Random(0), set()
     for _ in range(100):

@@ -12,8 +12,7 @@ from jellybean.bench.bench import Target
 from jellybean.bench.heldout import HeldOut
 from jellybean.bench.hop import measure_hop_s
 from jellybean.serving.errors import ServingError
-from jellybean.serving.local import launcher
-from jellybean.serving.local import replacement as replacing
+from jellybean.serving.local import launcher, replace_plan
 from jellybean_solver.model.problem import Arrivals, Link
 from tests.support.tiny_models import chain
 
@@ -114,7 +113,7 @@ def test_a_plan_that_is_replaced_or_stopped_meanwhile_is_not_measured(tmp_path: 
     running = launcher.up(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 2.0, None, 0.001)]))
     target = Target(tmp_path, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, None))
     try:
-        assert replacing.apply(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 1.0, None, 0.001)]))
+        assert replace_plan.apply(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 1.0, None, 0.001)]))
         with pytest.raises(ServingError, match=r"served no more: another took over.*nothing was stored"):
             target.measure(20.0, duration_s=0.2, warmup_s=0.1)
         target = Target(tmp_path, target.data)

@@ -12,7 +12,7 @@ from jellybean.bench.bench import Target
 from jellybean.bench.heldout import HeldOut
 from jellybean.serving.client import Client
 from jellybean.serving.gateway.plans.route_choice import SiteRouteDrawer
-from jellybean.serving.local import launcher
+from jellybean.serving.local.running import Running
 from jellybean_agent.brain.plan_view import plan_view
 from jellybean_solver.model.problem import Arrivals, Link
 from tests.support.tiny_models import chain
@@ -23,7 +23,7 @@ LINK = Link("edge", "cloud", 1e6, 1e6, 0.001)
 
 @pytest.mark.alone
 def test_two_sites_are_served_by_workers_of_their_own(tmp_path: Path, start) -> None:
-    running: launcher.Running = start(tmp_path, chain(tmp_path, links=[LINK], sites={"edge": 2}))
+    running: Running = start(tmp_path, chain(tmp_path, links=[LINK], sites={"edge": 2}))
     names = {process.name for process in running.state.processes}
     assert names == {"edge-1/edge-1", "edge-2/edge-1", "cloud-1", "gateway"}
 
@@ -56,7 +56,7 @@ def test_the_view_of_a_plan_has_every_site(tmp_path: Path) -> None:
     assert [view.tier_of("double", route) for route in range(3)] == ["edge-1", "edge-2", "edge-3"]
 
 
-def test_places_are_drawn_evenly_or_by_chance() -> None:
+def test_sites_are_drawn_evenly_or_by_chance() -> None:
     weights = [0.5, 0.25, 0.25]
     even = SiteRouteDrawer(weights, 4, periodic=True)
     drawn = [even.draw() for _ in range(4 * 400)]
@@ -64,7 +64,7 @@ def test_places_are_drawn_evenly_or_by_chance() -> None:
     assert [drawn.count(route) for route in range(3)] == [pytest.approx(n, abs=2) for n in (200, 100, 100)]
 
     chance = SiteRouteDrawer(weights, 4, periodic=False)
-    chance.redraw([0.0, 0.0, 0.0] + [0.0, 1.0, 0.0] * 3)
+    chance.reweight([0.0, 0.0, 0.0] + [0.0, 1.0, 0.0] * 3)
     found = [chance.draw() for _ in range(4000)]
     assert [sum(route // 3 == place for route in found) for place in range(4)] == [pytest.approx(1000, abs=120)] * 4
     assert {route for route in found if route >= 3} == {4, 7, 10}  # a place whose own all vanish keeps them

@@ -13,6 +13,7 @@ import pytest
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from jellybean.serving.local import launcher
+from jellybean.serving.local.running import Running
 from jellybean_agent.tensors.tensors import encode_tensor
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
@@ -25,7 +26,7 @@ LATENCY_S, BANDWIDTH = 0.03, 1000.0
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[launcher.Running]:
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A join of two branches, a nested fan-out that is gathered, and a sink below a fan-out, over three workers."""
     root = tmp_path_factory.mktemp("everything")
     models = root / "models"
@@ -49,7 +50,7 @@ def floats(*values: float) -> np.ndarray:
     return np.array([values], np.float32)
 
 
-def test_join_is_wired_by_name(everything: launcher.Running) -> None:
+def test_join_is_wired_by_name(everything: Running) -> None:
     with Client(everything.gateway_address) as client:
         for value in range(1, 9):
             answer = client.infer({"x": floats(*[value] * 4), "y": floats(1.0)})
@@ -57,7 +58,7 @@ def test_join_is_wired_by_name(everything: launcher.Running) -> None:
 
 
 @pytest.mark.parametrize("values", [(1, 2, 3), (4, -1, -2), (-1, -2, -3), (-1,), tuple(range(1, 200))])
-def test_fan_out_and_gather(everything: launcher.Running, values: tuple[float, ...]) -> None:
+def test_fan_out_and_gather(everything: Running, values: tuple[float, ...]) -> None:
     with Client(everything.gateway_address) as client:
         for _ in range(4):
             answer = client.infer({"x": floats(0, 0, 0, 0), "y": floats(*values)})
@@ -108,7 +109,7 @@ def test_routes_split_by_weight_over_replicas(tmp_path: Path, start) -> None:
     assert completed(running) == {"edge-1": 30, "edge-2": 10}
 
 
-def completed(running: launcher.Running) -> dict[str, int]:
+def completed(running: Running) -> dict[str, int]:
     found = {}
     for process in running.state.processes:
         if process.name != "gateway":
@@ -132,7 +133,7 @@ def completed(running: launcher.Running) -> dict[str, int]:
         ({"x": np.zeros((1, 17 * 2**20), np.float32), "y": floats(1)}, "above the limit"),
     ],
 )
-def test_inputs_that_do_not_fit(everything: launcher.Running, tensors: dict[str, np.ndarray], told: str) -> None:
+def test_inputs_that_do_not_fit(everything: Running, tensors: dict[str, np.ndarray], told: str) -> None:
     with Client(everything.gateway_address) as client:
         with pytest.raises(RequestError) as caught:
             client.infer(tensors)
@@ -141,7 +142,7 @@ def test_inputs_that_do_not_fit(everything: launcher.Running, tensors: dict[str,
         assert client.status().state == "ready"
 
 
-def test_tensors_that_lie_about_their_size(everything: launcher.Running) -> None:
+def test_tensors_that_lie_about_their_size(everything: Running) -> None:
     with grpc.insecure_channel(everything.gateway_address) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)
         for tensor, told in [

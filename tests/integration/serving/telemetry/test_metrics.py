@@ -18,7 +18,9 @@ from jellybean.cli import run
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from jellybean.serving.local import launcher
-from jellybean.serving.local.replacement import apply
+from jellybean.serving.local.replace_plan import apply
+from jellybean.serving.local.running import Running
+from jellybean.serving.local.settings import LaunchSettings
 from jellybean.serving.top.top import Watcher, parse, top_of
 from jellybean.serving.top.view import render
 from jellybean_solver.model.problem import GIB, Link
@@ -35,7 +37,7 @@ PRICE_USD_PER_GIB = GIB / 1e6  # a microdollar a byte
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, launcher.Running, int]]:
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running, int]]:
     """A run over two tiers that has answered some requests and refused one."""
     folder, port = tmp_path_factory.mktemp("seeing"), free_port()
     operators = {
@@ -49,21 +51,21 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, launche
         for slow_s in SLOW_S
     ]
     (folder / "next.json").write_text(json.dumps(plans[1]))
-    running = launcher.up(folder, plans[0], port=0, insecure=True, metrics_port=port)
+    running = launcher.up(folder, plans[0], LaunchSettings(port=0, insecure=True, metrics_port=port))
     try:
         yield folder, running, port
     finally:
         running.down(1.0)
 
 
-def offer(running: launcher.Running, number: int) -> None:
+def offer(running: Running, number: int) -> None:
     with Client(running.gateway_address) as client, ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: client.infer({"x": np.ones((1, 4), np.float32)}), range(number)))
         with pytest.raises(RequestError):
             client.infer({"y": np.ones((1, 4), np.float32)})
 
 
-def test_the_gateways_port_tells_what_its_workers_do_too(up: tuple[Path, launcher.Running, int]) -> None:
+def test_the_gateways_port_tells_what_its_workers_do_too(up: tuple[Path, Running, int]) -> None:
     _, running, port = up
     offer(running, 4)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
@@ -90,7 +92,7 @@ def test_the_gateways_port_tells_what_its_workers_do_too(up: tuple[Path, launche
 
 
 def test_top_tells_rates_latency_load_links_and_cost(
-    up: tuple[Path, launcher.Running, int], capsys: pytest.CaptureFixture[str]
+    up: tuple[Path, Running, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, running, _ = up
     watcher = Watcher(folder)
@@ -142,7 +144,7 @@ def test_top_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
-    up: tuple[Path, launcher.Running, int], capsys: pytest.CaptureFixture[str]
+    up: tuple[Path, Running, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, running, port = up
     offer(running, 1)
@@ -167,7 +169,7 @@ def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
     assert not [name for name in told_names if f"`{name}`" not in docs]
 
 
-def test_the_cost_so_far_goes_on_over_a_plan_that_is_replaced(up: tuple[Path, launcher.Running, int]) -> None:
+def test_the_cost_so_far_goes_on_over_a_plan_that_is_replaced(up: tuple[Path, Running, int]) -> None:
     folder, running, _ = up
     watcher = Watcher(folder)
 

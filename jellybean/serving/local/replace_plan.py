@@ -1,9 +1,8 @@
-"""Replaces the plan of a run under load: the new plan's agents start beside the old ones, the gateway switches, the old
-ones finish what they have.
+"""Replaces the plan of a run under load: new agents start beside the old ones, the gateway switches, the old drain.
 
-Until the gateway has switched, the old plan serves as if nothing were, and goes on if anything fails. Whether it has is
-known to the gateway alone: it is asked before either plan's workers are ended. What is under way is written down before
-it begins, so that the run's keeper ends or undoes it where `apply` was killed.
+Until the gateway has switched, the old plan serves; it stays if anything fails. Only the gateway knows whether it has
+switched: it is asked before the workers of either plan are stopped. Every step is in the state file before it begins,
+so that the run's keeper can finish or undo the replacement when `apply` is killed.
 """
 
 from __future__ import annotations
@@ -25,20 +24,14 @@ import psutil
 from jellybean.folders import state_folder
 from jellybean.serving.client import Client
 from jellybean.serving.errors import LaunchError, NotRunningError, RequestError
-from jellybean.serving.local.launcher import (
-    DRAIN_S,
-    START_S,
-    Progress,
-    agent_command,
-    lock,
-    require_allowed,
-    write_plan,
-)
-from jellybean.serving.local.processes import Child, describe, spawn, stop, told
+from jellybean.serving.local.commands import agent_command, require_allowed, write_plan
+from jellybean.serving.local.processes import Child, describe_end, process_state, spawn, stop
+from jellybean.serving.local.settings import DRAIN_S, START_S, Progress, no_progress
 from jellybean.serving.run_state import (
     GATEWAY_NAME,
     ProcessState,
     RunState,
+    launch_lock,
     locked,
     read_state,
     running_state,
@@ -48,21 +41,21 @@ from jellybean_agent import LOG_VARIABLES, AgentError, PlanView, plan_view
 
 _POLL_S = 0.05
 _STATUS_S = 5.0
-_ASK_S = 10.0  # for the gateway to say which plan it serves
-_CANCELLED_S = 0.3  # after which a call that was cancelled changes nothing any more
+_ASK_S = 10.0  # longest wait for the gateway to say which plan it serves
+_CANCEL_S = 0.3  # after which a cancelled call has no effect any more
 
 
 def apply(
     directory: Path,
     document: Mapping[str, Any],
     *,
-    progress: Progress = lambda done, total, label: None,
+    progress: Progress = no_progress,
     start_timeout_s: float = START_S,
     allow_python: frozenset[str] = frozenset(),
 ) -> bool:
-    """Serve another plan from now on, without losing a request; False when it is the one that is served.
+    """Serve another plan from now on, without losing a request; False when it is served already.
 
-    NotRunningError when nothing is up. LaunchError names what did not come up; the old plan then goes on.
+    NotRunningError when nothing is up. LaunchError names the process that did not come up; the old plan then stays.
     `allow_python`: functions that the new agents may run besides their own steps.
     """
     directory = directory.resolve()
@@ -71,31 +64,31 @@ def apply(
     except AgentError as error:
         raise LaunchError(str(error)) from error
     require_allowed(view, allow_python)
-    with lock(directory):
+    with launch_lock(directory):
         _recover(directory, running_state(directory))
         state = running_state(directory)
         if state.plan == view.hash:
             return False
-        _log_as(state)
-        arrival = _Arrival(directory, state, view, allow_python)
+        _use_log_settings_of(state)
+        new = _NewPlan(directory, state, view, allow_python)
         try:
-            arrival.spawn(document)
-            arrival.switch(document, start_timeout_s, progress)
-            after = arrival.take_over()
+            new.spawn(document)
+            new.switch(document, start_timeout_s, progress)
+            after = new.take_over()
         except BaseException as error:
-            if not arrival.has_switched():
-                arrival.abandon()
+            if not new.has_switched():
+                new.abandon()
                 raise
-            after = arrival.take_over()
-            if not isinstance(error, Exception):  # Ctrl-C: the keeper ends the old workers
+            after = new.take_over()
+            if not isinstance(error, Exception):  # Ctrl-C: the keeper stops the old workers
                 raise
-        progress(1, 1, "the old workers finish what they have")
-        _retire(directory, after, Path(state.plan_folder))
+        progress(1, 1, "the old workers drain")
+        _stop_old_workers(directory, after, Path(state.plan_folder))
     return True
 
 
-def _log_as(state: RunState) -> None:
-    """Processes that this one starts log as those of the run do, whatever was asked of them."""
+def _use_log_settings_of(state: RunState) -> None:
+    """Give the processes that this one starts the log settings of the run's."""
     gateway = next(process for process in state.processes if process.name == GATEWAY_NAME).process()
     with contextlib.suppress(psutil.Error):
         known = gateway.environ() if gateway is not None else {}
@@ -106,30 +99,30 @@ def _log_as(state: RunState) -> None:
 
 
 def recover(directory: Path) -> None:
-    """End or undo what an `apply` left that was killed. LaunchError when that is not possible yet."""
-    with lock(directory):
+    """Finish or undo an `apply` that was killed. LaunchError when that is not possible yet."""
+    with launch_lock(directory):
         _recover(directory, running_state(directory))
 
 
 def _recover(directory: Path, state: RunState) -> None:
     if state.arriving:
-        served = _served(directory)
+        served = _served_plan(directory)
         if not served:
             raise LaunchError("an `apply` was killed, and the gateway does not say which plan it serves: try again")
         if served == state.arriving:
             old = Path(state.plan_folder)
-            _retire(directory, _change(directory, _taken_over), old)
+            _stop_old_workers(directory, _update_state(directory, _switched), old)
         else:
-            _end(state.others, 2.0)
-            _change(directory, _alone)
+            _stop(state.others, 2.0)
+            _update_state(directory, _without_replacement)
             shutil.rmtree(state.arriving_folder, ignore_errors=True)
     elif state.others:
-        _retire(directory, state, None)
+        _stop_old_workers(directory, state, None)
 
 
-def _served(directory: Path, within_s: float = _ASK_S) -> str:
-    """Hash of the plan that the gateway serves; empty when it does not say so in time, to start again included."""
-    until = time.monotonic() + within_s
+def _served_plan(directory: Path, limit_s: float = _ASK_S) -> str:
+    """Hash of the plan that the gateway serves; empty when it does not answer in time (it may be restarting)."""
+    until = time.monotonic() + limit_s
     while True:
         with contextlib.suppress(RequestError, NotRunningError), Client.of(directory, timeout_s=_STATUS_S) as client:
             return client.status().plan
@@ -138,8 +131,8 @@ def _served(directory: Path, within_s: float = _ASK_S) -> str:
         time.sleep(_POLL_S)
 
 
-class _Arrival:
-    """The processes of a plan that is to take over. They are written down at once, so that none can be lost."""
+class _NewPlan:
+    """The processes of the new plan. Each is in the state file as soon as it starts, so that none can be orphaned."""
 
     def __init__(self, directory: Path, state: RunState, view: PlanView, allow_python: frozenset[str]) -> None:
         self._directory, self._state, self._view, self._allow_python = directory, state, view, allow_python
@@ -153,22 +146,24 @@ class _Arrival:
 
     def spawn(self, document: Mapping[str, Any]) -> None:
         hash_, folder = self._view.hash, str(self._folder)
-        _change(self._directory, lambda state: dataclasses.replace(state, arriving=hash_, arriving_folder=folder))
+        _update_state(self._directory, lambda state: dataclasses.replace(state, arriving=hash_, arriving_folder=folder))
         self._addresses = write_plan(self._folder, self._view, document, self._gateway.address)
         for worker in self._view.serving:
             address = self._addresses[worker.name]
             command = agent_command(self._directory, self._folder, worker.name, address, self._allow_python)
             log = self._log(worker.name)
-            self._children[worker.name] = child = spawn(command, self._directory, log, again=True)
-            with contextlib.suppress(psutil.Error):  # it has ended already: `switch` says so
-                found = describe(worker.name, child, command, address, log)
-                _change(self._directory, partial(_with_arrived, found))
+            self._children[worker.name] = child = spawn(command, self._directory, log, append=True)
+            with contextlib.suppress(psutil.Error):  # it has ended already: `switch` reports it
+                found = process_state(worker.name, child, command, address, log)
+                _update_state(self._directory, partial(_with_new_process, found))
 
     def switch(self, document: Mapping[str, Any], timeout_s: float, progress: Progress) -> None:
-        """Have the gateway take the plan once its workers are ready."""
+        """Have the gateway switch to the plan once its workers are ready. LaunchError: it keeps the old plan."""
         until = time.monotonic() + timeout_s + 5.0
         with Client(self._gateway.address) as client:
-            call = client.replacing(json.dumps(document), self._addresses, str(self._folder / "links"), timeout_s)
+            call = client.start_replacement(
+                json.dumps(document), self._addresses, str(self._folder / "links"), timeout_s
+            )
             try:
                 while not call.done():
                     self._check_alive()
@@ -180,39 +175,42 @@ class _Arrival:
             except grpc.RpcError as error:
                 raise LaunchError(f"the gateway keeps its plan: {error.details()}") from error
             finally:
-                call.cancel()  # the gateway then waits for them no longer
+                call.cancel()  # the gateway stops waiting for them
 
     def _check_alive(self) -> None:
         dead = {name: child.returncode for name, child in self._children.items() if child.poll() is not None}
         if dead:
-            raise LaunchError("\n".join(told(name, code, self._log(name)) for name, code in dead.items()))
+            raise LaunchError("\n".join(describe_end(name, code, self._log(name)) for name, code in dead.items()))
 
     def take_over(self) -> RunState:
-        """Write down that the new processes are the run's; the old ones are kept apart until they have ended."""
-        return _change(self._directory, _taken_over)
+        """Make the new processes the run's in the state file; the old ones are listed apart until they have ended."""
+        return _update_state(self._directory, _switched)
 
     def has_switched(self) -> bool:
-        """Whether the gateway serves the new plan. LaunchError when it cannot say: then neither plan is ended."""
-        time.sleep(_CANCELLED_S)
-        served = _served(self._directory)
+        """True if the gateway serves the new plan.
+
+        LaunchError when it does not answer: then neither plan is stopped.
+        """
+        time.sleep(_CANCEL_S)
+        served = _served_plan(self._directory)
         if not served:
             raise LaunchError("the gateway does not say which plan it serves; the run's keeper will ask it again")
         return served == self._view.hash
 
     def abandon(self) -> None:
-        """Nothing of the new plan is left."""
+        """Stop the new plan's processes and remove its files."""
         stop([psutil.Process(child.pid) for child in self._children.values() if child.poll() is None], 2.0)
         for child in self._children.values():
             child.wait()
-        _change(self._directory, _alone)
+        _update_state(self._directory, _without_replacement)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _log(self, worker: str) -> Path:
         return state_folder(self._directory) / "logs" / f"{worker}.log"
 
 
-def _taken_over(state: RunState) -> RunState:
-    """The plan that was to arrive is the run's. As it is where that was written down before."""
+def _switched(state: RunState) -> RunState:
+    """The state after the switch; unchanged if it was recorded before."""
     if not state.arriving:
         return state
     old, new = state.plan_folder, state.arriving_folder
@@ -232,38 +230,38 @@ def _taken_over(state: RunState) -> RunState:
     )
 
 
-def _retire(directory: Path, state: RunState, folder: Path | None) -> None:
-    """SIGTERM to the old agents: each ends when its last request has been answered.
+def _stop_old_workers(directory: Path, state: RunState, folder: Path | None) -> None:
+    """SIGTERM the old agents: each ends when its last request has been answered.
 
-    A gateway that died before its new plan was written down has come back with the old one: it is started once more.
-    LaunchError when it serves another plan even so; the old agents then stay.
+    A gateway that died before the switch was recorded has restarted with the old plan: it is restarted once more.
+    LaunchError when it still serves another plan; the old agents then stay.
     """
-    if _served(directory) != state.plan:
+    if _served_plan(directory) != state.plan:
         gateway = next(process for process in state.processes if process.name == GATEWAY_NAME)
-        _end([read for read in running_state(directory).processes if read.name == gateway.name], 2.0)
-        if _served(directory, START_S) != state.plan:
+        _stop([read for read in running_state(directory).processes if read.name == gateway.name], 2.0)
+        if _served_plan(directory, START_S) != state.plan:
             raise LaunchError(f"the gateway does not serve plan {state.plan[:12]} yet; the old workers stay until then")
-    _end(state.others, DRAIN_S + 5.0)
-    _change(directory, _alone)
+    _stop(state.others, DRAIN_S + 5.0)
+    _update_state(directory, _without_replacement)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end(processes: Iterable[ProcessState], graceful_s: float) -> None:
+def _stop(processes: Iterable[ProcessState], graceful_s: float) -> None:
     stop([process for process in map(ProcessState.process, processes) if process is not None], graceful_s)
 
 
-def _with_arrived(process: ProcessState, state: RunState) -> RunState:
+def _with_new_process(process: ProcessState, state: RunState) -> RunState:
     return dataclasses.replace(state, others=(*state.others, process))
 
 
-def _alone(state: RunState) -> RunState:
-    """One plan, and none that is to take over."""
+def _without_replacement(state: RunState) -> RunState:
+    """The state without a replacement under way."""
     return dataclasses.replace(state, others=(), arriving="", arriving_folder="")
 
 
-def _change(directory: Path, change: Callable[[RunState], RunState]) -> RunState:
-    """Change what is written down of the run, while nobody else does. LaunchError when it has been stopped."""
+def _update_state(directory: Path, change: Callable[[RunState], RunState]) -> RunState:
+    """Change the state file under its lock; the new state. LaunchError when the run has been stopped."""
     with locked(directory):
         state = read_state(directory)
         if state is None or state.stopping:

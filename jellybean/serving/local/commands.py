@@ -1,0 +1,53 @@
+"""Command lines of a run's processes, and the files of a plan that they read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jellybean.serving.errors import LaunchError
+from jellybean_agent import ALLOW_PYTHON_FLAG, GATEWAY, PlanView, python_refusal
+
+PYTHON = [sys.executable, "-P", "-m"]  # -P: modules in the project's folder must not shadow imports
+
+
+def write_plan(folder: Path, view: PlanView, document: Mapping[str, Any], gateway: str) -> dict[str, str]:
+    """Write a plan and the addresses of its processes into a new folder; the addresses by name.
+
+    `gateway`: the gateway's address. Workers get Unix sockets in the folder.
+    """
+    folder.mkdir(mode=0o700)
+    addresses = {GATEWAY: gateway}
+    addresses |= {worker.name: f"unix:{folder}/{i}.sock" for i, worker in enumerate(view.serving)}
+    (folder / "plan.json").write_text(json.dumps(document), encoding="utf-8")
+    (folder / "peers.json").write_text(json.dumps(addresses), encoding="utf-8")
+    return addresses
+
+
+def require_allowed(view: PlanView, allow_python: frozenset[str]) -> None:
+    """LaunchError when an agent would refuse to run a function of the plan."""
+    for operator in view.operators.values():
+        if operator.python is not None and (why := python_refusal(operator.python.function, allow_python)) is not None:
+            raise LaunchError(f"{operator.name}/{operator.variant}: {why}")
+
+
+def agent_command(
+    directory: Path, plan_folder: Path, worker: str, address: str, allow_python: frozenset[str] = frozenset()
+) -> list[str]:
+    """The command line of one worker's agent; model paths start at `directory`."""
+    arguments = [f"--worker={worker}", f"--listen={address}", f"--root={directory}"]
+    arguments += [f"{ALLOW_PYTHON_FLAG}={function}" for function in sorted(allow_python)]
+    return [*PYTHON, "jellybean_agent", *_plan_arguments(plan_folder), *arguments]
+
+
+def gateway_command(plan_folder: Path, arguments: Sequence[str]) -> list[str]:
+    """The command line of the gateway."""
+    return [*PYTHON, "jellybean.serving.gateway_main", *_plan_arguments(plan_folder), *arguments]
+
+
+def _plan_arguments(plan_folder: Path) -> list[str]:
+    files = {"plan": "plan.json", "peers": "peers.json", "links": "links"}
+    return [f"--{name}={plan_folder / file}" for name, file in files.items()]

@@ -1,0 +1,156 @@
+"""A plan that is up on this machine: watched until it is stopped, then drained and stopped."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from jellybean.folders import state_folder
+from jellybean.serving.client import Client
+from jellybean.serving.errors import NotRunningError, RequestError, ServingError
+from jellybean.serving.local.processes import Child, describe_end, stop
+from jellybean.serving.local.settings import DRAIN_S
+from jellybean.serving.run_state import GATEWAY_NAME, RunState, clear_state, locked, read_state, write_state
+
+KEEPER_NAME = "keeper"
+_POLL_S = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StopLimits:
+    """Longest waits while a run is stopped: for the gateway's status, and from SIGTERM to SIGKILL after its drain."""
+
+    status_s: float = 5.0
+    terminate_s: float = 10.0
+
+
+class Running:
+    """A plan that is up. `wait` watches it in the foreground; `down` drains and stops it.
+
+    Unless it is detached (no `children`), it goes down with this process, however that ends short of SIGKILL.
+    """
+
+    def __init__(
+        self, directory: Path, state: RunState, children: Mapping[str, Child], signals: contextlib.ExitStack
+    ) -> None:
+        """`signals`: has SIGTERM raise KeyboardInterrupt; closed when the run is down."""
+        self.directory = directory
+        self.state = state
+        self._children = dict(children)
+        self._signals = signals
+        if self._children:
+            atexit.register(self._down_at_exit)
+
+    @property
+    def gateway_address(self) -> str:
+        return self.state.gateway_address
+
+    def down(self, timeout_s: float = DRAIN_S, limits: StopLimits = StopLimits()) -> int:
+        """Drain and stop; the number of requests that were left."""
+        try:
+            return down(self.directory, timeout_s=timeout_s, limits=limits)
+        except KeyboardInterrupt:  # a second Ctrl-C: stop without a drain
+            return down(self.directory, timeout_s=0.0, limits=limits)
+        finally:
+            self._reap(limits.terminate_s)
+            self._signals.close()
+            atexit.unregister(self._down_at_exit)
+
+    def wait(self, report: Callable[[str], None] | None = None) -> str | None:
+        """Watch the processes until Ctrl-C or SIGTERM (both drain), a `down` from elsewhere, or the keeper's death.
+
+        Reports each process that dies, by name; the keeper restarts it. Returns how the keeper died, None unless it
+        did.
+        """
+        report = report or (lambda text: print(text, file=sys.stderr, flush=True))
+        reported: dict[str, int] = {}  # process -> restarts reported so far
+        try:
+            while self._children and not self._was_stopped():
+                self._report_deaths(report)
+                for process in self._current_state().processes:
+                    if process.restarts > reported.get(process.name, 1):
+                        reported[process.name] = process.restarts
+                        report(f"{process.death}\n{process.name} is started again")
+                if (code := self._children[KEEPER_NAME].poll()) is not None and not self._was_stopped():
+                    death = describe_end(KEEPER_NAME, code, self._log(KEEPER_NAME))
+                    report(death)
+                    self.down()
+                    return death
+                time.sleep(_POLL_S)
+        except KeyboardInterrupt:
+            self.down()
+        self._reap(StopLimits().terminate_s)
+        return None
+
+    def _report_deaths(self, report: Callable[[str], None]) -> None:
+        """Report own children that died; restarts of the keeper's children are in the run's state."""
+        for name in [name for name, child in self._children.items() if child.poll() is not None]:
+            if name == KEEPER_NAME or self._was_stopped():
+                continue
+            child = self._children.pop(name)
+            if self._current_state().plan_folder == self.state.plan_folder:  # else it ended with its plan
+                report(f"{describe_end(name, child.returncode, self._log(name))}\n{name} is started again")
+
+    def _current_state(self) -> RunState:
+        return read_state(self.directory) or self.state
+
+    def _was_stopped(self) -> bool:
+        state = read_state(self.directory)
+        return state is None or state.stopping or state.folder != self.state.folder
+
+    def _down_at_exit(self) -> None:
+        """An interrupt may have ended the process outside `wait`."""
+        try:
+            if not self._was_stopped():
+                self.down()
+        except ServingError as error:
+            print(error, file=sys.stderr, flush=True)
+
+    def _log(self, name: str) -> Path:
+        return state_folder(self.directory) / "logs" / f"{name}.log"
+
+    def _reap(self, limit_s: float) -> None:
+        for child in self._children.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(limit_s)
+
+
+def down(directory: Path, *, timeout_s: float = DRAIN_S, limits: StopLimits = StopLimits()) -> int:
+    """Drain and stop the run of a project, whichever process started it; the number of requests that were left.
+
+    NotRunningError when nothing is up; ServingError when everything is stopped but the gateway did not answer, so that
+    the number is unknown. Every process of the run ends: by SIGKILL if need be.
+    """
+    directory = directory.resolve()
+    state = read_state(directory)
+    if state is None:
+        raise NotRunningError(f"nothing is up for {directory}")
+    left: int | None = 0
+    with locked(directory):  # from here on the keeper starts nothing
+        state = read_state(directory) or state
+        write_state(directory, dataclasses.replace(state, stopping=True))
+    if state.keeper is not None and (keeper := state.keeper.process()) is not None:
+        stop([keeper], limits.terminate_s)
+    gateway = next((process for process, _ in state.alive() if process.name == GATEWAY_NAME), None)
+    if state.gateway_address and gateway is not None:
+        left = _drain(gateway.address, timeout_s, limits.status_s)
+    stop([process for _, process in state.alive()], limits.terminate_s)
+    clear_state(directory, state)
+    if left is None:
+        raise ServingError(f"{directory} is down, but its gateway did not say how many requests were left in flight")
+    return left
+
+
+def _drain(address: str, timeout_s: float, status_s: float) -> int | None:
+    """Requests left after a drain, at worst those in flight before it; None when the gateway did not answer."""
+    left: int | None = None
+    with contextlib.suppress(RequestError), Client(address, timeout_s=status_s) as client:
+        left = int(client.status().requests_in_hand)
+        left = client.drain(timeout_s)
+    return left

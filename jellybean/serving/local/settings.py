@@ -1,0 +1,61 @@
+"""How a plan is served on this machine: ports, TLS, limits and what its agents may run."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jellybean.serving.errors import LaunchError
+from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S
+
+START_S = 120.0
+DRAIN_S = 30.0
+
+Progress = Callable[[float, float, str], None]  # done, total, label
+
+
+def no_progress(_done: float, _total: float, _label: str) -> None:
+    """Reports no progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSettings:
+    """Settings of a run. Without ports only this user's processes reach the gateway, over its Unix socket.
+
+    `port`: TCP port for clients (0: any free one), which needs the gateway's certificate in the folder `tls`, or
+    `insecure`: open to every user of this machine. `http_port`: Open Inference Protocol over HTTP (0: off), likewise.
+    `metrics_port`: the gateway's metrics on the loopback (0: off). `hedge_after`: as `Hedge` reads it; empty: never.
+    `allow_python`: functions that agents may run besides their own steps.
+    """
+
+    port: int | None = None
+    http_port: int = 0
+    tls: Path | None = None
+    insecure: bool = False
+    metrics_port: int = 0
+    hedge_after: str = ""
+    max_in_flight: int = MAX_IN_FLIGHT
+    request_timeout_s: float = TIMEOUT_S
+    start_timeout_s: float = START_S
+    allow_python: frozenset[str] = frozenset()
+
+    def check(self) -> None:
+        """LaunchError when ports would be open to everybody unasked, or HTTP is not installed."""
+        if (self.port is not None or self.http_port) and self.tls is None and not self.insecure:
+            raise LaunchError(
+                "a port is open to every user of this machine: --tls FOLDER (made by `jellybean certs`), "
+                "or --insecure where that is meant"
+            )
+        if self.http_port and importlib.util.find_spec("aiohttp") is None:
+            raise LaunchError("HTTP needs aiohttp: pip install 'jellybean-serving[http]', or leave HTTP out")
+
+    def gateway_arguments(self) -> list[str]:
+        """The settings as arguments of the gateway's command line."""
+        arguments = [f"--http-port={self.http_port}", f"--metrics-port={self.metrics_port}", "--worker-metrics"]
+        arguments += [f"--hedge-after={self.hedge_after}"] if self.hedge_after else []
+        arguments += ["--insecure"] if self.insecure else []
+        arguments += [] if self.port is None else [f"--port={self.port}"]
+        arguments += [] if self.tls is None else [f"--tls={self.tls.resolve()}"]
+        return [*arguments, f"--max-in-hand={self.max_in_flight}", f"--timeout-s={self.request_timeout_s}"]
