@@ -1,6 +1,6 @@
-"""Metrics of answers against labels, one for profiler and bench, so that predicted and measured mean the same.
+"""Accuracy metrics of answers against labels, shared by profiler and bench so that their figures are comparable.
 
-Answers are the sink's output of each request, in the labels' order.
+An answer is the sink's output for one request; answers and labels are in the same order.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class MetricError(JellyBeanError):
 
 
 def exact_match(answer: Array, label: Array) -> bool:
-    """The answer is the label, in every element; a leading dimension of 1 does not count."""
+    """True if answer and label are equal in every element; dimensions of 1 are ignored."""
     return bool(np.array_equal(np.squeeze(answer), np.squeeze(label)))
 
 
 def top1(answer: Array, label: Array) -> bool:
-    """The highest score stands at the label's index."""
+    """True if the highest score is at the label's index."""
     scores = np.asarray(answer).reshape(-1)
     return scores.size > 0 and int(np.argmax(scores)) == int(np.asarray(label).reshape(-1)[0])
 
@@ -34,17 +34,20 @@ METRICS: dict[str, Callable[[Array, Array], bool]] = {"exact_match": exact_match
 
 
 def is_correct(metric: str, answer: Array, label: Array) -> bool:
-    """Whether one answer counts as right under `metric`."""
+    """True if an answer is correct by `metric`. MetricError when there is no such metric."""
     if metric not in METRICS:
         raise MetricError(f"unknown metric {metric!r}; known: {', '.join(sorted(METRICS))}")
     return METRICS[metric](np.asarray(answer), np.asarray(label))
 
 
 def score(metric: str, outputs: Array | Sequence[Array], labels: Array) -> float:
-    """Percent of answers that are right. `outputs[i]` answers the request that `labels[i]` belongs to."""
+    """Percent of correct answers; `outputs[i]` belongs to `labels[i]`.
+
+    MetricError when their numbers differ or are 0.
+    """
     if len(outputs) != len(labels):
         raise MetricError(f"{len(outputs)} answers for {len(labels)} labels: one answer per label is needed")
     if len(labels) == 0:
         raise MetricError("no labels: accuracy needs at least one labelled request")
-    right = sum(is_correct(metric, outputs[index], labels[index]) for index in range(len(labels)))
-    return 100.0 * right / len(labels)
+    correct = sum(is_correct(metric, outputs[index], labels[index]) for index in range(len(labels)))
+    return 100.0 * correct / len(labels)

@@ -1,4 +1,4 @@
-"""Plans of operators in a row, each on a worker of its own: what measurements of serving itself are made with."""
+"""Plans of chained operators, one per worker, for measurements of the serving overhead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jellybean_solver import (
 )
 
 SOURCE = "in"
-_NOTHING_S = 1e-5
+_IDENTITY_S = 1e-5  # service time of a model that does nothing
 
 
 def chain(
@@ -35,11 +35,11 @@ def chain(
     device_s: float | None = None,
     message_bytes: float = 1024.0,
 ) -> Plan:
-    """A row of operators `stage_0`, ... that run these model files; a project's folder holds them.
+    """A chain of operators `stage_0`, ... that run these model files of a project's folder.
 
-    `device_s`: each worker is an emulated device that takes so long for one run.
+    `device_s`: service time of one run on an emulated device; None: this machine's own.
     """
-    service = {"here": {1: ServiceTime(device_s or _NOTHING_S, device_s or _NOTHING_S)}}
+    service = {"here": {1: ServiceTime(device_s or _IDENTITY_S, device_s or _IDENTITY_S)}}
     names = [f"stage_{index}" for index in range(len(models))]
     operators = tuple(
         PlannedOperator(stage, (Edge(before, stage),), "given", {"here": 1}, rate_per_s, service, sent, {}, _ref(model))
@@ -47,7 +47,7 @@ def chain(
             models, [SOURCE, *names], names, [*({later: message_bytes} for later in names[1:]), {}], strict=False
         )
     )
-    speed = 1.0 if device_s is None else 0.5  # any other than 1 is emulated
+    speed = 1.0 if device_s is None else 0.5  # a speed other than 1 is emulated
     workers = tuple(
         PlannedWorker(f"here-{index}", "here", "here", 0.0, Sharing.SHARED, {stage: rate_per_s}, 0.0, speed=speed)
         for index, stage in enumerate(names, 1)

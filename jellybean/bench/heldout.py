@@ -1,4 +1,4 @@
-"""Held-out requests of a project: what a bench sends, and the answers that would be right."""
+"""Held-out requests of a project: the inputs that a bench sends, and the labels of their answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One array per source (row i belongs to request i), labels of the rows if known, and how requests arrive."""
+    """One array per source (row i belongs to request i), the rows' labels if known, and the arrival process."""
 
     inputs: Mapping[str, Array]
     rate_per_s: float
@@ -28,7 +28,7 @@ class HeldOut:
 
     @property
     def rows(self) -> int:
-        """Requests that can be made."""
+        """Number of requests."""
         return min(len(array) for array in self.inputs.values())
 
     def request(self, row: int) -> dict[str, Array]:
@@ -37,7 +37,7 @@ class HeldOut:
 
 
 def held_out(project: Project) -> HeldOut:
-    """The project's held-out requests. JellyBeanError when a source names none or a file does not hold them."""
+    """The project's held-out requests. JellyBeanError when a source names none or a file lacks them."""
     workflow = project.workflow
     inputs: dict[str, Array] = {}
     for name, source in workflow.sources.items():
@@ -58,6 +58,6 @@ def held_out(project: Project) -> HeldOut:
 
 
 def read_array(directory: Path, reference: str) -> Array:
-    """The array `file.npz#name` of a project. JellyBeanError when it is not there."""
+    """The array `file.npz#name` of a project. JellyBeanError when it does not exist."""
     file, _, name = str(reference).partition("#")
     return read_npz(directory / file, name)

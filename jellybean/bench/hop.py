@@ -1,7 +1,7 @@
-"""Measures what one message between two processes costs, with real processes and a model that does nothing.
+"""Measures the cost of one message between two processes (a hop), with real processes and an identity model.
 
-A chain of operators on workers of their own is brought up and left unloaded: the median latency, less the time the
-models were busy, spread over the messages, is the hop. Client and gateway are part of it, as in every measured request.
+A chain of operators, one per worker, serves requests at a low rate. The hop is the median latency less the models' busy
+time, divided by the number of messages. Client and gateway are part of it, as in every measured request.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper
 
-from jellybean.bench.bench import Target
 from jellybean.bench.chain import SOURCE, chain
 from jellybean.bench.heldout import HeldOut
 from jellybean.bench.load import OK, due_times
+from jellybean.bench.target import Target
 from jellybean.serving.local import launcher
 from jellybean_solver import Arrivals, to_document
 
 STAGES = 2
-_RATE_PER_S = 25.0  # far below what the chain can do: nothing queues
+_RATE_PER_S = 25.0  # far below the chain's capacity: no queueing
 _WARMUP_S = 1.0
 
 
 def measure_hop_s(*, stages: int = STAGES, duration_s: float = 4.0, message_floats: int = 256) -> float:
-    """Seconds per message between two processes of this machine, links aside. Takes about `duration_s` + 3 s."""
+    """Seconds per message between two processes of this machine, without links. Takes about `duration_s` + 3 s."""
     with tempfile.TemporaryDirectory(prefix="jellybean-hop-") as name:
         directory = Path(name)
-        plan = chain("hop", [_nothing(directory)] * stages, rate_per_s=_RATE_PER_S)
+        plan = chain("hop", [_identity_model(directory)] * stages, rate_per_s=_RATE_PER_S)
         running = launcher.up(directory, to_document(plan))
         try:
             data = HeldOut({SOURCE: np.ones((1, message_floats), np.float32)}, _RATE_PER_S, Arrivals.PERIODIC)
-            return asyncio.run(_hop_s(Target(directory, data), stages, duration_s))
+            return asyncio.run(_hop_s(Target.of(directory, data), stages, duration_s))
         finally:
             running.down()
 
 
 async def _hop_s(target: Target, stages: int, duration_s: float) -> float:
-    """Messages of a request: gateway to the first stage, between stages, and the answer."""
+    """Divides by the messages of a request: gateway to the first stage, between stages, and the answer."""
     due = due_times(_RATE_PER_S, _WARMUP_S + duration_s, Arrivals.PERIODIC, 0)
     before = await target.meters.busy()
     samples = await target.offer(due, [0] * len(due), settle_s=5.0, end_s=0.0)
@@ -50,11 +50,11 @@ async def _hop_s(target: Target, stages: int, duration_s: float) -> float:
     return max(0.0, statistics.median(latencies) - busy_s) / (stages + 1)
 
 
-def _nothing(directory: Path) -> Path:
-    """A model that hands its input on."""
+def _identity_model(directory: Path) -> Path:
+    """An ONNX model whose output is its input."""
     ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, ["n", "size"]) for port in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "nothing", ports[:1], ports[1:])
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "identity", ports[:1], ports[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    path = directory / "nothing.onnx"
+    path = directory / "identity.onnx"
     path.write_bytes(model.SerializeToString())
     return path

@@ -1,7 +1,7 @@
-"""Open-loop load: requests leave when they are due, whether or not earlier ones were answered.
+"""Open-loop load generator: requests are sent when they are due, whether or not earlier ones were answered.
 
-Latency counts from the due time, so a server (or a generator) that stalls cannot hide the wait. Requests are serialised
-before the clock starts and answers are read after it stopped.
+Latency counts from the due time, so that a stall of the server or of the generator shows. Requests are serialised
+before the measurement and answers are parsed after it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Sample:
 
     @property
     def latency_s(self) -> float:
-        """For a request without an answer: as long as it was waited for."""
+        """Seconds from the due time to the answer; for an unanswered request to the end of the wait."""
         return self.finished_s - self.due_s
 
 
 def due_times(rate_per_s: float, duration_s: float, arrivals: Arrivals, seed: int) -> list[float]:
-    """When requests are due in [0, duration): evenly spaced, or a Poisson process.
+    """Due times in [0, duration_s): evenly spaced, or a Poisson process conditioned on rate x duration arrivals.
 
-    A Poisson process with a given number of arrivals is as many uniform times, sorted. The number is fixed to rate x
-    duration, so that the rate offered is the rate asked for and a short run is not off by its luck.
+    Given their number, the arrivals of a Poisson process are sorted uniform times. A fixed number makes the offered
+    rate exact in short runs too.
     """
     count = int(np.ceil(rate_per_s * duration_s - 1e-9))
     if arrivals is Arrivals.PERIODIC:
@@ -67,9 +67,10 @@ async def offer(
     end_s: float = 0.0,
     tick: Tick | None = None,
 ) -> list[Sample]:
-    """Send request `rows[i]` at `due_s[i]`; what has no answer `settle_s` after the last is cancelled.
+    """Send `requests[rows[i]]` at `due_s[i]`; requests unanswered `settle_s` after the last due time are cancelled.
 
-    Lasts at least `end_s`. `tick(elapsed_s)` is awaited about every quarter second, and once more after `end_s`.
+    Lasts at least `end_s`. `tick(elapsed_s)` is awaited about every quarter second, and once more at the end.
+    ServingError when the gateway does not answer at all.
     """
     samples: list[Sample] = []
     async with Transport(insecure=True).channel(address) as channel:

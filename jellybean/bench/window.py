@@ -1,4 +1,4 @@
-"""What workers and links did while a window of load was counted."""
+"""Busy time of workers and bytes over links during the counted window of a load test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DESCRIBE_S = 2.0
 
 
 class Busy(NamedTuple):
-    """Seconds that a worker was busy, and by how many of them runs were longer than on the device it emulates."""
+    """Busy seconds of a worker, and the part by which its runs were slower than on the device that it emulates."""
 
     busy_s: float
     late_s: float
@@ -30,14 +30,14 @@ class Busy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Meters:
-    """Readings of a run that only ever grow."""
+    """Counters of a run, read from its workers and links."""
 
     directory: Path
     state: RunState
     view: PlanView
 
     def require_served(self) -> None:
-        """ServingError where the run serves another plan by now, or none: figures of both would be told as of one."""
+        """ServingError if the run has stopped or serves another plan: the counters would mix two plans."""
         now = read_state(self.directory)
         if now is not None and now.plan_folder == self.state.plan_folder and self.state.links_path.exists():
             return
@@ -49,7 +49,7 @@ class Meters:
         )
 
     async def busy(self) -> dict[str, Busy]:
-        """What each worker did since it started; a worker that is gone is left out."""
+        """Busy time of each worker since its start; workers that do not answer are missing."""
         found: dict[str, Busy] = {}
         for process in self.state.processes:
             if process.name == GATEWAY_NAME:
@@ -64,39 +64,41 @@ class Meters:
         return found
 
     def bytes_sent(self) -> dict[tuple[str, str], float]:
-        """Bytes that were sent over each link since the run began, by (upstream tier, downstream tier)."""
+        """Bytes sent over each link since the run began, by (upstream tier, downstream tier)."""
         with EmulatedLinks(self.view.links, self.state.links_path) as links:
             return links.bytes_sent()
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Reading:
+    """All counters at one moment; `at_s`: CLOCK_MONOTONIC."""
+
     at_s: float
     busy: dict[str, Busy]
     bytes_sent: dict[tuple[str, str], float]
 
 
 class Window:
-    """Reads the meters when the counted window begins and when it ends, and tells progress."""
+    """Reads the meters at the begin and the end of the counted window, and reports progress."""
 
     def __init__(self, meters: Meters, begin_s: float, end_s: float, progress: Progress) -> None:
         self._meters, self._begin_s, self._end_s, self._progress = meters, begin_s, end_s, progress
-        self._looks: list[_Look] = []
+        self._readings: list[_Reading] = []
 
     async def tick(self, elapsed_s: float) -> None:
-        """Called every now and then, and once after the end."""
+        """Called regularly during the load, and once after its end."""
         label = "warm-up" if elapsed_s < self._begin_s else "offering load"
         self._progress(min(elapsed_s, self._end_s), self._end_s, label if elapsed_s < self._end_s else "settling")
-        if len(self._looks) < 2 and elapsed_s >= (self._begin_s, self._end_s)[len(self._looks)]:
+        if len(self._readings) < 2 and elapsed_s >= (self._begin_s, self._end_s)[len(self._readings)]:
             self._meters.require_served()
             at_s = time.monotonic()
-            self._looks.append(_Look(at_s, await self._meters.busy(), self._meters.bytes_sent()))
+            self._readings.append(_Reading(at_s, await self._meters.busy(), self._meters.bytes_sent()))
 
     def utilisation(self) -> dict[str, float]:
-        """Busy fraction of each worker of the plan over the window, the mean of its sites."""
-        if len(self._looks) < 2:
+        """Busy fraction of each worker of the plan over the window; the mean over its sites."""
+        if len(self._readings) < 2:
             return {}
-        seconds = self._looks[1].at_s - self._looks[0].at_s
+        seconds = self._readings[1].at_s - self._readings[0].at_s
         found: dict[str, list[float]] = {}
         for name, (busy_s, _) in self._spent().items():
             planned = name.rpartition("/")[2]  # `store-1/box-2` is box-2 of the plan
@@ -104,25 +106,25 @@ class Window:
         return {name: fmean(shares) for name, shares in found.items()}
 
     def late(self) -> dict[str, float]:
-        """Share of each worker's busy time that the device it emulates would not have taken, where there is some."""
+        """Share of each worker's busy time by which it was slower than its emulated device, where above 0."""
         return {name: late_s / busy_s for name, (busy_s, late_s) in self._spent().items() if late_s > 0 and busy_s > 0}
 
     def _spent(self) -> dict[str, Busy]:
-        """What each worker that lived did in the window."""
-        if len(self._looks) < 2:
+        """Busy time in the window of each worker that ran throughout."""
+        if len(self._readings) < 2:
             return {}
-        began, ended = (look.busy for look in self._looks)
+        began, ended = (reading.busy for reading in self._readings)
         return {
             name: Busy(ended[name].busy_s - before.busy_s, ended[name].late_s - before.late_s)
             for name, before in began.items()
-            if name in ended and ended[name].busy_s >= before.busy_s  # one that was started again began anew
+            if name in ended and ended[name].busy_s >= before.busy_s  # else it was restarted: its counters were reset
         }
 
     def cost_usd_per_h(self, plan: Plan) -> float | None:
-        """The workers' prices, and the price of the bytes that really crossed the links in the window."""
-        if len(self._looks) < 2:
+        """Prices of the workers plus the price of the bytes sent over links in the window; None before its end."""
+        if len(self._readings) < 2:
             return None
-        begin, end = self._looks
+        begin, end = self._readings
         cost = sum(worker.price_usd_per_h * plan.sites.get(worker.tier, 1) for worker in plan.workers)
         for link in plan.links:
             for tiers in link_ends(plan, link):

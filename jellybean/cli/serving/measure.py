@@ -10,7 +10,8 @@ import typer
 from rich.table import Table
 
 from jellybean.bench import bench as bench_module
-from jellybean.bench.bench import BenchResult
+from jellybean.bench.result import BenchResult, lateness
+from jellybean.bench.target import DURATION_S
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, page
 from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, say, warn
 from jellybean.cli.current import plan_of
@@ -144,10 +145,10 @@ def measure(
                 project, start_rate_per_s=guess, seed=seed, window_s=window_s, progress=advance
             )
         else:
-            seconds = duration_s or bench_module.DURATION_S
+            seconds = duration_s or DURATION_S
             result = bench_module.bench(project, duration_s=seconds, rate_scale=rate_scale, seed=seed, progress=advance)
     record_measurement(directory, result.to_dict())
-    if (note := bench_module.lateness(result.late)) is not None:
+    if (note := lateness(result.late)) is not None:
         warn(note)
     return result
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean.bench.bench import Target
 from jellybean.bench.heldout import HeldOut
 from jellybean.bench.hop import measure_hop_s
+from jellybean.bench.target import LoadSettings, Target
 from jellybean.serving.errors import ServingError
 from jellybean.serving.local import launcher, replace_plan
 from jellybean_solver.model.problem import Arrivals, Link
@@ -34,9 +34,8 @@ def test_counts_accuracy_cost_and_utilisation(directory: Path) -> None:
     labels[:5] += 1.0  # half of the answers are wrong
     data = HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, labels)
     told: list[str] = []
-    result = Target(directory, data).measure(
-        20.0, duration_s=2.0, warmup_s=0.5, progress=lambda done, total, label: told.append(label)
-    )
+    target = Target.of(directory, data)
+    result = target.measure(20.0, LoadSettings(2.0, 0.5), lambda done, total, label: told.append(label))
     assert (result.offered, result.completed, result.failed) == (40, 40, 0)
     assert result.accuracy == 50.0
     assert result.sustained
@@ -51,32 +50,27 @@ def test_counts_accuracy_cost_and_utilisation(directory: Path) -> None:
     assert {"warm-up", "offering load"} <= set(told)
     record = result.to_dict()
     assert record["errors"] == 0
-    assert record["plan"] == Target(directory, data).plan_hash
+    assert record["plan"] == Target.of(directory, data).plan_hash
 
 
 def test_the_accuracy_is_of_all_held_out_rows(directory: Path) -> None:
     labels = 6 * INPUTS
     labels[:7] += 1.0  # 3 of 10 are right: no 6 rows show that
-    target = Target(directory, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, labels))
+    target = Target.of(directory, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, labels))
     told: list[str] = []
-    whole = target.measure(
-        20.0,
-        duration_s=0.3,
-        warmup_s=0.0,
-        whole_round=True,
-        progress=lambda done, total, label: told.append(label),
-    )
+    every_row = LoadSettings(0.3, 0.0, all_rows=True)
+    whole = target.measure(20.0, every_row, lambda done, total, label: told.append(label))
     assert whole.offered == 6
     assert whole.accuracy == pytest.approx(30.0)
     assert "the other held-out inputs, for the accuracy" in told
-    assert target.measure(20.0, duration_s=0.3, warmup_s=0.0).accuracy != pytest.approx(30.0)
-    short = target.measure(20.0, duration_s=0.1, warmup_s=0.0, whole_round=True)  # 8 rows do not fit into 0.1 s
+    assert target.measure(20.0, LoadSettings(0.3, 0.0)).accuracy != pytest.approx(30.0)
+    short = target.measure(20.0, LoadSettings(0.1, 0.0, all_rows=True))  # 8 rows do not fit into 0.1 s
     assert short.accuracy in (0.0, 50.0, 100.0)
 
 
 def test_failures_are_counted_by_reason(directory: Path) -> None:
     data = HeldOut({"x": np.ones((3, 5), np.float32)}, 20.0, Arrivals.PERIODIC)
-    result = Target(directory, data).measure(20.0, duration_s=1.0, warmup_s=0.0)
+    result = Target.of(directory, data).measure(20.0, LoadSettings(1.0, 0.0))
     assert (result.offered, result.completed, result.failed) == (20, 0, 20)
     assert not result.sustained
     assert result.verdict.startswith("failures")
@@ -86,7 +80,7 @@ def test_failures_are_counted_by_reason(directory: Path) -> None:
 
 
 def test_labels_of_a_target_and_rates_are_checked(directory: Path) -> None:
-    target = Target(directory, HeldOut({"x": INPUTS}, 20.0))
+    target = Target.of(directory, HeldOut({"x": INPUTS}, 20.0))
     with pytest.raises(ServingError, match="above 0"):
         target.measure(0.0)
 
@@ -94,8 +88,8 @@ def test_labels_of_a_target_and_rates_are_checked(directory: Path) -> None:
 def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
     """A device of 40 ms a run: 1000/s is overload."""
     start(tmp_path, chain(tmp_path, slow_s=0.04, links=[Link("edge", "cloud", 0.0, None, 0.001)]))
-    target = Target(tmp_path, HeldOut({"x": INPUTS}, 1.0, Arrivals.PERIODIC))
-    overloaded = target.measure(1000.0, duration_s=1.5, warmup_s=0.0, settle_s=0.0)
+    target = Target.of(tmp_path, HeldOut({"x": INPUTS}, 1.0, Arrivals.PERIODIC))
+    overloaded = target.measure(1000.0, LoadSettings(1.5, 0.0, settle_s=0.0))
     assert not overloaded.sustained
     assert "overload" in overloaded.verdict or "RESOURCE_EXHAUSTED" in overloaded.verdict
     assert max(overloaded.utilisation.values()) > 0.5
@@ -111,12 +105,12 @@ def test_hop_is_a_small_positive_time() -> None:
 
 def test_a_plan_that_is_replaced_or_stopped_meanwhile_is_not_measured(tmp_path: Path) -> None:
     running = launcher.up(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 2.0, None, 0.001)]))
-    target = Target(tmp_path, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, None))
+    target = Target.of(tmp_path, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, None))
     try:
         assert replace_plan.apply(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 1.0, None, 0.001)]))
         with pytest.raises(ServingError, match=r"served no more: another took over.*nothing was stored"):
-            target.measure(20.0, duration_s=0.2, warmup_s=0.1)
-        target = Target(tmp_path, target.data)
+            target.measure(20.0, LoadSettings(0.2, 0.1))
+        target = Target.of(tmp_path, target.data)
     finally:
         running.down()
     with pytest.raises(ServingError, match="served no more: it was stopped"):

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean.bench.bench import Target
 from jellybean.bench.heldout import HeldOut
+from jellybean.bench.target import LoadSettings, Target
 from jellybean.serving.client import Client
 from jellybean.serving.gateway.plans.route_choice import SiteRouteDrawer
 from jellybean.serving.local.running import Running
@@ -31,8 +31,8 @@ def test_two_sites_are_served_by_workers_of_their_own(tmp_path: Path, start) -> 
         for _ in range(4):
             assert client.infer({"x": INPUTS[1:2]})["triple"].tolist() == [[24.0, 30.0, 36.0, 42.0]]
 
-    target = Target(tmp_path, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, 6 * INPUTS))
-    result = target.measure(20.0, duration_s=2.0, warmup_s=0.5)
+    target = Target.of(tmp_path, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, 6 * INPUTS))
+    result = target.measure(20.0, LoadSettings(2.0, 0.5))
     assert (result.offered, result.completed, result.failed) == (40, 40, 0)
     assert result.accuracy == 100.0
     assert set(result.utilisation) == {"edge-1", "cloud-1"}  # as the plan calls them

@@ -1,0 +1,88 @@
+"""The result of a measurement under load, and its verdict in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from jellybean.bench.load import UNANSWERED
+
+LATE = 0.05  # of a worker's busy time; a smaller share does not show in the measured latencies
+_OVERLOAD = (UNANSWERED, "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")  # statuses of requests that overload causes
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """Load offered and answers received. Latencies count from the due time; an unanswered request counts its wait.
+
+    `sustained`: no request failed and at least 98 % were answered in time. `breaches`: targets of the plan that the
+    measurement missed, in words. `late`: worker -> share of its busy time by which this machine was slower than the
+    device it emulates.
+    """
+
+    plan: str
+    workflow: str
+    seed: int
+    rate_per_s: float
+    duration_s: float
+    offered: int
+    completed: int
+    answered_in_time: int
+    failed: int
+    throughput_per_s: float
+    sustained: bool
+    verdict: str
+    at: float
+    latency_p50_s: float | None = None
+    latency_p90_s: float | None = None
+    latency_p99_s: float | None = None
+    latency_mean_s: float | None = None
+    accuracy: float | None = None
+    cost_usd_per_h: float | None = None
+    highest_rate_per_s: float | None = None
+    utilisation: Mapping[str, float] = field(default_factory=dict)
+    late: Mapping[str, float] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    breaches: tuple[str, ...] = ()
+    accuracy_margin: float | None = None  # two standard errors, if there are fewer answers than held-out rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """A flat record for the report store, without figures that were not measured."""
+        found = {key: value for key, value in asdict(self).items() if value is not None}
+        return {**found, "breaches": list(self.breaches), "errors": self.failed}
+
+
+def lateness(late: Mapping[str, float]) -> str | None:
+    """A note when this machine was slower than the devices that it emulates; None when it was not."""
+    share = max(late.values(), default=0.0)
+    if share <= LATE:
+        return None
+    worst = max(late, key=lambda name: late[name])
+    return (
+        f"this machine was too slow or too busy to emulate the fleet: {share:.0%} of the time that {worst} was busy, "
+        "its device would have been done, so measured latencies are too high; close other programs and measure again"
+    )
+
+
+def verdict_of(rate_per_s: float, counts: Counts, reasons: Mapping[str, int]) -> str:
+    """Whether the plan kept up, with the counts; `reasons`: failures by reason."""
+    text = (
+        f"{counts.in_time} of {counts.offered} requests answered in time at {rate_per_s:.4g}/s, {counts.failed} failed"
+    )
+    if counts.is_sustained:
+        return f"kept up: {text}"
+    faults = {reason: count for reason, count in reasons.items() if not reason.startswith(_OVERLOAD)}
+    if faults:
+        return f"failures: {text}; most often {max(faults, key=lambda reason: faults[reason])}"
+    return f"overload: {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Requests of a measurement."""
+
+    offered: int
+    in_time: int
+    failed: int
+    is_sustained: bool

@@ -1,0 +1,298 @@
+"""A running plan under load: one measurement at a given rate, and the highest sustained rate by bisection.
+
+A rate is sustained by the definition in `jellybean_solver.simulation.sustained`, which the simulator uses too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from jellybean.bench.answer_metrics import is_correct
+from jellybean.bench.heldout import HeldOut
+from jellybean.bench.load import OK, UNANSWERED, Sample, Tick, due_times, offer
+from jellybean.bench.result import BenchResult, Counts, verdict_of
+from jellybean.bench.window import Meters, Progress, Window
+from jellybean.planning.simulation import slow_latency_s
+from jellybean.serving.client import Client, request_of
+from jellybean.serving.errors import ServingError
+from jellybean.serving.run_state import read_state, running_state
+from jellybean_agent import decode_tensor, read_plan
+from jellybean_protos.gateway.v1 import gateway_pb2
+from jellybean_solver import (
+    DEFAULT_WINDOW_S,
+    RATE_TOLERANCE,
+    Arrivals,
+    Plan,
+    from_document,
+    grace_s,
+    highest_sustained,
+    is_sustained,
+)
+
+DURATION_S = 30.0
+WARMUP_S = 2.0
+_SETTLE_S = 10.0
+_QUIET_S = 30.0  # longest wait between two probes of a bisection for requests in flight
+_MIN_PART = 20  # a bisection gives up below guess / _MIN_PART
+_BRACKET = (0.85, 1.15)  # of the guess: where a bisection begins
+
+
+def no_progress(_done: float, _total: float, _label: str) -> None:
+    """Reports no progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSettings:
+    """Load of one measurement: `duration_s` at the offered rate, after a warm-up that does not count.
+
+    `arrivals`: the workflow's own if None. `settle_s`: longest wait after the end for answers, unless they would still
+    be in time. `all_rows`: the accuracy is that of all held-out rows; those for which the window has no time are sent
+    after it, if that takes no longer than the window.
+    """
+
+    duration_s: float = DURATION_S
+    warmup_s: float = WARMUP_S
+    seed: int = 0
+    arrivals: Arrivals | None = None
+    settle_s: float = _SETTLE_S
+    all_rows: bool = False
+
+    @property
+    def end_s(self) -> float:
+        """Seconds from the begin of the warm-up to the end of the counted window."""
+        return self.warmup_s + self.duration_s
+
+
+class Target:
+    """A running plan and the held-out requests to send it."""
+
+    def __init__(self, meters: Meters, plan: Plan, data: HeldOut) -> None:
+        """ServingError when there are labels but not exactly one sink."""
+        self.meters, self.plan, self.data = meters, plan, data
+        self.state, self.view = meters.state, meters.view
+        if data.labels is not None and len(self.view.sinks) != 1:
+            raise ServingError(f"labels need one sink to be compared with; the plan has {', '.join(self.view.sinks)}")
+        self.slow_latency_s = slow_latency_s(plan)
+        self._requests = [request_of(data.request(row)).SerializeToString() for row in range(data.rows)]
+
+    @classmethod
+    def of(cls, directory: Path, data: HeldOut) -> Self:
+        """The running plan of a project. NotRunningError when nothing is up."""
+        directory = directory.resolve()
+        state = running_state(directory)
+        plan = from_document(json.loads(state.plan_path.read_text(encoding="utf-8")))
+        return cls(Meters(directory, state, read_plan(state.plan_path)), plan, data)
+
+    @property
+    def plan_hash(self) -> str:
+        """Hash of the running plan."""
+        return self.view.hash
+
+    def measure(
+        self, rate_per_s: float, settings: LoadSettings = LoadSettings(), progress: Progress = no_progress
+    ) -> BenchResult:
+        """Offer `rate_per_s` and measure. ServingError when the run serves another plan before the end."""
+        if not (rate_per_s > 0 and settings.duration_s > 0 and settings.warmup_s >= 0):
+            raise ServingError(
+                f"a bench needs a rate and a duration above 0, not {rate_per_s}/s for {settings.duration_s} s"
+            )
+        arrivals, seed = settings.arrivals or self.data.arrivals, settings.seed
+        grace = grace_s(self.slow_latency_s, rate_per_s, settings.duration_s, arrivals)
+        warming = due_times(rate_per_s, settings.warmup_s, arrivals, seed + 1)
+        counted = due_times(rate_per_s, settings.duration_s, arrivals, seed)
+        due = warming + [settings.warmup_s + time for time in counted]
+        # The counted window starts a round of its own, so that whole rounds weigh every held-out row alike.
+        rows = _rows(self.data.rows, len(warming), seed + 1) + _rows(self.data.rows, len(counted), seed)
+        window = Window(self.meters, settings.warmup_s, settings.end_s, progress)
+        settle_s = max(grace, settings.settle_s)
+        offered = self.offer(due, rows, settle_s=settle_s, end_s=settings.end_s, tick=window.tick)
+        samples = [sample for sample in asyncio.run(offered) if sample.due_s >= settings.warmup_s]
+        rest = self._rest(samples, rate_per_s, settings.duration_s, progress) if settings.all_rows else []
+        return self._result(rate_per_s, settings, grace, samples, rest, window)
+
+    async def offer(
+        self, due_s: Sequence[float], rows: Sequence[int], *, settle_s: float, end_s: float, tick: Tick | None = None
+    ) -> list[Sample]:
+        """Send row `rows[i]` of the held-out requests at `due_s[i]`."""
+        address = self.state.gateway_address
+        return await offer(address, self._requests, rows, due_s, settle_s=settle_s, end_s=end_s, tick=tick)
+
+    def _rest(self, samples: Sequence[Sample], rate_per_s: float, limit_s: float, progress: Progress) -> list[Sample]:
+        """Answers to the held-out rows missing in `samples`; none if they would take too long, or requests fail."""
+        rows = sorted(set(range(self.data.rows)) - {sample.row for sample in samples})
+        due = [index / rate_per_s for index in range(len(rows))]
+        failing = any(sample.status != OK for sample in samples)
+        if self.data.labels is None or not rows or failing or len(rows) > rate_per_s * limit_s:
+            return []
+        end_s = len(rows) / rate_per_s
+
+        async def tick(elapsed_s: float) -> None:
+            progress(min(elapsed_s, end_s), end_s, "the other held-out inputs, for the accuracy")
+
+        return asyncio.run(self.offer(due, rows, settle_s=_SETTLE_S, end_s=0.0, tick=tick))
+
+    def _result(
+        self,
+        rate_per_s: float,
+        settings: LoadSettings,
+        grace: float,
+        samples: Sequence[Sample],
+        rest: Sequence[Sample],
+        window: Window,
+    ) -> BenchResult:
+        answered = [sample for sample in samples if sample.status == OK]
+        failed = [sample for sample in samples if sample.status not in (OK, UNANSWERED)]
+        end_s = settings.end_s
+        in_time = sum(sample.finished_s <= end_s + grace for sample in answered)
+        by_end = sum(sample.finished_s <= end_s for sample in answered)
+        sustained = is_sustained(len(samples), in_time, len(failed))
+        latencies = [sample.latency_s for sample in samples if sample.status in (OK, UNANSWERED)]
+        p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist() if latencies else (None, None, None)
+        reasons = Counter(f"{s.status}: {s.reason}" for s in samples if s.status != OK)
+        answers = [*answered, *(sample for sample in rest if sample.status == OK)]
+        accuracy = self._accuracy(answers)
+        margin = self._margin(accuracy, len(answers))
+        cost = window.cost_usd_per_h(self.plan)
+        return BenchResult(
+            plan=self.view.hash,
+            workflow=self.view.name,
+            seed=settings.seed,
+            rate_per_s=rate_per_s,
+            duration_s=settings.duration_s,
+            offered=len(samples),
+            completed=len(answered),
+            answered_in_time=in_time,
+            failed=len(failed),
+            throughput_per_s=by_end / settings.duration_s,
+            sustained=sustained,
+            verdict=verdict_of(rate_per_s, Counts(len(samples), in_time, len(failed), sustained), reasons),
+            at=time.time(),
+            latency_p50_s=p50,
+            latency_p90_s=p90,
+            latency_p99_s=p99,
+            latency_mean_s=float(np.mean(latencies)) if latencies else None,
+            accuracy=accuracy,
+            cost_usd_per_h=cost,
+            utilisation=window.utilisation(),
+            late=window.late(),
+            reasons=dict(reasons.most_common(10)),
+            breaches=(*self._deaths(), *_breaches(self.plan, p99, accuracy, margin, cost)),
+            accuracy_margin=margin or None,
+        )
+
+    def _accuracy(self, answers: Sequence[Sample]) -> float | None:
+        """Percent of correct answers, every held-out row that was sent weighing alike; None without labels."""
+        labels = self.data.labels
+        if labels is None or not answers:
+            return None
+        (sink,) = self.view.sinks
+        correct: dict[int, list[bool]] = {}  # by row
+        for sample in answers:
+            response = gateway_pb2.InferResponse.FromString(sample.answer)
+            found = is_correct(self.data.metric, decode_tensor(response.outputs[sink]), labels[sample.row])
+            correct.setdefault(sample.row, []).append(found)
+        return 100.0 * float(np.mean([np.mean(of_row) for of_row in correct.values()]))
+
+    def _margin(self, accuracy: float | None, answers: int) -> float:
+        """Two standard errors of the accuracy, when the answers are only a sample of the held-out rows."""
+        if accuracy is None or answers >= self.data.rows:
+            return 0.0
+        return 2.0 * math.sqrt(accuracy * (100.0 - accuracy) / max(answers, 1))
+
+    def _deaths(self) -> Iterator[str]:
+        """Processes that died during the measurement, in words."""
+        now = read_state(self.meters.directory)
+        for before in self.state.processes:
+            after = next((process for process in now.processes if process.name == before.name), None) if now else None
+            if after is None or after.process() is None:
+                yield f"{before.name} is gone: the plan is served without it"
+            elif after.restarts > before.restarts:
+                yield f"{before.name} died and was started again, {after.restarts - before.restarts} times"
+
+    def saturate(
+        self,
+        start_rate_per_s: float | None = None,
+        *,
+        seed: int = 0,
+        window_s: float = DEFAULT_WINDOW_S,
+        tolerance: float = RATE_TOLERANCE,
+        progress: Progress = no_progress,
+    ) -> BenchResult:
+        """The highest sustained rate of evenly spaced requests, by bisection from a guess (the workflow's own rate)."""
+        guess = start_rate_per_s or self.data.rate_per_s
+        settings = LoadSettings(window_s, 1.0, seed, Arrivals.PERIODIC, settle_s=0.0)
+        sustained: list[BenchResult] = []
+        probes = 0
+
+        def measure(rate: float) -> BenchResult:
+            nonlocal probes
+            probes += 1
+            progress(probes - 1, max(7, probes), f"{rate:.4g}/s")
+            result = self.measure(rate, settings)
+            self._await_quiet()
+            return result
+
+        def probe(rate: float) -> bool:
+            if rate < guess / _MIN_PART:
+                raise ServingError(f"not even {rate * 2:.3g}/s is sustained: see `jellybean bench` for what fails")
+            result = measure(rate)
+            if not result.sustained and rate < guess:  # a stall of this machine is no overload: measure again
+                result = measure(rate)
+            if result.sustained:
+                sustained.append(result)
+            return result.sustained
+
+        highest = highest_sustained(probe, _BRACKET[0] * guess, _BRACKET[1] * guess, tolerance)
+        progress(probes, probes, "done")
+        return self._saturated(highest, max(sustained, key=lambda result: result.rate_per_s))
+
+    def _saturated(self, highest: float, best: BenchResult) -> BenchResult:
+        declared = self.data.rate_per_s
+        verdict = f"highest sustained rate {highest:.4g}/s; the workflow's own is {declared:.4g}/s"
+        return dataclasses.replace(
+            best,
+            highest_rate_per_s=highest,
+            sustained=highest >= declared,
+            verdict=verdict if highest >= declared else f"overload: {verdict}",
+            breaches=(),
+        )
+
+    def _await_quiet(self) -> None:
+        """Wait until no request is in flight."""
+        until = time.monotonic() + _QUIET_S
+        with Client(self.state.gateway_address) as client:
+            while client.status().requests_in_hand and time.monotonic() < until:
+                time.sleep(0.05)
+
+
+def _breaches(
+    plan: Plan, p99_s: float | None, accuracy: float | None, margin: float, cost_usd_per_h: float | None
+) -> Iterator[str]:
+    """Targets of the plan that the measurement missed, in words."""
+    slo = plan.slo
+    if slo.latency_p99_s is not None and p99_s is not None and p99_s > slo.latency_p99_s:
+        yield f"latency p99 {p99_s * 1e3:.0f} ms is above the target of {slo.latency_p99_s * 1e3:.0f} ms"
+    if slo.accuracy is not None and accuracy is not None and accuracy < slo.accuracy - margin:
+        yield f"accuracy {accuracy:.2f} % is below the target of {slo.accuracy:g} %"
+    if slo.budget_usd_per_h is not None and cost_usd_per_h is not None and cost_usd_per_h > slo.budget_usd_per_h:
+        yield f"{cost_usd_per_h:.4g} USD/h is above the budget of {slo.budget_usd_per_h:g} USD/h"
+
+
+def _rows(rows: int, count: int, seed: int) -> list[int]:
+    """`count` held-out rows, in rounds that each have every row once in a random order."""
+    generator = np.random.default_rng(seed)
+    found: list[int] = []
+    while len(found) < count:
+        found += generator.permutation(rows).tolist()
+    return found[:count]
