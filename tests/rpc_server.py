@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame
-from jellybean_agent.rpc.hpack import encode
+from jellybean_agent.rpc.hpack import encode_headers
 from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.security.identity import Policy
 from jellybean_agent.transport.channels import Transport
@@ -89,7 +89,7 @@ async def status(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
 
 
 def slow_call(number: int) -> bytes:
-    head = frame(HEADERS, END_HEADERS, number, encode(headers_of(SLOW)))
+    head = frame(HEADERS, END_HEADERS, number, encode_headers(headers_of(SLOW)))
     return head + frame(DATA, END_STREAM, number, b"\0\0\0\0\0")
 
 
@@ -118,7 +118,7 @@ async def raw_connection(address: str, data: bytes) -> AsyncIterator[tuple[async
 
 
 def call_of(number: int, message: bytes, *more: tuple[bytes, bytes]) -> bytes:
-    head = frame(HEADERS, END_HEADERS, number, encode((*headers_of(ECHO), *more)))
+    head = frame(HEADERS, END_HEADERS, number, encode_headers((*headers_of(ECHO), *more)))
     return head + frame(DATA, END_STREAM, number, b"\0" + len(message).to_bytes(4, "big") + message)
 
 

@@ -19,7 +19,7 @@ from benchmarks.overhead.models import Case
 from jellybean.bench.chain import SOURCE, chain
 from jellybean.serving.local import launcher
 from jellybean.serving.local.settings import LaunchSettings
-from jellybean_agent.rpc.unix_socket import CALL, FRAME, GREETING, HEAD
+from jellybean_agent.rpc.unix_socket_frames import CALL, FRAME, GREETING, HEAD
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_solver import to_document
 

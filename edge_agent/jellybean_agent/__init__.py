@@ -174,7 +174,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "agent_service_handler",
     ),
     "transport.message_wire": ("read_fan_out_path",),
-    "transport.peers": ("Peer",),
+    "transport.peers": (
+        "Peer",
+        "PeerSettings",
+    ),
     "transport.streams": ("DELIVER_METHOD",),
     "worker.emulated_links": ("EmulatedLinks",),
 }

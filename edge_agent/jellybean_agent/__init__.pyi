@@ -116,5 +116,6 @@ from jellybean_agent.transport.inboxes import Inboxes as Inboxes
 from jellybean_agent.transport.inboxes import agent_service_handler as agent_service_handler
 from jellybean_agent.transport.message_wire import read_fan_out_path as read_fan_out_path
 from jellybean_agent.transport.peers import Peer as Peer
+from jellybean_agent.transport.peers import PeerSettings as PeerSettings
 from jellybean_agent.transport.streams import DELIVER_METHOD as DELIVER_METHOD
 from jellybean_agent.worker.emulated_links import EmulatedLinks as EmulatedLinks

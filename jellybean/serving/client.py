@@ -162,7 +162,9 @@ class Client:
         with self._opening:
             if self._lane is None and self._has_lane:
                 try:
-                    self._lane = UnixSocketClient(self.address.removeprefix("unix:"), dict(protocol_metadata()))
+                    lane = UnixSocketClient(self.address.removeprefix("unix:"), dict(protocol_metadata()))
+                    lane.connect()
+                    self._lane = lane
                 except UnixSocketRpcUnsupportedError:
                     self._has_lane = False
                 except OSError:  # nobody listens just now: gRPC says so, or waits

@@ -210,7 +210,7 @@ def _add_deliver(server: AnyGrpcServer, gateway: Gateway) -> None:
     inboxes = Inboxes(gateway.receive, lambda: False)
     server.add_generic_rpc_handlers((agent_service_handler(inboxes.deliver),))
     if isinstance(server, RpcServer):
-        server.add_raw_stream(DELIVER_METHOD, inboxes.raw)
+        server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)
 
 
 def _add_client_services(

@@ -33,7 +33,7 @@ from jellybean_agent.inference.operators import Operators
 from jellybean_agent.inference.service import INFERENCE_SERVICE_NAME, MODEL_INFER_METHOD, InferenceService
 from jellybean_agent.process.health_port import serve_health
 from jellybean_agent.process.metrics import AgentCollector, serve_metrics
-from jellybean_agent.rpc.calls import Receiver, RpcCall
+from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
 from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.security.identity import Policy, Role
 from jellybean_agent.system.malloc import keep_freed_memory
@@ -43,7 +43,7 @@ from jellybean_agent.telemetry.tracing import make_span_factory
 from jellybean_agent.tensors.tensors import tensor_spec
 from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S, AnyGrpcServer, Transport, make_transport
 from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
-from jellybean_agent.transport.peers import Peer
+from jellybean_agent.transport.peers import Peer, PeerSettings
 from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
@@ -167,19 +167,18 @@ class AgentService:
         self.executors = await asyncio.to_thread(
             load_executors, self.view, self.worker, root, open_session, self._allow_python
         )
+        own = self.worker.name
         for name, address in self._addresses.items():
-            if name != self.worker.name:
-                me = self.worker.name
-                self._peers[name] = Peer(
-                    name, address, sender=me, on_lost=self._lost, transport=self._transport, keeps=name == GATEWAY
-                )
+            if name != own:
+                settings = PeerSettings(own, self._transport, resends=name == GATEWAY)
+                self._peers[name] = Peer(name, address, settings, on_lost=self._lost).start()
         worker, tracer = self.worker.name, self._tracer()
         self.driver = Driver(self.view, worker, self.executors, self._peers, self._links, tracer)
         self.driver.start()
         self._inboxes = Inboxes(
-            self.driver.receive, lambda: self.driver is not None and self.driver.is_full, are_apart=True
+            self.driver.receive, lambda: self.driver is not None and self.driver.is_full, splits_tensors=True
         )
-        self.driver.on_capacity = self._inboxes.release
+        self.driver.on_capacity = self._inboxes.has_capacity
         self.state = "ready"
         await set_health(self.health, serving=True)
 
@@ -215,10 +214,10 @@ class AgentService:
         else:
             await self._inboxes.deliver(requests, context)
 
-    def deliver_raw(self, call: RpcCall) -> Receiver | None:
+    def deliver_raw(self, call: RpcCall) -> StreamReceiver | None:
         """As `Deliver`, without a task."""
         if self._inboxes is not None:
-            return self._inboxes.raw(call)
+            return self._inboxes.deliver_raw(call)
         call.end(grpc.StatusCode.UNAVAILABLE, self._not_loaded)
         return None
 

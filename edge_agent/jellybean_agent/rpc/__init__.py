@@ -1,1 +1,1 @@
-"""Calls of gRPC's methods without grpc's server: HTTP/2 in this process' event loop, and a lane for one host."""
+"""A gRPC server in this process's event loop: HTTP/2, and a shorter protocol on Unix sockets, with their clients."""

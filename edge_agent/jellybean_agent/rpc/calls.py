@@ -1,4 +1,8 @@
-"""Calls under way, whatever carries them, as handlers made for grpc.aio see them: a context, requests, an end."""
+"""Calls in progress, independent of the protocol that carries them.
+
+A call is the context that handlers made for grpc.aio get. A handler may also be raw: it gets request bytes as they
+arrive, without a task per call.
+"""
 
 from __future__ import annotations
 
@@ -13,69 +17,72 @@ from typing import Any, Protocol, Self
 import grpc
 import grpc.aio
 
+from jellybean_agent.rpc.flood_limits import FloodLimits
+
 LOG = logging.getLogger("jellybean.calls")
 EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
 Metadata = tuple[tuple[str, str | bytes], ...]
-Raw = Callable[["RpcCall", memoryview], bool]  # takes a request, to `reply` or `end` later; False: the handler is to
-RawStream = Callable[["RpcCall"], "Receiver | None"]  # takes a stream of requests; None: it has ended the call
+RawUnary = Callable[["RpcCall", memoryview], bool]  # takes the request, to `reply` or `end`; False: use the handler
+RawStream = Callable[["RpcCall"], "StreamReceiver | None"]  # takes the stream of requests; None: it has ended the call
 
 
-_RUNNING: set[asyncio.Task[None]] = set()  # of calls whose client is gone too: the event loop holds them weakly
+_RUNNING: set[asyncio.Task[None]] = set()  # handlers' tasks, which the event loop references weakly
 
 
-class Receiver(Protocol):
-    """Takes a stream's requests without a task. The call's callbacks tell it of the call's end."""
+class StreamReceiver(Protocol):
+    """Receives a stream's requests without a task; the call's done callbacks report its end."""
 
-    def received(self, message: bytes) -> None: ...
-    def no_more(self) -> None:
-        """The client sends nothing further."""
+    def receive(self, message: bytes) -> None: ...
+    def end_of_requests(self) -> None:
+        """The client has half-closed the stream."""
         ...
 
 
-class Wire(Protocol):
-    """What carries calls: a connection."""
+class CallConnection(Protocol):
+    """The connection that carries a call."""
 
     peer: str
 
     def send(self, call: RpcCall, message: bytes) -> None: ...
     def finish(self, call: RpcCall, status: grpc.StatusCode, details: str) -> None:
-        """The call's last word."""
+        """Send the trailing status."""
         ...
 
-    def taken(self, call: RpcCall, size: int) -> None:
-        """The handler has taken a message of so many bytes: there is room for more."""
+    def consumed(self, call: RpcCall, size: int) -> None:
+        """The handler has consumed a request message of so many bytes."""
         ...
 
-    async def room(self, call: RpcCall) -> None:
-        """Wait until what was sent of a call has mostly left."""
+    async def writable(self, call: RpcCall) -> None:
+        """Wait until most of the call's response bytes have left."""
         ...
 
 
-class Calls(Protocol):
-    """What connections serve, and whom they ask."""
+class CallServer(Protocol):
+    """The server behind the connections: its methods, limits and policy."""
 
     methods: Mapping[str, Method]
-    most_message_bytes: int
-    most_streams: int
+    max_message_bytes: int
+    max_streams: int
+    flood_limits: FloodLimits
 
-    def opened(self, connection: Connected) -> None: ...
-    def closed(self, connection: Connected) -> None: ...
+    def opened(self, connection: OpenConnection) -> None: ...
+    def closed(self, connection: OpenConnection) -> None: ...
     def refusal(self) -> str:
-        """Why no further call is taken now; empty when one is."""
+        """Why no further call is accepted now; empty when one is."""
         ...
 
     def began(self, call: RpcCall) -> None: ...
     def ended(self, call: RpcCall) -> None: ...
-    def allow(self, call: RpcCall) -> None:
-        """Ask the policy for a call without a task, which ends when it refuses."""
+    def authorise(self, call: RpcCall) -> None:
+        """Check a call against the policy; ends it when it is refused."""
         ...
 
 
-class Connected(Protocol):
-    """A connection as a server holds it."""
+class OpenConnection(Protocol):
+    """A connection as its server sees it."""
 
-    def leave(self) -> None:
-        """Take no further call; those under way go on."""
+    def drain(self) -> None:
+        """Accept no further call; the calls in progress go on."""
         ...
 
     def close(self) -> None:
@@ -85,113 +92,105 @@ class Connected(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method as it is served. `raw`, `raw_stream`: also without a task, where the policy has been asked."""
+    """A method of the server. `raw`, `raw_stream`: used instead of the handler where the policy has been checked."""
 
     path: str
     handler: Any
-    raw: Raw | None = None
+    raw: RawUnary | None = None
     raw_stream: RawStream | None = None
 
     @property
     def is_unary(self) -> bool:
+        """Whether a call has a single request."""
         return not self.handler.request_streaming
 
 
 @dataclass(slots=True, eq=False)
-class Head:
-    """What a call's headers say, read once for all calls with the same."""
+class CallHeaders:
+    """The headers of calls. Parsed once and shared by all calls with equal headers."""
 
     path: str
     metadata: Metadata
     timeout_s: float | None
-    encoding: str = "identity"
+    compression: str = "identity"
     method: Method | None = None
-    is_allowed: bool = False  # the policy was asked, and would say the same again
+    is_authorised: bool = False  # the policy has accepted a call with these headers, and would accept the next one
 
 
 class RpcCall:
     """One call: the context that its handler gets."""
 
     __slots__ = (
-        *(
-            "_callbacks",
-            "_deserialise",
-            "_ended",
-            "_got",
-            "_receiver",
-            "_timer",
-            "_waiter",
-            "head",
-            "is_over",
-            "method",
-        ),
-        *("number", "on_cancel", "state", "task", "until_s", "wire"),
+        *("_callbacks", "_deserialise", "_has_all_requests", "_receiver", "_requests", "_timer", "_waiter"),
+        *("connection", "headers", "is_over", "method", "number", "on_cancel", "task", "until_s", "wire_state"),
     )
 
-    def __init__(self, wire: Wire, number: int, head: Head, method: Method, timeout_s: float | None) -> None:
-        self.wire, self.number, self.head, self.method = wire, number, head, method
+    def __init__(
+        self, connection: CallConnection, number: int, headers: CallHeaders, method: Method, timeout_s: float | None
+    ) -> None:
+        self.connection, self.number, self.headers, self.method = connection, number, headers, method
         self.until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self.task: asyncio.Task[None] | None = None
-        self.state: Any = None  # of the wire
+        self.wire_state: Any = None  # of the connection
         self.is_over = False
-        self.on_cancel: Callable[[], None] | None = None  # of a raw call
+        self.on_cancel: Callable[[], None] | None = None  # of a raw unary call
         self._deserialise: Callable[[bytes], Any] | None = None
-        self._got: deque[bytes] | None = None
-        self._receiver: Receiver | None = None
-        self._ended = False  # no further request will come
+        self._requests: deque[bytes] | None = None
+        self._receiver: StreamReceiver | None = None
+        self._has_all_requests = False
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._callbacks: list[Callable[[Any], None]] = []
 
-    # -- from the wire ------------------------------------------------------------------------------------------------
+    # -- from the connection ------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def start_stream(self) -> None:
         """Start the handler of a call whose requests are a stream."""
         if self.method.raw_stream is not None:
             self._receiver = self.method.raw_stream(self)
-            self.await_request()
+            self.start_deadline()
             return
-        self._got = deque()
+        self._requests = deque()
         self._deserialise = self.method.handler.request_deserializer
-        self._run(_Requests(self))
+        self._start_task(_RequestIterator(self))
 
-    def received(self, message: memoryview | bytes) -> None:
-        """A whole request has come; it lies where it may be until this returns or the call is over."""
+    def receive(self, message: memoryview | bytes) -> None:
+        """A whole request. The memory is valid until this returns, that of a unary call until the call is over."""
         if self.method.is_unary:
             if self._timer is not None:
                 self._timer.cancel()
             raw = self.method.raw
-            if raw is None or not self.head.is_allowed or not raw(self, memoryview(message)):
+            if raw is None or not self.headers.is_authorised or not raw(self, memoryview(message)):
                 read = self.method.handler.request_deserializer
-                self._run(bytes(message) if read is None else read(bytes(message)))
+                self._start_task(bytes(message) if read is None else read(bytes(message)))
         elif self._receiver is not None:
-            self.wire.taken(self, len(message))
+            self.connection.consumed(self, len(message))
             try:
-                self._receiver.received(bytes(message))
+                self._receiver.receive(bytes(message))
             except Exception as error:  # noqa: BLE001
-                self.broke(error)
-        elif self._got is not None:
-            self._got.append(bytes(message))  # not what it lies in, which may be larger
+                self.fail_unexpectedly(error)
+        elif self._requests is not None:
+            self._requests.append(bytes(message))  # a copy, as the read buffer is reused
             self._wake()
 
-    def await_request(self) -> None:
-        """Its request is not whole yet: the call ends when its time is up."""
+    def start_deadline(self) -> None:
+        """End the call at its deadline; for calls without a task, which have none of their own."""
         if self.until_s is not None and not self.is_over:
             left_s = max(0.0, self.until_s - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._late)
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._deadline_passed)
 
-    def _late(self) -> None:
+    def _deadline_passed(self) -> None:
         self.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's time is up")
 
-    def no_more(self) -> None:
-        """The client sends nothing further."""
-        self._ended = True
+    def end_of_requests(self) -> None:
+        """The client has half-closed the stream."""
+        self._has_all_requests = True
         if self._receiver is not None:
-            self._receiver.no_more()
+            self._receiver.end_of_requests()
         self._wake()
 
     def cancel(self) -> None:
-        """Nobody waits for the call any more."""
+        """The client has cancelled the call, or is gone."""
         self.is_over = True
         if self.on_cancel is not None:
             self.on_cancel()
@@ -199,9 +198,9 @@ class RpcCall:
             self.task.cancel()
         self._done()
 
-    def _run(self, request: Any) -> None:
+    def _start_task(self, request: Any) -> None:
         loop = asyncio.get_running_loop()
-        self.task = loop.create_task(_handle(self, request))
+        self.task = loop.create_task(_run_handler(self, request))
         _RUNNING.add(self.task)
         self.task.add_done_callback(_RUNNING.discard)
         if self.until_s is not None:
@@ -212,20 +211,20 @@ class RpcCall:
             self._waiter.set_result(None)
 
     @property
-    def was_allowed(self) -> bool:
-        """Whether the policy was asked for such calls, and said yes."""
-        return self.head.is_allowed
+    def is_authorised(self) -> bool:
+        """Whether the policy has accepted this call."""
+        return self.headers.is_authorised
 
-    # -- for handlers -------------------------------------------------------------------------------------------------
+    # -- for handlers, as grpc.aio.ServicerContext --------------------------------------------------------------------
 
     def invocation_metadata(self) -> Metadata:
-        return self.head.metadata
+        return self.headers.metadata
 
     def auth_context(self) -> Mapping[str, Any]:
-        return {}  # no TLS: nobody has shown who he is
+        return {}  # no TLS, no identity
 
     def peer(self) -> str:
-        return self.wire.peer
+        return self.connection.peer
 
     def time_remaining(self) -> float | None:
         return None if self.until_s is None else max(0.0, self.until_s - time.monotonic())
@@ -240,50 +239,52 @@ class RpcCall:
         self._callbacks.append(callback)
 
     async def read(self) -> Any:
-        """The next request of a stream; EOF when there is none."""
-        got = self._got
-        if got is None:
+        """The next request of a stream; EOF after the last one."""
+        requests = self._requests
+        if requests is None:
             raise grpc.aio.UsageError("the call's request is no stream")
-        while not got:
-            if self._ended:
+        while not requests:
+            if self._has_all_requests:
                 return EOF
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        data = got.popleft()
-        self.wire.taken(self, len(data))
+        data = requests.popleft()
+        self.connection.consumed(self, len(data))
         return data if self._deserialise is None else self._deserialise(data)
 
     async def write(self, message: Any) -> None:
         serialise = self.method.handler.response_serializer
-        self.wire.send(self, message if serialise is None else serialise(message))
-        await self.wire.room(self)
+        self.connection.send(self, message if serialise is None else serialise(message))
+        await self.connection.writable(self)
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> None:
         self.end(code, details)
         raise grpc.aio.AbortError(f"{code.name}: {details}")
 
-    def say(self, message: bytes) -> None:
-        """One more response, of a call that is not waited for."""
+    # -- for raw handlers ---------------------------------------------------------------------------------------------
+
+    def send_response(self, message: bytes) -> None:
+        """Send one more response of a stream."""
         if not self.is_over:
-            self.wire.send(self, message)
+            self.connection.send(self, message)
 
     def reply(self, message: bytes) -> None:
-        """The one response of a call, and its end."""
+        """Send the only response, and end the call."""
         if not self.is_over:
-            self.wire.send(self, message)
+            self.connection.send(self, message)
             self.end(grpc.StatusCode.OK)
 
     def end(self, code: grpc.StatusCode, details: str = "") -> None:
-        """The end of a call, which is told once."""
+        """End the call with a status, unless it is over already."""
         if not self.is_over:
             self.is_over = True
-            self.wire.finish(self, code, details)
+            self.connection.finish(self, code, details)
             if self.task is not None and self.task is not asyncio.current_task():
-                self.task.cancel()  # nobody reads what it says
+                self.task.cancel()  # its response would not be read
             self._done()
 
-    def broke(self, error: Exception) -> None:
-        """The call's boundary: the connection and other calls go on."""
+    def fail_unexpectedly(self, error: Exception) -> None:
+        """End the call after a fault of its handler; the connection and other calls go on."""
         LOG.exception("a call of %s failed unexpectedly", self.method.path)
         self.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error).__name__}")
 
@@ -295,8 +296,8 @@ class RpcCall:
             callback(self)
 
 
-class _Requests:
-    """A stream's requests, for handlers that iterate."""
+class _RequestIterator:
+    """A stream's requests, for handlers that iterate over them."""
 
     def __init__(self, call: RpcCall) -> None:
         self._call = call
@@ -305,28 +306,28 @@ class _Requests:
         return self
 
     async def __anext__(self) -> Any:
-        found = await self._call.read()
-        if found is EOF:
+        request = await self._call.read()
+        if request is EOF:
             raise StopAsyncIteration
-        return found
+        return request
 
 
-async def _handle(call: RpcCall, request: Any) -> None:
-    """Run a call's handler to its end, whatever that is."""
+async def _run_handler(call: RpcCall, request: Any) -> None:
+    """Run a call's handler, and end the call however the handler ends."""
     handler = call.method.handler
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
     try:
-        found = getattr(handler, kind)(request, call)
+        result = getattr(handler, kind)(request, call)
         if not handler.response_streaming:
-            response = await found
+            response = await result
             serialise = handler.response_serializer
             call.reply(response if serialise is None else serialise(response))
-        elif hasattr(found, "__aiter__"):
-            async for response in found:
+        elif hasattr(result, "__aiter__"):
+            async for response in result:
                 await call.write(response)
             call.end(grpc.StatusCode.OK)
         else:
-            await found
+            await result
             call.end(grpc.StatusCode.OK)
     except grpc.aio.AbortError:
         pass
@@ -337,13 +338,13 @@ async def _handle(call: RpcCall, request: Any) -> None:
         else:
             call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
     except Exception as error:  # noqa: BLE001
-        call.broke(error)
+        call.fail_unexpectedly(error)
 
 
-def no_method(path: str) -> Method:
-    """What stands for a method that there is not; it is never called."""
-    return Method(path, grpc.unary_unary_rpc_method_handler(_nothing))
+def unknown_method(path: str) -> Method:
+    """A placeholder for a method that the server does not have; its handler is never called."""
+    return Method(path, grpc.unary_unary_rpc_method_handler(_not_implemented))
 
 
-def _nothing(_request: object, _context: object) -> None:
+def _not_implemented(_request: object, _context: object) -> None:
     raise NotImplementedError

@@ -1,6 +1,6 @@
-"""Header compression of HTTP/2 (RFC 7541): a decoder with its dynamic table, and an encoder that uses none.
+"""Header compression of HTTP/2 (HPACK, RFC 7541): a decoder with its dynamic table, and an encoder without one.
 
-A client repeats itself: blocks that only point into the tables are decoded once for each state of the dynamic table.
+Clients repeat their header blocks: a block of table references is decoded once per state of the dynamic table.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ Header = tuple[bytes, bytes]
 Headers = tuple[Header, ...]
 Read = TypeVar("Read")
 
-TABLE_BYTES = 4096  # of the dynamic table, which the protocol gives unless settings say otherwise
-_ENTRY_BYTES = 32  # that an entry counts for besides its name and value
-_MOST_CACHED, _CACHED_BYTES = 64, 512  # blocks, and of one
-_MOST_INTEGER = 2**31
+TABLE_BYTES = 4096  # size of the dynamic table, the protocol's default
+_ENTRY_BYTES = 32  # overhead per entry, by the protocol
+_MAX_CACHED, _MAX_CACHED_BYTES = 64, 512  # number of cached blocks; largest block that is cached
+_MAX_INTEGER = 2**31
 
-_TABLE = (  # of the protocol: names, values behind a space
+_TABLE = (  # the protocol's static table: name, and after a space its value
     ":authority|:method GET|:method POST|:path /|:path /index.html|:scheme http|:scheme https|"
     ":status 200|:status 204|:status 206|:status 304|:status 400|:status 404|:status 500|accept-charset|"
     "accept-encoding gzip, deflate|accept-language|accept-ranges|accept|access-control-allow-origin|age|"
@@ -32,7 +32,7 @@ _TABLE = (  # of the protocol: names, values behind a space
 _STATIC: tuple[Header, ...] = tuple(
     (name.encode(), value.encode()) for name, _, value in (entry.partition(" ") for entry in _TABLE.split("|"))
 )
-_LENGTHS = (  # of each octet's Huffman code in bits, two digits each; the last is the end's. The code is canonical.
+_LENGTHS = (  # bits of each octet's code in the canonical Huffman code, two digits each; the last one ends a string
     "132328282828282828243028283028282828282828283028282828282828282806101012130608111010081108060606"
     "050505060606060606060708150612101306070707070707070707070707070707070707070707070807081319131406"
     "150506050605060606050707060606050607060505060707070707151114132820222020222222232223232323232423"
@@ -43,28 +43,29 @@ _LENGTHS = (  # of each octet's Huffman code in bits, two digits each; the last 
 
 
 class HpackError(Exception):
-    """A header block that cannot be decoded: the connection's state is lost."""
+    """A header block that cannot be decoded; the connection's compression state is lost."""
 
 
-def encode(headers: Iterable[Header]) -> bytes:
-    """A block that needs no table at the other end."""
+def encode_headers(headers: Iterable[Header]) -> bytes:
+    """A header block of literals, which needs no dynamic table."""
     return b"".join(b"\0" + _string(name) + _string(value) for name, value in headers)
 
 
 class Decoder(Generic[Read]):
-    """The receiving end of one connection's headers. `most_bytes`: of one block's headers, as they count in a table.
+    """Decodes the header blocks of one connection.
 
-    `read`: what is made of a block's headers, once for all blocks that say the same.
+    `max_bytes`: largest size of one block's headers, entry overhead included. `read`: converts decoded headers; its
+    result is cached with the block.
     """
 
-    def __init__(self, most_bytes: int, read: Callable[[Headers], Read]) -> None:
-        self._most_bytes, self._read = most_bytes, read
+    def __init__(self, max_bytes: int, read: Callable[[Headers], Read]) -> None:
+        self._max_bytes, self._read = max_bytes, read
         self._dynamic: deque[Header] = deque()
         self._bytes, self._table_bytes = 0, TABLE_BYTES
         self._cached: dict[bytes, Read] = {}
 
     def decode(self, block: bytes) -> Read:
-        """What a whole block's headers say. HpackError for nonsense and for too many."""
+        """Decode and convert a whole block. HpackError when it is invalid or too large."""
         found = self._cached.get(block)
         if found is None:
             found = self._decoded(block)
@@ -94,16 +95,16 @@ class Decoder(Generic[Read]):
                         self._add(header)
                         changes = True
                 size += len(found[-1][0]) + len(found[-1][1]) + _ENTRY_BYTES
-                if size > self._most_bytes:
-                    raise HpackError(f"headers of more than {self._most_bytes} bytes")
+                if size > self._max_bytes:
+                    raise HpackError(f"headers of more than {self._max_bytes} bytes")
         except IndexError as error:
             raise HpackError("a header block that ends too soon") from error
-        what = self._read(tuple(found))
+        value = self._read(tuple(found))
         if changes:
             self._cached.clear()
-        elif len(self._cached) < _MOST_CACHED and len(block) <= _CACHED_BYTES:
-            self._cached[block] = what
-        return what
+        elif len(self._cached) < _MAX_CACHED and len(block) <= _MAX_CACHED_BYTES:
+            self._cached[block] = value
+        return value
 
     def _literal(self, block: bytes, at: int, bits: int) -> tuple[Header, int]:
         index, at = _integer(block, at, bits)
@@ -139,7 +140,7 @@ class Decoder(Generic[Read]):
 
 
 def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
-    """An integer whose first `bits` lie at the end of the octet at `at`; where what follows begins."""
+    """The integer with a prefix of `bits` bits at offset `at`, and the offset behind it."""
     mask = (1 << bits) - 1
     value = block[at] & mask
     at += 1
@@ -151,7 +152,7 @@ def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
         at += 1
         value += (octet & 0x7F) << shift
         shift += 7
-        if value > _MOST_INTEGER or shift > 35:
+        if value > _MAX_INTEGER or shift > 35:
             raise HpackError("an integer that is too large")
         if not octet & 0x80:
             return value, at
@@ -178,7 +179,7 @@ def _string(text: bytes) -> bytes:
 
 
 def _codes() -> dict[tuple[int, int], int]:
-    """(length in bits, code) -> octet; 256 is the end."""
+    """(length in bits, code) -> octet; 256 ends a string."""
     lengths = [int(_LENGTHS[at : at + 2]) for at in range(0, len(_LENGTHS), 2)]
     found: dict[tuple[int, int], int] = {}
     code, before = 0, 0
@@ -196,7 +197,7 @@ _END, _LONGEST = 256, 30
 
 @cache
 def _step(length: int, code: int, nibble: int) -> tuple[int, int, bytes]:
-    """Four bits more behind `length` bits of a code: what is left of it then, and the octet that ended, if one did."""
+    """Append four bits to a partial code of `length` bits: its new length and value, and the octet that is complete."""
     found = b""
     for bit in (3, 2, 1, 0):
         code = code << 1 | nibble >> bit & 1

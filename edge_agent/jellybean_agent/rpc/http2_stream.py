@@ -1,4 +1,4 @@
-"""One call's half of an HTTP/2 connection: what came of the message under way, what may be sent, what waits to be."""
+"""The state of an HTTP/2 connection's streams: one per call, each with its flow control and partial messages."""
 
 from __future__ import annotations
 
@@ -6,46 +6,81 @@ import asyncio
 from collections import deque
 
 from jellybean_agent.rpc.calls import RpcCall
-from jellybean_agent.rpc.frames import CLOSED, FLOW, WINDOW_BYTES, BrokenError
+from jellybean_agent.rpc.frames import CLOSED, FLOW, LARGEST_WINDOW, WINDOW_BYTES, BrokenError
 
-DIRECT_BYTES = 2**14  # of a message: above it, it is read to where it belongs
+DIRECT_BYTES = 2**14  # messages from this size on are received without a copy through the read buffer
 
 
 class Stream:
-    """One call's half of a connection: what came of the message under way, what may be sent, what waits to be."""
+    """One call's stream: the request message being received, flow control, and the response bytes not yet sent."""
 
     __slots__ = (
-        *("call", "credit", "got", "has_headers", "is_half_closed", "last", "messages"),
-        *("need", "packed", "part", "request", "timer", "unread", "unsent", "waiter", "whole", "window"),
+        *("call", "credit", "got", "has_headers", "is_compressed", "is_half_closed", "last", "messages"),
+        *("need", "part", "request", "timer", "unread", "unsent", "waiter", "whole", "window"),
     )
 
     def __init__(self, window: int) -> None:
         self.call: RpcCall | None = None
-        self.window = window  # that the client gives
-        self.credit = WINDOW_BYTES  # that we give
-        self.unread = 0  # taken in, not yet given back
-        self.part = bytearray()  # of what is not whole: copied, for what it came in is larger
-        self.got, self.need = 0, -1  # bytes that came; those of the message under way, prefix apart, -1: not known
-        self.request: memoryview | None = None  # of a unary call, which is handled when the client has ended its side
-        self.timer: asyncio.TimerHandle | None = None  # until which an answer is kept
-        self.packed = False
-        self.whole: memoryview | None = None  # where the message under way is read into, if it is large
+        self.window = window  # bytes that the client lets us send
+        self.credit = WINDOW_BYTES  # bytes that we let the client send
+        self.unread = 0  # bytes received for which no credit was given back yet
+        self.part = bytearray()  # the beginning of the message being received, copied from the read buffer
+        self.got, self.need = 0, -1  # of that message: bytes received, and its size without the prefix (-1: unknown)
+        self.whole: memoryview | None = None  # a large message's own buffer, which it is received into
+        self.is_compressed = False
+        self.request: memoryview | None = None  # of a unary call, handled once the client has half-closed the stream
         self.messages = 0
-        self.has_headers = self.is_half_closed = False
-        self.unsent: deque[memoryview] = deque()
-        self.last: bytes | None = None  # trailers that follow what is unsent
-        self.waiter: asyncio.Future[None] | None = None
+        self.is_half_closed = False  # by the client
+        self.has_headers = False  # response headers were sent
+        self.unsent: deque[memoryview] = deque()  # response bytes that flow control holds back
+        self.last: bytes | None = None  # trailers to send after the unsent bytes
+        self.timer: asyncio.TimerHandle | None = None  # drops unsent bytes at the call's deadline
+        self.waiter: asyncio.Future[None] | None = None  # of a handler that waits for its response to be sent
 
-    def keep(self) -> None:
-        """The request is kept until the client has ended its side: what it came in may be larger."""
+    def keep_request(self) -> None:
+        """Copy a small request out of the read buffer, which is larger, until the client half-closes the stream."""
         if self.request is not None and len(self.request) < DIRECT_BYTES:
             self.request = memoryview(bytes(self.request))
 
-    def spend(self, size: int) -> None:
-        """So much came."""
+    def receive_bytes(self, size: int) -> None:
+        """Charge received bytes to the credit. BrokenError when there was none, or the stream is half-closed."""
         if self.is_half_closed:
             raise BrokenError(CLOSED, "DATA after a stream's end")
         self.credit -= size
         if self.credit < 0:
             raise BrokenError(FLOW, "more than a stream's window")
         self.unread += size
+
+    def widen(self, more: int) -> None:
+        """Add to the send window. BrokenError when it exceeds the protocol's maximum."""
+        self.window += more
+        if self.window > LARGEST_WINDOW:
+            raise BrokenError(FLOW, "a stream's window out of bounds")
+
+
+class StreamTable:
+    """The open streams of a connection by number. `by_number` is one dict for the connection's life."""
+
+    __slots__ = ("by_number", "initial_window", "last")
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, Stream] = {}
+        self.last = 0  # highest number that was opened
+        self.initial_window = 2**16 - 1  # send window of a new stream, by the client's settings
+
+    def open(self, number: int) -> Stream:
+        stream = self.by_number[number] = Stream(self.initial_window)
+        return stream
+
+    def change_initial_window(self, window: int) -> None:
+        """Apply the client's setting, to open streams too."""
+        more = window - self.initial_window
+        self.initial_window = window
+        for stream in self.by_number.values() if more else ():
+            stream.widen(more)
+
+    def take_all(self) -> list[Stream]:
+        """Remove and return all streams."""
+        streams = list(self.by_number.values())
+        self.by_number.clear()
+        return streams

@@ -1,7 +1,7 @@
-"""A gRPC server without TLS in this process' event loop; what it offers of grpc.aio.Server is what is used of it.
+"""A gRPC server without TLS in this process's event loop, with the part of grpc.aio.Server's interface that is used.
 
-Handlers, health and reflection made for grpc.aio are served as they are. A method may also be served raw: its requests
-are handed over as bytes, without a task for each.
+It serves handlers, health and reflection made for grpc.aio. A method may also be served raw: its requests are handed
+over as bytes, without a task per call.
 """
 
 from __future__ import annotations
@@ -14,38 +14,43 @@ from pathlib import Path
 from typing import Any
 
 from jellybean_agent.errors import StatusError
-from jellybean_agent.rpc.calls import Connected, Method, Raw, RawStream, RpcCall
-from jellybean_agent.rpc.http2 import Connection
+from jellybean_agent.rpc.calls import Method, OpenConnection, RawStream, RawUnary, RpcCall
+from jellybean_agent.rpc.flood_limits import FloodLimits
+from jellybean_agent.rpc.http2 import Http2Connection
 
 _BACKLOG = 1024
 _POLL_S = 0.005
-Guard = Callable[[Any, str], Any]  # a handler and its method's path -> the handler behind the policy
-Check = Callable[[str, Any], None]  # a method's path and a context; StatusError when the policy refuses
+Guard = Callable[[Any, str], Any]  # handler, path of its method -> the handler behind the policy
+Check = Callable[[str, Any], None]  # path of a method, context; StatusError when the policy refuses the call
 
 
 @dataclass(frozen=True, slots=True)
-class _Details:
+class _HandlerCallDetails:
+    """As `grpc.HandlerCallDetails`, for looking up a handler."""
+
     method: str
     invocation_metadata: tuple[()] = ()
 
 
 class RpcServer:
-    """Serves what is added to it until `stop`. Made in a running event loop."""
+    """Serves the handlers added to it, from `start` to `stop`. Made in a running event loop.
 
-    def __init__(
-        self, guard: Guard, check: Check, *, most_calls: int, most_streams: int, most_message_bytes: int
-    ) -> None:
+    `guard` puts a handler behind the policy; `check` checks a call whose handler is raw.
+    """
+
+    def __init__(self, guard: Guard, check: Check, *, max_calls: int, max_streams: int, max_message_bytes: int) -> None:
         self._guard, self._check = guard, check
-        self._most_calls = most_calls
-        self.most_streams, self.most_message_bytes = most_streams, most_message_bytes
+        self._max_calls = max_calls
+        self.max_streams, self.max_message_bytes = max_streams, max_message_bytes
+        self.flood_limits = FloodLimits()
         self._generic: list[Any] = []
         self._registered: dict[str, Any] = {}
-        self._raw: dict[str, Raw] = {}
+        self._raw: dict[str, RawUnary] = {}
         self._raw_streams: dict[str, RawStream] = {}
         self.methods: Mapping[str, Method] = _Methods(self._method)
         self._sockets: list[socket.socket] = []
         self._listeners: list[asyncio.Server] = []
-        self._connections: set[Connected] = set()
+        self._connections: set[OpenConnection] = set()
         self._calls: set[RpcCall] = set()
         self._stopped = asyncio.Event()
 
@@ -57,16 +62,16 @@ class RpcServer:
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         self._registered |= {f"/{service}/{name}": handler for name, handler in handlers.items()}
 
-    def add_raw(self, path: str, raw: Raw) -> None:
-        """Serve a unary method, which has a handler too, raw where the policy's answer depends on no certificate."""
+    def add_raw(self, path: str, raw: RawUnary) -> None:
+        """Serve a unary method raw; its handler takes the requests that `raw` declines."""
         self._raw[path] = raw
 
     def add_raw_stream(self, path: str, raw: RawStream) -> None:
-        """The same of a method whose requests and responses are streams."""
+        """Serve a method with streams of requests and responses raw."""
         self._raw_streams[path] = raw
 
     def add_insecure_port(self, address: str) -> int:
-        """Bind to unix:/path or HOST:PORT; the port. RuntimeError when that cannot be."""
+        """Bind to unix:/path or HOST:PORT; the port. RuntimeError when that is impossible."""
         try:
             if address.startswith("unix:"):
                 self._sockets.append(_unix_socket(address.removeprefix("unix:")))
@@ -78,24 +83,24 @@ class RpcServer:
         return int(found.getsockname()[1])
 
     async def start(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         loop = asyncio.get_running_loop()
         for bound in self._sockets:
-            made = lambda: Connection(self)  # noqa: E731
+            make = lambda: Http2Connection(self)  # noqa: E731
             if bound.family == socket.AF_UNIX:
-                self._listeners.append(await loop.create_unix_server(made, sock=bound, backlog=_BACKLOG))
+                self._listeners.append(await loop.create_unix_server(make, sock=bound, backlog=_BACKLOG))
             else:
-                self._listeners.append(await loop.create_server(made, sock=bound, backlog=_BACKLOG))
+                self._listeners.append(await loop.create_server(make, sock=bound, backlog=_BACKLOG))
 
     async def stop(self, grace_s: float | None) -> None:
-        """Take nothing new, let what is under way end within the grace, then end it."""
+        """Accept no further call, wait up to `grace_s` for those in progress, then end them."""
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             listener.close()
         for bound in self._sockets:
             bound.close()
         for connection in self._connections:
-            connection.leave()
+            connection.drain()
         until_s = loop.time() + (grace_s or 0.0)
         while self._calls and loop.time() < until_s:
             await asyncio.sleep(_POLL_S)
@@ -104,7 +109,7 @@ class RpcServer:
             connection.close()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        while self._connections and loop.time() < until_s:  # what was said leaves
+        while self._connections and loop.time() < until_s:  # until all answers have left
             await asyncio.sleep(_POLL_S)
         self._stopped.set()
 
@@ -113,15 +118,16 @@ class RpcServer:
 
     # -- for connections ----------------------------------------------------------------------------------------------
 
-    def opened(self, connection: Connected) -> None:
+    def opened(self, connection: OpenConnection) -> None:
         self._connections.add(connection)
 
-    def closed(self, connection: Connected) -> None:
+    def closed(self, connection: OpenConnection) -> None:
         self._connections.discard(connection)
 
     def refusal(self) -> str:
-        most = self._most_calls
-        return f"{most} calls are under way, which is the most" if len(self._calls) > most else ""
+        """Why no further call is accepted now; empty when one is."""
+        limit = self._max_calls
+        return f"{limit} calls are in progress, which is the limit" if len(self._calls) > limit else ""
 
     def began(self, call: RpcCall) -> None:
         self._calls.add(call)
@@ -129,16 +135,17 @@ class RpcServer:
     def ended(self, call: RpcCall) -> None:
         self._calls.discard(call)
 
-    def allow(self, call: RpcCall) -> None:
+    def authorise(self, call: RpcCall) -> None:
+        """Check a call against the policy; ends it when it is refused."""
         try:
             self._check(call.method.path, call)
         except StatusError as error:
             call.end(error.status, str(error))
         else:
-            call.head.is_allowed = True
+            call.headers.is_authorised = True
 
     def _method(self, path: str) -> Method | None:
-        details = _Details(path)
+        details = _HandlerCallDetails(path)
         handler = self._registered.get(path)
         for service in self._generic:
             handler = handler or service.service(details)
@@ -148,7 +155,7 @@ class RpcServer:
 
 
 class _Methods(dict[str, Method]):
-    """Methods by path, found when they are first asked for. Paths that are none are not remembered."""
+    """Methods by path, looked up on first use. Unknown paths are not remembered."""
 
     def __init__(self, find: Callable[[str], Method | None]) -> None:
         super().__init__()
@@ -165,7 +172,7 @@ class _Methods(dict[str, Method]):
 
 def _unix_socket(path: str) -> socket.socket:
     if Path(path).is_socket():
-        Path(path).unlink()  # of a process before this one
+        Path(path).unlink()  # left by an earlier process
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         found.bind(path)
@@ -182,9 +189,11 @@ def _tcp_socket(address: str) -> socket.socket:
     family, kind, protocol, _, where = kinds[0]
     found = socket.socket(family, kind, protocol)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # never REUSEPORT: two must not share in silence
+        found.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # not REUSEPORT: two servers must not share a port unnoticed
         found.bind(where)
-        found.listen(_BACKLOG)  # at once: or another could bind too
+        found.listen(_BACKLOG)  # at once, or another process could bind, too
     except BaseException:
         found.close()
         raise

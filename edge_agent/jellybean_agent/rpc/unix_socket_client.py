@@ -1,4 +1,4 @@
-"""The calling end of the fast lane, for threads that wait: a connection for each call under way."""
+"""A blocking client of our own protocol on Unix sockets: one connection per call in progress, pooled."""
 
 from __future__ import annotations
 
@@ -11,80 +11,95 @@ from collections.abc import Mapping
 import grpc
 
 from jellybean_agent.errors import StatusError, describe_error, status_from_number
-from jellybean_agent.rpc.unix_socket import CALL, FAILED, FRAME, GREETING, HEAD, REPLY, SOCKET_BYTES, STATUS, peer_uid
+from jellybean_agent.rpc.unix_socket_frames import (
+    AFTER_LENGTH,
+    CALL,
+    FAILED,
+    FRAME,
+    GREETING,
+    HEAD,
+    REPLY,
+    SOCKET_BYTES,
+    STATUS,
+    peer_uid,
+)
 from jellybean_agent.system.sockets import receive_exactly
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 
 _CONNECT_S = 5.0
-_GRACE_S = 0.2  # after a call's deadline, for the server to say why
-_SOON_S = 1e-6  # what is left of a deadline that has passed: 0 would say that there is none
-_MOST_IDLE = 16  # connections that are kept
+_GRACE_S = 0.2  # after a call's deadline, for the server's own status to arrive
+_MIN_LEFT_S = 1e-6  # sent when the deadline has passed: 0 would mean no deadline
+_MAX_IDLE = 16  # pooled connections
 
 
 class UnixSocketRpcUnsupportedError(Exception):
-    """Who listens there does not speak the lane."""
+    """The server at a Unix socket does not speak our own protocol."""
 
 
 class _UnsentError(OSError):
-    """Not all of a request could be sent: nobody has executed it."""
+    """A request could not be sent completely, so it was not executed."""
 
 
 class UnixSocketClient:
-    """Calls to one Unix socket; safe for several threads. NoLaneError when there is no lane, OSError for no server."""
+    """Calls to the server at one Unix socket; `connect` first. Safe for several threads."""
 
     def __init__(self, path: str, metadata: Mapping[str, str]) -> None:
         self._path = path
         self._metadata = json.dumps(dict(metadata)).encode()
         self._idle: list[socket.socket] = []
-        self._numbers = 0
-        self._idle.append(self._connect())
+        self._last_number = 0
+
+    def connect(self) -> None:
+        """Open a first connection. UnixSocketRpcUnsupportedError or OSError when that is impossible."""
+        self._idle.append(self._open_connection())
 
     def call(self, method: str, message: bytes, timeout_s: float) -> bytes:
         """One unary call: its response. StatusError when it fails, UNAVAILABLE when the server is gone."""
         until_s = time.monotonic() + timeout_s
-        kept = self._kept()
-        connection = kept or self._connected()
+        pooled = self._take_idle()
+        connection = pooled or self._connection()
         try:
             try:
-                found = self._call(connection, method, message, until_s)
+                answer = self._call(connection, method, message, until_s)
             except _UnsentError:
                 connection.close()
-                if kept is None:
+                if pooled is None:
                     raise
-                self.close()  # those that are kept too: they are of a server that is gone
-                connection = self._connected()
-                found = self._call(connection, method, message, until_s)
+                self.close()  # the other pooled connections are to the same dead server
+                connection = self._connection()
+                answer = self._call(connection, method, message, until_s)
         except StatusError:
             connection.close()
             raise
         except OSError as error:
             connection.close()
             raise StatusError(grpc.StatusCode.UNAVAILABLE, f"{self._path}: {describe_error(error)}") from error
-        if len(self._idle) < _MOST_IDLE:
+        if len(self._idle) < _MAX_IDLE:
             self._idle.append(connection)
         else:
             connection.close()
-        if isinstance(found, StatusError):
-            raise found
-        return found
+        if isinstance(answer, StatusError):
+            raise answer
+        return answer
 
     def close(self) -> None:
-        while (kept := self._kept()) is not None:
-            kept.close()
+        """Close the pooled connections."""
+        while (connection := self._take_idle()) is not None:
+            connection.close()
 
-    def _kept(self) -> socket.socket | None:
+    def _take_idle(self) -> socket.socket | None:
         try:
             return self._idle.pop()
         except IndexError:
             return None
 
-    def _connected(self) -> socket.socket:
+    def _connection(self) -> socket.socket:
         try:
-            return self._connect()
+            return self._open_connection()
         except (UnixSocketRpcUnsupportedError, OSError) as error:
             raise StatusError(grpc.StatusCode.UNAVAILABLE, f"{self._path}: {error}") from error
 
-    def _connect(self) -> socket.socket:
+    def _open_connection(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(_CONNECT_S)
@@ -94,10 +109,11 @@ class UnixSocketClient:
                 raise UnixSocketRpcUnsupportedError(f"{self._path} is served by another user")
             connection.sendall(GREETING)
             if receive_exactly(connection, len(GREETING)) != GREETING:
-                raise UnixSocketRpcUnsupportedError(f"{self._path} has no fast lane")
+                raise UnixSocketRpcUnsupportedError(f"{self._path} has no Unix-socket RPC")
         except ConnectionError as error:
             connection.close()
-            raise UnixSocketRpcUnsupportedError(f"{self._path} has no fast lane: {describe_error(error)}") from error
+            reason = f"{self._path} has no Unix-socket RPC: {describe_error(error)}"
+            raise UnixSocketRpcUnsupportedError(reason) from error
         except BaseException:
             connection.close()
             raise
@@ -105,11 +121,11 @@ class UnixSocketClient:
 
     def _call(self, connection: socket.socket, method: str, message: bytes, until_s: float) -> bytes | StatusError:
         path = method.encode()
-        self._numbers = number = (self._numbers + 1) & 0x7FFFFFFF
-        left_s = max(_SOON_S, until_s - time.monotonic())
+        self._last_number = number = (self._last_number + 1) & 0x7FFFFFFF
+        left_s = max(_MIN_LEFT_S, until_s - time.monotonic())
         head = HEAD.pack(left_s, len(path), len(self._metadata)) + path + self._metadata
         connection.settimeout(left_s + _GRACE_S)
-        frame = FRAME.pack(FRAME.size - 4 + len(head) + len(message), number, CALL) + head
+        frame = FRAME.pack(AFTER_LENGTH + len(head) + len(message), number, CALL) + head
         try:
             try:
                 _send(connection, frame, message)
@@ -117,18 +133,19 @@ class UnixSocketClient:
                 raise _UnsentError(*error.args) from error
             size, answered, kind = FRAME.unpack(receive_exactly(connection, FRAME.size))
             if answered != number or size > MAX_MESSAGE_BYTES + FRAME.size or kind not in (REPLY, FAILED):
-                raise ConnectionError(f"a frame {kind} of {size} bytes of call {answered} came")
-            found = receive_exactly(connection, size - (FRAME.size - 4))
+                raise ConnectionError(f"unexpected frame of kind {kind}, {size} bytes, call {answered}")
+            payload = receive_exactly(connection, size - AFTER_LENGTH)
         except TimeoutError as error:
             reason = f"no answer within {left_s:.3g} s"
             raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, reason) from error
         if kind == REPLY:
-            return bytes(found)
-        (status,) = STATUS.unpack_from(found)
-        return StatusError(status_from_number(status), bytes(found[STATUS.size :]).decode("utf-8", "replace"))
+            return bytes(payload)
+        (status,) = STATUS.unpack_from(payload)
+        return StatusError(status_from_number(status), bytes(payload[STATUS.size :]).decode("utf-8", "replace"))
 
 
 def _send(connection: socket.socket, head: bytes, message: bytes) -> None:
+    """Send head and message without joining them."""
     sent = connection.sendmsg([head, message])
     if sent < len(head):
         connection.sendall(head[sent:] + message)

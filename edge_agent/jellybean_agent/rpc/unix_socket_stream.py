@@ -1,6 +1,6 @@
-"""The calling end of one stream over the fast lane, in the event loop: callbacks, no task for what comes.
+"""A client of one stream of our own protocol on a Unix socket, in the event loop: callbacks, no task per message.
 
-What is sent in one turn of the event loop leaves together.
+All that is sent in one turn of the event loop leaves together.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import cast
 import grpc
 
 from jellybean_agent.errors import AgentError, StatusError, TransientError, describe_error, status_from_number
-from jellybean_agent.rpc.gathering import write_together
-from jellybean_agent.rpc.unix_socket import (
+from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
+from jellybean_agent.rpc.unix_socket_frames import (
+    AFTER_LENGTH,
     CANCEL,
     END,
     FAILED,
@@ -26,71 +27,76 @@ from jellybean_agent.rpc.unix_socket import (
     OPEN,
     SOCKET_BYTES,
     STATUS,
+    STREAMS_GREETING,
     peer_uid,
 )
-from jellybean_agent.rpc.unix_socket import WITH_STREAMS as GREETING
-from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
+from jellybean_agent.rpc.write_buffer import WriteBuffer
 
 _CONNECT_S = 5.0
-_UNSENT_BYTES = 2**20  # above it senders wait
-_MOST_BYTES = 2**20  # of one response
-_NUMBER = 1  # of the connection's one call
-_AFTER_LENGTH = FRAME.size - 4
+_UNSENT_BYTES = 2**20  # in the transport, above which senders wait
+_MAX_RESPONSE_BYTES = 2**20
+_NUMBER = 1  # of the connection's only call
 
 
 class UnixSocketStream(asyncio.Protocol):
-    """A call under way. `ended` is done when it is over: with an AgentError unless it ended well.
+    """One call with streams of requests and responses, from `start` on.
 
-    NoLaneError: who listens there does not speak the lane; nothing was sent.
+    `ended` is done when the call is over: with an AgentError unless the server ended it with status OK, with
+    UnixSocketRpcUnsupportedError, and nothing sent, where the server does not speak the protocol.
     """
 
-    def __init__(self, path: str, method: str, metadata: Iterable[tuple[str, str]], take: Callable[[bytes], None]):
-        """`take`: gets each response."""
-        loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[None] = loop.create_future()
-        self._loop, self._path, self._take = loop, path, take
-        self._head = method.encode(), json.dumps(dict(metadata)).encode()
+    def __init__(
+        self, path: str, method: str, metadata: Iterable[tuple[str, str]], on_response: Callable[[bytes], None]
+    ):
+        self._loop, self._path, self._on_response = asyncio.get_running_loop(), path, on_response
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._method, self._metadata = method.encode(), json.dumps(dict(metadata)).encode()
         self._transport: asyncio.Transport | None = None
-        self._is_greeted = self._is_paused = self._is_finished = self._is_flushing = False
-        self._data = b""
-        self._out: list[bytes | memoryview] = []
-        self._room = asyncio.Event()
-        self._connecting = loop.create_task(self._connect())
+        self._out = WriteBuffer()
+        self._is_open = self._is_paused = self._is_half_closed = False
+        self._data = b""  # received bytes of an incomplete frame
+        self._writable = asyncio.Event()
+        self._connecting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Connect, and open the call."""
+        self._connecting = self._loop.create_task(self._connect())
 
     @property
     def may_send(self) -> bool:
-        """Whether a request can leave at once."""
-        return self._is_greeted and not self._is_paused and not self._is_finished and not self.ended.done()
+        """Whether a request can be sent now."""
+        return self._is_open and not self._is_paused and not self._is_half_closed and not self.ended.done()
 
     def send(self, *message: bytes | memoryview) -> None:
-        """One request, in parts; only where it `may_send`."""
+        """Send one request, given in parts. Only while `may_send`."""
         first, *more = message
-        self._write(FRAME.pack(sum(map(len, message)) + _AFTER_LENGTH, _NUMBER, MESSAGE) + first, *more)
+        self._out.write(FRAME.pack(sum(map(len, message)) + AFTER_LENGTH, _NUMBER, MESSAGE) + first, *more)
 
-    async def room(self) -> None:
-        """Wait until it `may_send`; AgentError when it never will."""
+    async def writable(self) -> None:
+        """Wait until `may_send`. AgentError when that will never be."""
         while not self.may_send:
             if self.ended.done():
                 self.ended.result()
                 raise TransientError("it closed the stream")
-            self._room.clear()
-            await self._room.wait()
+            self._writable.clear()
+            await self._writable.wait()
 
-    def finish(self) -> None:
-        """Send no further request; it `ended` when the other end has said so too."""
-        if not self._is_finished and not self.ended.done():
-            self._is_finished = True
-            self._write(FRAME.pack(_AFTER_LENGTH, _NUMBER, END))
+    def half_close(self) -> None:
+        """Send no further request; the server ends the call once it has read them all."""
+        if not self._is_half_closed and not self.ended.done():
+            self._is_half_closed = True
+            if self._is_open:
+                self._out.write(FRAME.pack(AFTER_LENGTH, _NUMBER, END))
 
     def cancel(self) -> None:
-        """Break it off."""
-        self._connecting.cancel()
-        if self._transport is not None and not self.ended.done():
-            self._write(FRAME.pack(_AFTER_LENGTH, _NUMBER, CANCEL))
-            self._flush()
+        """Cancel the call."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._is_open and not self.ended.done():
+            self._out.write_through(FRAME.pack(AFTER_LENGTH, _NUMBER, CANCEL))
         self._end(TransientError("it was broken off"))
 
-    # -- asyncio ------------------------------------------------------------------------------------------------------
+    # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
         try:
@@ -112,78 +118,67 @@ class UnixSocketStream(asyncio.Protocol):
             return
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
         self._transport.set_write_buffer_limits(_UNSENT_BYTES)
-        self._transport.write(GREETING)
+        self._transport.write(STREAMS_GREETING)
 
     def data_received(self, data: bytes) -> None:
         data, at = self._data + data if self._data else data, 0
-        if not self._is_greeted:
-            if len(data) < len(GREETING) and GREETING.startswith(data):
+        if not self._is_open:
+            if len(data) < len(STREAMS_GREETING) and STREAMS_GREETING.startswith(data):
                 self._data = data
                 return
-            if not data.startswith(GREETING):
-                self._end(UnixSocketRpcUnsupportedError(f"{self._path} has no lane for streams"))
+            if not data.startswith(STREAMS_GREETING):
+                self._end(UnixSocketRpcUnsupportedError(f"{self._path} has no Unix-socket RPC with streams"))
                 return
-            at = len(GREETING)
-            self._open()
+            at = len(STREAMS_GREETING)
+            self._open_call()
         while len(data) - at >= FRAME.size and not self.ended.done():
             size, number, kind = FRAME.unpack_from(data, at)
-            if not _AFTER_LENGTH <= size <= _MOST_BYTES or number != _NUMBER:
-                self._end(TransientError(f"a frame {kind} of {size} bytes of call {number} came"))
+            if not AFTER_LENGTH <= size <= _MAX_RESPONSE_BYTES or number != _NUMBER:
+                self._end(TransientError(f"unexpected frame of kind {kind}, {size} bytes, call {number}"))
                 return
             end = at + 4 + size
             if len(data) < end:
                 break
-            self._frame(kind, data[at + FRAME.size : end])
+            self._take_frame(kind, data[at + FRAME.size : end])
             at = end
         self._data = data[at:]
 
-    def _open(self) -> None:
-        self._is_greeted = True
-        method, metadata = self._head
-        head = HEAD.pack(0.0, len(method), len(metadata)) + method + metadata
-        waiting, self._out = self._out, []
-        self._out = [FRAME.pack(len(head) + _AFTER_LENGTH, _NUMBER, OPEN) + head, *waiting]
-        self._flush()
-        self._room.set()
+    def _open_call(self) -> None:
+        self._is_open = True
+        self._out.transport = self._transport
+        head = HEAD.pack(0.0, len(self._method), len(self._metadata)) + self._method + self._metadata
+        self._out.write(FRAME.pack(len(head) + AFTER_LENGTH, _NUMBER, OPEN) + head)
+        if self._is_half_closed:
+            self._out.write(FRAME.pack(AFTER_LENGTH, _NUMBER, END))
+        self._out.flush()
+        self._writable.set()
 
-    def _frame(self, kind: int, payload: bytes) -> None:
+    def _take_frame(self, kind: int, payload: bytes) -> None:
         if kind == MESSAGE:
-            self._take(payload)
+            self._on_response(payload)
         elif kind == END:
             self._end(None)
         elif kind == FAILED and payload:
             status = status_from_number(STATUS.unpack_from(payload)[0])
             reason = payload[STATUS.size :].decode("utf-8", "replace")
-            is_known = status is not grpc.StatusCode.UNIMPLEMENTED
-            self._end(StatusError(status, reason) if is_known else UnixSocketRpcUnsupportedError(reason))
+            is_served = status is not grpc.StatusCode.UNIMPLEMENTED
+            self._end(StatusError(status, reason) if is_served else UnixSocketRpcUnsupportedError(reason))
         else:
-            self._end(TransientError(f"a frame {kind} of {len(payload)} bytes came"))
+            self._end(TransientError(f"unexpected frame of kind {kind}, {len(payload)} bytes"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        if self._is_greeted:
+        self._transport = self._out.transport = None
+        if self._is_open:
             self._end(TransientError(describe_error(error) if error else "it closed the connection"))
         else:
-            self._end(UnixSocketRpcUnsupportedError(f"{self._path} has no lane for streams"))
+            self._end(UnixSocketRpcUnsupportedError(f"{self._path} has no Unix-socket RPC with streams"))
 
     def pause_writing(self) -> None:
         self._is_paused = True
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        self._room.set()
-
-    def _write(self, *parts: bytes | memoryview) -> None:
-        self._out += parts
-        if not self._is_flushing and self._is_greeted:
-            self._is_flushing = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._is_flushing = False
-        if self._is_greeted and self._transport is not None and self._out:
-            out, self._out = self._out, []
-            write_together(self._transport, out)
+        self._writable.set()
 
     def _end(self, error: AgentError | UnixSocketRpcUnsupportedError | None) -> None:
         if not self.ended.done():
@@ -191,7 +186,7 @@ class UnixSocketStream(asyncio.Protocol):
                 self.ended.set_result(None)
             else:
                 self.ended.set_exception(error)
-                self.ended.exception()  # who waits for nothing is not to be told that nobody looked
-        self._room.set()
+                self.ended.exception()  # marks it as retrieved, so that asyncio does not log it
+        self._writable.set()
         if self._transport is not None:
             self._transport.close() if error is None else self._transport.abort()

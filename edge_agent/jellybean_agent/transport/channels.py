@@ -119,7 +119,7 @@ class Transport:
             check_caller(policy, method, context)
 
         if self.certificate is None and not more:
-            limits = {"most_calls": MAX_CALLS, "most_streams": _MAX_STREAMS, "most_message_bytes": MAX_MESSAGE_BYTES}
+            limits = {"max_calls": MAX_CALLS, "max_streams": _MAX_STREAMS, "max_message_bytes": MAX_MESSAGE_BYTES}
             return RpcServer(lambda handler, method: _guarded(handler, method, policy), check, **limits)
         options = list(SERVER_OPTIONS)
         if self.certificate is not None:  # twice the age: who renews by itself is never cut off
@@ -231,7 +231,7 @@ def _guarded(handler: Any, method: str, policy: Policy) -> Any:
 
     async def checked(request: Any, context: Any) -> Any:
         try:
-            if not getattr(context, "was_allowed", False):  # a server of ours has asked before
+            if not getattr(context, "is_authorised", False):  # a server of ours has asked before
                 check_caller(policy, method, context)
             return request if parse is None else parse(request)
         except StatusError as error:

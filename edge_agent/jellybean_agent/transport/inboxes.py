@@ -1,8 +1,8 @@
-"""The receiving end of Deliver streams: hands messages over and credit back.
+"""The receiving end of Deliver streams: hands messages over, and grants credit.
 
-Credit also says what arrived, and every half second at least that this process lives. It is withheld while the receiver
-says that it is full. Work itself never waits for credit of others, so a cycle of
-full workers cannot stop; memory is bounded by the gateway's requests in hand.
+Credit also acknowledges messages, and is the heartbeat of this process: at least one every half second. None is granted
+while the receiver is full. A run never waits for the credit of others, so a cycle of full workers cannot deadlock; the
+gateway's limit of requests in flight bounds the memory.
 """
 
 from __future__ import annotations
@@ -16,120 +16,131 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
-from jellybean_agent.rpc.calls import EOF, Receiver, RpcCall
+from jellybean_agent.rpc.calls import EOF, RpcCall, StreamReceiver
 from jellybean_agent.security.identity import SENDER_KEY
-from jellybean_agent.transport.message_wire import Data, apart
+from jellybean_agent.transport.message_wire import Data, split_message
 from jellybean_protos.agent.v1 import agent_pb2
 
 INITIAL_CREDIT = 64
 HEARTBEAT_S = 0.5
-MAX_STREAMS = 8  # of one sender: it needs one, and a second while it moves to another connection
+MAX_STREAMS = 8  # of one sender: it needs one, and a second while it moves to a new connection
 _LAST_WRITE_S = 5.0
-_GRANT = 16  # credit goes back in lots of this many
-Say = Callable[[agent_pb2.Credit], None]
-Refuse = Callable[[AgentError], None]
+_CREDIT_LOT = 16  # credit is granted in lots of this many messages
+SendCredit = Callable[[agent_pb2.Credit], None]
+EndStream = Callable[[AgentError], None]
 
 
 class _Inbox:
-    """One stream: what came, what credit goes back. `say` sends credit, `refuse` ends the stream."""
+    """One incoming stream, from `start` to `close`. `send_credit` sends credit, `end_stream` ends it with an error."""
 
-    def __init__(self, inboxes: Inboxes, sender: str, say: Say, refuse: Refuse) -> None:
-        self._inboxes, self.sender, self._say, self._refuse = inboxes, sender, say, refuse
-        self._owed, self._granted = INITIAL_CREDIT, 0  # messages that may still come: not told yet, and told
+    def __init__(self, inboxes: Inboxes, sender: str, send_credit: SendCredit, end_stream: EndStream) -> None:
+        self._inboxes, self.sender = inboxes, sender
+        self._send_credit, self._end_stream = send_credit, end_stream
+        self._owed, self._granted = INITIAL_CREDIT, 0  # messages that may still come: not granted yet, and granted
         self._loop = asyncio.get_running_loop()
-        self._said_s = self._loop.time()
-        self.grant()
-        self._beating = self._loop.call_later(HEARTBEAT_S, self._beat)
+        self._sent_s = self._loop.time()  # when credit was sent last
+        self.heartbeat: asyncio.TimerHandle | None = None
 
-    def received(self, data: bytes) -> None:
+    def start(self) -> None:
+        """Grant the initial credit, and start the heartbeat."""
+        self.grant()
+        self.heartbeat = self._loop.call_later(HEARTBEAT_S, self._beat)
+
+    def receive(self, data: bytes) -> None:
+        """A message as bytes."""
         try:
-            self._take(*_parsed(data, are_apart=self._inboxes.are_apart))
+            self._take(*_parsed(data, splits_tensors=self._inboxes.splits_tensors))
         except AgentError as error:
             self.close()
-            self._refuse(error)
+            self._end_stream(error)
 
     def _take(self, message: agent_pb2.Message, *data: Data) -> None:
-        if not message.HasField("failure"):  # which needs no credit
+        if not message.HasField("failure"):  # failures need no credit
             self._owed += 1
             self._granted -= 1
         if self._granted < 0:
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, "there was no credit for the message")
         self._inboxes.receive(message, *data)
-        if self._owed >= _GRANT and not self._inboxes.is_full():
+        if self._owed >= _CREDIT_LOT and not self._inboxes.is_full():
             self.grant()
 
-    def room(self) -> None:
+    def has_capacity(self) -> None:
         """The receiver is no longer full."""
-        if self._owed >= _GRANT:
+        if self._owed >= _CREDIT_LOT:
             self.grant()
 
     def grant(self, *, owed: bool = True) -> None:
-        """Say that this process lives, and what is owed."""
+        """Send a heartbeat, with the owed credit unless that is withheld."""
         more = self._owed if owed else 0
         self._owed -= more
         self._granted += more
-        self._said_s = self._loop.time()
-        self._say(agent_pb2.Credit(messages=more, draining=self._inboxes.is_draining))
+        self._sent_s = self._loop.time()
+        self._send_credit(agent_pb2.Credit(messages=more, draining=self._inboxes.is_draining))
 
     def _beat(self) -> None:
-        """One timer goes through many messages; credit that was given meanwhile said as much."""
-        left_s = self._said_s + HEARTBEAT_S - self._loop.time()
+        """Send a heartbeat unless credit was sent meanwhile; one timer serves many messages."""
+        left_s = self._sent_s + HEARTBEAT_S - self._loop.time()
         if left_s <= 0:
             self.grant(owed=not self._inboxes.is_full())
             left_s = HEARTBEAT_S
-        self._beating = self._loop.call_later(left_s, self._beat)
+        self.heartbeat = self._loop.call_later(left_s, self._beat)
 
     def close(self) -> None:
-        """Nothing comes of it any more."""
-        self._beating.cancel()
-        self._inboxes.left(self)
+        """The stream is over."""
+        if self.heartbeat is not None:
+            self.heartbeat.cancel()
+        self._inboxes.closed(self)
 
 
-class _Raw:
-    """A stream that a server of ours hands over without a task."""
+class _RawDeliver:
+    """A stream of our own server, without a task."""
 
     def __init__(self, inboxes: Inboxes, sender: str, call: RpcCall) -> None:
         self._call = call
-        self._inbox = inboxes.open(sender, self._say, lambda error: call.end(status_of(error), str(error)))
+        self._inbox = inboxes.open(sender, self._send_credit, lambda error: call.end(status_of(error), str(error)))
         call.add_done_callback(lambda _: self._inbox.close())
-        self.received = self._inbox.received
+        self.receive = self._inbox.receive
 
-    def _say(self, credit: agent_pb2.Credit) -> None:
-        self._call.say(credit.SerializeToString())
+    def _send_credit(self, credit: agent_pb2.Credit) -> None:
+        self._call.send_response(credit.SerializeToString())
 
-    def no_more(self) -> None:
+    def end_of_requests(self) -> None:
         self._inbox.close()
         self._call.end(grpc.StatusCode.OK)
 
 
 def agent_service_handler(deliver: Callable[[Any, Any], Any], **others: Any) -> Any:
-    """The Agent service of a server: Deliver, and handlers of other methods.
+    """The Agent service of a server: the handler of Deliver, and of other methods by name.
 
-    Bytes in, bytes out, so that bytes which are no message are refused in our words.
+    Deliver takes bytes, so that bytes which are no message are refused with a clear status.
     """
     handler = grpc.stream_stream_rpc_method_handler(deliver)
     return grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": handler, **others})
 
 
-def _parsed(data: bytes, *, are_apart: bool) -> tuple[agent_pb2.Message] | tuple[agent_pb2.Message, Data]:
+def _parsed(data: bytes, *, splits_tensors: bool) -> tuple[agent_pb2.Message] | tuple[agent_pb2.Message, Data]:
     try:
-        return apart(data) if are_apart else (agent_pb2.Message.FromString(data),)
+        return split_message(data) if splits_tensors else (agent_pb2.Message.FromString(data),)
     except DecodeError as error:
         raise InvalidInputError("the bytes are no message") from error
 
 
-class _Out:
-    """What a stream of grpc's server is told, which takes it when there is room."""
+class _CreditWriter:
+    """Writes credit to a stream of grpc's server as its flow control allows, from `start` to `close`."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self.refusal: AgentError | None = None
         self._credit: deque[agent_pb2.Credit] = deque()
         self._wake, self._is_over = asyncio.Event(), False
-        self._writer = asyncio.create_task(self._write())
+        self._task: asyncio.Task[None] | None = None
 
-    def say(self, credit: agent_pb2.Credit) -> None:
-        if len(self._credit) < 2:  # the first acknowledges nothing, so it stays apart
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._write())
+
+    def send(self, credit: agent_pb2.Credit) -> None:
+        """Queue credit; merges it with the last one, but not with the first, which acknowledges nothing."""
+        if len(self._credit) < 2:
             self._credit.append(credit)
         else:
             self._credit[-1].messages += credit.messages
@@ -147,76 +158,81 @@ class _Out:
                 await self._context.write(self._credit.popleft().SerializeToString())
 
     async def close(self) -> None:
-        self._is_over = True  # a write that is cut off would leave the call without a status
+        self._is_over = True  # a cancelled write would leave the call without a status
         self._wake.set()
-        await asyncio.wait({self._writer}, timeout=_LAST_WRITE_S)
-        self._writer.cancel()
-        await asyncio.gather(self._writer, return_exceptions=True)
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=_LAST_WRITE_S)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
 
 class Inboxes:
-    """All incoming streams of this process. `receive` gets each message; an AgentError of it ends the stream.
+    """All incoming streams of this process. `receive` gets each message; an AgentError it raises ends the stream.
 
-    `are_apart`: it gets a large tensor's bytes, which are then not in the message, as a second argument.
+    `splits_tensors`: `receive` gets a large tensor's bytes apart from the message, as a second argument.
     """
 
-    def __init__(self, receive: Callable[..., None], is_full: Callable[[], bool], *, are_apart: bool = False) -> None:
-        self.are_apart = are_apart
+    def __init__(
+        self, receive: Callable[..., None], is_full: Callable[[], bool], *, splits_tensors: bool = False
+    ) -> None:
+        self.splits_tensors = splits_tensors
         self.receive, self.is_full = receive, is_full
         self.is_draining = False
         self._open: dict[_Inbox, None] = {}
 
     def senders(self) -> frozenset[str]:
-        """Who has a stream to here."""
+        """The processes that have a stream open."""
         return frozenset(inbox.sender for inbox in self._open)
 
-    def release(self) -> None:
-        """The receiver is no longer full: give back what is owed."""
+    def has_capacity(self) -> None:
+        """The receiver is no longer full: grant the owed credit."""
         for inbox in list(self._open):
-            inbox.room()
+            inbox.has_capacity()
 
     def announce_draining(self) -> None:
-        """Tell every sender that this process is about to leave."""
+        """Tell every sender that this process is about to shut down."""
         self.is_draining = True
         for inbox in list(self._open):
             inbox.grant()
 
-    def raw(self, call: RpcCall) -> Receiver | None:
-        """Serve a stream without a task; for `Server.add_raw_stream`."""
+    def deliver_raw(self, call: RpcCall) -> StreamReceiver | None:
+        """Serve a Deliver stream without a task; for `RpcServer.add_raw_stream`."""
         try:
-            return _Raw(self, _sender(call), call)
+            return _RawDeliver(self, _sender(call), call)
         except StatusError as error:
             call.end(error.status, str(error))
             return None
 
     async def deliver(self, _requests: Any, context: Any) -> None:
-        """Handler of the Deliver RPC, for grpc's server; `deliver_handler` makes a server use it."""
-        out = _Out(context)
+        """Handler of the Deliver RPC, for grpc's server."""
+        writer = _CreditWriter(context)
+        writer.start()
         try:
-            inbox = self.open(_sender(context), out.say, out.refuse)
+            inbox = self.open(_sender(context), writer.send, writer.refuse)
         except StatusError as error:
-            await out.close()
+            await writer.close()
             await context.abort(error.status, str(error))
             return
         try:
-            while out.refusal is None and (data := await context.read()) is not EOF:
-                inbox.received(data)
+            while writer.refusal is None and (data := await context.read()) is not EOF:
+                inbox.receive(data)
         finally:
             inbox.close()
-            await out.close()
-        if out.refusal is not None:
-            await context.abort(status_of(out.refusal), str(out.refusal))
+            await writer.close()
+        if writer.refusal is not None:
+            await context.abort(status_of(writer.refusal), str(writer.refusal))
 
-    def open(self, sender: str, say: Say, refuse: Refuse) -> _Inbox:
-        """A new stream. StatusError when its sender has too many."""
+    def open(self, sender: str, send_credit: SendCredit, end_stream: EndStream) -> _Inbox:
+        """Open a new stream. StatusError when its sender has too many."""
         if sum(sender == other.sender for other in self._open) >= MAX_STREAMS:
             reason = f"{MAX_STREAMS} streams of {sender[:60]!r} are open, which is the most"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
-        inbox = _Inbox(self, sender, say, refuse)
+        inbox = _Inbox(self, sender, send_credit, end_stream)
         self._open[inbox] = None
+        inbox.start()
         return inbox
 
-    def left(self, inbox: _Inbox) -> None:
+    def closed(self, inbox: _Inbox) -> None:
         """A stream is over."""
         self._open.pop(inbox, None)
 

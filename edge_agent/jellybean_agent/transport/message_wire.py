@@ -1,4 +1,4 @@
-"""The brain's messages as the wire has them: read and checked against the plan, written."""
+"""Messages on the wire: parsed and checked against the plan, and written; large tensors without copies."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from jellybean_agent.tensors.tensors import RawTensor, decode_tensor, tensor_byt
 from jellybean_protos.agent.v1 import agent_pb2
 
 Data = bytes | memoryview
-_TENSOR = agent_pb2.Message.DESCRIPTOR.fields_by_name["tensor"].number << 3 | 2
-_DATA = agent_pb2.Tensor.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
-_LARGE_BYTES = 2**16  # of a message: below it, reading it whole costs less
-MAX_LEFT_S = 3600.0  # nobody waits longer for an answer, whatever a message says
+_TENSOR_TAG = agent_pb2.Message.DESCRIPTOR.fields_by_name["tensor"].number << 3 | 2
+_DATA_TAG = agent_pb2.Tensor.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
+_LARGE_BYTES = 2**16  # a smaller message is parsed as a whole, which costs less than splitting it
+MAX_LEFT_S = 3600.0  # longest time that a request may have left, whatever its message says
 
 
 def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, data: Data = b"") -> EdgeMessage:
     """A message from the wire, checked against the plan. InvalidInputError when it does not fit.
 
-    `data`: its tensor's bytes, where they are not in it.
+    `operators`: of this worker. `data`: the tensor's bytes, if they were split off the message.
     """
     operator = view.operators.get(wire.downstream)
     if wire.downstream not in operators or operator is None or wire.route >= len(view.routes):
@@ -30,7 +30,7 @@ def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Messa
         raise InvalidInputError(f"{wire.downstream} has no input from {wire.upstream[:60]!r}")
     path = read_fan_out_path(wire, view.path_length(wire.upstream, wire.downstream))
     payload = None if any(count == 0 for _, count in path) else decode_tensor(_tensor(wire, data))
-    until_s = time.monotonic() + (min(wire.left_s, MAX_LEFT_S) if wire.left_s > 0 else MAX_LEFT_S)  # NaN is not
+    until_s = time.monotonic() + (min(wire.left_s, MAX_LEFT_S) if wire.left_s > 0 else MAX_LEFT_S)  # also for NaN
     return EdgeMessage(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload, until_s)
 
 
@@ -50,9 +50,9 @@ def read_fan_out_path(wire: agent_pb2.Message, length: int) -> FanOutPath:
 
 
 def write_message(plan: str, message: EdgeMessage) -> tuple[agent_pb2.Message, Data]:
-    """A message for the wire, and its tensor's bytes, which are not in it.
+    """A message for the wire without its tensor's bytes, and these bytes. `plan`: the plan's hash.
 
-    InvalidInputError when the tensor is too large or of a dtype unknown to the wire.
+    InvalidInputError when the tensor is too large, or of a dtype unknown to the wire.
     """
     array = message.payload
     wire = agent_pb2.Message(
@@ -67,31 +67,34 @@ def write_message(plan: str, message: EdgeMessage) -> tuple[agent_pb2.Message, D
     return wire, b"" if array is None else tensor_bytes(array)
 
 
-def parts_of(message: agent_pb2.Message, data: Data) -> list[Data]:
-    """A message's bytes. `data`: of its tensor, if they are not in it; they leave as they lie.
+def message_parts(message: agent_pb2.Message, data: Data) -> list[Data]:
+    """A message serialised, in parts. `data`: its tensor's bytes if they are not in it; they are not copied.
 
-    Protobuf puts the parts of a field that comes twice together: the tensor's kind, then its bytes.
+    A protobuf field that comes twice is merged: here the tensor's dtype and shape, then its bytes.
     """
     head = message.SerializeToString()
     if not data:
         return [head]
     size = varint(len(data))
     inner = varint(1 + len(size) + len(data))
-    return [b"".join((head, bytes((_TENSOR,)), inner, bytes((_DATA,)), size)), data]
+    return [b"".join((head, bytes((_TENSOR_TAG,)), inner, bytes((_DATA_TAG,)), size)), data]
 
 
-def apart(data: bytes) -> tuple[agent_pb2.Message, Data]:
-    """What `parts_of` wrote: a large tensor's bytes are left where they lie. DecodeError when it is no message."""
+def split_message(data: bytes) -> tuple[agent_pb2.Message, Data]:
+    """Parse what `message_parts` wrote. A large tensor's bytes are returned apart, without a copy.
+
+    DecodeError when the bytes are no message.
+    """
     if len(data) >= _LARGE_BYTES:
         view = memoryview(data)
-        tail, begins = _tail(view)
+        last_field, begins = _find_tensor_data(view)
         if begins:
-            return agent_pb2.Message.FromString(bytes(view[:tail])), view[begins:].toreadonly()
+            return agent_pb2.Message.FromString(bytes(view[:last_field])), view[begins:].toreadonly()
     return agent_pb2.Message.FromString(data), b""
 
 
-def _tail(view: memoryview) -> tuple[int, int]:
-    """Where a message's last field begins, and its bytes, if it is a tensor's bytes alone; else 0."""
+def _find_tensor_data(view: memoryview) -> tuple[int, int]:
+    """Offsets of a message's last field and of the bytes in it, if it is a tensor with its bytes only; else 0, 0."""
     at, size = 0, len(view)
     while at < size:
         began, tag = at, view[at]
@@ -99,16 +102,16 @@ def _tail(view: memoryview) -> tuple[int, int]:
         if tag > 0x7F:  # a field that this protocol does not have
             return 0, 0
         at += {0: 0, 1: 8, 2: length, 5: 4}.get(tag & 7, size)
-        if at == size and tag == _TENSOR:
+        if at == size and tag == _TENSOR_TAG:
             inner = size - length
-            if length and view[inner] == _DATA:
+            if length and view[inner] == _DATA_TAG:
                 length, begins = _varint_at(view, inner + 1)
                 return (began, begins) if begins + length == size else (0, 0)
     return 0, 0
 
 
 def _varint_at(view: memoryview, at: int) -> tuple[int, int]:
-    """A number, and where it ends; where it is cut off, none and behind the end."""
+    """A protobuf varint at an offset, and the offset behind it; behind the end where it is cut off."""
     number = shift = 0
     for end in range(at, min(at + 10, len(view))):
         number |= (view[end] & 0x7F) << shift
@@ -119,7 +122,7 @@ def _varint_at(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def varint(number: int) -> bytes:
-    """A number as protobuf writes lengths."""
+    """A number as a protobuf varint."""
     octets = bytearray()
     while number > 0x7F:
         octets.append(number & 0x7F | 0x80)

@@ -1,11 +1,10 @@
 """The sending end of a long-lived stream of messages to one other process.
 
-One task per peer, none per message: one that may leave at once does so without that task. Messages leave in the order
-of their due times (a link's delay is spent here, at the sender) and only while the receiver has granted credit; one
-that is too late does not leave at all. Credit says which messages arrived: those that may not have are told when the
-stream breaks, or are sent again. A receiver that says nothing for `SILENT_S` is given up, whether its process, its
-machine or the way to it is at fault. Where certificates may change, a stream is moved to a new connection now and then:
-the new one stands before the old one ends, so that the receiver always has one.
+One task per peer, none per message: a message that may leave at once does so without the task. Messages leave in the
+order of their due times (the delay of an emulated link is spent at the sender), only while the receiver has granted
+credit, and never after their deadline. Credit acknowledges messages: those without are reported as lost when the
+stream breaks, or are sent again. A receiver that is silent for too long counts as lost, whatever the cause. Where
+certificates may change, the stream moves to a new connection now and then: the new one stands before the old one ends.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import grpc.aio
 
@@ -25,199 +25,226 @@ from jellybean_agent.errors import TransientError
 from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.message_wire import Data
-from jellybean_agent.transport.streams import BROKEN, Parcel, Stream, carried
+from jellybean_agent.transport.streams import (
+    CALL_ERRORS,
+    SILENT_S,
+    DeliverStream,
+    OutgoingMessage,
+    Receiver,
+    open_deliver_call,
+)
 from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
 _RETRY_S = 0.1
 _TAKEOVER_S = 10.0  # for a new connection to stand, and for the old one to end
-_LEFT_S = 0.5  # before a receiver that left is looked for again
+_LEFT_S = 0.5  # before a receiver that shut down is called again
 
-Lost = Callable[[str, str, Sequence[agent_pb2.Message]], None]
+OnLost = Callable[[str, str, Sequence[agent_pb2.Message]], None]
+OnPeerCredit = Callable[[str, agent_pb2.Credit], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """How this process sends to its peers.
+
+    `sender`: the name of this process. `eager`: keep the stream open, and reconnect after a loss (the gateway's view of
+    a worker); else it is opened when there is something to send. `resends`: after a loss, send unacknowledged messages
+    again as long as they are in time, which the receiver must tolerate (a worker's view of the gateway). `silent_s`: a
+    receiver that sends no heartbeat for longer counts as lost.
+    """
+
+    sender: str
+    transport: Transport
+    eager: bool = False
+    resends: bool = False
+    silent_s: float = SILENT_S
 
 
 class Peer:
-    """A process that messages are sent to. `on_lost(peer, reason, messages)` when the stream breaks.
+    """A process that messages are sent to, from `start` to `close`.
 
-    These are what did not leave, and what did but may not have arrived (without tensors).
-
-    An eager peer (the gateway's view of a worker) keeps its stream open and tries again after a loss; another opens it
-    when there is something to send. One that keeps (a worker's view of the gateway) loses nothing with a stream: it
-    sends on the next what may not have arrived, as long as it is in time; the receiver must not mind it twice.
+    `on_lost(name, reason, messages)` is called when the stream breaks, with the messages that were not sent and those
+    that may not have arrived (without their tensors); with none where they are resent.
     """
 
     def __init__(
         self,
         name: str,
         address: str,
+        settings: PeerSettings,
         *,
-        sender: str,
-        on_lost: Lost,
-        transport: Transport,
-        on_credit: Callable[[str, agent_pb2.Credit], None] | None = None,
-        eager: bool = False,
-        keeps: bool = False,
+        on_lost: OnLost,
+        on_credit: OnPeerCredit | None = None,
     ) -> None:
         self.name = name
         self.connected = False
-        self.expired = 0  # messages that did not leave because they were too late
-        self._address, self._sender, self._transport = address, sender, transport
-        self._eager, self._keeps = eager, keeps
+        self.expired = 0  # messages whose deadline passed before they could be sent
+        self._receiver = Receiver(name, address, settings.sender)
+        self._settings = settings
         self._on_lost, self._on_credit = on_lost, on_credit
-        self._waiting: list[Parcel] = []
+        self._queue: list[OutgoingMessage] = []  # a heap
         self._order = itertools.count()
-        self._streams: set[Stream] = set()
-        self._current: Stream | None = None  # that messages leave on
-        self._by_lane = True  # the next stream, if there is one
-        self._leaving: set[asyncio.Task[None]] = set()  # of streams that another has taken over from
-        self._finishing = self._ending = self._writing = False
+        self._streams: set[DeliverStream] = set()
+        self._current: DeliverStream | None = None  # on which messages are sent
+        self._by_unix_socket = True  # whether the next stream tries Unix-socket RPC
+        self._closing: set[asyncio.Task[None]] = set()  # of streams that another one has taken over from
+        self._is_finishing = self._is_ending = self._is_writing = False
         self._wake = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name=f"peer {name}")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> Self:
+        """Start the peer's task."""
+        self._task = asyncio.create_task(self._run(), name=f"peer {self.name}")
+        return self
 
     @property
     def queued(self) -> int:
-        """Messages that have not left yet, or may not have arrived where they are kept."""
-        return len(self._waiting) + (sum(len(stream.sent) for stream in self._streams) if self._keeps else 0)
+        """Number of messages not sent yet, or not acknowledged where they may be resent."""
+        unacknowledged = sum(len(stream.unacknowledged) for stream in self._streams) if self._settings.resends else 0
+        return len(self._queue) + unacknowledged
 
     def put(self, message: agent_pb2.Message, due_s: float = 0.0, until_s: float = math.inf, data: Data = b"") -> None:
         """Send `message`, not before CLOCK_MONOTONIC second `due_s`. A failure goes first and needs no credit.
 
-        `data`: its tensor's bytes, where they are not in it: they are not copied, and must stay as they are.
+        `data`: the tensor's bytes, if they are not in the message: they are not copied, so they must not change.
         """
         if message.HasField("failure"):
             due_s = -math.inf
-        parcel, stream = Parcel(due_s, next(self._order), until_s, message, data), self._current
-        if stream is not None and stream.carrier.may_send and self._is_next(parcel, stream):
-            if self._in_time(parcel):
-                stream.carrier.send(parcel)
-                self._count(parcel, stream)
+        outgoing, stream = OutgoingMessage(due_s, next(self._order), until_s, message, data), self._current
+        if stream is not None and stream.call.may_send and self._is_next(outgoing, stream):
+            if self._is_in_time(outgoing):
+                stream.call.send(outgoing)
+                self._count(outgoing, stream)
             return
-        heapq.heappush(self._waiting, parcel)
+        heapq.heappush(self._queue, outgoing)
         self._wake.set()
 
-    def _is_next(self, parcel: Parcel, stream: Stream) -> bool:
-        """Whether a message may leave before all that waits."""
-        if self._writing or (self._waiting and self._waiting[0].due_s <= parcel.due_s):
+    def _is_next(self, outgoing: OutgoingMessage, stream: DeliverStream) -> bool:
+        """Whether a message may leave now, before all queued ones."""
+        if self._is_writing or (self._queue and self._queue[0].due_s <= outgoing.due_s):
             return False
-        if parcel.due_s == -math.inf:
+        if outgoing.due_s == -math.inf:
             return True
-        return stream.credit > 0 and (parcel.due_s == 0.0 or parcel.due_s <= time.monotonic())
+        return stream.credit > 0 and (outgoing.due_s == 0.0 or outgoing.due_s <= time.monotonic())
 
     def forget(self, request: str) -> None:
-        """Do not send what waits of a request that was given up."""
-        if self._waiting:
-            self._keep([parcel for parcel in self._waiting if parcel.message.request_id != request])
+        """Drop the queued messages of a request that was given up."""
+        if self._queue:
+            self._replace_queue([outgoing for outgoing in self._queue if outgoing.message.request_id != request])
 
     def expire(self, now_s: float) -> None:
-        """Drop what is too late, also where no credit lets it leave."""
-        if self._waiting:
-            in_time = [parcel for parcel in self._waiting if parcel.until_s > now_s]
-            self.expired += len(self._waiting) - len(in_time)
-            self._keep(in_time)
+        """Drop queued messages whose deadline has passed."""
+        if self._queue:
+            in_time = [outgoing for outgoing in self._queue if outgoing.until_s > now_s]
+            self.expired += len(self._queue) - len(in_time)
+            self._replace_queue(in_time)
 
-    def _keep(self, parcels: list[Parcel]) -> None:
-        if len(parcels) < len(self._waiting):
-            self._waiting = parcels
-            heapq.heapify(self._waiting)
+    def _replace_queue(self, outgoing: list[OutgoingMessage]) -> None:
+        if len(outgoing) < len(self._queue):
+            self._queue = outgoing
+            heapq.heapify(self._queue)
             self._wake.set()
 
     def finish(self) -> None:
-        """Close this stream once everything queued has left; an eager peer looks for its receiver again later."""
-        self._finishing = True
+        """End the stream once all queued messages have left; an eager peer reconnects later."""
+        self._is_finishing = True
         self._wake.set()
 
     def end(self) -> None:
         """As `finish`, for good."""
-        self._ending = True
+        self._is_ending = True
         self.finish()
 
     async def close(self) -> None:
-        """Drop what is queued and the stream."""
-        self._ending = True
-        tasks = [self._task, *self._leaving]
+        """Drop the queue and the stream."""
+        self._is_ending = True
+        tasks = [task for task in (self._task, *self._closing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
-        stream: Stream | None = None
-        while stream is not None or not self._ending:
-            while stream is None and not self._eager and not self._waiting and not self._ending:
+        stream: DeliverStream | None = None
+        while stream is not None or not self._is_ending:
+            while stream is None and not self._settings.eager and not self._queue and not self._is_ending:
                 self._wake.clear()
                 await self._wake.wait()
             current = stream
             try:
                 current = current or self._open()
                 stream = await self._converse(current)
-                if stream is None and not self._ending:
-                    self._finishing = False
+                if stream is None and not self._is_ending:
+                    self._is_finishing = False
                     self._on_lost(self.name, "it left", ())
                     await asyncio.sleep(_LEFT_S)
             except UnixSocketRpcUnsupportedError as error:
-                LOG.info("%s is spoken to over gRPC: %s", self.name, error)
-                self._by_lane, stream = False, None
-                if current is not None and current.sent:  # on a stream that was to go on elsewhere
-                    self._lose(error, list(current.sent))
-            except BROKEN as error:
-                stream, self._finishing, self._by_lane = None, False, True
-                parcels = sorted(self._waiting, key=lambda parcel: parcel[:2])
-                self._waiting = []
-                self._lose(error, [*(current.sent if current else ()), *parcels])
+                LOG.info("%s is called over gRPC: %s", self.name, error)
+                self._by_unix_socket, stream = False, None
+                if current is not None and current.unacknowledged:  # of a stream that had to move to another connection
+                    self._lose(error, list(current.unacknowledged))
+            except CALL_ERRORS as error:
+                stream, self._is_finishing, self._by_unix_socket = None, False, True
+                queued = sorted(self._queue, key=lambda outgoing: outgoing[:2])
+                self._queue = []
+                self._lose(error, [*(current.unacknowledged if current else ()), *queued])
                 await asyncio.sleep(_RETRY_S)
 
-    def _open(self) -> Stream:
-        age_s = self._transport.stream_age_s
-        stream = Stream(math.inf if age_s is None else time.monotonic() + age_s)
+    def _open(self) -> DeliverStream:
+        age_s = self._settings.transport.stream_age_s
+        stream = DeliverStream(math.inf if age_s is None else time.monotonic() + age_s, self._settings.silent_s)
 
-        def take(credit: agent_pb2.Credit) -> None:
+        def on_credit(credit: agent_pb2.Credit) -> None:
             self._credited(stream, credit)
 
-        stream.begin(carried(self._transport, self._address, self.name, self._sender, take, by_lane=self._by_lane))
-        stream.carrier.ended.add_done_callback(lambda _: self._wake.set())
+        stream.start(
+            open_deliver_call(self._settings.transport, self._receiver, on_credit, by_unix_socket=self._by_unix_socket)
+        )
+        stream.call.ended.add_done_callback(lambda _: self._wake.set())
         self._streams.add(stream)
         return stream
 
-    async def _converse(self, stream: Stream) -> Stream | None:
-        """Send on a stream until it ends (None), or its time is over: then the stream that goes on."""
-        following: Stream | None = None
+    async def _converse(self, stream: DeliverStream) -> DeliverStream | None:
+        """Send on a stream until it ends (None), or its age is reached: then the stream that takes over."""
+        successor: DeliverStream | None = None
         self._current = stream
         try:
-            while not stream.carrier.ended.done():
-                if self._finishing and not self._waiting:
-                    await stream.carrier.finish()
+            while not stream.call.ended.done():
+                if self._is_finishing and not self._queue:
+                    await stream.call.half_close()
                     await stream.ended()
-                    stream.sent.clear()  # all of it was read
+                    stream.unacknowledged.clear()  # all of it was read
                     return None
                 if time.monotonic() >= stream.until_s:
-                    following = await self._successor()
-                    return following
-                if await self._is_due(stream):
-                    await self._write(stream, heapq.heappop(self._waiting))
+                    successor = await self._open_successor()
+                    return successor
+                if await self._wait_for_message(stream):
+                    await self._write(stream, heapq.heappop(self._queue))
             await stream.ended()
-            if not self._finishing:
+            if not self._is_finishing:
                 raise TransientError("it closed the stream")
             return None
         finally:
             self._current = None
-            if following is not None:
-                task = asyncio.create_task(self._leave(stream))
-                self._leaving.add(task)
-                task.add_done_callback(self._leaving.discard)
+            if successor is not None:
+                task = asyncio.create_task(self._end_old(stream))
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
             else:
                 self.connected = False
                 self._streams.discard(stream)
                 await stream.close()
 
-    async def _successor(self) -> Stream:
-        """A new stream, once the receiver has taken it."""
+    async def _open_successor(self) -> DeliverStream:
+        """A new stream, once the receiver has accepted it."""
         stream = self._open()
-        granted = asyncio.create_task(stream.granted.wait())
+        has_credit = asyncio.create_task(stream.has_credit.wait())
         try:
-            either: set[asyncio.Future[Any]] = {granted, stream.carrier.ended}
+            either: set[asyncio.Future[Any]] = {has_credit, stream.call.ended}
             await asyncio.wait(either, timeout=_TAKEOVER_S, return_when=asyncio.FIRST_COMPLETED)
-            if stream.granted.is_set():
+            if stream.has_credit.is_set():
                 return stream
-            if stream.carrier.ended.done():
+            if stream.call.ended.done():
                 await stream.ended()
             raise TransientError("it takes no new connection")
         except BaseException:
@@ -225,60 +252,61 @@ class Peer:
             await stream.close()
             raise
         finally:
-            granted.cancel()
+            has_credit.cancel()
 
-    async def _leave(self, stream: Stream) -> None:
-        """End a stream that another has taken over from; what was sent on it arrives, or is known not to have."""
-        why: Exception = TransientError("the connection before this one did not end")
+    async def _end_old(self, stream: DeliverStream) -> None:
+        """End a stream that another has taken over from; unacknowledged messages are lost if it fails."""
+        reason: Exception = TransientError("the connection before this one did not end")
         try:
-            await stream.carrier.finish()
+            await stream.call.half_close()
             async with asyncio.timeout(_TAKEOVER_S):
                 await stream.ended()
-            stream.sent.clear()
-        except (*BROKEN, TimeoutError) as error:
-            why = error
+            stream.unacknowledged.clear()
+        except (*CALL_ERRORS, TimeoutError) as error:
+            reason = error
         finally:
             self._streams.discard(stream)
             await stream.close()
-        if stream.sent:
-            self._lose(why, list(stream.sent))
+        if stream.unacknowledged:
+            self._lose(reason, list(stream.unacknowledged))
 
-    async def _write(self, stream: Stream, parcel: Parcel) -> None:
-        if not self._in_time(parcel):
+    async def _write(self, stream: DeliverStream, outgoing: OutgoingMessage) -> None:
+        if not self._is_in_time(outgoing):
             return
-        stream.credit -= parcel.due_s > -math.inf
-        self._writing = True  # nothing may leave before it
+        stream.credit -= outgoing.due_s > -math.inf
+        self._is_writing = True  # nothing may overtake it
         try:
-            await stream.carrier.write(parcel)
+            await stream.call.write(outgoing)
         except BaseException as error:
-            heapq.heappush(self._waiting, parcel)  # it is among those that did not leave
-            if stream.silent:
-                raise TransientError(stream.silent) from error
+            heapq.heappush(self._queue, outgoing)  # it was not sent
+            if stream.silence:
+                raise TransientError(stream.silence) from error
             raise
         finally:
-            self._writing = False
-        stream.credit += parcel.due_s > -math.inf
-        self._count(parcel, stream)
+            self._is_writing = False
+        stream.credit += outgoing.due_s > -math.inf
+        self._count(outgoing, stream)
 
-    def _in_time(self, parcel: Parcel) -> bool:
-        """Whether a message is not too late to leave; then it says how much time is left."""
-        if parcel.until_s < math.inf:
-            left_s = parcel.until_s - time.monotonic()
+    def _is_in_time(self, outgoing: OutgoingMessage) -> bool:
+        """Whether a message's deadline has not passed; if so, puts the time left into the message."""
+        if outgoing.until_s < math.inf:
+            left_s = outgoing.until_s - time.monotonic()
             if left_s <= 0:
                 self.expired += 1
                 return False
-            parcel.message.left_s = left_s
+            outgoing.message.left_s = left_s
         return True
 
-    def _count(self, parcel: Parcel, stream: Stream) -> None:
-        """A message has left: with credit, unless it is a failure."""
-        if parcel.due_s > -math.inf:
+    def _count(self, outgoing: OutgoingMessage, stream: DeliverStream) -> None:
+        """Charge a message that was sent to the credit, unless it is a failure."""
+        if outgoing.due_s > -math.inf:
             stream.credit -= 1
-            stream.sent.append(parcel if self._keeps else parcel._replace(message=_stub(parcel.message), data=b""))
+            kept = outgoing if self._settings.resends else outgoing._replace(message=_stub(outgoing.message), data=b"")
+            stream.unacknowledged.append(kept)
 
-    async def _is_due(self, stream: Stream) -> bool:
-        """True when a message may leave now; otherwise waits for anything to change and says False."""
-        first_s = self._waiting[0].due_s if self._waiting else math.inf
+    async def _wait_for_message(self, stream: DeliverStream) -> bool:
+        """True when a queued message may leave now; else waits for any change, and returns False."""
+        first_s = self._queue[0].due_s if self._queue else math.inf
         at_s = min(first_s if stream.credit > 0 or first_s == -math.inf else math.inf, stream.until_s)
         now_s = time.monotonic()
         if at_s <= now_s:
@@ -292,26 +320,26 @@ class Peer:
             timer.cancel()
         return False
 
-    def _credited(self, stream: Stream, credit: agent_pb2.Credit) -> None:
+    def _credited(self, stream: DeliverStream, credit: agent_pb2.Credit) -> None:
         self.connected = True
-        is_first = not stream.granted.is_set()
-        stream.take(credit)
+        is_first = not stream.has_credit.is_set()
+        stream.add_credit(credit)
         if credit.draining:
-            stream.until_s = math.inf  # it waits for this very stream to end
-        if is_first or self._waiting or self._finishing:
+            stream.until_s = math.inf  # a draining receiver waits for this very stream to end
+        if is_first or self._queue or self._is_finishing:
             self._wake.set()
         if self._on_credit is not None:
             self._on_credit(self.name, credit)
 
-    def _lose(self, error: Exception, parcels: Sequence[Parcel]) -> None:
-        """Say, or put back where they are kept, what may not have arrived."""
+    def _lose(self, error: Exception, messages: Sequence[OutgoingMessage]) -> None:
+        """Report messages that may not have arrived, or queue them again where they are resent."""
         reason = error.details() or error.code().name if isinstance(error, grpc.aio.AioRpcError) else str(error)
-        if self._keeps:
-            for parcel in parcels:
-                heapq.heappush(self._waiting, parcel)
-        self._on_lost(self.name, reason, () if self._keeps else [parcel.message for parcel in parcels])
+        if self._settings.resends:
+            for outgoing in messages:
+                heapq.heappush(self._queue, outgoing)
+        self._on_lost(self.name, reason, () if self._settings.resends else [outgoing.message for outgoing in messages])
 
 
 def _stub(message: agent_pb2.Message) -> agent_pb2.Message:
-    """All that is needed of a message to say that its request may be lost."""
+    """The part of a message that is needed to report its request as lost."""
     return agent_pb2.Message(request_id=message.request_id, downstream=message.downstream)

@@ -1,4 +1,4 @@
-"""One Deliver call as its sender holds it, and what carries it: the fast lane on this host, else gRPC."""
+"""One Deliver stream at its sender: its call (Unix-socket RPC on this host, else gRPC), and its credit."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ from jellybean_agent.rpc.unix_socket_stream import UnixSocketStream
 from jellybean_agent.security.identity import SENDER_KEY
 from jellybean_agent.system.protocol_version import protocol_metadata
 from jellybean_agent.transport.channels import Transport
-from jellybean_agent.transport.message_wire import Data, parts_of
+from jellybean_agent.transport.message_wire import Data, message_parts
 from jellybean_protos.agent.v1 import agent_pb2
 
 DELIVER_METHOD = "/jellybean.agent.v1.Agent/Deliver"
 SILENT_S = 2.0  # four heartbeats
-CONNECT_S = 5.0  # until the first one
-_LOOK_S = 0.25
-BROKEN = (  # how a call may end or fail; the last two: of grpc's client, when the other end is ending it
+CONNECT_S = 5.0  # until the first credit
+_CHECK_EVERY_S = 0.25
+CALL_ERRORS = (  # how a call may fail; grpc's client raises the last two while the other end is closing the call
     *(AgentError, UnixSocketRpcUnsupportedError, grpc.aio.AioRpcError),
     *(asyncio.InvalidStateError, grpc.aio.InternalError),
 )
-TakeCredit = Callable[[agent_pb2.Credit], None]
+OnCredit = Callable[[agent_pb2.Credit], None]
 
 
-class Parcel(NamedTuple):
-    """A message on its way: not to leave before `due_s`, nor after `until_s` (CLOCK_MONOTONIC)."""
+class OutgoingMessage(NamedTuple):
+    """A message to be sent, not before `due_s` and not after `until_s` (CLOCK_MONOTONIC seconds)."""
 
     due_s: float
     order: int
     until_s: float
     message: agent_pb2.Message
-    data: Data = b""  # of its tensor, where they are not in it
+    data: Data = b""  # its tensor's bytes, if they are not in the message
 
 
-class Carrier(Protocol):
-    """A call that messages go out on and credit comes back. What breaks it is one of `BROKEN`."""
+class DeliverCall(Protocol):
+    """A Deliver call: messages out, credit back. Its failures are `CALL_ERRORS`."""
 
-    ended: asyncio.Future[None]  # by the receiver, well or with why not
+    ended: asyncio.Future[None]  # done when the receiver has ended the call, with an exception if it failed
 
     @property
     def may_send(self) -> bool:
         """Whether `send` is possible now."""
         ...
 
-    def send(self, parcel: Parcel) -> None: ...
-    async def write(self, parcel: Parcel) -> None:
+    def send(self, outgoing: OutgoingMessage) -> None: ...
+    async def write(self, outgoing: OutgoingMessage) -> None:
         """As `send`, once that is possible."""
         ...
 
-    async def finish(self) -> None:
+    async def half_close(self) -> None:
         """Send nothing further."""
         ...
 
@@ -66,76 +66,87 @@ class Carrier(Protocol):
     async def close(self) -> None: ...
 
 
-def carried(transport: Transport, address: str, name: str, sender: str, take: TakeCredit, *, by_lane: bool) -> Carrier:
-    """A call on a connection of its own: one that went silent may be dead without knowing it.
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """The process that a stream goes to, and the name of this one."""
 
-    `by_lane`: where there is one; it ends with NoLaneError, with nothing sent, where there is none.
+    name: str
+    address: str
+    sender: str
+
+
+def open_deliver_call(
+    transport: Transport, receiver: Receiver, on_credit: OnCredit, *, by_unix_socket: bool
+) -> DeliverCall:
+    """Open a call on a new connection, as an existing one may be dead without knowing it.
+
+    `by_unix_socket`: use Unix-socket RPC where the address is a Unix socket. A call to a server without it ends with
+    UnixSocketRpcUnsupportedError, and nothing has been sent.
     """
-    metadata = ((SENDER_KEY, sender), *protocol_metadata())
-    if by_lane and transport.check(address).startswith("unix:"):
-        return _ByLane(address.removeprefix("unix:"), metadata, take)
-    return _ByGrpc(transport.channel(address, name), metadata, take)
+    metadata = ((SENDER_KEY, receiver.sender), *protocol_metadata())
+    if by_unix_socket and transport.check(receiver.address).startswith("unix:"):
+        unix_call = _UnixSocketCall(receiver.address.removeprefix("unix:"), metadata, on_credit)
+        unix_call.start()
+        return unix_call
+    channel = transport.channel(receiver.address, receiver.name)
+    deliver: Callable[..., Any] = channel.stream_stream(
+        DELIVER_METHOD, request_serializer=_serialised, response_deserializer=agent_pb2.Credit.FromString
+    )
+    return _GrpcCall(channel, deliver(metadata=metadata), on_credit)
 
 
-class _ByLane:
-    def __init__(self, path: str, metadata: tuple[tuple[str, str], ...], take: TakeCredit) -> None:
-        self._take = take
-        self._lane = UnixSocketStream(path, DELIVER_METHOD, metadata, self._taken)
-        self.ended = self._lane.ended
+class _UnixSocketCall:
+    def __init__(self, path: str, metadata: tuple[tuple[str, str], ...], on_credit: OnCredit) -> None:
+        self._on_credit = on_credit
+        self._stream = UnixSocketStream(path, DELIVER_METHOD, metadata, self._received)
+        self.ended = self._stream.ended
+
+    def start(self) -> None:
+        self._stream.start()
 
     @property
     def may_send(self) -> bool:
-        return self._lane.may_send
+        return self._stream.may_send
 
-    def send(self, parcel: Parcel) -> None:
-        self._lane.send(*parts_of(parcel.message, parcel.data))
+    def send(self, outgoing: OutgoingMessage) -> None:
+        self._stream.send(*message_parts(outgoing.message, outgoing.data))
 
-    async def write(self, parcel: Parcel) -> None:
-        await self._lane.room()
-        self.send(parcel)
+    async def write(self, outgoing: OutgoingMessage) -> None:
+        await self._stream.writable()
+        self.send(outgoing)
 
-    async def finish(self) -> None:
-        self._lane.finish()
+    async def half_close(self) -> None:
+        self._stream.half_close()
 
     def cancel(self) -> None:
-        self._lane.cancel()
+        self._stream.cancel()
 
     async def close(self) -> None:
-        self._lane.cancel()
+        self._stream.cancel()
 
-    def _taken(self, data: bytes) -> None:
+    def _received(self, data: bytes) -> None:
         try:
             credit = agent_pb2.Credit.FromString(data)
         except DecodeError:
-            self._lane.cancel()
+            self._stream.cancel()
         else:
-            self._take(credit)
+            self._on_credit(credit)
 
 
-class _ByGrpc:
-    may_send = False  # its flow control is waited for
+class _GrpcCall:
+    may_send = False  # its flow control has to be waited for
 
-    def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...], take: TakeCredit) -> None:
-        self._channel, self._take = channel, take
-        deliver: Callable[..., Any] = channel.stream_stream(
-            DELIVER_METHOD,
-            request_serializer=_whole,
-            response_deserializer=agent_pb2.Credit.FromString,
-        )
-        self._call = deliver(metadata=metadata)
-        self.ended: asyncio.Future[None] = asyncio.create_task(self._read())
+    def __init__(self, channel: grpc.aio.Channel, call: Any, on_credit: OnCredit) -> None:
+        self._channel, self._call = channel, call
+        self.ended: asyncio.Future[None] = asyncio.ensure_future(_read_credit(call, on_credit))
 
-    async def _read(self) -> None:
-        async for credit in self._call:
-            self._take(credit)
-
-    def send(self, parcel: Parcel) -> None:
+    def send(self, outgoing: OutgoingMessage) -> None:
         raise NotImplementedError
 
-    async def write(self, parcel: Parcel) -> None:
-        await self._call.write(parcel)
+    async def write(self, outgoing: OutgoingMessage) -> None:
+        await self._call.write(outgoing)
 
-    async def finish(self) -> None:
+    async def half_close(self) -> None:
         await self._call.done_writing()
 
     def cancel(self) -> None:
@@ -148,63 +159,71 @@ class _ByGrpc:
         await self._channel.close(None)
 
 
-def _whole(parcel: Parcel) -> bytes:
-    return b"".join(parts_of(parcel.message, parcel.data))
+async def _read_credit(call: Any, on_credit: OnCredit) -> None:
+    async for credit in call:
+        on_credit(credit)
+
+
+def _serialised(outgoing: OutgoingMessage) -> bytes:
+    return b"".join(message_parts(outgoing.message, outgoing.data))
 
 
 @dataclass(eq=False, slots=True)
-class Stream:
-    """A call and its credit. `until_s`: when another is to take over.
+class DeliverStream:
+    """A Deliver call and its credit.
 
-    `sent`: what no credit has come back for yet; with tensors only where they are kept.
+    `until_s`: when a new stream is to take over. `silent_s`: a receiver that sends no heartbeat for longer counts as
+    lost. `unacknowledged`: messages sent for which no credit has come back, with tensors only where they may be resent.
     """
 
     until_s: float
-    carrier: Carrier = field(init=False)
+    silent_s: float
+    call: DeliverCall = field(init=False)
     credit: int = 0
-    sent: deque[Parcel] = field(default_factory=deque)
+    unacknowledged: deque[OutgoingMessage] = field(default_factory=deque)
     heard_s: float = field(default_factory=time.monotonic)
-    silent: str = ""  # why it was given up
-    granted: asyncio.Event = field(default_factory=asyncio.Event)
+    silence: str = ""  # why the stream was given up
+    has_credit: asyncio.Event = field(default_factory=asyncio.Event)
     watcher: asyncio.Task[None] = field(init=False)
 
-    def begin(self, carrier: Carrier) -> None:
-        self.carrier = carrier
+    def start(self, call: DeliverCall) -> None:
+        """Use a call, and watch its receiver."""
+        self.call = call
         self.watcher = asyncio.create_task(self._watch())
 
-    def take(self, credit: agent_pb2.Credit) -> None:
-        """Count credit: the first acknowledges nothing, all after it acknowledge as many messages as they grant."""
+    def add_credit(self, credit: agent_pb2.Credit) -> None:
+        """Count credit. The first acknowledges nothing; later ones acknowledge as many messages as they grant."""
         self.heard_s = time.monotonic()
-        if self.granted.is_set():
-            for _ in range(min(credit.messages, len(self.sent))):
-                self.sent.popleft()
+        if self.has_credit.is_set():
+            for _ in range(min(credit.messages, len(self.unacknowledged))):
+                self.unacknowledged.popleft()
         elif credit.messages:
-            self.granted.set()
+            self.has_credit.set()
         self.credit += credit.messages
 
     async def _watch(self) -> None:
-        """Break the stream when its receiver says nothing. Time in which this process stood still does not count."""
-        looked_s = time.monotonic()
+        """Cancel the call when its receiver is silent. Time in which this process stood still does not count."""
+        checked_s = time.monotonic()
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_EVERY_S)
             now_s = time.monotonic()
-            if now_s - looked_s > 3 * _LOOK_S:
-                self.heard_s += now_s - looked_s
-            looked_s = now_s
-            if now_s - self.heard_s > (SILENT_S if self.granted.is_set() else CONNECT_S):
-                self.silent = f"nothing was heard from it for {now_s - self.heard_s:.1f} s"
-                self.carrier.cancel()
+            if now_s - checked_s > 3 * _CHECK_EVERY_S:
+                self.heard_s += now_s - checked_s
+            checked_s = now_s
+            if now_s - self.heard_s > (self.silent_s if self.has_credit.is_set() else CONNECT_S):
+                self.silence = f"nothing was heard from it for {now_s - self.heard_s:.1f} s"
+                self.call.cancel()
                 return
 
     async def ended(self) -> None:
-        """Wait for the receiver to end the stream; raises why, unless it ended well."""
-        await asyncio.wait({self.carrier.ended})
-        if self.silent:
-            raise TransientError(self.silent)
-        self.carrier.ended.result()
+        """Wait for the receiver to end the stream. Raises one of `CALL_ERRORS` unless it ended it with status OK."""
+        await asyncio.wait({self.call.ended})
+        if self.silence:
+            raise TransientError(self.silence)
+        self.call.ended.result()
 
     async def close(self) -> None:
-        """Break it off."""
+        """Cancel the stream."""
         self.watcher.cancel()
         await asyncio.gather(self.watcher, return_exceptions=True)
-        await self.carrier.close()
+        await self.call.close()

@@ -16,7 +16,7 @@ import grpc.aio
 from jellybean.serving.gateway.plans.open_routes import BARRED_S, OpenRoutes
 from jellybean.serving.gateway.plans.source_messages import Inputs, source_messages
 from jellybean.serving.gateway.tracing import RequestTrace
-from jellybean_agent import GATEWAY, EmulatedLinks, Peer, PlanView, Transport, protocol_metadata, protocol_mismatch
+from jellybean_agent import GATEWAY, EmulatedLinks, Peer, PeerSettings, PlanView, Transport, protocol_metadata, protocol_mismatch
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -63,16 +63,10 @@ class ServedPlan:
 
     def start(self) -> None:
         """Connect to every worker, and again whenever a stream breaks."""
+        settings = PeerSettings(GATEWAY, self._transport, eager=True)
         for name in self.workers:
-            self._peers[name] = Peer(
-                name,
-                self._addresses[name],
-                sender=GATEWAY,
-                on_lost=self._on_lost,
-                transport=self._transport,
-                on_credit=self._on_credit,
-                eager=True,
-            )
+            peer = Peer(name, self._addresses[name], settings, on_lost=self._on_lost, on_credit=self._on_credit)
+            self._peers[name] = peer.start()
 
     async def close(self) -> None:
         """End all streams."""

@@ -18,9 +18,10 @@ import grpc.aio
 import pytest
 
 from jellybean_agent.rpc import frames, http2
-from jellybean_agent.rpc import unix_socket as lane
+from jellybean_agent.rpc import unix_socket_frames as unix_frames
+from jellybean_agent.rpc.flood_limits import FloodLimits
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, frame
-from jellybean_agent.rpc.hpack import encode
+from jellybean_agent.rpc.hpack import encode_headers
 from jellybean_agent.rpc.server import RpcServer
 from tests.rpc_server import (
     BIDI,
@@ -71,7 +72,7 @@ def test_what_fails_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
                 "no method /no.Such/Method",
             )
             assert (await status(to.unary_unary(SLOW)(b"", timeout=0.1)))[0] is code.DEADLINE_EXCEEDED
-            server.most_message_bytes = 1000
+            server.max_message_bytes = 1000
             assert (await status(to.unary_unary(ECHO)(LARGE)))[0] is code.RESOURCE_EXHAUSTED
             bomb = to.unary_unary(ECHO)(bytes(10**7), compression=grpc.Compression.Gzip)
             assert (await status(bomb))[0] in (code.INTERNAL, code.RESOURCE_EXHAUSTED)
@@ -90,9 +91,8 @@ def test_what_fails_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_client_without_credit_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_without_credit_is_cut_off(tmp_path: Path) -> None:
     """More than a window, and no end of frames that cost nothing: GOAWAY, and nothing of it is kept."""
-    monkeypatch.setattr(http2, "_RESETS", 200)
 
     def said(path: str, data: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX) as to:
@@ -106,17 +106,18 @@ def test_a_client_without_credit_is_cut_off(tmp_path: Path, monkeypatch: pytest.
                     found += part
             return found
 
-    async def ask(_server: RpcServer, address: str) -> list[bytes]:
+    async def ask(server: RpcServer, address: str) -> list[bytes]:
+        server.flood_limits = FloodLimits(resets=200)
         path = address.removeprefix("unix:")
-        head = frame(HEADERS, END_HEADERS, 1, encode(headers_of(BIDI)))
+        head = frame(HEADERS, END_HEADERS, 1, encode_headers(headers_of(BIDI)))
         flood = frame(DATA, 0, 1, (10**6).to_bytes(5, "big") + bytes(10**6 - 5)) * 2
         tiny = frame(WINDOW, 0, 1, (1).to_bytes(4, "big")) * 20_000
         endless = frame(HEADERS, 0, 1, b"") + frame(9, 0, 1, bytes(10_000)) * 4
         slow = slow_call(1)
-        twice = slow + frame(HEADERS, END_HEADERS | END_STREAM, 1, encode(headers_of(SLOW)))
+        twice = slow + frame(HEADERS, END_HEADERS | END_STREAM, 1, encode_headers(headers_of(SLOW)))
         rapid = b"".join(slow_call(number) + reset_of(number) for number in range(1, 2401, 2))
         dead = slow + reset_of(1)
-        trailers = dead + frame(HEADERS, END_HEADERS | END_STREAM, 1, encode(((b"x", b"y"),))) * 10_001
+        trailers = dead + frame(HEADERS, END_HEADERS | END_STREAM, 1, encode_headers(((b"x", b"y"),))) * 10_001
         late = dead + frame(DATA, 0, 1, b"x") * 10_001
         wide = slow + frame(WINDOW, 0, 1, (2**30).to_bytes(4, "big"))
         wide += frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**31 - 1))
@@ -124,7 +125,7 @@ def test_a_client_without_credit_is_cut_off(tmp_path: Path, monkeypatch: pytest.
         conversations = (head + flood, head + tiny, endless, twice, rapid, trailers, late, wide, windows)
         return [await asyncio.to_thread(said, path, data) for data in conversations]
 
-    reasons = (b"a stream's window", b"ask for nothing", b"header block", b"after a stream's end", b"begun and reset")
+    reasons = (b"a stream's window", b"without effect", b"header block", b"after a stream's end", b"begun and reset")
     for found, kind in zip(served(tmp_path, ask), (0, 1, 2, 3, 4, 1, 1, None, 1), strict=True):
         assert frame(7, 0, 0, b"")[3:4] in found  # GOAWAY
         assert (b"window out of bounds" if kind is None else reasons[kind]) in found
@@ -149,13 +150,13 @@ def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
     """Above twice a message's bound they fail; with a deadline they are dropped when it has passed."""
 
     async def ask(server: RpcServer, address: str) -> None:
-        server.most_message_bytes = 100_000
+        server.max_message_bytes = 100_000
         asked = b"".join(call_of(2 * number + 1, LARGE[:50_000]) for number in range(20))
         async with raw_connection(address, asked) as (reader, _writer):
             await read_until(reader, b"lie unread")
             (connection,) = server._connections
-            assert isinstance(connection, http2.Connection)
-            assert 100_000 < connection._unsent_bytes <= 200_000
+            assert isinstance(connection, http2.Http2Connection)
+            assert 100_000 < connection.responses.unsent_bytes <= 200_000
             assert 2 <= len(server._calls) <= 4
         async with raw_connection(address, call_of(1, b"x", (b"grpc-timeout", b"50m"))) as (reader, _writer):
             await read_until(reader, frame(3, 0, 1, (8).to_bytes(4, "big")))
@@ -167,7 +168,7 @@ def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
 
 def test_a_request_that_does_not_come_is_waited_for_until_its_deadline(tmp_path: Path) -> None:
     async def ask(server: RpcServer, address: str) -> None:
-        head = encode((*headers_of(ECHO), (b"grpc-timeout", b"50m")))
+        head = encode_headers((*headers_of(ECHO), (b"grpc-timeout", b"50m")))
         async with raw_connection(address, frame(HEADERS, END_HEADERS, 1, head)) as (reader, _writer):
             assert b"\x0bgrpc-status\x014" in await read_until(reader, b"grpc-message")
             assert not server._calls
@@ -179,7 +180,9 @@ def test_a_byte_keeps_a_byte(tmp_path: Path) -> None:
     """Parts of a message that is not whole do not keep alive what they came in."""
 
     async def ask(_server: RpcServer, address: str) -> int:
-        start = frame(HEADERS, END_HEADERS, 3, encode(headers_of(ECHO))) + frame(DATA, 0, 3, (2**20).to_bytes(5, "big"))
+        start = frame(HEADERS, END_HEADERS, 3, encode_headers(headers_of(ECHO))) + frame(
+            DATA, 0, 3, (2**20).to_bytes(5, "big")
+        )
         async with raw_connection(address, slow_call(1) + reset_of(1) + start) as (_reader, writer):
             tracemalloc.start()
             before = tracemalloc.get_traced_memory()[0]
@@ -199,7 +202,7 @@ def _conversations() -> Iterator[bytes]:
     """What right clients send: both protocols, one call or several."""
     body = b"\0" + (5).to_bytes(4, "big") + b"hello"
     for path in (ECHO, BIDI, SLOW):
-        block = encode(headers_of(path))
+        block = encode_headers(headers_of(path))
         yield (
             PREFACE
             + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**16))
@@ -208,9 +211,12 @@ def _conversations() -> Iterator[bytes]:
                 for number in (1, 3, 5)
             )
         )
-    head = lane.HEAD.pack(1.0, len(ECHO), 2) + ECHO.encode() + b"{}" + b"hello"
-    calls = (lane.FRAME.pack(len(head) + lane.FRAME.size - 4, number, lane.CALL) + head for number in range(3))
-    yield lane.GREETING + b"".join(calls)
+    head = unix_frames.HEAD.pack(1.0, len(ECHO), 2) + ECHO.encode() + b"{}" + b"hello"
+    calls = (
+        unix_frames.FRAME.pack(len(head) + unix_frames.FRAME.size - 4, number, unix_frames.CALL) + head
+        for number in range(3)
+    )
+    yield unix_frames.GREETING + b"".join(calls)
 
 
 def _mutated(draw: random.Random, data: bytes) -> bytes:
@@ -264,7 +270,7 @@ def test_the_policy_is_asked_before_a_request_is_read(tmp_path: Path) -> None:
 
     async def ask(_server: RpcServer, address: str) -> None:
         reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
-        head = encode((*headers_of(ECHO), (b"jellybean-protocol", b"99.0")))
+        head = encode_headers((*headers_of(ECHO), (b"jellybean-protocol", b"99.0")))
         writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, head))
         found = b""
         async with asyncio.timeout(5):
@@ -279,6 +285,6 @@ def test_the_policy_is_asked_before_a_request_is_read(tmp_path: Path) -> None:
 
 
 def test_a_packed_message_is_bounded() -> None:
-    assert frames.unpacked(memoryview(gzip.compress(b"x" * 10)), "gzip", 10) == b"x" * 10
-    assert frames.unpacked(memoryview(gzip.compress(b"x" * 11)), "gzip", 10) is None
-    assert frames.unpacked(memoryview(b"no gzip"), "gzip", 10) is None
+    assert frames.decompress(memoryview(gzip.compress(b"x" * 10)), "gzip", 10) == b"x" * 10
+    assert frames.decompress(memoryview(gzip.compress(b"x" * 11)), "gzip", 10) is None
+    assert frames.decompress(memoryview(b"no gzip"), "gzip", 10) is None

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
@@ -14,17 +15,24 @@ import pytest
 
 from jellybean_agent.errors import StatusError
 from jellybean_agent.rpc import http2
-from jellybean_agent.rpc import unix_socket as lane
+from jellybean_agent.rpc import unix_socket_frames as frames
 from jellybean_agent.rpc.server import RpcServer
+from jellybean_agent.rpc.unix_socket import UnixSocketConnection
 from jellybean_agent.rpc.unix_socket_client import UnixSocketClient
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 from tests.rpc_server import BIDI, ECHO, LARGE, SLOW, channel, served
 
 
+def connected(path: str, metadata: Mapping[str, str]) -> UnixSocketClient:
+    client = UnixSocketClient(path, metadata)
+    client.connect()
+    return client
+
+
 def test_the_lane(tmp_path: Path) -> None:
     async def ask(_server: RpcServer, address: str) -> None:
         path = address.removeprefix("unix:")
-        client = await asyncio.to_thread(UnixSocketClient, path, {})
+        client = await asyncio.to_thread(connected, path, {})
 
         async def call(method: str, message: bytes, timeout_s: float = 20.0) -> bytes | grpc.StatusCode:
             try:
@@ -54,22 +62,22 @@ def test_a_lane_that_breaks_ends_and_nothing_else(tmp_path: Path) -> None:
             to.settimeout(10)
             to.connect(path)
             with contextlib.suppress(OSError):
-                to.sendall(lane.GREETING + data)
+                to.sendall(frames.GREETING + data)
             found = b""
             with contextlib.suppress(ConnectionError):
                 while part := to.recv(2**16):
                     found += part
-                    if len(found) > len(lane.GREETING) + lane.FRAME.size:
+                    if len(found) > len(frames.GREETING) + frames.FRAME.size:
                         break
             return found
 
     async def ask(_server: RpcServer, address: str) -> None:
         path, name = address.removeprefix("unix:"), ECHO.encode()
         metadata = json.dumps({"jellybean-protocol": "\ud800"}).encode()
-        head = lane.HEAD.pack(5.0, len(name), len(metadata)) + name + metadata
-        odd = lane.FRAME.pack(len(head) + lane.FRAME.size - 4, 1, lane.CALL) + head
-        assert await asyncio.to_thread(said, path, bytes(150_000)) == lane.GREETING
-        assert (await asyncio.to_thread(said, path, odd))[len(lane.GREETING) :][8] == lane.FAILED
+        head = frames.HEAD.pack(5.0, len(name), len(metadata)) + name + metadata
+        odd = frames.FRAME.pack(len(head) + frames.FRAME.size - 4, 1, frames.CALL) + head
+        assert await asyncio.to_thread(said, path, bytes(150_000)) == frames.GREETING
+        assert (await asyncio.to_thread(said, path, odd))[len(frames.GREETING) :][8] == frames.FAILED
         async with channel(address) as to:
             assert await to.unary_unary(ECHO)(b"on") == b"on"
 
@@ -80,11 +88,13 @@ def test_calls_of_a_lane_share_what_their_heads_say_but_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[bytes] = []
-    was = lane.Lane._read_head
-    monkeypatch.setattr(lane.Lane, "_read_head", lambda own, told, size: (read.append(told), was(own, told, size))[1])
+    was = UnixSocketConnection._read_headers
+    monkeypatch.setattr(
+        UnixSocketConnection, "_read_headers", lambda own, told, size: (read.append(told), was(own, told, size))[1]
+    )
 
     async def ask(_server: RpcServer, address: str) -> None:
-        client = await asyncio.to_thread(UnixSocketClient, address.removeprefix("unix:"), {"a": "b"})
+        client = await asyncio.to_thread(connected, address.removeprefix("unix:"), {"a": "b"})
         for timeout_s in (5.0, 6.0, 7.0):
             assert await asyncio.to_thread(client.call, ECHO, b"x", timeout_s) == b"x"
         assert len(read) == 1
@@ -99,7 +109,7 @@ def test_a_lane_client_survives_that_its_server_starts_again(tmp_path: Path) -> 
     client: list[UnixSocketClient] = []
 
     async def first(_server: RpcServer, address: str) -> None:
-        client.append(await asyncio.to_thread(UnixSocketClient, address.removeprefix("unix:"), {}))
+        client.append(await asyncio.to_thread(connected, address.removeprefix("unix:"), {}))
         await asyncio.gather(*(asyncio.to_thread(client[0].call, ECHO, b"x", 5.0) for _ in range(4)))
 
     async def second(_server: RpcServer, _address: str) -> None:
@@ -116,7 +126,7 @@ def test_another_user_gets_no_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     async def ask(_server: RpcServer, address: str) -> None:
         reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
-        writer.write(lane.GREETING)
+        writer.write(frames.GREETING)
         assert await reader.read() == b""
         writer.close()
 

@@ -12,13 +12,12 @@ import grpc
 import pytest
 
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.rpc import unix_socket as lane
+from jellybean_agent.rpc import unix_socket_frames as frames
 from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.security.identity import SENDER_KEY, Policy
-from jellybean_agent.transport import streams
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, agent_service_handler
-from jellybean_agent.transport.peers import Peer
+from jellybean_agent.transport.peers import Peer, PeerSettings
 from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -38,7 +37,7 @@ class Receiver:
         self.server: RpcServer = server
         self.server.add_generic_rpc_handlers((agent_service_handler(self.inboxes.deliver),))
         if lanes:
-            self.server.add_raw_stream(DELIVER_METHOD, self.inboxes.raw)
+            self.server.add_raw_stream(DELIVER_METHOD, self.inboxes.deliver_raw)
         folder.chmod(0o700)
         PLAIN.bind(self.server, self.address)
 
@@ -71,11 +70,17 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def peer_of(receiver: Receiver, lost: list[tuple[str, list[str]]], **more: Any) -> Peer:
+def peer_of(
+    receiver: Receiver,
+    lost: list[tuple[str, list[str]]],
+    on_credit: Callable[[str, agent_pb2.Credit], None] | None = None,
+    **more: Any,
+) -> Peer:
     def note(_name: str, why: str, messages: Any) -> None:
         lost.append((why, [message.request_id for message in messages]))
 
-    return Peer("b-1", receiver.address, sender="a-1", transport=PLAIN, on_lost=note, **more)
+    settings = PeerSettings("a-1", PLAIN, **more)
+    return Peer("b-1", receiver.address, settings, on_lost=note, on_credit=on_credit).start()
 
 
 def message(number: int, size: int = 4, upstream: str = "x") -> agent_pb2.Message:
@@ -119,7 +124,7 @@ def test_a_full_receiver_holds_its_sender_up_and_one_that_drains_says_so(tmp_pat
         await until(lambda: len(credits) > 1)  # a heartbeat gives none
         assert (len(receiver.got), peer.queued, credits[-1].messages) == (INITIAL_CREDIT, 20, 0)
         receiver.is_full = False
-        receiver.inboxes.release()
+        receiver.inboxes.has_capacity()
         await until(lambda: len(receiver.got) == INITIAL_CREDIT + 20)
         receiver.inboxes.announce_draining()
         await until(lambda: credits[-1].draining)
@@ -144,25 +149,22 @@ def test_a_refused_message_ends_its_stream_with_a_reason_and_the_next_goes_on(tm
     run(tmp_path, test)
 
 
-def test_a_server_that_dies_and_one_that_stands_still_are_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_dies_and_one_that_stands_still_are_noticed(tmp_path: Path) -> None:
     async def test(receiver: Receiver) -> None:
         lost: list[tuple[str, list[str]]] = []
-        peer = peer_of(receiver, lost)
+        peer = peer_of(receiver, lost, silent_s=1.5)
         receiver.is_full = True
         peer.put(message(0))
         await until(lambda: bool(receiver.got))
         for connection in list(receiver.server._connections):
             transport: Any = connection
-            transport._transport.abort()
+            transport._out.transport.abort()
         await until(lambda: bool(lost))
         assert lost.pop() == ("it closed the connection", ["0"])
         peer.put(message(1))
         await until(lambda: len(receiver.got) == 2)
         for inbox in receiver.inboxes._open:
-            inbox._beating.cancel()  # it says nothing from now on
-        monkeypatch.setattr(streams, "SILENT_S", 0.5)
+            inbox.heartbeat.cancel()  # it says nothing from now on
         await until(lambda: bool(lost))
         assert lost[0][0].startswith("nothing was heard from it for ")
         assert lost[0][1] == ["1"]
@@ -174,14 +176,14 @@ def test_a_server_that_dies_and_one_that_stands_still_are_noticed(
 def test_streams_of_no_method_and_too_many_and_too_much_are_refused(tmp_path: Path) -> None:
     def opening(number: int, method: str = DELIVER_METHOD) -> bytes:
         metadata = b'{"%s": "edge-1", "jellybean-protocol": "2"}' % SENDER_KEY.encode()
-        head = lane.HEAD.pack(0.0, len(method), len(metadata)) + method.encode() + metadata
-        return lane.FRAME.pack(len(head) + 5, number, lane.OPEN) + head
+        head = frames.HEAD.pack(0.0, len(method), len(metadata)) + method.encode() + metadata
+        return frames.FRAME.pack(len(head) + 5, number, frames.OPEN) + head
 
     def said(number: int, data: bytes) -> bytes:
-        return lane.FRAME.pack(len(data) + 5, number, lane.MESSAGE) + data
+        return frames.FRAME.pack(len(data) + 5, number, frames.MESSAGE) + data
 
     async def answers(
-        receiver: Receiver, data: bytes, greeting: bytes = lane.WITH_STREAMS
+        receiver: Receiver, data: bytes, greeting: bytes = frames.STREAMS_GREETING
     ) -> list[tuple[int, int, bytes]]:
         reader, writer = await asyncio.open_unix_connection(receiver.address.removeprefix("unix:"))
         writer.write(greeting + data)
@@ -190,26 +192,26 @@ def test_streams_of_no_method_and_too_many_and_too_much_are_refused(tmp_path: Pa
         writer.close()
         found = []
         while told:
-            size, number, kind = lane.FRAME.unpack_from(told)
-            found.append((number, kind, told[lane.FRAME.size : 4 + size]))
+            size, number, kind = frames.FRAME.unpack_from(told)
+            found.append((number, kind, told[frames.FRAME.size : 4 + size]))
             told = told[4 + size :]
         return found
 
     async def test(receiver: Receiver) -> None:
         refused = await answers(receiver, opening(1, "/no/Method"))
-        assert [(number, kind) for number, kind, _ in refused] == [(1, lane.FAILED)]
+        assert [(number, kind) for number, kind, _ in refused] == [(1, frames.FAILED)]
         assert refused[0][2][0] == grpc.StatusCode.UNIMPLEMENTED.value[0]
         many = await answers(receiver, b"".join(map(opening, range(1, MAX_STREAMS + 2))))
-        assert [kind for _, kind, _ in many].count(lane.FAILED) == 1
+        assert [kind for _, kind, _ in many].count(frames.FAILED) == 1
         assert b"8 streams of 'edge-1' are open" in many[-1][2]
         nonsense = await answers(receiver, opening(1) + said(1, b"\xff\xff") + said(1, b"more"))
         assert nonsense[-1][2][1:] == b"the bytes are no message"
         receiver.is_full = True
         much = await answers(receiver, opening(1) + said(1, message(1).SerializeToString()) * (INITIAL_CREDIT + 1))
         assert much[-1][2][1:] == b"there was no credit for the message"
-        assert await answers(receiver, opening(1), lane.GREETING) == []  # that greeting knows no streams
-        left = await answers(receiver, opening(1) + struct.pack("<IIB", 5, 1, lane.END))
-        assert left[-1][:2] == (1, lane.END)
+        assert await answers(receiver, opening(1), frames.GREETING) == []  # that greeting knows no streams
+        left = await answers(receiver, opening(1) + struct.pack("<IIB", 5, 1, frames.END))
+        assert left[-1][:2] == (1, frames.END)
         await until(lambda: not receiver.inboxes.senders() and not receiver.server._calls)
 
     run(tmp_path, test)

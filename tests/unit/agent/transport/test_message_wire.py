@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jellybean_agent.brain.messages import EdgeMessage
 from jellybean_agent.tensors.tensors import encode_tensor
-from jellybean_agent.transport.message_wire import apart, parts_of, varint, write_message
+from jellybean_agent.transport.message_wire import message_parts, split_message, varint, write_message
 from jellybean_protos.agent.v1 import agent_pb2
 
 
@@ -25,18 +25,18 @@ def test_bytes_beside_a_message_arrive_in_it(size: int, path: list[tuple[int, in
     wire, data = write_message("plan", EdgeMessage("r", 3, "up", "down", tuple(path), array))
     wire.left_s = left_s
     assert not wire.tensor.data
-    whole = agent_pb2.Message.FromString(b"".join(parts_of(wire, memoryview(data))))
+    whole = agent_pb2.Message.FromString(b"".join(message_parts(wire, memoryview(data))))
     wire.tensor.CopyFrom(encode_tensor(array))
     assert whole == wire
 
 
 def test_a_message_without_a_tensor_has_none_and_its_bytes_may_be_in_it_too() -> None:
     wire, data = write_message("plan", EdgeMessage("r", 0, "up", "down", ((0, 0),)))
-    found = agent_pb2.Message.FromString(b"".join(parts_of(wire, data)))
+    found = agent_pb2.Message.FromString(b"".join(message_parts(wire, data)))
     assert found == wire
     assert not found.HasField("tensor")
     wire.tensor.CopyFrom(encode_tensor(np.ones((1, 3), np.float32)))
-    assert agent_pb2.Message.FromString(b"".join(parts_of(wire, b""))) == wire
+    assert agent_pb2.Message.FromString(b"".join(message_parts(wire, b""))) == wire
 
 
 @pytest.mark.parametrize(
@@ -62,16 +62,16 @@ def test_bytes_taken_apart_are_those_of_the_message(size: int, changed: list[tup
     wire.trace.parent = "p"
     if is_whole:
         wire.tensor.data, data = data, b""
-    told = bytearray(b"".join(parts_of(wire, data)))
+    told = bytearray(b"".join(message_parts(wire, data)))
     for at, octet in changed:
         told[at % len(told)] = octet
     try:
         wanted = agent_pb2.Message.FromString(bytes(told))
     except DecodeError:
         with pytest.raises(DecodeError):
-            apart(bytes(told))
+            split_message(bytes(told))
         return
-    found, rest = apart(bytes(told))
+    found, rest = split_message(bytes(told))
     if size >= LARGE and not is_whole and not changed:
         assert len(rest) == size
         assert not found.tensor.data

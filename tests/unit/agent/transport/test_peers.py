@@ -6,18 +6,18 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import grpc.aio
-import pytest
 
-from jellybean_agent.transport import streams
 from jellybean_agent.transport.channels import Transport
-from jellybean_agent.transport.peers import Lost, Peer
+from jellybean_agent.transport.peers import OnLost, Peer, PeerSettings
 from jellybean_protos.agent.v1 import agent_pb2
 
 PLAIN = Transport(insecure=True)
+SETTINGS = PeerSettings("a-1", PLAIN)
 _EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
 
 
@@ -77,7 +77,7 @@ def names(messages: Sequence[agent_pb2.Message]) -> list[str]:
     return [found.request_id for found in messages]
 
 
-def noting(lost: list[tuple[str, list[str]]]) -> Lost:
+def noting(lost: list[tuple[str, list[str]]]) -> OnLost:
     return lambda _name, why, messages: lost.append((why, names(messages)))
 
 
@@ -86,13 +86,7 @@ def test_what_may_not_have_arrived_is_told_when_the_stream_breaks() -> None:
     lost: list[tuple[str, list[str]]] = []
 
     async def test(address: str) -> None:
-        peer = Peer(
-            "b-1",
-            address,
-            sender="a-1",
-            transport=PLAIN,
-            on_lost=lambda _name, why, what: lost.append((why, names(what))),
-        )
+        peer = Peer("b-1", address, SETTINGS, on_lost=lambda _name, why, what: lost.append((why, names(what)))).start()
         for number in range(4):
             peer.put(message(number))
         await until(lambda: bool(lost))
@@ -107,7 +101,7 @@ def test_one_that_keeps_sends_again_what_may_not_have_arrived_whole() -> None:
     receiver = Receiver(takes=4, credits=2, then="break")
 
     async def test(address: str) -> None:
-        peer = Peer("", address, sender="a-1", transport=PLAIN, on_lost=lambda *_: None, keeps=True)
+        peer = Peer("", address, replace(SETTINGS, resends=True), on_lost=lambda *_: None).start()
         for number in range(3):
             peer.put(message(number))
         bare = agent_pb2.Message(request_id="3", tensor=agent_pb2.Tensor(dtype="uint8", shape=[1]))
@@ -121,19 +115,13 @@ def test_one_that_keeps_sends_again_what_may_not_have_arrived_whole() -> None:
     with_receiver(receiver, test)
 
 
-def test_a_receiver_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "SILENT_S", 0.5)
+def test_a_receiver_that_says_nothing_is_given_up() -> None:
     receiver = Receiver(takes=1, credits=0, then="sleep")
     lost: list[tuple[str, list[str]]] = []
 
     async def test(address: str) -> None:
-        peer = Peer(
-            "b-1",
-            address,
-            sender="a-1",
-            transport=PLAIN,
-            on_lost=lambda _name, why, what: lost.append((why, names(what))),
-        )
+        settings = replace(SETTINGS, silent_s=0.5)
+        peer = Peer("b-1", address, settings, on_lost=lambda _name, why, what: lost.append((why, names(what)))).start()
         began_s = time.monotonic()
         peer.put(message(7))
         await until(lambda: bool(lost))
@@ -149,7 +137,7 @@ def test_what_is_too_late_or_forgotten_does_not_leave_and_the_rest_says_what_tim
     receiver = Receiver(takes=9, credits=9, then="sleep")
 
     async def test(address: str) -> None:
-        peer = Peer("b-1", address, sender="a-1", transport=PLAIN, on_lost=lambda *_: None)
+        peer = Peer("b-1", address, SETTINGS, on_lost=lambda *_: None).start()
         now_s = time.monotonic()
         peer.put(message(0), until_s=now_s - 1.0)
         peer.put(message(1), now_s + 0.2, now_s + 5.0)

@@ -25,7 +25,7 @@ from jellybean_agent.tensors.stacking import OperatorInput
 from jellybean_agent.tensors.tensors import Array, decode_tensor, encode_tensor
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
-from jellybean_agent.transport.peers import Peer
+from jellybean_agent.transport.peers import Peer, PeerSettings
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS
 from jellybean_agent.worker.driver import Driver
@@ -53,9 +53,8 @@ def answered(
         server.add_generic_rpc_handlers((agent_service_handler(inboxes.deliver),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        gateway = Peer(
-            GATEWAY, f"127.0.0.1:{port}", sender="edge-1", on_lost=lambda *_: None, transport=Transport(insecure=True)
-        )
+        settings = PeerSettings("edge-1", Transport(insecure=True))
+        gateway = Peer(GATEWAY, f"127.0.0.1:{port}", settings, on_lost=lambda *_: None).start()
         with EmulatedLinks(view.links, root / "links") as links:
             driver = Driver(view, "edge-1", {"double": executor}, {GATEWAY: gateway}, links)
             driver.start()

@@ -13,7 +13,7 @@ from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.telemetry import spans as spans_module
 from jellybean_agent.telemetry.spans import SpanFactory
 from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor
-from jellybean_agent.transport.message_wire import parts_of
+from jellybean_agent.transport.message_wire import message_parts
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.span_tracer import SpanTracer
@@ -33,7 +33,7 @@ class Answers:
     def put(
         self, message: agent_pb2.Message, due_s: float = 0.0, until_s: float = 0.0, data: bytes | memoryview = b""
     ) -> None:
-        self.messages.append(agent_pb2.Message.FromString(b"".join(parts_of(message, data))))
+        self.messages.append(agent_pb2.Message.FromString(b"".join(message_parts(message, data))))
 
     def expire(self, now_s: float) -> None:
         pass

@@ -1,0 +1,212 @@
+"""Sends the responses of an HTTP/2 connection's calls, as far as the client's flow control lets them leave.
+
+The bytes that flow control holds back are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from jellybean_agent.rpc.calls import CallServer, RpcCall
+from jellybean_agent.rpc.frames import (
+    CANCEL,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FLOW,
+    HEADERS,
+    LARGEST_WINDOW,
+    NO_ERROR,
+    OK_TRAILERS,
+    RESET,
+    RESPONSE_HEADERS,
+    WINDOW_BYTES,
+    BrokenError,
+    frame,
+    frame_head,
+    trailers,
+    window_update,
+)
+from jellybean_agent.rpc.http2_flood import FloodGuard
+from jellybean_agent.rpc.http2_stream import Stream, StreamTable
+from jellybean_agent.rpc.write_buffer import WriteBuffer
+
+_WRITABLE_BYTES = 2**18  # unsent bytes of one stream above which its handler waits
+
+
+class ResponseSender:
+    """The `CallConnection` of an HTTP/2 connection's calls: their responses, trailers and flow control."""
+
+    def __init__(self, server: CallServer, streams: StreamTable, out: WriteBuffer, guard: FloodGuard) -> None:
+        self.peer = ""
+        self.frame_bytes = 2**14  # largest frame that the client takes
+        self.is_paused = False  # the client reads slower than we write
+        self._server, self._table, self._out, self._guard = server, streams, out, guard
+        self._streams = streams.by_number
+        self._loop = asyncio.get_running_loop()
+        self._blocked: dict[int, Stream] = {}  # streams with unsent bytes
+        self._window = 2**16 - 1  # bytes that the client lets the connection send
+        self._unsent_bytes = 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Response bytes that flow control holds back."""
+        return self._unsent_bytes
+
+    # -- for calls ----------------------------------------------------------------------------------------------------
+
+    def send(self, call: RpcCall, message: bytes) -> None:
+        """Send a response message. Ends the call when the client leaves too many answers unread."""
+        stream: Stream = call.wire_state
+        if stream.call is None:
+            return
+        size = len(message) + 5
+        if self._unsent_bytes and self._unsent_bytes + size > 2 * self._server.max_message_bytes:
+            reason = f"{self._unsent_bytes} bytes of answers lie unread on this connection: read them first"
+            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+            return
+        self._guard.message_sent(size)
+        if not stream.has_headers:
+            stream.has_headers = True
+            self._out.write(frame_head(HEADERS, END_HEADERS, call.number, len(RESPONSE_HEADERS)) + RESPONSE_HEADERS)
+        if not stream.unsent and not self.is_paused and size <= min(self.frame_bytes, stream.window, self._window):
+            stream.window -= size
+            self._window -= size
+            prefix = b"\0" + len(message).to_bytes(4, "big")
+            self._out.write(frame_head(DATA, 0, call.number, size) + prefix + message)
+            return
+        self._unsent_bytes += size
+        stream.unsent += (memoryview(b"\0" + len(message).to_bytes(4, "big")), memoryview(message))
+        self._blocked[call.number] = stream
+        self._send_unsent(call.number, stream)
+
+    def finish(self, call: RpcCall, status: grpc.StatusCode, details: str) -> None:
+        """Send the trailing status, after the unsent bytes of the call."""
+        stream: Stream = call.wire_state
+        if stream.call is None:
+            return
+        block = OK_TRAILERS if status is grpc.StatusCode.OK else trailers(status, details)
+        if not stream.has_headers:
+            block = RESPONSE_HEADERS + block
+        last = frame_head(HEADERS, END_HEADERS | END_STREAM, call.number, len(block)) + block
+        if stream.unsent:  # the call counts until all bytes have left, or its deadline has passed
+            stream.last = last
+            if call.until_s is not None:
+                stream.timer = self._loop.call_at(call.until_s, self._drop_unread, call.number, stream)
+        else:
+            self._close(call.number, stream, last)
+
+    def consumed(self, call: RpcCall, size: int) -> None:
+        """The handler has consumed a request message: give the client credit once half of the window is used."""
+        stream: Stream = call.wire_state
+        if stream.unread > WINDOW_BYTES // 2 and stream.call is not None and not stream.is_half_closed:
+            self._guard.idle_frames = 0
+            self.give_credit(call.number, stream)
+
+    async def writable(self, call: RpcCall) -> None:
+        """Wait until most of the call's response bytes have left."""
+        stream: Stream = call.wire_state
+        while stream.call is not None and sum(map(len, stream.unsent)) > _WRITABLE_BYTES:
+            stream.waiter = self._loop.create_future()
+            await stream.waiter
+
+    # -- for the connection -------------------------------------------------------------------------------------------
+
+    def give_credit(self, number: int, stream: Stream) -> None:
+        """Let the client send as many bytes of the stream again as it has sent."""
+        stream.credit += stream.unread
+        self._out.write(window_update(number, stream.unread))
+        stream.unread = 0
+
+    def window_grown(self, number: int, more: int) -> None:
+        """The client has sent a WINDOW_UPDATE, for the connection (number 0) or a stream."""
+        if number == 0:
+            self._window += more
+            if more == 0 or self._window > LARGEST_WINDOW:
+                raise BrokenError(FLOW, "a connection's window out of bounds")
+            before = self._window
+            self.send_all_unsent()
+            if self._window == before:
+                self._guard.count_idle(len(self._blocked))
+            return
+        stream = self._streams.get(number)
+        if stream is None:
+            self._guard.count_idle()
+            return
+        if more == 0:
+            raise BrokenError(FLOW, "a stream's window out of bounds")
+        stream.widen(more)
+        if number in self._blocked:
+            self._send_unsent(number, stream)
+        else:
+            self._guard.count_idle()
+
+    def send_all_unsent(self) -> None:
+        """Send what the windows now let leave, of all streams."""
+        for number, stream in list(self._blocked.items()):
+            if self._window <= 0 or self.is_paused:
+                return
+            self._send_unsent(number, stream)
+
+    def drop(self, stream: Stream) -> None:
+        """Release a stream that was removed from the table; cancels its call."""
+        call, stream.call = stream.call, None
+        if call is not None:
+            self._blocked.pop(call.number, None)
+            self._server.ended(call)
+            if not call.is_over:
+                call.cancel()
+        if stream.timer is not None:
+            stream.timer.cancel()
+        self._unsent_bytes -= sum(map(len, stream.unsent))
+        stream.unsent.clear()
+        if stream.waiter is not None and not stream.waiter.done():
+            stream.waiter.set_result(None)
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _send_unsent(self, number: int, stream: Stream) -> None:
+        """Send what the windows let leave, in frames as large as the client takes."""
+        while stream.unsent and not self.is_paused:
+            room = min(self.frame_bytes, stream.window, self._window)
+            if room <= 0:
+                break
+            parts: list[memoryview] = []
+            size = 0
+            while stream.unsent and size < room:
+                part = stream.unsent.popleft()
+                if len(part) > room - size:
+                    stream.unsent.appendleft(part[room - size :])
+                    part = part[: room - size]
+                parts.append(part)
+                size += len(part)
+            stream.window -= size
+            self._window -= size
+            self._unsent_bytes -= size
+            self._out.write(frame_head(DATA, 0, number, size), *parts)
+        if stream.waiter is not None and not stream.waiter.done() and sum(map(len, stream.unsent)) <= _WRITABLE_BYTES:
+            stream.waiter.set_result(None)
+        if not stream.unsent:
+            self._blocked.pop(number, None)
+            if stream.last is not None:
+                self._close(number, stream, stream.last)
+
+    def _close(self, number: int, stream: Stream, last: bytes) -> None:
+        """Send the trailers and release the stream."""
+        if not stream.is_half_closed:
+            last += frame(RESET, 0, number, NO_ERROR.to_bytes(4, "big"))  # no more of the request is read
+        else:
+            self._guard.call_answered()
+        self._streams.pop(number, None)
+        self.drop(stream)
+        self._out.write(last)
+        if not self._streams and not self._out.is_held:  # no other answer can follow in this turn
+            self._out.flush()
+
+    def _drop_unread(self, number: int, stream: Stream) -> None:
+        """Reset a call whose client has not read the answer by the deadline."""
+        if self._streams.pop(number, None) is not None:
+            self.drop(stream)
+            self._out.write(frame(RESET, 0, number, CANCEL.to_bytes(4, "big")))
