@@ -16,7 +16,16 @@ import grpc.aio
 from jellybean.serving.gateway.plans.open_routes import BARRED_S, OpenRoutes
 from jellybean.serving.gateway.plans.source_messages import Inputs, source_messages
 from jellybean.serving.gateway.tracing import RequestTrace
-from jellybean_agent import GATEWAY, EmulatedLinks, Peer, PeerSettings, PlanView, Transport, protocol_metadata, protocol_mismatch
+from jellybean_agent import (
+    GATEWAY,
+    EmulatedLinks,
+    Peer,
+    PeerSettings,
+    PlanView,
+    Transport,
+    protocol_metadata,
+    protocol_mismatch,
+)
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 
 LOG = logging.getLogger("jellybean.gateway")
