@@ -10,12 +10,12 @@ from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
 from jellybean.documents import load_project
 from jellybean.planning.project_plan import plan_project
-from jellybean_k8s import Models, Settings, documents, render
-from jellybean_k8s.cluster.compare import changes, key_of, stamped
+from jellybean_k8s import DeploymentSettings, ModelSource, render, yaml_documents
+from jellybean_k8s.cluster.compare import compare_objects, object_key, with_hash
 from jellybean_solver import Plan
 
 SITES = (1, 100, 1000, 2500)
-SETTINGS = Settings("agent:1", "gateway:1", Models(url="https://models.example/digits"))
+SETTINGS = DeploymentSettings("agent:1", "gateway:1", ModelSource(url="https://models.example/digits"))
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
@@ -29,10 +29,10 @@ def kubernetes_render(smoke: bool) -> Result:
         began = time.process_time()
         objects = render(many, SETTINGS)
         rendered_s = time.process_time()
-        text = documents(objects)
+        text = yaml_documents(objects)
         written_s = time.process_time()
-        wanted = [stamped(item) for item in objects]
-        found = changes(wanted, {key_of(item): item for item in wanted}, "digits")
+        wanted = [with_hash(item) for item in objects]
+        found = compare_objects(wanted, {object_key(item): item for item in wanted}, "digits")
         compared_s = time.process_time()
         if found.to_apply:
             raise RuntimeError(f"{len(found.to_apply)} objects would be applied again")

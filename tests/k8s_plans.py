@@ -7,12 +7,14 @@ import hashlib
 import random
 import re
 
-from jellybean_k8s.manifests.settings import Models, PoolSettings, Settings
+from jellybean_k8s.manifests.settings import DeploymentSettings, ModelSource, PoolSettings
 from jellybean_solver.model.plan import Plan, PlannedWorker, Route
 from jellybean_solver.model.problem import ModelRef
 from tests.property.simulator.plans import random_plan
 
-SETTINGS = Settings("registry.example/agent:1", "registry.example/gateway:1", Models(url="https://models.example/x"))
+SETTINGS = DeploymentSettings(
+    "registry.example/agent:1", "registry.example/gateway:1", ModelSource(url="https://models.example/x")
+)
 _ODD = ("Camera_Box", "x" * 60, "_pool.1", "9-lives", "a", "t4-gpu", "Pool-1.b")
 
 
@@ -29,7 +31,7 @@ def model_of(operator: str) -> ModelRef:
     return ModelRef(f"models/{operator}.onnx", hashlib.sha256(operator.encode()).hexdigest(), 1e6)
 
 
-def random_deployment(rng: random.Random) -> tuple[Plan, Settings]:
+def random_deployment(rng: random.Random) -> tuple[Plan, DeploymentSettings]:
     """A random plan with pools, workers and tiers renamed, holes in the workers' numbers, sites; random settings."""
     plan = with_models(random_plan(rng))
     pools = {worker.pool for worker in plan.workers}
@@ -40,7 +42,11 @@ def random_deployment(rng: random.Random) -> tuple[Plan, Settings]:
     if rng.random() < 0.3:
         plan = dataclasses.replace(plan, sites={plan.tiers[0]: rng.randint(2, 12)})
     models = rng.choice(
-        (Models(url="https://models.example/x", secret="token"), Models(image="m:1", folder="/a/b"), Models(claim="c"))
+        (
+            ModelSource(url="https://models.example/x", secret="token"),
+            ModelSource(image="m:1", folder="/a/b"),
+            ModelSource(claim="c"),
+        )
     )
     chosen = {
         name: PoolSettings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from jellybean_k8s.resource.crd import API_VERSION, KIND
+from jellybean_k8s.resource.crd import CRD_API_VERSION, CRD_KIND
 
 
 def model(name: str) -> dict[str, str]:
@@ -18,8 +18,8 @@ def resource(name: str = "digits", *, count: int = 2, **spec: Any) -> dict[str, 
     latency = {"box": {"1": {"mean": "40 ms"}}, "big": {"1": {"mean": "4 ms"}}}
     slow = {"box": {"1": {"mean": "200 ms"}}, "big": {"1": {"mean": "20 ms"}}}
     found: dict[str, Any] = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
+        "apiVersion": CRD_API_VERSION,
+        "kind": CRD_KIND,
         "metadata": {"name": name},
         "spec": {
             "sources": {"strip": {"tier": "edge", "rate": "10/s", "message": "10 KiB"}},

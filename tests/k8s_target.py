@@ -25,12 +25,12 @@ from kubernetes.client.exceptions import ApiException
 from jellybean_k8s import DeployError, PoolSettings, render
 from jellybean_k8s.cluster.certificates import certificate_secrets
 from jellybean_k8s.cluster.cluster import PATHS, Cluster, ClusterError, connect
-from jellybean_k8s.cluster.compare import key_of
-from jellybean_k8s.cluster.deploy import Options, Outcome, deploy, undeploy
-from jellybean_k8s.cluster.status import Status, read_status
-from jellybean_k8s.manifests.served import Deployed
-from jellybean_k8s.manifests.settings import Settings
-from jellybean_k8s.resource.crd import CRD_NAME, KIND
+from jellybean_k8s.cluster.compare import object_key
+from jellybean_k8s.cluster.deploy import DeployOptions, DeployResult, deploy, undeploy
+from jellybean_k8s.cluster.status import DeploymentStatus, read_status
+from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.settings import DeploymentSettings
+from jellybean_k8s.resource.crd import CRD_KIND, CRD_NAME
 from jellybean_solver.model.plan import Plan
 from tests import k8s_plans, report_plans
 from tests.api_server import RunningServer
@@ -40,17 +40,17 @@ REAL = os.environ.get("JELLYBEAN_TEST_KUBECONFIG")
 only_mock = pytest.mark.skipif(bool(REAL), reason="makes and takes away nodes, which goes beyond a namespace")
 only_real = pytest.mark.skipif(not REAL, reason="JELLYBEAN_TEST_KUBECONFIG names no cluster: a mock one grants nothing")
 
-OWN = "app.kubernetes.io/managed-by=jellybean,app.kubernetes.io/instance=digits"  # others' may stand beside it
-_MADE = frozenset(PATHS) - {"Event", "Node", "CustomResourceDefinition", KIND}
+OWN_PREFIX = "app.kubernetes.io/managed-by=jellybean,app.kubernetes.io/instance=digits"  # others' may stand beside it
+_MADE = frozenset(PATHS) - {"Event", "Node", "CustomResourceDefinition", CRD_KIND}
 PLAN = with_models(report_plans.digits())
 OTHER = dataclasses.replace(PLAN, hop_s=PLAN.hop_s + 0.001)
-QUICK = Options(timeout_s=120.0 if REAL else 20.0)
+QUICK = DeployOptions(timeout_s=120.0 if REAL else 20.0)
 SOON_S = 20.0 if REAL else 1.5  # that controllers need to make pods
 # a real cluster may have one node of a tier
 SETTINGS = dataclasses.replace(k8s_plans.SETTINGS, pools={"edge-box": PoolSettings(one_per_node=False)} if REAL else {})
 
 
-def with_pools(settings: Settings = SETTINGS, **pools: PoolSettings) -> Settings:
+def with_pools(settings: DeploymentSettings = SETTINGS, **pools: PoolSettings) -> DeploymentSettings:
     """The settings with these pools'."""
     return dataclasses.replace(settings, pools={**settings.pools, **pools})
 
@@ -95,26 +95,28 @@ class Target:
     idle: bool = False
     _foreign: list[tuple[str, str]] = field(default_factory=list)
 
-    def deploy(self, plan: Plan = PLAN, settings: Settings = SETTINGS, options: Options = QUICK) -> Outcome:
-        return deploy(self.cluster, Deployed(plan, settings), self.objects(plan, settings), options)
+    def deploy(
+        self, plan: Plan = PLAN, settings: DeploymentSettings = SETTINGS, options: DeployOptions = QUICK
+    ) -> DeployResult:
+        return deploy(self.cluster, DeployedPlan(plan, settings), self.objects(plan, settings), options)
 
-    def objects(self, plan: Plan = PLAN, settings: Settings = SETTINGS) -> Sequence[Any]:
-        return (*certificate_secrets(Deployed(plan, settings), self.certificates), *render(plan, settings))
+    def objects(self, plan: Plan = PLAN, settings: DeploymentSettings = SETTINGS) -> Sequence[Any]:
+        return (*certificate_secrets(DeployedPlan(plan, settings), self.certificates), *render(plan, settings))
 
     def names(self, kind: str) -> set[str]:
-        return {item["metadata"]["name"] for item in self.cluster.list(kind, OWN)}
+        return {item["metadata"]["name"] for item in self.cluster.list(kind, OWN_PREFIX)}
 
     def serving(self) -> str:
         return str(read_status(self.cluster, "digits").serving)
 
-    def well(self) -> Status:
+    def well(self) -> DeploymentStatus:
         """The status once all runs; who looks after nodes may call a pod unready for a moment where no kubelet is."""
 
-        def found() -> Status | None:
+        def found() -> DeploymentStatus | None:
             status = read_status(self.cluster, "digits")
             return status if status.is_well else None
 
-        status: Status = self.eventually(found)
+        status: DeploymentStatus = self.eventually(found)
         return status
 
     def writes(self) -> list[tuple[str, str]]:
@@ -135,14 +137,14 @@ class Target:
 
     def create(self, item: Any) -> Any:
         """An object that is not of a deployment; gone when the test ends, and before it where one was left."""
-        self.drop(*key_of(item))
-        self._foreign.append(key_of(item))
+        self.drop(*object_key(item))
+        self._foreign.append(object_key(item))
         return self.cluster.create(item)
 
     def drop(self, kind: str, name: str) -> None:
         there = self.cluster.get(kind, name)
         if there is not None:
-            if kind == KIND and there["metadata"].get("finalizers"):  # whose operator is gone
+            if kind == CRD_KIND and there["metadata"].get("finalizers"):  # whose operator is gone
                 self.cluster.merge(kind, name, {"metadata": {"finalizers": None}})
             self.cluster.delete(kind, name, there["metadata"]["uid"])
 
@@ -159,7 +161,7 @@ class Target:
         self.broken.clear()
         self.idle = False
         self.wire.fault = None
-        for kind, name in [*self._foreign, (KIND, "digits")]:
+        for kind, name in [*self._foreign, (CRD_KIND, "digits")]:
             with contextlib.suppress(ClusterError):  # this user may know nothing of the resource
                 self.drop(kind, name)
         with contextlib.suppress(DeployError):
@@ -170,7 +172,7 @@ class Target:
 
     def report_pods(self) -> None:
         """What kubelets would: all pods of ours that can run are ready, those that must leave do."""
-        for pod in self.kubelet.list("Pod", OWN):
+        for pod in self.kubelet.list("Pod", OWN_PREFIX):
             name, meta = pod["metadata"]["name"], pod["metadata"]
             if "deletionTimestamp" in meta:
                 self._gone(name, meta["uid"])
@@ -266,7 +268,7 @@ def define(target: Target, definition: Any) -> None:
 
     def served() -> bool:  # some seconds after that
         with contextlib.suppress(ClusterError):
-            return target.cluster._call("get", target.cluster._path(KIND)) is not None
+            return target.cluster._call("get", target.cluster._path(CRD_KIND)) is not None
         return False
 
     target.eventually(served)

@@ -134,7 +134,7 @@ def _render(
 ) -> None:
     from jellybean.documents.checks.files import sha256_of
     from jellybean.documents.training import TRAINING_FILE
-    from jellybean_k8s import GPU_RESOURCES, TrainingJob, documents, training_objects
+    from jellybean_k8s import GPU_RESOURCES, TrainingJob, training_objects, yaml_documents
 
     image, claim, folder, pods, gpu = where
     if not image or not claim:
@@ -157,7 +157,7 @@ def _render(
         overrides=overrides,
         document_sha256=sha256_of(directory / TRAINING_FILE),
     )
-    print(documents(training_objects(job)), end="")
+    print(yaml_documents(training_objects(job)), end="")
 
 
 def _host_memory_bytes(document: TrainingDocument, asked: str, *, on_gpu: bool) -> float:

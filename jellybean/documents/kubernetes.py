@@ -20,9 +20,9 @@ from jellybean_k8s import (
     MIB,
     SITE_LABEL,
     TIER_LABEL,
-    Models,
+    DeploymentSettings,
+    ModelSource,
     PoolSettings,
-    Settings,
 )
 
 KUBERNETES_FILE = "kubernetes.yaml"
@@ -159,7 +159,7 @@ class KubernetesDocument(DocumentModel):
     )
 
 
-def load_settings(directory: Path) -> Settings:
+def load_settings(directory: Path) -> DeploymentSettings:
     """Load DIR/kubernetes.yaml as deployment settings. DocumentError with all problems, or if the file is missing."""
     return deployment_settings(load_kubernetes(directory))
 
@@ -176,13 +176,13 @@ def load_kubernetes(directory: Path) -> KubernetesDocument:
     return document
 
 
-def deployment_settings(document: KubernetesDocument) -> Settings:
+def deployment_settings(document: KubernetesDocument) -> DeploymentSettings:
     """Convert the document to the settings that manifest rendering takes."""
     models, gateway = document.models, document.gateway
-    return Settings(
+    return DeploymentSettings(
         agent_image=document.images.agent,
         gateway_image=document.images.gateway,
-        models=Models(models.url, models.image, models.claim, models.folder, models.secret),
+        models=ModelSource(models.url, models.image, models.claim, models.folder, models.secret),
         name=document.name,
         pools={
             name: PoolSettings(

@@ -16,14 +16,14 @@ from cryptography.exceptions import InvalidSignature
 
 from jellybean.serving.enrolment.authority import LIFE_S, open_authority
 from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, Identity, Role, write_private_file
-from jellybean_k8s import APP, MANAGER, Cluster, Deployed, certificate_secrets, tls_secret
+from jellybean_k8s import APP_PREFIX, FIELD_MANAGER, Cluster, DeployedPlan, certificate_secrets, tls_secret
 
 Object = dict[str, Any]
 CLIENT = "client"
 _RENEW = 1 / 3  # of a life that is left
 
 
-def issued(cluster: Cluster, deployed: Deployed, folder: Path) -> tuple[Object, ...]:
+def issued(cluster: Cluster, deployed: DeployedPlan, folder: Path) -> tuple[Object, ...]:
     """The Secrets of authority, gateway, workers and one client, as they are to be from now on."""
     ca = folder / "ca"
     name = f"{deployed.app}-authority"
@@ -43,11 +43,11 @@ def issued(cluster: Cluster, deployed: Deployed, folder: Path) -> tuple[Object, 
     )
 
 
-def _client_secret(deployed: Deployed) -> str:
+def _client_secret(deployed: DeployedPlan) -> str:
     return f"{deployed.app}-client-tls"
 
 
-def _keep_or_issue(cluster: Cluster, deployed: Deployed, folder: Path, authority: Any, hosts: list[str]) -> None:
+def _keep_or_issue(cluster: Cluster, deployed: DeployedPlan, folder: Path, authority: Any, hosts: list[str]) -> None:
     """A folder for each certificate: of those that hold on, the same; else a new one."""
     name = deployed.plan.name
     wanted: list[tuple[str, Path, Identity, str]] = [
@@ -103,12 +103,12 @@ def _is_old(bundle: bytes) -> bool:
     return _is_late(x509.load_pem_x509_certificates(bundle)[0])
 
 
-def _secret(deployed: Deployed, name: str, files: Mapping[str, bytes]) -> Object:
+def _secret(deployed: DeployedPlan, name: str, files: Mapping[str, bytes]) -> Object:
     own = {
-        f"{APP}/name": "jellybean",
-        f"{APP}/instance": deployed.app,
-        f"{APP}/component": "certificates",
-        f"{APP}/managed-by": MANAGER,
+        f"{APP_PREFIX}/name": "jellybean",
+        f"{APP_PREFIX}/instance": deployed.app,
+        f"{APP_PREFIX}/component": "certificates",
+        f"{APP_PREFIX}/managed-by": FIELD_MANAGER,
     }
     data = {key: base64.b64encode(content).decode() for key, content in files.items()}
     return {

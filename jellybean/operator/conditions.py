@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jellybean_k8s import CONDITIONS
+from jellybean_k8s import CONDITION_TYPES
 from jellybean_solver import Plan, to_document
 
 _MOST_TEXT = 32_768
@@ -29,7 +29,7 @@ def with_conditions(
         old = known.get(item["type"])
         since = old["lastTransitionTime"] if old is not None and old["status"] == item["status"] else when
         known[item["type"]] = {**item, "observedGeneration": generation, "lastTransitionTime": since}
-    order = [*CONDITIONS, *sorted(set(known) - set(CONDITIONS))]
+    order = [*CONDITION_TYPES, *sorted(set(known) - set(CONDITION_TYPES))]
     return [known[kind] for kind in order if kind in known]
 
 

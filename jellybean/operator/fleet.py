@@ -13,11 +13,11 @@ from jellybean_k8s import (
     INSTANCE_LABELS,
     POOL_LABEL,
     PRICE_LABEL,
-    Fleet,
+    DeploymentSettings,
+    NodeFleet,
     NodePool,
     PoolSettings,
-    Settings,
-    discover,
+    discover_pools,
 )
 
 Object = Mapping[str, Any]
@@ -43,7 +43,7 @@ def discovered(nodes: Sequence[Object], wanted: DiscoverSpec, written: Object, s
     JellyBeanError when no node has a tier, or one has no price.
     """
     labels = {key: settings[key] for key in ("tier_label", "site_label") if key in settings}
-    fleet = discover(nodes, wanted.tiers, wanted.prices, **labels)
+    fleet = discover_pools(nodes, wanted.tiers, wanted.prices, **labels)
     if not fleet.pools:
         label = labels.get("tier_label", "jellybean.dev/tier")
         raise JellyBeanError(f"no node has a tier: kubectl label node NODE {label}={wanted.tiers[0]}")
@@ -62,7 +62,7 @@ def discovered(nodes: Sequence[Object], wanted: DiscoverSpec, written: Object, s
     return Found(infrastructure, {pool.name: _as_pods(pool, by_name) for pool in fleet.pools}, _told(fleet))
 
 
-def with_pools(settings: Settings, found: Found) -> Settings:
+def with_pools(settings: DeploymentSettings, found: Found) -> DeploymentSettings:
     """The settings, with what discovery knows of pools where they say nothing."""
     pools = dict(settings.pools)
     for name, known in found.pools.items():
@@ -92,7 +92,7 @@ def _as_pods(pool: NodePool, nodes: Mapping[str, Object]) -> PoolSettings:
     return PoolSettings(gpu=pool.gpu, gpus=max(1, pool.gpus), node_labels=shared)
 
 
-def _told(fleet: Fleet) -> str:
+def _told(fleet: NodeFleet) -> str:
     pools = ", ".join(f"{pool.count} {pool.name} ({pool.tier})" for pool in fleet.pools)
     out = f"; {len(fleet.left_out)} nodes left out, first {fleet.left_out[0]}" if fleet.left_out else ""
     return f"{pools}{out}"

@@ -16,9 +16,9 @@ from typing import Any
 import kopf
 
 from jellybean.operator.reconcile import LOOK_S, Reconciler
-from jellybean_k8s import GROUP, PLURAL, VERSION, Cluster, DeployError
+from jellybean_k8s import CRD_GROUP, CRD_PLURAL, CRD_VERSION, Cluster, DeployError
 
-FINALIZER = f"{GROUP}/undeploy"
+FINALIZER = f"{CRD_GROUP}/undeploy"
 _AGAIN_S = 10.0
 _AT_ONCE = 8  # resources that are worked on at a time; as many more are taken away
 _log = logging.getLogger("jellybean.operator")
@@ -60,7 +60,7 @@ def registry_for(cluster_of: Callable[[str], Cluster], *, look_s: float = LOOK_S
     def _settle(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.persistence.finalizer = FINALIZER
         settings.persistence.diffbase_storage = _Nothing()
-        settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
+        settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=CRD_GROUP)
         settings.posting.enabled = False  # events in words of our own
         settings.scanning.disabled = True  # needs no rights on all namespaces and definitions
         settings.background.cancellation_polling = 1.0
@@ -90,8 +90,8 @@ def registry_for(cluster_of: Callable[[str], Cluster], *, look_s: float = LOOK_S
 
     kopf.on.startup(registry=registry)(_settle)
     kopf.on.login(registry=registry)(_login)
-    kopf.daemon(GROUP, VERSION, PLURAL, id="serve", registry=registry)(_serve)
-    kopf.on.delete(GROUP, VERSION, PLURAL, id="undeploy", registry=registry)(_undeploy)
+    kopf.daemon(CRD_GROUP, CRD_VERSION, CRD_PLURAL, id="serve", registry=registry)(_serve)
+    kopf.on.delete(CRD_GROUP, CRD_VERSION, CRD_PLURAL, id="undeploy", registry=registry)(_undeploy)
     return registry
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from jellybean_k8s import Cluster, DeployError, Lock
+from jellybean_k8s import Cluster, DeployError, DeployLock
 
 LEASE = "jellybean-operator"
 _RENEW_S = 5.0
@@ -20,7 +20,7 @@ class Leader:
 
     def __init__(self, cluster: Cluster, *, lost: Callable[[str], None], say: Callable[[str], None]) -> None:
         patient = dataclasses.replace(cluster, patience_s=_PATIENCE_S)
-        self._lock = Lock(patient, LEASE, wait_s=float("inf"), lease=LEASE, say=say)
+        self._lock = DeployLock(patient, LEASE, wait_s=float("inf"), lease=LEASE, say=say)
         self._lost = lost
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="leader", daemon=True)

@@ -25,23 +25,23 @@ from jellybean.operator.resource import Laid, OperatorSpec, lay_out, operator_sp
 from jellybean.planning.project_plan import plan_project, require_plan
 from jellybean.planning.replan import replan_project
 from jellybean_k8s import (
-    API_VERSION,
-    DEPLOYED,
-    KIND,
-    PLANNED,
-    READY,
+    CONDITION_DEPLOYED,
+    CONDITION_PLANNED,
+    CONDITION_READY,
+    CRD_API_VERSION,
+    CRD_KIND,
     Cluster,
     ClusterError,
-    Deployed,
+    DeployedPlan,
+    DeployOptions,
+    DeployStoppedError,
     LockedError,
     NotReadyError,
-    Options,
     PreflightError,
-    StoppedError,
     UnreachableError,
     deploy,
     deployment_name,
-    digest,
+    json_sha256,
     plan_record,
     read_inventory,
     read_plan_record,
@@ -79,12 +79,12 @@ class Reconciler:
             own = operator_spec(resource)
             if own.suspend:
                 self._pace.again()
-                report.find(condition(PLANNED, None, "Suspended", "spec.suspend: all is left as it is"))
+                report.find(condition(CONDITION_PLANNED, None, "Suspended", "spec.suspend: all is left as it is"))
             else:
                 self._bring(resource, own, report)
         except UnreachableError:
             raise
-        except StoppedError:
+        except DeployStoppedError:
             return
         except JellyBeanError as error:
             report.fail(error)
@@ -98,7 +98,7 @@ class Reconciler:
         if (inventory.owner or {}).get("uid") != resource["metadata"]["uid"]:
             return
         try:
-            undeploy(self.cluster, app, Options(now=self.now, say=self.log))
+            undeploy(self.cluster, app, DeployOptions(now=self.now, say=self.log))
         except ClusterError as error:
             if error.status != _FORBIDDEN or _TERMINATED not in str(error):
                 raise
@@ -111,7 +111,7 @@ class Reconciler:
         except JellyBeanError:
             self._pace.again()
             raise
-        seen = digest({"spec": spec, "fleet": found.infrastructure, "profiles": profiles})
+        seen = json_sha256({"spec": spec, "fleet": found.infrastructure, "profiles": profiles})
         self._pace.debounce_s = own.replan.debounce_s
         if not self._pace.due(seen, self.clock()):
             return
@@ -122,7 +122,9 @@ class Reconciler:
                 laid = lay_out(resource, found.infrastructure, profiles, folder)
                 decision = self._decide(resource, laid, own, seen)
                 report.planned(decision, found.told)
-                self._deploy(resource, own, Deployed(decision.plan, with_pools(laid.settings, found)), folder, report)
+                self._deploy(
+                    resource, own, DeployedPlan(decision.plan, with_pools(laid.settings, found)), folder, report
+                )
         except JellyBeanError:
             again_s = self._pace.failed(self.clock())
             self.log(f"{_app(resource)}: tried again after {again_s:g} s, or when something changes")
@@ -175,7 +177,7 @@ class Reconciler:
         return read_plan_record(self.cluster, app, inventory.current.served)
 
     def _deploy(
-        self, resource: Mapping[str, Any], own: OperatorSpec, deployed: Deployed, folder: Path, report: _Report
+        self, resource: Mapping[str, Any], own: OperatorSpec, deployed: DeployedPlan, folder: Path, report: _Report
     ) -> None:
         monitored = self.cluster.serves("monitoring.coreos.com/v1")
         objects = render(deployed.plan, deployed.settings, service_monitor=monitored)
@@ -186,11 +188,11 @@ class Reconciler:
 
         def go_on(_done: float, _total: float, _label: str) -> None:
             if self.stopped():
-                raise StoppedError(f"{deployed.app}: the operator stops")
+                raise DeployStoppedError(f"{deployed.app}: the operator stops")
 
-        options = Options(
+        options = DeployOptions(
             timeout_s=own.start_s,
-            back=served,  # what serves goes on alone; a first deployment may still come up
+            undo_failed=served,  # what serves goes on alone; a first deployment may still come up
             in_place=own.in_place,
             owner=owner_of(resource),
             now=self.now,
@@ -246,20 +248,22 @@ class _Report:
         self._figures |= {**figures, "fleet": fleet[:_MOST_FLEET]}
         accuracy = "" if figures["accuracy"] is None else f", accuracy {figures['accuracy']:g}"
         text = f"plan {figures['plan']}: {figures['costUsdPerHour']:g} USD/h{accuracy}, gap {figures['gap']}"
-        self.find(condition(PLANNED, True, decision.reason, text + decision.note))
+        self.find(condition(CONDITION_PLANNED, True, decision.reason, text + decision.note))
 
-    def deployed(self, deployed: Deployed, number: int | None, applied: int, pruned: int) -> None:
+    def deployed(self, deployed: DeployedPlan, number: int | None, applied: int, pruned: int) -> None:
         self._figures |= {"served": deployed.id, **({"revision": number} if number is not None else {})}
-        if number is not None or not self._was(DEPLOYED):
+        if number is not None or not self._was(CONDITION_DEPLOYED):
             text = f"plan {deployed.id} serves: {applied} objects applied, {pruned} pruned"
-            self.find(condition(DEPLOYED, True, "Deployed", text))
+            self.find(condition(CONDITION_DEPLOYED, True, "Deployed", text))
 
     def handled(self) -> None:
         self._figures["observedGeneration"] = self._resource["metadata"].get("generation", 1)
 
     def fail(self, error: JellyBeanError) -> None:
         self.handled()
-        kind = DEPLOYED if any(item["type"] == PLANNED for item in self._found) else PLANNED
+        kind = (
+            CONDITION_DEPLOYED if any(item["type"] == CONDITION_PLANNED for item in self._found) else CONDITION_PLANNED
+        )
         self.find(condition(kind, False, _reason(error, kind), str(error)))
 
     def write(self) -> None:
@@ -269,7 +273,7 @@ class _Report:
         wanted = {**self._figures, "conditions": conditions}
         if any(self._before.get(key) != value for key, value in wanted.items()):
             known = {item["type"]: item for item in self._before.get("conditions") or ()}
-            self._cluster.merge(KIND, meta["name"], {"status": wanted}, "status")
+            self._cluster.merge(CRD_KIND, meta["name"], {"status": wanted}, "status")
             for item in self._found:
                 old = known.get(item["type"], {})
                 if any(old.get(key) != item[key] for key in ("status", "reason", "message")):
@@ -282,7 +286,7 @@ class _Report:
         """An event with the words of a condition."""
         meta, when = self._resource["metadata"], self._now().astimezone(datetime.UTC)
         stamp = when.isoformat(timespec="seconds").replace("+00:00", "Z")
-        about = {"apiVersion": API_VERSION, "kind": KIND, "name": meta["name"], "uid": meta["uid"]}
+        about = {"apiVersion": CRD_API_VERSION, "kind": CRD_KIND, "name": meta["name"], "uid": meta["uid"]}
         self._log(f"{meta['name']}: {item['type']} {item['status']}: {item['message']}")
         self._cluster.create(
             {
@@ -304,7 +308,13 @@ class _Report:
 def owner_of(resource: Mapping[str, Any]) -> Object:
     """The reference that objects of the same namespace carry."""
     meta = resource["metadata"]
-    return {"apiVersion": API_VERSION, "kind": KIND, "name": meta["name"], "uid": meta["uid"], "controller": True}
+    return {
+        "apiVersion": CRD_API_VERSION,
+        "kind": CRD_KIND,
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+    }
 
 
 def _app(resource: Mapping[str, Any]) -> str:
@@ -322,19 +332,25 @@ def _reason(error: JellyBeanError, kind: str) -> str:
         (NotReadyError, "NotReady"),
         (LockedError, "Busy"),
     ]
-    return next((word for of, word in known if isinstance(error, of)), "Refused" if kind == DEPLOYED else "NoPlan")
+    return next(
+        (word for of, word in known if isinstance(error, of)), "Refused" if kind == CONDITION_DEPLOYED else "NoPlan"
+    )
 
 
 def _readiness(cluster: Cluster, app: str, uid: str) -> Object:
     """Whether clients are served by a plan that is whole, and is this resource's own."""
     inventory = read_inventory(cluster, app)
     if inventory.current is None or (inventory.owner or {}).get("uid") != uid:
-        return condition(READY, False, "NothingServes", "no plan serves yet")
+        return condition(CONDITION_READY, False, "NothingServes", "no plan serves yet")
     found = read_status(cluster, app)
     lacking = [
         *(f"{name} is missing" for name in found.missing),
         *(f"{s.name}: {s.lacks}" for s in found.sets if s.lacks),
     ]
     if found.serving is None or lacking:
-        return condition(READY, False, "NotReady", "\n".join([*lacking, *found.reasons]) or "its Service is not there")
-    return condition(READY, True, "Serving", f"plan {found.serving} serves at {app}.{cluster.namespace}.svc:8001")
+        return condition(
+            CONDITION_READY, False, "NotReady", "\n".join([*lacking, *found.reasons]) or "its Service is not there"
+        )
+    return condition(
+        CONDITION_READY, True, "Serving", f"plan {found.serving} serves at {app}.{cluster.namespace}.svc:8001"
+    )

@@ -22,7 +22,7 @@ from jellybean.documents.schema.fields import FROM_DOCUMENT, DocumentModel, Dura
 from jellybean.documents.schema.infrastructure import LimitsSpec, LinkSpec, MigrationSpec
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_agent import BUILTIN_STEPS_MODULE, split_function_name
-from jellybean_k8s import API_VERSION, KIND, Rules, Settings, crd, dns_name, structural
+from jellybean_k8s import CRD_API_VERSION, CRD_KIND, DeploymentSettings, SchemaRules, crd, dns_name, structural_schema
 
 Object = Mapping[str, Any]
 _WORKFLOW_KEYS = ("description", "sources", "operators", "labels", "metric", "slo")
@@ -91,7 +91,7 @@ class OperatorSpec(DocumentModel):
     suspend: bool = Field(default=False, description="Leave all as it is.")
 
 
-RULES: Rules = {
+RULES: SchemaRules = {
     "InputSpec": [
         ("!(has(self.gather) && self.gather && has(self.ratio))", "gather and ratio exclude each other"),
     ],
@@ -137,11 +137,11 @@ _ROOT_RULES = [("size(self.metadata.name) <= 63", "the name of a workflow has at
 
 def resource_definition() -> dict[str, Any]:
     """The CustomResourceDefinition."""
-    spec = structural(WorkflowDocument.model_json_schema(), RULES, without=("kind", "name"))
-    own = structural(OperatorSpec.model_json_schema(), RULES, without=("kind",))
-    fleet = structural(InfrastructureDocument.model_json_schema(), RULES, without=("kind",))
-    deployment = structural(KubernetesDocument.model_json_schema(), RULES, without=("kind",))
-    profiles = structural(ProfilesDocument.model_json_schema(), RULES, without=("kind",))
+    spec = structural_schema(WorkflowDocument.model_json_schema(), RULES, without=("kind", "name"))
+    own = structural_schema(OperatorSpec.model_json_schema(), RULES, without=("kind",))
+    fleet = structural_schema(InfrastructureDocument.model_json_schema(), RULES, without=("kind",))
+    deployment = structural_schema(KubernetesDocument.model_json_schema(), RULES, without=("kind",))
+    profiles = structural_schema(ProfilesDocument.model_json_schema(), RULES, without=("kind",))
     fleet["x-kubernetes-validations"] = [{"rule": rule, "message": text} for rule, text in _FLEET_RULES]
     spec["properties"] |= {"infrastructure": fleet, "profiles": profiles, "kubernetes": deployment, **own["properties"]}
     spec["required"] = [*spec["required"], "kubernetes"]
@@ -154,7 +154,9 @@ def operator_spec(resource: Object) -> OperatorSpec:
     """What a resource says beside the documents. DocumentError with every problem."""
     own = {key: value for key, value in resource["spec"].items() if key in _own_keys()}
     try:
-        return OperatorSpec.model_validate({"kind": KIND, **own}, context=FROM_DOCUMENT, by_alias=True, by_name=False)
+        return OperatorSpec.model_validate(
+            {"kind": CRD_KIND, **own}, context=FROM_DOCUMENT, by_alias=True, by_name=False
+        )
     except ValidationError as error:
         problems = [
             DocumentProblem("spec", None, None, ".".join(map(str, found["loc"])), found["msg"])
@@ -172,7 +174,7 @@ class Laid:
     """A resource as a project in a folder, with the settings of its deployment."""
 
     project: Project
-    settings: Settings
+    settings: DeploymentSettings
 
 
 def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Path) -> Laid:
@@ -226,8 +228,8 @@ def to_resource(project: Project, kubernetes: KubernetesDocument) -> dict[str, A
         "kubernetes": _dump(kubernetes),
     }
     return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
+        "apiVersion": CRD_API_VERSION,
+        "kind": CRD_KIND,
         "metadata": {"name": dns_name(project.workflow.name)},
         "spec": spec,
     }

@@ -16,7 +16,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.operator.handlers import registry_for
 from jellybean.operator.leader import Leader
 from jellybean.operator.reconcile import LOOK_S
-from jellybean_k8s import API_VERSION, CRD_NAME, Cluster
+from jellybean_k8s import CRD_API_VERSION, CRD_NAME, Cluster
 
 _log = logging.getLogger("jellybean.operator")
 
@@ -34,7 +34,7 @@ def run_operator(
     The Lease is in the cluster's own namespace. `health_port`: where probes are answered, also while another leads.
     JellyBeanError when it stopped leading, or where the resource is not defined.
     """
-    if not cluster.serves(API_VERSION):
+    if not cluster.serves(CRD_API_VERSION):
         raise JellyBeanError(
             f"the cluster knows no {CRD_NAME}: jellybean operator crd | kubectl apply --server-side -f -"
         )

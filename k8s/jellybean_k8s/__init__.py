@@ -1,6 +1,7 @@
-"""A plan on Kubernetes: manifests as a pure function of plan and settings, and the way they get to a cluster.
+"""Plans on Kubernetes: manifests as a pure function of plan and settings, and their deployment to a cluster.
 
-Other packages import from here, never from a room. Names are loaded on first use (PEP 562).
+Public surface of this package; other packages import from here only. Rooms: `manifests` (pure rendering), `resource`
+(the custom resource Workflow), `cluster` (calls to the API server). Names are loaded on first use (PEP 562).
 """
 
 from __future__ import annotations
@@ -17,37 +18,37 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "connect",
     ),
     "cluster.deploy": (
-        "Options",
-        "Outcome",
-        "StoppedError",
+        "DeployOptions",
+        "DeployResult",
+        "DeployStoppedError",
         "deploy",
         "dry_run",
         "rollback",
         "undeploy",
     ),
     "cluster.discover": (
-        "Fleet",
+        "NodeFleet",
         "INSTANCE_LABELS",
         "NodePool",
         "POOL_LABEL",
         "PRICE_LABEL",
-        "discover",
+        "discover_pools",
     ),
     "cluster.lock": (
-        "Lock",
+        "DeployLock",
         "LockedError",
     ),
     "cluster.preflight": ("PreflightError",),
-    "cluster.records": (
+    "cluster.revisions": (
         "plan_record",
         "read_inventory",
         "read_plan_record",
     ),
     "cluster.status": (
-        "Status",
+        "DeploymentStatus",
         "read_status",
     ),
-    "cluster.wait": ("NotReadyError",),
+    "cluster.readiness": ("NotReadyError",),
     "errors": ("DeployError",),
     "manifests.commands": ("tls_secret",),
     "manifests.kustomize": ("kustomize_base",),
@@ -55,51 +56,51 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Objects",
         "render",
     ),
-    "manifests.served": (
-        "Deployed",
+    "manifests.deployed_plan": (
+        "DeployedPlan",
         "app_name",
         "deployment_name",
-        "digest",
+        "json_sha256",
     ),
     "manifests.settings": (
         "GPU_RESOURCES",
         "MIB",
-        "Models",
+        "ModelSource",
         "PoolSettings",
-        "Settings",
+        "DeploymentSettings",
     ),
-    "manifests.training": (
+    "manifests.training_job": (
         "TrainingJob",
         "training_objects",
     ),
     "manifests.yaml_text": (
-        "documents",
+        "yaml_documents",
         "to_yaml",
     ),
     "names": (
-        "APP",
-        "MANAGER",
+        "APP_PREFIX",
+        "FIELD_MANAGER",
         "SITE_LABEL",
         "TIER_LABEL",
         "dns_name",
     ),
     "resource.crd": (
-        "API_VERSION",
-        "CONDITIONS",
+        "CRD_API_VERSION",
+        "CONDITION_TYPES",
         "CRD_NAME",
-        "DEPLOYED",
-        "GROUP",
-        "KIND",
-        "PLANNED",
-        "PLURAL",
-        "READY",
-        "VERSION",
+        "CONDITION_DEPLOYED",
+        "CRD_GROUP",
+        "CRD_KIND",
+        "CONDITION_PLANNED",
+        "CRD_PLURAL",
+        "CONDITION_READY",
+        "CRD_VERSION",
         "crd",
     ),
-    "resource.rights": ("deployer_role",),
-    "resource.structural": (
-        "Rules",
-        "structural",
+    "resource.rbac": ("deployer_role",),
+    "resource.structural_schema": (
+        "SchemaRules",
+        "structural_schema",
     ),
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}

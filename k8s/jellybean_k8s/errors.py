@@ -1,4 +1,4 @@
-"""What can go wrong on the way to a cluster, with what to do next."""
+"""Errors of deployment; the message says what to do next."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from jellybean_solver import JellyBeanError
 
 
 class DeployError(JellyBeanError):
-    """A plan that cannot be deployed, or a cluster that does not take it."""
+    """A plan cannot be deployed, or the cluster refuses it."""

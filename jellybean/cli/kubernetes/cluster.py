@@ -19,7 +19,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
 
 if TYPE_CHECKING:
-    from jellybean_k8s import Cluster, Deployed, Options, Outcome, Status
+    from jellybean_k8s import Cluster, DeployedPlan, DeploymentStatus, DeployOptions, DeployResult
 
 Context = Annotated[str | None, typer.Option("--context", help="Of the kubeconfig; the current one unless given.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="The context's unless given.")]
@@ -71,7 +71,7 @@ def deploy(
         _show_changes(cluster, deployed, objects, force=force)
         return
     with progress("deploy") as advance:
-        options = _options(wait, timeout, force=force, back=back, in_place=in_place, progress=advance)
+        options = _options(wait, timeout, force=force, undo_failed=back, in_place=in_place, progress=advance)
         outcome = bring(cluster, deployed, objects, options)
     _tell(outcome, deployed.app, cluster)
 
@@ -120,7 +120,7 @@ def rollback(
     from jellybean_k8s import rollback as back_to
 
     with progress("rollback") as advance:
-        options = _options(wait, timeout, force=force, back=False, in_place=in_place, progress=advance)
+        options = _options(wait, timeout, force=force, undo_failed=False, in_place=in_place, progress=advance)
         outcome = back_to(cluster, name, revision, options)
     _tell(outcome, name, cluster)
 
@@ -160,7 +160,7 @@ def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, 
     _show_changes(cluster, deployed, objects, force=False)
 
 
-def _wanted(project: Project, cluster: Cluster, certs: Path | None) -> tuple[Deployed, tuple[Any, ...]]:
+def _wanted(project: Project, cluster: Cluster, certs: Path | None) -> tuple[DeployedPlan, tuple[Any, ...]]:
     """The project's plan and all of its objects, certificates included where they were made."""
     from jellybean_k8s import certificate_secrets, render
 
@@ -171,12 +171,12 @@ def _wanted(project: Project, cluster: Cluster, certs: Path | None) -> tuple[Dep
     return deployed, (*secrets, *render(deployed.plan, deployed.settings, service_monitor=monitored))
 
 
-def _deployed(project: Project) -> Deployed:
+def _deployed(project: Project) -> DeployedPlan:
     from jellybean.documents.kubernetes import load_settings
-    from jellybean_k8s import Deployed
+    from jellybean_k8s import DeployedPlan
 
     settings = load_settings(project.directory)
-    return Deployed(plan_of(project), settings)
+    return DeployedPlan(plan_of(project), settings)
 
 
 def _name(directory: Path, overrides: list[str] | None) -> str:
@@ -188,13 +188,13 @@ def _name(directory: Path, overrides: list[str] | None) -> str:
     return app_name(load_settings(project.directory), project.workflow.name)
 
 
-def _options(wait: bool, timeout_s: float, **more: Any) -> Options:
-    from jellybean_k8s import Options
+def _options(wait: bool, timeout_s: float, **more: Any) -> DeployOptions:
+    from jellybean_k8s import DeployOptions
 
-    return Options(wait=wait, timeout_s=timeout_s, say=say, **more)
+    return DeployOptions(wait=wait, timeout_s=timeout_s, say=say, **more)
 
 
-def _tell(outcome: Outcome, name: str, cluster: Cluster) -> None:
+def _tell(outcome: DeployResult, name: str, cluster: Cluster) -> None:
     if outcome.number is None:
         out.print(f"{name} serves this in {cluster.namespace} already: nothing was applied", style="green")
         return
@@ -203,7 +203,7 @@ def _tell(outcome: Outcome, name: str, cluster: Cluster) -> None:
     out.print(f"clients reach it at {name}.{cluster.namespace}.svc:8001", style="bold")
 
 
-def _show_changes(cluster: Cluster, deployed: Deployed, objects: tuple[Any, ...], *, force: bool) -> None:
+def _show_changes(cluster: Cluster, deployed: DeployedPlan, objects: tuple[Any, ...], *, force: bool) -> None:
     from jellybean_k8s import dry_run
 
     pairs = dry_run(cluster, deployed, objects, force=force)
@@ -247,7 +247,7 @@ def _sorted(value: Any) -> Any:
     return [_sorted(item) for item in value] if isinstance(value, list) else value
 
 
-def _print_status(found: Status) -> None:
+def _print_status(found: DeploymentStatus) -> None:
     newest = found.revisions[-1]
     color = "green" if found.is_well else "red"
     state = "is well" if found.is_well else "is not as it should be"
@@ -266,7 +266,7 @@ def _print_status(found: Status) -> None:
         say(f"revision {revision.number} ({revision.state}), begun {revision.began}, plan {revision.plan[:12]}")
 
 
-def _status_json(found: Status) -> dict[str, Any]:
+def _status_json(found: DeploymentStatus) -> dict[str, Any]:
     import dataclasses
 
     return {**dataclasses.asdict(found), "well": found.is_well}

@@ -16,7 +16,7 @@ from jellybean.errors import DocumentError, JellyBeanError
 from jellybean.quantities import PRICE_PER_H, SIZE, InvalidValueError, format_quantity, parse_quantity
 
 if TYPE_CHECKING:
-    from jellybean_k8s import Fleet, NodePool
+    from jellybean_k8s import NodeFleet, NodePool
 
 _UNPRICED = "there is no price for {}: give --prices FILE with its line, or label its nodes {}=0.526"
 _DIGITS = 6
@@ -49,7 +49,7 @@ def discover(
         raise typer.BadParameter("--tiers names none: --tiers edge,cloud")
     cluster = connect_to(kubeconfig, context, None)
     from jellybean_k8s import PRICE_LABEL
-    from jellybean_k8s import discover as pools_of
+    from jellybean_k8s import discover_pools as pools_of
 
     known = _prices(prices) if prices is not None else {}
     fleet = pools_of(cluster.list("Node"), names, known, tier_label=tier_label, site_label=site_label)
@@ -69,7 +69,7 @@ def discover(
         say(hint)
 
 
-def infrastructure_text(fleet: Fleet, tiers: list[str]) -> str:
+def infrastructure_text(fleet: NodeFleet, tiers: list[str]) -> str:
     """The document."""
     lines = [
         "# Written by `jellybean discover` from the nodes of a cluster; links are not known there.",
@@ -93,7 +93,7 @@ def _worker(pool: NodePool) -> str:
     return f"{{tier: {pool.tier}, count: {pool.count}, price: {price}, memory: {memory}}} # {about}"
 
 
-def _hint(fleet: Fleet) -> str:
+def _hint(fleet: NodeFleet) -> str:
     """What kubernetes.yaml needs for these pools."""
     pools = {pool.name: f"{{gpu: {pool.gpu}, gpus: {pool.gpus}}}" for pool in fleet.pools if pool.gpu}
     if not pools:

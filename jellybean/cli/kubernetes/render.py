@@ -36,7 +36,7 @@ def render(
     role: Annotated[bool, typer.Option("--role", help="Print the Role of whoever deploys, and nothing else.")] = False,
 ) -> None:
     """Print the plan as Kubernetes objects; kubernetes.yaml says what they need beside it. Asks no cluster."""
-    from jellybean_k8s import deployer_role, documents, kustomize_base, to_yaml
+    from jellybean_k8s import deployer_role, kustomize_base, to_yaml, yaml_documents
 
     if role:
         print(to_yaml(deployer_role()), end="")
@@ -48,7 +48,7 @@ def render(
         folder("--kustomize", kustomize)
     objects = rendered(directory, overrides, service_monitor=service_monitor)
     if kustomize is None:
-        print(documents(objects), end="")
+        print(yaml_documents(objects), end="")
         return
     kustomize.mkdir(parents=True, exist_ok=True)
     for name, text in kustomize_base(objects).items():

@@ -1,1 +1,1 @@
-"""Talks to a cluster: deploy, status, rollback, discovery."""
+"""Calls to a cluster: deploy, status, rollback, discovery."""

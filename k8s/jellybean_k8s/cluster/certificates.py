@@ -1,21 +1,19 @@
-"""Certificates as `jellybean certs` makes them, as the Secrets that pods mount."""
+"""Certificates of `jellybean certs` as the Secrets that pods mount."""
 
 from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import Any
 
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.commands import tls_secret
+from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.pods import labels
-from jellybean_k8s.manifests.served import Deployed
-
-Object = dict[str, Any]
+from jellybean_k8s.objects import KubeObject
 
 
-def certificate_secrets(deployed: Deployed, folder: Path) -> tuple[Object, ...]:
-    """One Secret for the gateway and one for each pool and site. DeployError when a worker has no certificate."""
+def certificate_secrets(deployed: DeployedPlan, folder: Path) -> tuple[KubeObject, ...]:
+    """One Secret for the gateway, one per pool and site. DeployError if a worker has no certificate."""
     data: dict[str, dict[str, str]] = {}
     gateway = folder / "gateway"
     data[tls_secret(deployed, None)] = {name: _read(gateway / name) for name in ("tls.crt", "tls.key", "ca.crt")}
@@ -27,7 +25,7 @@ def certificate_secrets(deployed: Deployed, folder: Path) -> tuple[Object, ...]:
     return tuple(_secret(deployed, name, dict(sorted(found.items()))) for name, found in data.items())
 
 
-def _secret(deployed: Deployed, name: str, data: dict[str, str]) -> Object:
+def _secret(deployed: DeployedPlan, name: str, data: dict[str, str]) -> KubeObject:
     own = {key: value for key, value in labels(deployed, "certificates").items() if not key.endswith("/plan")}
     return {
         "apiVersion": "v1",

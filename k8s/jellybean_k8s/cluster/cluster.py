@@ -1,7 +1,7 @@
-"""One namespace of a cluster, by the few calls that a deployment makes. No discovery: the kinds are known.
+"""A client of one namespace of a cluster, with the few calls that a deployment needs; API paths are built in.
 
-Calls that fail because the API server is away or overloaded are repeated for a while; all of them may be. What it
-refuses is a `ClusterError` with its own words.
+Calls that fail because the API server is unavailable or overloaded are retried for a while; all of them are safe to
+repeat. A refusal is a `ClusterError` with the server's message.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
 
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.names import MANAGER
+from jellybean_k8s.names import FIELD_MANAGER
+from jellybean_k8s.objects import KubeObject
 
-Object = dict[str, Any]
-Objects = list[Object]
+Objects = list[KubeObject]
 
-PATIENCE_S = 30.0  # that an API server may be away
+PATIENCE_S = 30.0  # how long calls are retried
 _CONNECT_S, _ANSWER_S = 5.0, 30.0
 _LIST_LIMIT = 500
-_AGAIN = frozenset({429, 502, 503, 504})
-_BACKOFF_S, _MOST_BACKOFF_S = 0.2, 5.0
+_TRANSIENT_STATUS = frozenset({429, 502, 503, 504})
+_BACKOFF_S, _MAX_BACKOFF_S = 0.2, 5.0
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _CLUSTER_WIDE = frozenset({"CustomResourceDefinition", "Node"})
-PATHS = {  # kind -> where its objects are
+PATHS = {  # kind -> API path
     "ConfigMap": "/api/v1/configmaps",
     "Event": "/api/v1/events",
     "Node": "/api/v1/nodes",
@@ -53,7 +53,7 @@ PATHS = {  # kind -> where its objects are
 
 
 class ClusterError(DeployError):
-    """The API server refused something. `status`: of HTTP."""
+    """The API server refused a call; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
@@ -65,17 +65,17 @@ class UnreachableError(DeployError):
 
 
 class FieldConflictError(DeployError):
-    """Fields that are to be applied belong to another manager. `conflicts`: (manager, field)."""
+    """Server-side apply would change fields of other managers. `conflicts`: (manager, field)."""
 
     def __init__(self, name: str, conflicts: tuple[tuple[str, str], ...]) -> None:
         self.name, self.conflicts = name, conflicts
         told = "; ".join(f"{field} was set by {manager}" for manager, field in conflicts)
-        super().__init__(f"{name}: {told}: take it out there, or take it over with --force")
+        super().__init__(f"{name}: {told}: remove it there, or take it over with --force")
 
 
 @dataclass
 class Cluster:
-    """Calls about the objects of one namespace. `clock` and `sleep` are seconds."""
+    """Calls for the objects of one namespace. `clock` and `sleep` are in seconds."""
 
     api: client.ApiClient
     namespace: str
@@ -84,11 +84,11 @@ class Cluster:
     sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
-        """A dynamic client that asks nothing at its start: paths are known."""
+        """Create a dynamic client without discovery requests."""
         self._dynamic = dynamic.DynamicClient(self.api, discoverer=lambda *_: None)
 
-    def get(self, kind: str, name: str) -> Object | None:
-        """An object; None when there is none."""
+    def get(self, kind: str, name: str) -> KubeObject | None:
+        """An object; None if it does not exist."""
         try:
             return self._call("get", self._path(kind, name))
         except ClusterError as error:
@@ -97,11 +97,11 @@ class Cluster:
             raise
 
     def list(self, kind: str, selector: str | None = None, *, everywhere: bool = False) -> Objects:
-        """All objects of a kind with these labels; `everywhere`: of all namespaces."""
+        """All objects of a kind that match the selector; `everywhere`: in all namespaces."""
         return self.list_at(kind, selector, everywhere=everywhere)[0]
 
     def list_at(self, kind: str, selector: str | None = None, *, everywhere: bool = False) -> tuple[Objects, str]:
-        """The same, and the resource version that a watch may go on from."""
+        """Like `list`, with the resource version from which a watch can continue."""
         path = PATHS[kind] if everywhere else self._path(kind)
         found: Objects = []
         more: str | None = None
@@ -109,7 +109,7 @@ class Cluster:
             try:
                 page = self._call("get", path, label_selector=selector, limit=_LIST_LIMIT, _continue=more)
             except ClusterError as error:
-                if error.status == 404:  # no such API here, so no objects of it
+                if error.status == 404:  # the cluster does not have this API, so no such objects
                     return [], ""
                 raise
             found += page["items"]
@@ -117,8 +117,8 @@ class Cluster:
             if not more:
                 return found, str(page["metadata"].get("resourceVersion", ""))
 
-    def apply(self, wanted: Object, *, force: bool = False, dry_run: bool = False) -> Object:
-        """Server-side apply: the object as it is, or would be, afterwards. FieldConflictError unless forced."""
+    def apply(self, wanted: KubeObject, *, force: bool = False, dry_run: bool = False) -> KubeObject:
+        """Server-side apply; returns the resulting object. FieldConflictError unless forced."""
         kind, name = wanted["kind"], wanted["metadata"]["name"]
         try:
             return self._call(
@@ -126,7 +126,7 @@ class Cluster:
                 self._path(kind, name),
                 body=wanted,
                 content_type=_APPLY,
-                field_manager=MANAGER,
+                field_manager=FIELD_MANAGER,
                 force_conflicts="true" if force else "false",
                 dry_run="All" if dry_run else None,
             )
@@ -136,22 +136,22 @@ class Cluster:
                 raise FieldConflictError(f"{kind}/{name}", conflicts) from error
             raise ClusterError(error.status, f"{kind}/{name}: {error}") from error
 
-    def create(self, item: Object) -> Object:
-        """A new object; ClusterError 409 when there is one."""
-        return self._call("post", self._path(item["kind"]), body=item, field_manager=MANAGER)
+    def create(self, item: KubeObject) -> KubeObject:
+        """Create an object; ClusterError 409 if it exists."""
+        return self._call("post", self._path(item["kind"]), body=item, field_manager=FIELD_MANAGER)
 
-    def replace(self, item: Object) -> Object:
-        """The object instead of the one with its resourceVersion; ClusterError 409 when that has changed."""
+    def replace(self, item: KubeObject) -> KubeObject:
+        """Replace the object of the same resourceVersion; ClusterError 409 if it has changed since."""
         path = self._path(item["kind"], item["metadata"]["name"])
-        return self._call("put", path, body=item, field_manager=MANAGER)
+        return self._call("put", path, body=item, field_manager=FIELD_MANAGER)
 
-    def merge(self, kind: str, name: str, body: Object, subresource: str = "") -> Object:
-        """A merge patch of an object or one of its subresources."""
+    def merge(self, kind: str, name: str, body: KubeObject, subresource: str = "") -> KubeObject:
+        """Merge-patch an object or one of its subresources."""
         path = self._path(kind, name) + (f"/{subresource}" if subresource else "")
-        return self._call("patch", path, body=body, content_type=_MERGE, field_manager=MANAGER)
+        return self._call("patch", path, body=body, content_type=_MERGE, field_manager=FIELD_MANAGER)
 
     def delete(self, kind: str, name: str, uid: str) -> bool:
-        """Delete this very object, with what belongs to it; False when it is gone or another has its name."""
+        """Delete the object with this UID and its dependents; False if it is gone or was replaced by another."""
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         body["propagationPolicy"] = "Background"
         try:
@@ -163,7 +163,7 @@ class Cluster:
         return True
 
     def await_change(self, kind: str, selector: str, since: str, timeout_s: float) -> None:
-        """Return at the first change after a resource version, or when the time is up, or when nobody can tell."""
+        """Return at the first change after a resource version, after the timeout, or if the watch fails."""
         seconds = max(1, round(timeout_s))
         try:
             answer = self._dynamic.request(
@@ -180,10 +180,10 @@ class Cluster:
                 break
             answer.release_conn()
         except (ApiException, urllib3.exceptions.HTTPError, OSError):
-            self.sleep(min(1.0, timeout_s))  # the next list tells, or says what is wrong
+            self.sleep(min(1.0, timeout_s))  # the caller's next list call reports errors
 
     def serves(self, group_version: str) -> bool:
-        """Whether there is such an API group: monitoring.coreos.com/v1."""
+        """True if the cluster has this API group, for example monitoring.coreos.com/v1."""
         try:
             self._call("get", f"/apis/{group_version}")
         except ClusterError as error:
@@ -199,7 +199,7 @@ class Cluster:
             path = f"{head}/namespaces/{self.namespace}/{plural}"
         return f"{path}/{name}" if name else path
 
-    def _call(self, method: str, path: str, **more: Any) -> Object:
+    def _call(self, method: str, path: str, **more: Any) -> KubeObject:
         until, pause_s = self.clock() + self.patience_s, _BACKOFF_S
         while True:
             try:
@@ -207,19 +207,19 @@ class Cluster:
                 answer = self._dynamic.request(method, path, serialize=False, _request_timeout=timeout, **more)
                 return dict(json.loads(answer.data))
             except ApiException as error:
-                if not _passes(error) or self.clock() > until:
+                if not _is_transient(error) or self.clock() > until:
                     raise _refusal(error) from error
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 if self.clock() > until:
                     host = self.api.configuration.host
-                    reason = f"the API server {host} has not answered for {self.patience_s:g} s: {_plain(error)}"
+                    reason = f"the API server {host} has not answered for {self.patience_s:g} s: {_short_reason(error)}"
                     raise UnreachableError(f"{reason}. Nothing is lost: run it again when it is back") from error
             self.sleep(pause_s)
-            pause_s = min(2 * pause_s, _MOST_BACKOFF_S)
+            pause_s = min(2 * pause_s, _MAX_BACKOFF_S)
 
 
 def connect(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
-    """A cluster by kubeconfig and context, else the one that this runs in. DeployError when there is neither."""
+    """The cluster of a kubeconfig and context, else the one this process runs in. DeployError if there is none."""
     path = None if kubeconfig is None else str(kubeconfig)
     try:
         api = config.new_client_from_config(path, context)
@@ -237,9 +237,11 @@ def _namespace(path: str | None, context: str | None) -> str:
     return str(chosen["context"].get("namespace") or "default")
 
 
-def _passes(error: ApiException) -> bool:
-    """Whether it may be gone when asked again: also where etcd elects a leader, which API servers tell as a 500."""
-    return error.status in _AGAIN or (error.status == 500 and "etcdserver: " in str(_status(error).get("message")))
+def _is_transient(error: ApiException) -> bool:
+    """True if a retry may succeed; also while etcd elects a leader, which API servers report as status 500."""
+    return error.status in _TRANSIENT_STATUS or (
+        error.status == 500 and "etcdserver: " in str(_status(error).get("message"))
+    )
 
 
 def _refusal(error: ApiException) -> ClusterError:
@@ -259,7 +261,7 @@ def _status(error: ApiException) -> Mapping[str, Any]:
 
 
 def _conflicts(error: ClusterError) -> tuple[tuple[str, str], ...]:
-    """Managers and fields of a conflict of server-side apply, as the API server lists them."""
+    """(manager, field) of a server-side apply conflict, as listed by the API server."""
     if error.status != 409 or not isinstance(error.__cause__, ApiException):
         return ()
     causes = (_status(error.__cause__).get("details") or {}).get("causes") or ()
@@ -271,7 +273,7 @@ def _conflicts(error: ClusterError) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _plain(error: Exception) -> str:
+def _short_reason(error: Exception) -> str:
     reason = getattr(error, "reason", None) or error
     text = str(reason)
     return text.rpartition(": ")[2] if "object at 0x" in text else text

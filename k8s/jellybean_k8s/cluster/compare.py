@@ -1,4 +1,4 @@
-"""What is there against what is wanted: which objects an apply would touch, and that they are ours to touch."""
+"""Compares rendered objects with those in the cluster: which must be applied, and whether they belong to us."""
 
 from __future__ import annotations
 
@@ -8,80 +8,80 @@ from dataclasses import dataclass
 from typing import Any
 
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests.served import digest
-from jellybean_k8s.names import APP, MANAGER, OWN
+from jellybean_k8s.manifests.deployed_plan import json_sha256
+from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX
+from jellybean_k8s.objects import KubeObject
 
-Object = dict[str, Any]
-Key = tuple[str, str]  # kind, name
-APPLIED = f"{OWN}/applied"  # annotation: hash of the object as it was last applied
-_NOT_LISTED = ("apiVersion", "kind")  # items of a list do not say what they are
+ObjectKey = tuple[str, str]  # kind, name
+APPLIED = f"{OWN_PREFIX}/applied"  # annotation: hash of the object as last applied
+_NOT_LISTED = ("apiVersion", "kind")  # items of a list response lack these
 
 
-def key_of(item: Mapping[str, Any]) -> Key:
+def object_key(item: Mapping[str, Any]) -> ObjectKey:
     """Kind and name."""
     return item["kind"], item["metadata"]["name"]
 
 
-def stamped(item: Object) -> Object:
-    """The object with the hash of itself, by which a field that is no longer wanted is noticed."""
+def with_hash(item: KubeObject) -> KubeObject:
+    """The object annotated with its own hash, so that a field that was removed from it is detected."""
     found = copy.deepcopy(item)
-    found["metadata"]["annotations"] = {**item["metadata"].get("annotations", {}), APPLIED: digest(item)}
+    found["metadata"]["annotations"] = {**item["metadata"].get("annotations", {}), APPLIED: json_sha256(item)}
     return found
 
 
 def is_ours(item: Mapping[str, Any], app: str) -> bool:
-    """Whether an object of a cluster belongs to this deployment, by what its labels say."""
+    """True if the labels of an object in the cluster say that it belongs to this deployment."""
     own = item["metadata"].get("labels") or {}
-    return own.get(f"{APP}/managed-by") == MANAGER and own.get(f"{APP}/instance") == app
+    return own.get(f"{APP_PREFIX}/managed-by") == FIELD_MANAGER and own.get(f"{APP_PREFIX}/instance") == app
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What an apply would do. `changed` are there, but not as wanted."""
+    """Effect of an apply: objects to create, to change, and up to date."""
 
-    new: tuple[Object, ...]
-    changed: tuple[Object, ...]
-    unchanged: tuple[Object, ...]
+    new: tuple[KubeObject, ...]
+    changed: tuple[KubeObject, ...]
+    unchanged: tuple[KubeObject, ...]
 
     @property
-    def to_apply(self) -> frozenset[Key]:
-        """Of these an apply must be sent."""
-        return frozenset(key_of(item) for item in (*self.new, *self.changed))
+    def to_apply(self) -> frozenset[ObjectKey]:
+        """Keys of the objects that an apply must send."""
+        return frozenset(object_key(item) for item in (*self.new, *self.changed))
 
 
-def changes(objects: Iterable[Object], live: Mapping[Key, Object], app: str) -> Changes:
-    """Compare stamped objects to those of a cluster. DeployError where a name is taken by somebody else's."""
-    new: list[Object] = []
-    changed: list[Object] = []
-    unchanged: list[Object] = []
+def compare_objects(objects: Iterable[KubeObject], live: Mapping[ObjectKey, KubeObject], app: str) -> Changes:
+    """Compare annotated objects with those in the cluster. DeployError if a name belongs to something else."""
+    new: list[KubeObject] = []
+    changed: list[KubeObject] = []
+    unchanged: list[KubeObject] = []
     taken: list[str] = []
     for item in objects:
-        there = live.get(key_of(item))
+        there = live.get(object_key(item))
         if there is None:
             new.append(item)
         elif not is_ours(there, app):
-            taken.append("/".join(key_of(item)))
+            taken.append("/".join(object_key(item)))
         else:
             wanted = {key: value for key, value in item.items() if key not in _NOT_LISTED}
-            (unchanged if holds(there, wanted) else changed).append(item)
+            (unchanged if contains(there, wanted) else changed).append(item)
     if taken:
         raise DeployError(
-            f"{', '.join(taken)}: there already, and not of this deployment; give it another `name` in kubernetes.yaml"
+            f"{', '.join(taken)}: exists already, and not of this deployment; give it another `name` in kubernetes.yaml"
         )
     return Changes(tuple(new), tuple(changed), tuple(unchanged))
 
 
-def holds(live: Any, wanted: Any) -> bool:
-    """Whether everything wanted is there. What the server adds does not count; what is empty may be left out."""
+def contains(live: Any, wanted: Any) -> bool:
+    """True if `live` contains everything in `wanted`; server-side defaults and missing empty values are ignored."""
     if isinstance(wanted, Mapping):
         live = live or {}
-        return isinstance(live, Mapping) and all(holds(live.get(key), item) for key, item in wanted.items())
+        return isinstance(live, Mapping) and all(contains(live.get(key), item) for key, item in wanted.items())
     if isinstance(wanted, list | tuple):
         live = live or ()
-        return len(live) == len(wanted) and all(map(holds, live, wanted))
+        return len(live) == len(wanted) and all(map(contains, live, wanted))
     return bool(live == wanted or (live is None and not wanted))
 
 
-def by_key(items: Sequence[Object], kind: str) -> dict[Key, Object]:
-    """Objects of a list, which do not say their kind, by kind and name."""
+def by_key(items: Sequence[KubeObject], kind: str) -> dict[ObjectKey, KubeObject]:
+    """Objects of a list response, which lack their kind, by kind and name."""
     return {(kind, item["metadata"]["name"]): {"kind": kind, **item} for item in items}

@@ -1,8 +1,8 @@
-"""Bringing a plan to a cluster, back, and away. Every step may be interrupted and run again.
+"""Deploys a plan to a cluster, rolls it back, removes it. Every step may be interrupted and repeated.
 
-A plan's objects carry its hash, so a new plan comes up beside the running one; the Service of the clients is led over
-when the new one runs, and only then is the old one pruned. What goes wrong before that leaves the running plan as it
-is.
+A plan's objects have its hash in their names, so a new plan starts beside the running one. The client Service is
+switched to the new plan once it is ready; only then is the old plan pruned. A failure before that leaves the running
+plan untouched.
 """
 
 from __future__ import annotations
@@ -13,55 +13,56 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jellybean_k8s.cluster.cluster import Cluster, FieldConflictError, UnreachableError
-from jellybean_k8s.cluster.compare import Changes, Key, by_key, changes, is_ours, key_of, stamped
-from jellybean_k8s.cluster.lock import Lock, LockedError
+from jellybean_k8s.cluster.compare import Changes, ObjectKey, by_key, compare_objects, is_ours, object_key, with_hash
+from jellybean_k8s.cluster.lock import DeployLock, LockedError
+from jellybean_k8s.cluster.pod_reasons import indented_lines
 from jellybean_k8s.cluster.preflight import check
-from jellybean_k8s.cluster.reasons import summary
-from jellybean_k8s.cluster.records import (
+from jellybean_k8s.cluster.readiness import WORKLOADS, await_gone, await_ready, selector_of
+from jellybean_k8s.cluster.revisions import (
     APPLYING,
     DEPLOYED,
     FAILED,
     REPLACED,
     Inventory,
     Revision,
-    owned,
     read_inventory,
     read_revision,
     revision_name,
     timestamp,
+    with_owner,
     write_inventory,
     write_revision,
 )
-from jellybean_k8s.cluster.wait import WORKLOADS, await_gone, await_ready, selector_of
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.commands import tls_secret
+from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.pods import SPOOL_VOLUME
-from jellybean_k8s.manifests.served import Deployed
-from jellybean_k8s.names import APP, OWN
+from jellybean_k8s.names import APP_PREFIX, OWN_PREFIX
+from jellybean_k8s.objects import KubeObject
 from jellybean_solver import to_document
 
-Object = dict[str, Any]
 Say = Callable[[str], None]
 Progress = Callable[[float, float, str], None]
-_LATE = {"Service": 0, "Deployment": 1, "StatefulSet": 2}  # pruned in this order, then all else
+_PRUNE_ORDER = {"Service": 0, "Deployment": 1, "StatefulSet": 2}  # all other kinds follow
 
 
-class StoppedError(DeployError):
-    """Told to stop in the middle; `progress` may raise it. The next run goes on."""
+class DeployStoppedError(DeployError):
+    """The deployment was told to stop; `progress` may raise it. The next run continues."""
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to deploy. `wait`: until it runs, and only then lead clients over; without, all at once.
+class DeployOptions:
+    """How to deploy.
 
-    `back`: what did not come to run is taken away again. `in_place`: the running plan goes first. `owner`: reference to
-    the resource that this is done for, which all objects get.
+    `wait`: switch clients over only when the new plan is ready; without, at once. `undo_failed`: undo a deployment that
+    did not become ready. `in_place`: remove the running plan first. `owner`: owner reference of all objects, to the
+    resource that is deployed.
     """
 
     wait: bool = True
     timeout_s: float = 600.0
     force: bool = False
-    back: bool = False
+    undo_failed: bool = False
     in_place: bool = False
     owner: Mapping[str, Any] | None = None
     now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
@@ -70,50 +71,50 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a deployment did. `number`: of its revision, None where nothing was to do."""
+class DeployResult:
+    """Result of a deployment. `number`: its revision; None if there was nothing to do."""
 
     number: int | None
-    applied: tuple[Key, ...] = ()
-    pruned: tuple[Key, ...] = ()
+    applied: tuple[ObjectKey, ...] = ()
+    pruned: tuple[ObjectKey, ...] = ()
 
 
 @dataclass
-class _Work:
-    """One deployment under way, inside the lock."""
+class _Rollout:
+    """A deployment in progress, under the lock."""
 
     cluster: Cluster
     app: str
-    lock: Lock
-    options: Options
+    lock: DeployLock
+    options: DeployOptions
     inventory: Inventory
-    applied: list[Key] = field(default_factory=list)
-    pruned: list[Key] = field(default_factory=list)
+    applied: list[ObjectKey] = field(default_factory=list)
+    pruned: list[ObjectKey] = field(default_factory=list)
 
-    def live(self, wanted: Iterable[Object]) -> dict[Key, Object]:
-        """What there is under names of the inventory and of what is wanted, whoever made it."""
-        keys = self.inventory.objects | {key_of(item) for item in wanted}
-        found: dict[Key, Object] = {}
+    def live(self, wanted: Iterable[KubeObject]) -> dict[ObjectKey, KubeObject]:
+        """Objects in the cluster under the names of the inventory and of `wanted`, whoever created them."""
+        keys = self.inventory.objects | {object_key(item) for item in wanted}
+        existing: dict[ObjectKey, KubeObject] = {}
         for kind in sorted({kind for kind, _ in keys} - {"Secret"}):
-            found |= by_key(self.cluster.list(kind), kind)
+            existing |= by_key(self.cluster.list(kind), kind)
         for kind, name in keys:
-            if kind == "Secret" and (there := self.cluster.get(kind, name)) is not None:  # no right to list them needed
-                found[kind, name] = there
-        return {key: item for key, item in found.items() if key in keys}
+            if kind == "Secret" and (there := self.cluster.get(kind, name)) is not None:  # needs no right to list them
+                existing[kind, name] = there
+        return {key: item for key, item in existing.items() if key in keys}
 
     def remember(self, inventory: Inventory) -> None:
         self.inventory = inventory
         write_inventory(self.cluster, inventory)
 
-    def apply(self, objects: Iterable[Object], wanted: frozenset[Key], new: frozenset[Key]) -> None:
-        """Apply those that have to be; what an autoscaler will scale starts with all of its workers."""
+    def apply(self, objects: Iterable[KubeObject], wanted: frozenset[ObjectKey], new: frozenset[ObjectKey]) -> None:
+        """Apply the objects in `wanted`. New autoscaled sets start with all of their workers."""
         scaled = {}
         objects = tuple(objects)
         for item in objects:
             if item["kind"] == "HorizontalPodAutoscaler":
                 scaled[item["spec"]["scaleTargetRef"]["name"]] = item["spec"]["maxReplicas"]
         for done, item in enumerate(objects):
-            key = key_of(item)
+            key = object_key(item)
             if key not in wanted:
                 continue
             self.lock.renew()
@@ -123,95 +124,99 @@ class _Work:
                 self.cluster.merge(*key, {"spec": {"replicas": scaled[key[1]]}}, "scale")
             self.options.progress(done + 1, len(objects), "/".join(key))
 
-    def prune(self, keys: Iterable[Key]) -> None:
-        """Delete objects of the inventory that are ours; others of these names are left alone."""
-        for key in sorted(keys, key=lambda key: (_LATE.get(key[0], len(_LATE)), key)):
+    def prune(self, keys: Iterable[ObjectKey]) -> None:
+        """Delete inventory objects that are ours; others of the same names are left alone."""
+        for key in sorted(keys, key=lambda key: (_PRUNE_ORDER.get(key[0], len(_PRUNE_ORDER)), key)):
             self.lock.renew()
             there = self.cluster.get(*key)
             if there is not None and is_ours(there, self.app):
                 if self.cluster.delete(*key, there["metadata"]["uid"]):
                     self.pruned.append(key)
             elif there is not None:
-                self.options.say(f"{'/'.join(key)} is not of this deployment any more: it stays")
+                self.options.say(f"{'/'.join(key)} does not belong to this deployment any more: it is kept")
 
 
 def dry_run(
-    cluster: Cluster, deployed: Deployed, objects: Sequence[Object], *, force: bool = False
-) -> list[tuple[Object | None, Object | None]]:
-    """What the server would make of the objects: (before, after) of each that would change; None: was or is not there.
+    cluster: Cluster, deployed: DeployedPlan, objects: Sequence[KubeObject], *, force: bool = False
+) -> list[tuple[KubeObject | None, KubeObject | None]]:
+    """Server-side dry run: (before, after) of each object that would change; None if it does not exist then.
 
-    Asks the server for each (server-side dry run), so what it would refuse is refused here.
+    Every object is sent to the server, so what it would refuse fails here.
     """
     app, keep = deployed.app, _certificates(deployed)
     inventory = read_inventory(cluster, app)
-    work = _Work(cluster, app, Lock(cluster, app), Options(), inventory)
-    wanted = [stamped(item) for item in objects]
-    live = work.live(wanted)
-    found = changes(wanted, live, app)
-    pairs: list[tuple[Object | None, Object | None]] = []
-    for item in (*found.new, *found.changed):
-        pairs.append((live.get(key_of(item)), cluster.apply(item, dry_run=True, force=force)))
-    gone = set(inventory.objects) - {key_of(item) for item in wanted} - keep
+    rollout = _Rollout(cluster, app, DeployLock(cluster, app), DeployOptions(), inventory)
+    wanted = [with_hash(item) for item in objects]
+    live = rollout.live(wanted)
+    changes = compare_objects(wanted, live, app)
+    pairs: list[tuple[KubeObject | None, KubeObject | None]] = []
+    for item in (*changes.new, *changes.changed):
+        pairs.append((live.get(object_key(item)), cluster.apply(item, dry_run=True, force=force)))
+    gone = set(inventory.objects) - {object_key(item) for item in wanted} - keep
     return pairs + [(live[key], None) for key in sorted(gone) if key in live]
 
 
-def deploy(cluster: Cluster, deployed: Deployed, objects: Sequence[Object], options: Options | None = None) -> Outcome:
-    """Make the cluster serve the plan. Does nothing where it does already.
+def deploy(
+    cluster: Cluster, deployed: DeployedPlan, objects: Sequence[KubeObject], options: DeployOptions | None = None
+) -> DeployResult:
+    """Make the cluster serve the plan; does nothing if it does already.
 
-    DeployError names what is missing before anything was applied (`PreflightError`), whose fields those are
-    (`FieldConflictError`), or why pods do not run (`NotReadyError`).
+    DeployError: what is missing, before anything is applied (`PreflightError`); fields of other managers
+    (`FieldConflictError`); why pods are not ready (`NotReadyError`).
     """
-    options, plan = options or Options(), deployed.plan
+    options, plan = options or DeployOptions(), deployed.plan
     before = read_inventory(cluster, deployed.app)
-    _refuse_other_owner(before, options.owner)
-    objects = owned(objects, options.owner)
-    leaving = _others(before.objects, objects) if options.in_place else frozenset()
+    _check_owner(before, options.owner)
+    objects = with_owner(objects, options.owner)
+    leaving = _stale_keys(before.objects, objects) if options.in_place else frozenset()
     names = frozenset(name for kind, name in leaving if kind in WORKLOADS)
     for note in check(cluster, deployed, objects, leaving=names):
         options.say(note)
-    with Lock(cluster, deployed.app, now=options.now, say=options.say) as lock:
+    with DeployLock(cluster, deployed.app, now=options.now, say=options.say) as lock:
         inventory = read_inventory(cluster, deployed.app)
-        _refuse_other_owner(inventory, options.owner)
-        work = _Work(cluster, deployed.app, lock, options, replace(inventory, owner=options.owner))
-        about = (str(to_document(plan)["hash"]), plan.cost.total_usd_per_h, plan.accuracy)
-        return _bring(work, objects, deployed.id, about, keep=_certificates(deployed))
+        _check_owner(inventory, options.owner)
+        rollout = _Rollout(cluster, deployed.app, lock, options, replace(inventory, owner=options.owner))
+        summary = (str(to_document(plan)["hash"]), plan.cost.total_usd_per_h, plan.accuracy)
+        return _roll_out(rollout, objects, deployed.id, summary, keep=_certificates(deployed))
 
 
-def rollback(cluster: Cluster, app: str, number: int | None = None, options: Options | None = None) -> Outcome:
-    """Serve an earlier revision again: the last one that served before the present one, unless one is named."""
-    options = options or Options()
-    _require(cluster, app)
-    with Lock(cluster, app, now=options.now, say=options.say) as lock:
-        work = _Work(cluster, app, lock, options, read_inventory(cluster, app))
-        target = _earlier(work.inventory, number)
+def rollback(
+    cluster: Cluster, app: str, number: int | None = None, options: DeployOptions | None = None
+) -> DeployResult:
+    """Serve an earlier revision again: revision `number`, or the last one that served before the current one."""
+    options = options or DeployOptions()
+    _check_deployed(cluster, app)
+    with DeployLock(cluster, app, now=options.now, say=options.say) as lock:
+        rollout = _Rollout(cluster, app, lock, options, read_inventory(cluster, app))
+        target = _rollback_target(rollout.inventory, number)
         manifests = read_revision(cluster, app, target.number)
-        about = (target.plan, target.cost_usd_per_h, target.accuracy)
-        certificates = frozenset(key for key in work.inventory.objects if key[0] == "Secret")
-        return _bring(work, manifests, target.served, about, keep=certificates)
+        summary = (target.plan, target.cost_usd_per_h, target.accuracy)
+        certificates = frozenset(key for key in rollout.inventory.objects if key[0] == "Secret")
+        return _roll_out(rollout, manifests, target.served, summary, keep=certificates)
 
 
-def undeploy(cluster: Cluster, app: str, options: Options | None = None) -> tuple[Key, ...]:
-    """Take everything away that this deployment made, gateway first so that requests in hand are answered."""
-    options = options or Options()
-    _require(cluster, app)
-    with Lock(cluster, app, now=options.now, say=options.say) as lock:
-        work = _Work(cluster, app, lock, options, read_inventory(cluster, app))
-        inventory = work.inventory
+def undeploy(cluster: Cluster, app: str, options: DeployOptions | None = None) -> tuple[ObjectKey, ...]:
+    """Delete everything that this deployment created, the gateway first so that requests in flight are answered."""
+    options = options or DeployOptions()
+    _check_deployed(cluster, app)
+    with DeployLock(cluster, app, now=options.now, say=options.say) as lock:
+        rollout = _Rollout(cluster, app, lock, options, read_inventory(cluster, app))
+        inventory = rollout.inventory
         gateway = [key for key in inventory.objects if key[0] in ("Deployment", "Service")]
-        work.prune(gateway)
+        rollout.prune(gateway)
         if options.wait:
-            selector = f"{selector_of(app)},{APP}/component=gateway"
+            selector = f"{selector_of(app)},{APP_PREFIX}/component=gateway"
             await_gone(cluster, selector, options.timeout_s, lock.renew)
-        work.prune(set(inventory.objects) - set(gateway))
+        rollout.prune(set(inventory.objects) - set(gateway))
         if options.wait and (left := await_gone(cluster, selector_of(app), options.timeout_s, lock.renew)):
             raise DeployError(f"{left} pods of {app} are still there after {options.timeout_s:g} s; run it again")
-        work.prune(("ConfigMap", revision_name(app, revision.number)) for revision in inventory.revisions)
-        work.prune([("ConfigMap", inventory.name), ("Lease", lock.name)])
-        return tuple(work.pruned)
+        rollout.prune(("ConfigMap", revision_name(app, revision.number)) for revision in inventory.revisions)
+        rollout.prune([("ConfigMap", inventory.name), ("Lease", lock.name)])
+        return tuple(rollout.pruned)
 
 
-def _refuse_other_owner(inventory: Inventory, owner: Mapping[str, Any] | None) -> None:
-    """What a resource deployed is changed by that resource, what was deployed by hand by nobody else."""
+def _check_owner(inventory: Inventory, owner: Mapping[str, Any] | None) -> None:
+    """DeployError if the deployment has another owner: a custom resource, or a person."""
     theirs = inventory.owner
     if not (inventory.objects or inventory.revisions) or (theirs or {}).get("uid") == (owner or {}).get("uid"):
         return
@@ -225,55 +230,55 @@ def _refuse_other_owner(inventory: Inventory, owner: Mapping[str, Any] | None) -
     )
 
 
-def _require(cluster: Cluster, app: str) -> None:
-    """DeployError where nothing was ever deployed: not even a lock is left there."""
+def _check_deployed(cluster: Cluster, app: str) -> None:
+    """DeployError if nothing is deployed, before a lock is created."""
     inventory = read_inventory(cluster, app)
     if not inventory.objects and not inventory.revisions:
         raise DeployError(f"nothing of {app} is deployed in {cluster.namespace}")
 
 
-def _bring(
-    work: _Work,
-    objects: Sequence[Object],
+def _roll_out(
+    rollout: _Rollout,
+    objects: Sequence[KubeObject],
     served: str,
-    about: tuple[str, float, float | None],
+    summary: tuple[str, float, float | None],
     *,
-    keep: frozenset[Key] = frozenset(),
-) -> Outcome:
-    """Apply, wait, lead clients over, prune. `keep`: what is not wanted here, but needed."""
-    options = work.options
-    wanted = [stamped(item) for item in objects]
-    found = changes(wanted, work.live(wanted), work.app)
-    stale = frozenset(key for key in _others(work.inventory.objects, objects) if key not in keep)
-    current = work.inventory.current
-    if not found.to_apply and not stale and current is not None and current is work.inventory.revisions[-1]:
-        return Outcome(None)
-    _refuse_two_spools(work, objects, stale)
-    _refuse_conflicts(work, found)
-    number = max((revision.number for revision in work.inventory.revisions), default=0) + 1
-    plan, cost, accuracy = about
+    keep: frozenset[ObjectKey] = frozenset(),
+) -> DeployResult:
+    """Apply, wait, switch clients over, prune. `keep`: keys outside `objects` that must not be pruned."""
+    options = rollout.options
+    wanted = [with_hash(item) for item in objects]
+    changes = compare_objects(wanted, rollout.live(wanted), rollout.app)
+    stale = frozenset(key for key in _stale_keys(rollout.inventory.objects, objects) if key not in keep)
+    current = rollout.inventory.current
+    if not changes.to_apply and not stale and current is not None and current is rollout.inventory.revisions[-1]:
+        return DeployResult(None)
+    _check_single_spool(rollout, objects, stale)
+    _check_conflicts(rollout, changes)
+    number = max((revision.number for revision in rollout.inventory.revisions), default=0) + 1
+    plan, cost, accuracy = summary
     revision = Revision(number, plan, served, APPLYING, timestamp(options.now()), cost, accuracy)
-    work.remember(work.inventory.begun(revision, objects))
-    write_revision(work.cluster, work.inventory, number, objects)
+    rollout.remember(rollout.inventory.with_new_revision(revision, objects))
+    write_revision(rollout.cluster, rollout.inventory, number, objects)
     try:
-        _take_over(work, wanted, found, stale)
-    except (UnreachableError, LockedError, StoppedError):
-        raise  # nothing can, or may, be said to the cluster now: the next run goes on
+        _switch_over(rollout, wanted, changes, stale)
+    except (UnreachableError, LockedError, DeployStoppedError):
+        raise  # the cluster cannot, or must not, be changed now; the next run continues
     except DeployError as error:
-        work.lock.renew()
-        work.remember(work.inventory.with_state(number, FAILED))
-        if not options.back:
+        rollout.lock.renew()
+        rollout.remember(rollout.inventory.with_state(number, FAILED))
+        if not options.undo_failed:
             raise
-        raise _taken_back(work, error, keep) from error
-    done, gone = work.inventory.with_state(number, DEPLOYED).shortened()
-    work.remember(replace(done, objects=done.objects - stale))
-    work.prune(("ConfigMap", revision_name(work.app, old)) for old in gone)
-    return Outcome(number, tuple(work.applied), tuple(work.pruned))
+        raise _undo(rollout, error, keep) from error
+    done, gone = rollout.inventory.with_state(number, DEPLOYED).without_oldest()
+    rollout.remember(replace(done, objects=done.objects - stale))
+    rollout.prune(("ConfigMap", revision_name(rollout.app, old)) for old in gone)
+    return DeployResult(number, tuple(rollout.applied), tuple(rollout.pruned))
 
 
-def _refuse_two_spools(work: _Work, objects: Sequence[Object], stale: frozenset[Key]) -> None:
-    """One gateway at a time may work on the requests that are kept on a volume."""
-    beside = any(kind == "Deployment" for kind, _ in stale) and not work.options.in_place
+def _check_single_spool(rollout: _Rollout, objects: Sequence[KubeObject], stale: frozenset[ObjectKey]) -> None:
+    """DeployError if two gateways would share a volume of spooled requests."""
+    beside = any(kind == "Deployment" for kind, _ in stale) and not rollout.options.in_place
     volumes = [v for o in objects if o["kind"] == "Deployment" for v in o["spec"]["template"]["spec"]["volumes"]]
     if beside and any(volume["name"] == SPOOL_VOLUME for volume in volumes):
         raise DeployError(
@@ -282,73 +287,80 @@ def _refuse_two_spools(work: _Work, objects: Sequence[Object], stale: frozenset[
         )
 
 
-def _refuse_conflicts(work: _Work, found: Changes) -> None:
-    """All fields that others have set, before any is touched."""
-    if work.options.force:
+def _check_conflicts(rollout: _Rollout, changes: Changes) -> None:
+    """DeployError with all fields of other managers, before any object is changed."""
+    if rollout.options.force:
         return
     conflicts: list[str] = []
-    for item in found.changed:
+    for item in changes.changed:
         try:
-            work.cluster.apply(item, dry_run=True)
+            rollout.cluster.apply(item, dry_run=True)
         except FieldConflictError as error:
             conflicts.append(str(error))
     if conflicts:
-        raise DeployError("nothing was applied:" + summary(conflicts))
+        raise DeployError("nothing was applied:" + indented_lines(conflicts))
 
 
-def _take_over(work: _Work, wanted: Sequence[Object], found: Changes, stale: frozenset[Key]) -> None:
-    options = work.options
-    new = frozenset(key_of(item) for item in found.new)
+def _switch_over(
+    rollout: _Rollout, wanted: Sequence[KubeObject], changes: Changes, stale: frozenset[ObjectKey]
+) -> None:
+    options = rollout.options
+    new = frozenset(object_key(item) for item in changes.new)
     front, rest = wanted[-1:], wanted[:-1]
     if front[0]["kind"] != "Service":
         raise DeployError(
             f"the last object is {front[0]['kind']}, not the Service of the clients: a fault of JellyBean"
         )
     if options.in_place and stale:
-        options.say("the running plan goes first: requests are refused until the new one runs")
-        work.prune(stale)
-        served = front[0]["spec"]["selector"][f"{OWN}/plan"]
+        options.say("the running plan is removed first: requests are refused until the new one is ready")
+        rollout.prune(stale)
+        served = front[0]["spec"]["selector"][f"{OWN_PREFIX}/plan"]
         gone = await_gone(
-            work.cluster, f"{selector_of(work.app)},{OWN}/plan!={served}", options.timeout_s, work.lock.renew
+            rollout.cluster,
+            f"{selector_of(rollout.app)},{OWN_PREFIX}/plan!={served}",
+            options.timeout_s,
+            rollout.lock.renew,
         )
         if gone:
-            raise DeployError(f"{gone} pods of the plan before are still there after {options.timeout_s:g} s")
-    work.apply(rest, found.to_apply, new)
+            raise DeployError(f"{gone} pods of the previous plan still exist after {options.timeout_s:g} s")
+    rollout.apply(rest, changes.to_apply, new)
     if options.wait:
-        keys = [key_of(item) for item in rest]
-        await_ready(work.cluster, work.app, keys, options.timeout_s, pulse=work.lock.renew, progress=options.progress)
-    work.apply(front, found.to_apply, new)
-    work.prune(stale - frozenset(work.pruned))
+        keys = [object_key(item) for item in rest]
+        await_ready(
+            rollout.cluster, rollout.app, keys, options.timeout_s, pulse=rollout.lock.renew, progress=options.progress
+        )
+    rollout.apply(front, changes.to_apply, new)
+    rollout.prune(stale - frozenset(rollout.pruned))
 
 
-def _taken_back(work: _Work, error: DeployError, keep: frozenset[Key]) -> DeployError:
-    """What came up in vain goes, what was changed is as before; the error with a word on it."""
-    current = work.inventory.current
+def _undo(rollout: _Rollout, error: DeployError, keep: frozenset[ObjectKey]) -> DeployError:
+    """Undo a failed deployment: delete its new objects, restore the changed ones. Returns the error to raise."""
+    current = rollout.inventory.current
     if current is None:
-        work.prune(work.inventory.objects)
-        work.remember(replace(work.inventory, objects=frozenset()))
-        return DeployError(f"{error}\nwhat was applied is taken away again; nothing was served before")
-    before = [stamped(item) for item in read_revision(work.cluster, work.app, current.number)]
-    keys = {key_of(item) for item in before}
-    again = changes(before, work.live(before), work.app)
-    work.apply(before, again.to_apply, frozenset(key_of(item) for item in again.new))
-    in_vain = work.inventory.objects - keys - keep - {key for key in work.inventory.objects if key[0] == "Secret"}
-    work.prune(in_vain)
-    work.remember(replace(work.inventory, objects=work.inventory.objects - in_vain))
-    return DeployError(f"{error}\nrevision {current.number} serves as before: what was applied is taken back")
+        rollout.prune(rollout.inventory.objects)
+        rollout.remember(replace(rollout.inventory, objects=frozenset()))
+        return DeployError(f"{error}\nwhat was applied was deleted again; nothing served before")
+    before = [with_hash(item) for item in read_revision(rollout.cluster, rollout.app, current.number)]
+    keys = {object_key(item) for item in before}
+    again = compare_objects(before, rollout.live(before), rollout.app)
+    rollout.apply(before, again.to_apply, frozenset(object_key(item) for item in again.new))
+    in_vain = rollout.inventory.objects - keys - keep - {key for key in rollout.inventory.objects if key[0] == "Secret"}
+    rollout.prune(in_vain)
+    rollout.remember(replace(rollout.inventory, objects=rollout.inventory.objects - in_vain))
+    return DeployError(f"{error}\nrevision {current.number} serves as before: the new objects were deleted")
 
 
-def _certificates(deployed: Deployed) -> frozenset[Key]:
-    """Secrets that the plan's pods mount, whoever made them."""
+def _certificates(deployed: DeployedPlan) -> frozenset[ObjectKey]:
+    """Keys of the Secrets that the plan's pods mount, whoever created them."""
     return frozenset(("Secret", tls_secret(deployed, group)) for group in (None, *deployed.groups))
 
 
-def _others(inventory: Iterable[Key], objects: Sequence[Object]) -> frozenset[Key]:
-    """Of the inventory, what is not wanted any more."""
-    return frozenset(inventory) - {key_of(item) for item in objects}
+def _stale_keys(inventory: Iterable[ObjectKey], objects: Sequence[KubeObject]) -> frozenset[ObjectKey]:
+    """Inventory keys that are not among the objects any more."""
+    return frozenset(inventory) - {object_key(item) for item in objects}
 
 
-def _earlier(inventory: Inventory, number: int | None) -> Revision:
+def _rollback_target(inventory: Inventory, number: int | None) -> Revision:
     current = inventory.current
     if number is None:
         replaced = [
@@ -356,9 +368,9 @@ def _earlier(inventory: Inventory, number: int | None) -> Revision:
         ]
         last = inventory.revisions[-1] if inventory.revisions else None
         if last is not None and current is not None and last.number > current.number:
-            return current  # the newest never served: back to what does
+            return current  # the newest revision never served: return to the one that does
         if not replaced:
-            raise DeployError(f"{inventory.app} has no revision before the one that serves")
+            raise DeployError(f"{inventory.app} has no revision before the current one")
         return replaced[-1]
     for revision in inventory.revisions:
         if revision.number == number:

@@ -1,6 +1,6 @@
-"""Worker pools from the nodes of a cluster: nodes that are alike in tier, site, kind and size make a pool. Pure.
+"""Derives worker pools from a cluster's nodes: nodes equal in tier, site, type and size form a pool. Pure.
 
-What a node is not asked for here: how fast it is (profile on it), and what links cost.
+Not derived: how fast nodes are (profile on them) and what links cost.
 """
 
 from __future__ import annotations
@@ -9,27 +9,26 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from jellybean_k8s.cluster.preflight import amount
+from jellybean_k8s.cluster.preflight import parse_quantity
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.settings import GPU_RESOURCES, MIB
-from jellybean_k8s.names import OWN, SITE_LABEL, TIER_LABEL
+from jellybean_k8s.names import OWN_PREFIX, SITE_LABEL, TIER_LABEL
+from jellybean_k8s.objects import KubeObjectView
 
-Object = Mapping[str, Any]
-POOL_LABEL = f"{OWN}/pool"
-PRICE_LABEL = f"{OWN}/price-usd-per-h"
+POOL_LABEL = f"{OWN_PREFIX}/pool"
+PRICE_LABEL = f"{OWN_PREFIX}/price-usd-per-h"
 INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product")
-_STEP = 0.1  # nodes whose memory differs by less are alike
+_MEMORY_TOLERANCE = 0.1  # nodes whose memory differs by less, relatively, are in one pool
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
-_MOST_NAME = 40
+_MAX_NAME_LENGTH = 40
 _REFUSED = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True, slots=True)
 class NodePool:
-    """Alike nodes of a tier, `count` in each of its sites. `gpu`: vendor, or a resource's name."""
+    """Equal nodes of a tier, `count` in each of its sites. `gpu`: a vendor, or the name of a resource."""
 
     name: str
     tier: str
@@ -43,52 +42,52 @@ class NodePool:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
-    """What a cluster has. `left_out`: nodes that serve nothing, and why."""
+class NodeFleet:
+    """The worker pools of a cluster. `left_out`: nodes that are not used, and why."""
 
     pools: tuple[NodePool, ...]
     sites: Mapping[str, int]
     left_out: tuple[str, ...]
 
 
-def discover(
-    nodes: Sequence[Object],
+def discover_pools(
+    nodes: Sequence[KubeObjectView],
     tiers: Sequence[str],
     prices: Mapping[str, float],
     *,
     tier_label: str = TIER_LABEL,
     site_label: str = SITE_LABEL,
-) -> Fleet:
-    """The pools of a cluster's nodes. `prices`: USD per hour by pool, instance type or node; a node's label goes first.
+) -> NodeFleet:
+    """The pools of a cluster's nodes. `prices`: USD per hour by pool, instance type or node; node labels override them.
 
-    DeployError where a tier is unknown, or its sites are not alike.
+    DeployError if a tier is unknown or its sites differ.
     """
-    chosen: dict[tuple[str, str], list[Object]] = {}
+    chosen: dict[tuple[str, str], list[KubeObjectView]] = {}
     left_out = []
     for node in sorted(nodes, key=lambda item: str(item["metadata"]["name"])):
         own = node["metadata"].get("labels") or {}
-        reason = _left_out(node, own, tier_label)
+        reason = _exclusion_reason(node, own, tier_label)
         if reason:
             left_out.append(f"{node['metadata']['name']}: {reason}")
             continue
         if own[tier_label] not in tiers:
             known = ", ".join(tiers)
             raise DeployError(f"node {node['metadata']['name']} is in tier {own[tier_label]}; --tiers names {known}")
-        chosen.setdefault((own[tier_label], _kind(node)), []).append(node)
+        chosen.setdefault((own[tier_label], _node_type(node)), []).append(node)
     sites = {tier: count for tier in tiers if (count := len(_sites(chosen, tier, site_label))) > 1}
     pools = [
         _pool(tier, kind, group, sites.get(tier, 1), site_label, prices)
         for (tier, kind), alike in sorted(chosen.items(), key=lambda item: (tiers.index(item[0][0]), item[0][1]))
         for group in _by_memory(alike)
     ]
-    return Fleet(_named_apart(pools), sites, tuple(left_out))
+    return NodeFleet(_with_unique_names(pools), sites, tuple(left_out))
 
 
-def _left_out(node: Object, own: Mapping[str, str], tier_label: str) -> str:
+def _exclusion_reason(node: KubeObjectView, own: Mapping[str, str], tier_label: str) -> str:
     if tier_label not in own:
         return f"no label {tier_label}"
     if node["spec"].get("unschedulable"):
-        return "it takes no pods (cordoned)"
+        return "it is cordoned"
     vendors = {*GPU_RESOURCES.values(), tier_label}
     for taint in node["spec"].get("taints") or ():
         if taint["effect"] in _REFUSED and taint["key"] not in vendors:
@@ -98,8 +97,8 @@ def _left_out(node: Object, own: Mapping[str, str], tier_label: str) -> str:
     return ""
 
 
-def _kind(node: Object) -> str:
-    """What nodes of one pool share: a label of our own, else GPU and instance type, else what they have."""
+def _node_type(node: KubeObjectView) -> str:
+    """What the nodes of a pool have in common: our pool label, else GPU and instance type, else their size."""
     own = node["metadata"].get("labels") or {}
     if POOL_LABEL in own:
         return str(own[POOL_LABEL])
@@ -112,29 +111,29 @@ def _kind(node: Object) -> str:
     return "-".join(part for part in parts if part)
 
 
-def _gpu(node: Object) -> tuple[str | None, int]:
+def _gpu(node: KubeObjectView) -> tuple[str | None, int]:
     vendors = {resource: vendor for vendor, resource in GPU_RESOURCES.items()}
     for resource, count in sorted((node["status"].get("allocatable") or {}).items()):
-        if "/" in resource and int(amount(count)) > 0 and (resource in vendors or resource.endswith("/gpu")):
-            return vendors.get(resource, resource), int(amount(count))
+        if "/" in resource and int(parse_quantity(count)) > 0 and (resource in vendors or resource.endswith("/gpu")):
+            return vendors.get(resource, resource), int(parse_quantity(count))
     return None, 0
 
 
-def _capacity(node: Object, resource: str) -> float:
-    return amount((node["status"].get("allocatable") or {}).get(resource, "0"))
+def _capacity(node: KubeObjectView, resource: str) -> float:
+    return parse_quantity((node["status"].get("allocatable") or {}).get(resource, "0"))
 
 
-def _sites(chosen: Mapping[tuple[str, str], Sequence[Object]], tier: str, label: str) -> set[str]:
+def _sites(chosen: Mapping[tuple[str, str], Sequence[KubeObjectView]], tier: str, label: str) -> set[str]:
     nodes = [node for (of, _), alike in chosen.items() if of == tier for node in alike]
     return {found for node in nodes if (found := (node["metadata"].get("labels") or {}).get(label))}
 
 
-def _by_memory(nodes: Sequence[Object]) -> list[list[Object]]:
-    """Nodes by size: one that has a tenth less memory than the largest of a group begins another."""
-    groups: list[list[Object]] = []
+def _by_memory(nodes: Sequence[KubeObjectView]) -> list[list[KubeObjectView]]:
+    """Nodes grouped by memory: one with a tenth less than the largest of a group starts the next group."""
+    groups: list[list[KubeObjectView]] = []
     for node in sorted(nodes, key=lambda item: -_capacity(item, "memory")):
         largest = _capacity(groups[-1][0], "memory") if groups else 0.0
-        if groups and _capacity(node, "memory") >= (1 - _STEP) * largest:
+        if groups and _capacity(node, "memory") >= (1 - _MEMORY_TOLERANCE) * largest:
             groups[-1].append(node)
         else:
             groups.append([node])
@@ -142,10 +141,10 @@ def _by_memory(nodes: Sequence[Object]) -> list[list[Object]]:
 
 
 def _pool(
-    tier: str, kind: str, nodes: Sequence[Object], sites: int, site_label: str, prices: Mapping[str, float]
+    tier: str, kind: str, nodes: Sequence[KubeObjectView], sites: int, site_label: str, prices: Mapping[str, float]
 ) -> NodePool:
     gpu, gpus = _gpu(nodes[0])
-    name = _NOT_A_NAME.sub("-", kind).strip("-.")[:_MOST_NAME] or "pool"
+    name = _NOT_A_NAME.sub("-", kind).strip("-.")[:_MAX_NAME_LENGTH] or "pool"
     count = len(nodes)
     if sites > 1:
         each = Counter((node["metadata"].get("labels") or {}).get(site_label, "") for node in nodes)
@@ -169,8 +168,8 @@ def _pool(
     )
 
 
-def _price(pool: str, nodes: Sequence[Object], prices: Mapping[str, float]) -> float | None:
-    """The dearest of the nodes' prices, so that no plan costs more than it says; None when one is not known."""
+def _price(pool: str, nodes: Sequence[KubeObjectView], prices: Mapping[str, float]) -> float | None:
+    """The highest price of the nodes, so that costs are never underestimated; None if one is unknown."""
     found: list[float | None] = []
     for node in nodes:
         own = node["metadata"].get("labels") or {}
@@ -181,7 +180,7 @@ def _price(pool: str, nodes: Sequence[Object], prices: Mapping[str, float]) -> f
     return max(known) if len(known) == len(found) else None
 
 
-def _label_price(node: Object, own: Mapping[str, str]) -> float | None:
+def _label_price(node: KubeObjectView, own: Mapping[str, str]) -> float | None:
     text = own.get(PRICE_LABEL)
     if text is None:
         return None
@@ -194,8 +193,8 @@ def _label_price(node: Object, own: Mapping[str, str]) -> float | None:
     return price
 
 
-def _named_apart(pools: Iterable[NodePool]) -> tuple[NodePool, ...]:
-    """Pools of one name get numbers, the largest first."""
+def _with_unique_names(pools: Iterable[NodePool]) -> tuple[NodePool, ...]:
+    """Number pools of the same name, the largest first."""
     found: list[NodePool] = []
     seen: Counter[str] = Counter()
     for pool in pools:

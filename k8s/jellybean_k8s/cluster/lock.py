@@ -1,4 +1,4 @@
-"""One deployment of a workflow at a time: a Lease in its namespace, renewed while work goes on."""
+"""A lock against concurrent deployments of a workflow: a Lease in its namespace, renewed while work proceeds."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any, Self
 
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.names import APP, MANAGER
+from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER
 
-HOLD_S = 30  # without a renewal it is free
+HOLD_S = 30  # a lease that is not renewed for so long is free
 _RENEW_S = 10.0
 _POLL_S = 1.0
 _CONFLICT = 409
 
 
 class LockedError(DeployError):
-    """Somebody else is at it."""
+    """Another process holds the lock."""
 
 
-class Lock:
-    """Held inside its context. `renew` now and then; a holder that vanished is followed after `HOLD_S`.
+class DeployLock:
+    """Context manager that holds the lease; call `renew` regularly, an unrenewed lease is free after `HOLD_S`.
 
-    `wait_s`: how long to wait for another to finish. `lease`: its name; by the deployment's unless given.
+    `wait_s`: how long to wait for the current holder. `lease`: name of the Lease, by default from the deployment's.
     """
 
     def __init__(
@@ -49,58 +49,58 @@ class Lock:
         self._renewed_s = 0.0
 
     def __enter__(self) -> Self:
-        """Take it. LockedError when another goes on holding it."""
-        until, told = self._cluster.clock() + self._wait_s, False
-        while not self._take():
+        """Acquire the lease. LockedError if another keeps holding it."""
+        until, reported = self._cluster.clock() + self._wait_s, False
+        while not self._try_acquire():
             holder = self._lease["spec"].get("holderIdentity")
             if self._cluster.clock() > until:
                 raise LockedError(
                     f"{holder} deploys {self._app} in {self._cluster.namespace} right now: wait for it and run it again"
                 )
-            if not told:
-                self._say(f"waiting for {holder}, who deploys {self._app} right now")
-                told = True
+            if not reported:
+                self._say(f"waiting for {holder}, which deploys {self._app} right now")
+                reported = True
             self._cluster.sleep(_POLL_S)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give it back, if it is still ours and the API server is there to be told."""
+        """Release the lease, if it is still ours and the API server answers."""
         with suppress(DeployError):
             found = self._cluster.get("Lease", self.name)
             if found is not None and found["spec"].get("holderIdentity") == self.holder:
-                self._cluster.replace(self._filled(found, holder=None))
+                self._cluster.replace(self._lease_body(found, holder=None))
 
     def renew(self) -> None:
-        """Say that work goes on; cheap when that was said just now. LockedError when another has taken it."""
+        """Renew the lease, unless that was done recently. LockedError if another has taken it."""
         if self._cluster.clock() - self._renewed_s < _RENEW_S:
             return
         found = self._cluster.get("Lease", self.name)
         holder = found["spec"].get("holderIdentity") if found is not None else None
         if found is None or holder != self.holder or not self._write(found):
-            raise LockedError(f"{holder or 'somebody'} took over the deployment of {self._app}: this one stops here")
+            raise LockedError(f"{holder or 'another process'} took over the deployment of {self._app}: this one stops")
 
-    def _take(self) -> bool:
+    def _try_acquire(self) -> bool:
         found = self._cluster.get("Lease", self.name)
         if found is None:
             try:
-                self._lease = self._cluster.create(self._filled(self._new(), holder=self.holder))
+                self._lease = self._cluster.create(self._lease_body(self._new(), holder=self.holder))
             except ClusterError as error:
                 if error.status != _CONFLICT:
                     raise
-                return self._take()
+                return self._try_acquire()
             self._renewed_s = self._cluster.clock()
             return True
         self._lease = found
         holder = found["spec"].get("holderIdentity")
-        if holder and holder != self.holder and not self._is_over(found):
+        if holder and holder != self.holder and not self._expired(found):
             return False
         return self._write(found)
 
     def _write(self, found: dict[str, Any]) -> bool:
         try:
-            self._lease = self._cluster.replace(self._filled(found, holder=self.holder))
+            self._lease = self._cluster.replace(self._lease_body(found, holder=self.holder))
         except ClusterError as error:
             if error.status != _CONFLICT:
                 raise
@@ -108,7 +108,7 @@ class Lock:
         self._renewed_s = self._cluster.clock()
         return True
 
-    def _is_over(self, lease: dict[str, Any]) -> bool:
+    def _expired(self, lease: dict[str, Any]) -> bool:
         renewed = lease["spec"].get("renewTime")
         if not renewed:
             return True
@@ -116,7 +116,11 @@ class Lock:
         return age.total_seconds() > float(lease["spec"].get("leaseDurationSeconds") or HOLD_S)
 
     def _new(self) -> dict[str, Any]:
-        own = {f"{APP}/managed-by": MANAGER, f"{APP}/instance": self._app, f"{APP}/name": "jellybean"}
+        own = {
+            f"{APP_PREFIX}/managed-by": FIELD_MANAGER,
+            f"{APP_PREFIX}/instance": self._app,
+            f"{APP_PREFIX}/name": "jellybean",
+        }
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -124,7 +128,7 @@ class Lock:
             "spec": {},
         }
 
-    def _filled(self, lease: dict[str, Any], *, holder: str | None) -> dict[str, Any]:
+    def _lease_body(self, lease: dict[str, Any], *, holder: str | None) -> dict[str, Any]:
         when = self._now().isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {**lease["spec"], "leaseDurationSeconds": HOLD_S, "renewTime": when}
         if holder is None:

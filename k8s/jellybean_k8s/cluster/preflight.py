@@ -1,34 +1,37 @@
-"""What is checked before anything is applied: budget, nodes, GPUs, certificates. Pure, but for `check`, which asks."""
+"""Checks before anything is applied: budget, nodes, GPUs, certificates. Pure except for `check`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
-from jellybean_k8s.cluster.reasons import summary
+from jellybean_k8s.cluster.pod_reasons import indented_lines
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.commands import tls_secret
-from jellybean_k8s.manifests.served import Deployed
+from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.objects import KubeObjectView
 from jellybean_solver import Plan
 
-Object = Mapping[str, Any]
 _FORBIDDEN = 403
 _UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _TOLERANCE = 1e-9
 
 
 class PreflightError(DeployError):
-    """Why the cluster cannot take the plan; nothing was applied."""
+    """The cluster cannot run the plan; nothing was applied."""
 
 
 def check(
-    cluster: Cluster, deployed: Deployed, objects: Sequence[Object], *, leaving: frozenset[str] = frozenset()
+    cluster: Cluster,
+    deployed: DeployedPlan,
+    objects: Sequence[KubeObjectView],
+    *,
+    leaving: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """PreflightError with everything that would not work; else what could not be looked at, in words.
+    """PreflightError with every problem; else notes on what could not be checked.
 
-    `leaving`: sets whose pods go before the new ones come.
+    `leaving`: StatefulSets and Deployments that are removed before the new ones start.
     """
     problems, notes = over_budget(deployed.plan), []
     problems += missing_secrets(cluster, deployed, objects)
@@ -49,19 +52,19 @@ def check(
             notes.append("GPUs in use were not counted: this user may not list pods of all namespaces")
         problems += missing_nodes(deployed, objects, nodes, pods, leaving)
     if problems:
-        raise PreflightError(f"nothing was applied:{summary(problems)}")
+        raise PreflightError(f"nothing was applied:{indented_lines(problems)}")
     return notes
 
 
 def over_budget(plan: Plan) -> list[str]:
-    """What the plan costs above its own budget."""
+    """The plan's cost above its own budget, as a message."""
     budget, cost = plan.slo.budget_usd_per_h, plan.cost.total_usd_per_h
     if budget is None or cost <= budget * (1 + _TOLERANCE):
         return []
     return [f"the plan costs {cost:.4f} USD/h, the budget is {budget:.4f} USD/h: plan again"]
 
 
-def missing_secrets(cluster: Cluster, deployed: Deployed, objects: Sequence[Object]) -> list[str]:
+def missing_secrets(cluster: Cluster, deployed: DeployedPlan, objects: Sequence[KubeObjectView]) -> list[str]:
     """Certificates that pods would wait for."""
     brought = {item["metadata"]["name"] for item in objects if item["kind"] == "Secret"}
     wanted: dict[str, set[str]] = {tls_secret(deployed, None): {"tls.crt", "tls.key", "ca.crt"}}
@@ -81,18 +84,18 @@ def missing_secrets(cluster: Cluster, deployed: Deployed, objects: Sequence[Obje
     return found
 
 
-def _secrets(cluster: Cluster, names: set[str]) -> Iterable[Object]:
+def _secrets(cluster: Cluster, names: set[str]) -> Iterable[KubeObjectView]:
     return [found for name in sorted(names) if (found := cluster.get("Secret", name)) is not None]
 
 
 def missing_nodes(
-    deployed: Deployed,
-    objects: Sequence[Object],
-    nodes: Sequence[Object],
-    pods: Sequence[Object],
+    deployed: DeployedPlan,
+    objects: Sequence[KubeObjectView],
+    nodes: Sequence[KubeObjectView],
+    pods: Sequence[KubeObjectView],
     leaving: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Tiers and sites without nodes, pools with more workers than nodes or GPUs."""
+    """Tiers and sites without nodes; pools with more workers than nodes or GPUs."""
     found: list[str] = []
     asked: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
     ready = [node for node in nodes if not node["spec"].get("unschedulable")]
@@ -122,42 +125,48 @@ def missing_nodes(
     return found + [
         text
         for (resource, labels), many in asked.items()
-        if (text := _short(resource, dict(labels), many, ready, used))
+        if (text := _gpu_shortage(resource, dict(labels), many, ready, used))
     ]
 
 
-def _short(
-    resource: str, labels: Mapping[str, str], many: int, nodes: Sequence[Object], used: Mapping[tuple[str, str], int]
+def _gpu_shortage(
+    resource: str,
+    labels: Mapping[str, str],
+    many: int,
+    nodes: Sequence[KubeObjectView],
+    used: Mapping[tuple[str, str], int],
 ) -> str:
-    """What GPUs of a kind are missing on the nodes with these labels; empty when there are enough."""
+    """What GPUs of a kind are missing on the nodes with these labels; empty if there are enough."""
     fit = [node for node in nodes if labels.items() <= (node["metadata"].get("labels") or {}).items()]
-    there = sum(int(amount((node.get("status", {}).get("allocatable") or {}).get(resource, "0"))) for node in fit)
+    there = sum(
+        int(parse_quantity((node.get("status", {}).get("allocatable") or {}).get(resource, "0"))) for node in fit
+    )
     busy = sum(used.get((node["metadata"]["name"], resource), 0) for node in fit)
     if many <= there - busy:
         return ""
     text = ", ".join(f"{key}={value}" for key, value in labels.items())
     return (
-        f"{many} {resource} are asked for on nodes with {text}; {there} are allocatable there, {busy} in use. "
-        "If the running plan has them: --in-place lets it go first"
+        f"{many} {resource} are requested on nodes with {text}; {there} are allocatable there, {busy} in use. "
+        "If the running plan uses them: --in-place removes it first"
     )
 
 
-def _labels(pod: Object) -> dict[str, str]:
+def _labels(pod: KubeObjectView) -> dict[str, str]:
     required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     return {term["key"]: term["values"][0] for term in required["nodeSelectorTerms"][0]["matchExpressions"]}
 
 
-def _gpus(pod: Object) -> dict[str, int]:
+def _gpus(pod: KubeObjectView) -> dict[str, int]:
     found: dict[str, int] = {}
     for container in pod["containers"]:
         for resource, count in (container.get("resources", {}).get("limits") or {}).items():
             if "/" in resource:
-                found[resource] = found.get(resource, 0) + math.ceil(amount(count))
+                found[resource] = found.get(resource, 0) + math.ceil(parse_quantity(count))
     return found
 
 
-def _gpus_in_use(pods: Sequence[Object], leaving: frozenset[str]) -> dict[tuple[str, str], int]:
-    """(node, resource) -> how many pods there hold, those of leaving sets left out."""
+def _gpus_in_use(pods: Sequence[KubeObjectView], leaving: frozenset[str]) -> dict[tuple[str, str], int]:
+    """(node, resource) -> how many are held by pods there, except those of leaving sets."""
     found: dict[tuple[str, str], int] = {}
     for pod in pods:
         node = pod.get("spec", {}).get("nodeName")
@@ -169,8 +178,8 @@ def _gpus_in_use(pods: Sequence[Object], leaving: frozenset[str]) -> dict[tuple[
     return found
 
 
-def amount(quantity: object) -> float:
-    """A quantity of Kubernetes as a number: 250m, 2Gi, 3."""
+def parse_quantity(quantity: object) -> float:
+    """Parse a Kubernetes quantity: 250m, 2Gi, 3."""
     text = str(quantity)
     for unit in sorted(_UNITS, key=len, reverse=True):
         if text.endswith(unit):

@@ -1,4 +1,4 @@
-"""What is deployed and how it is, read from the cluster."""
+"""Reads the status of a deployment from the cluster."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import by_key
-from jellybean_k8s.cluster.reasons import pod_reasons
-from jellybean_k8s.cluster.records import Revision, read_inventory
-from jellybean_k8s.cluster.wait import WORKLOADS, selector_of, unready
+from jellybean_k8s.cluster.pod_reasons import pod_reasons
+from jellybean_k8s.cluster.readiness import WORKLOADS, selector_of, unready
+from jellybean_k8s.cluster.revisions import Revision, read_inventory
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.names import OWN
+from jellybean_k8s.names import OWN_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
 class SetStatus:
-    """A StatefulSet or Deployment: pods wanted and available; `lacks` in words, empty when it is as it should be."""
+    """A StatefulSet or Deployment: pods wanted and available; `lacks`: what is missing, empty if complete."""
 
     kind: str
     name: str
@@ -27,26 +27,26 @@ class SetStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """A deployment in its cluster. `serving`: the short hash of the plan that clients are led to."""
+class DeploymentStatus:
+    """Status of a deployment. `serving`: short hash of the plan behind the client Service."""
 
     app: str
     namespace: str
     serving: str | None
     revisions: tuple[Revision, ...]
     sets: tuple[SetStatus, ...]
-    missing: tuple[str, ...]  # objects of the inventory that are not there
+    missing: tuple[str, ...]  # objects of the inventory that do not exist
     reasons: tuple[str, ...]  # why pods are not ready
 
     @property
     def is_well(self) -> bool:
-        """Whether the newest revision serves, whole."""
+        """True if the newest revision serves and is complete."""
         newest = self.revisions[-1]
         return newest.state == "deployed" and not self.missing and not any(found.lacks for found in self.sets)
 
 
-def read_status(cluster: Cluster, app: str) -> Status:
-    """DeployError when nothing is deployed."""
+def read_status(cluster: Cluster, app: str) -> DeploymentStatus:
+    """The status of a deployment. DeployError if nothing is deployed."""
     inventory = read_inventory(cluster, app)
     if not inventory.revisions:
         raise DeployError(f"nothing of {app} is deployed in {cluster.namespace}")
@@ -59,12 +59,12 @@ def read_status(cluster: Cluster, app: str) -> Status:
     if any(found.lacks for found in sets):
         reasons = pod_reasons(cluster.list("Pod", selector_of(app)), cluster.list("Event"))
     front = live.get(("Service", app))
-    serving = front["spec"]["selector"].get(f"{OWN}/plan") if front is not None else None
-    return Status(app, cluster.namespace, serving, inventory.revisions, sets, missing, tuple(reasons))
+    serving = front["spec"]["selector"].get(f"{OWN_PREFIX}/plan") if front is not None else None
+    return DeploymentStatus(app, cluster.namespace, serving, inventory.revisions, sets, missing, tuple(reasons))
 
 
 def _set(item: dict[str, Any]) -> SetStatus:
     wanted = item["spec"].get("replicas", 1)
     available = (item.get("status") or {}).get("availableReplicas", 0)
-    plan = item["metadata"]["labels"].get(f"{OWN}/plan", "")
+    plan = item["metadata"]["labels"].get(f"{OWN_PREFIX}/plan", "")
     return SetStatus(item["kind"], item["metadata"]["name"], plan, wanted, available, unready(item))

@@ -1,1 +1,1 @@
-"""A plan or a training run as Kubernetes objects: pure functions."""
+"""Renders a plan or a training run as Kubernetes objects; pure functions."""

@@ -1,25 +1,25 @@
-"""What runs in the containers: the command lines of agent, gateway and the step before them."""
+"""Command lines of the containers: agent, gateway, and the init container that prepares their files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jellybean_k8s.manifests.served import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, Deployed
+from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, DeployedPlan
 from jellybean_k8s.manifests.settings import MIB
-from jellybean_k8s.manifests.workers import Group
-from jellybean_k8s.names import MOST_LABEL, dns_name
+from jellybean_k8s.manifests.worker_groups import WorkerGroup
+from jellybean_k8s.names import MAX_LABEL_LENGTH, dns_name
 
 FILES, MODELS, RUN, SECRETS = "/etc/jellybean", "/models", "/run/jellybean", "/etc/jellybean-tls"
 SPOOL = "/var/lib/jellybean"
-NUMBER = "WORKER_NUMBER"  # environment variable: the pod's ordinal
+NUMBER = "WORKER_NUMBER"  # environment variable with the pod's ordinal
 _TLS = f"{RUN}/tls"
 _EVERYWHERE = "0.0.0.0"
 
 Command = tuple[Sequence[str], Sequence[str]]  # command, arguments
 
 
-def agent(deployed: Deployed, group: Group, models_bytes: int) -> Command:
-    """Of an agent: the worker with the pod's number. `models_bytes`: what its models may take of the pod's memory."""
+def agent(deployed: DeployedPlan, group: WorkerGroup, models_bytes: int) -> Command:
+    """Of an agent, for the worker with the pod's ordinal. `models_bytes`: memory limit of its models."""
     own = group.prefix if group.first is None else f"{group.prefix}$({NUMBER})"
     return ("jellybean-agent",), (
         *_common(deployed),
@@ -33,7 +33,7 @@ def agent(deployed: Deployed, group: Group, models_bytes: int) -> Command:
     )
 
 
-def gateway(deployed: Deployed) -> Command:
+def gateway(deployed: DeployedPlan) -> Command:
     """Of the gateway."""
     return ("python", "-P", "-m", "jellybean.serving.gateway_main"), (
         *_common(deployed),
@@ -44,7 +44,7 @@ def gateway(deployed: Deployed) -> Command:
     )
 
 
-def _common(deployed: Deployed) -> tuple[str, ...]:
+def _common(deployed: DeployedPlan) -> tuple[str, ...]:
     return (
         f"--plan={FILES}/plan.json",
         f"--peers={FILES}/peers.json",
@@ -55,8 +55,8 @@ def _common(deployed: Deployed) -> tuple[str, ...]:
     )
 
 
-def prepare(deployed: Deployed, group: Group | None) -> Command:
-    """Of the init container: put the worker's certificate where it is looked for; bring and verify its models."""
+def prepare(deployed: DeployedPlan, group: WorkerGroup | None) -> Command:
+    """Of the init container: link the worker's certificate, fetch and verify its models."""
     number = "tls" if group is None else "0" if group.first is None else f"$({NUMBER})"
     arguments = [f"--tls-from={SECRETS}", f"--tls-name={number}", f"--tls-to={_TLS}"]
     if group is not None:
@@ -66,17 +66,17 @@ def prepare(deployed: Deployed, group: Group | None) -> Command:
     return ("python", "-P", f"{FILES}/prepare.py"), arguments
 
 
-def tls_secret(deployed: Deployed, group: Group | None) -> str:
-    """The Secret with the certificates of a pool's workers in one site, or of the gateway: made once, for all plans.
+def tls_secret(deployed: DeployedPlan, group: WorkerGroup | None) -> str:
+    """Name of the Secret with the certificates of a pool's workers in one site, or of the gateway; shared by all plans.
 
     Its keys: `ca.crt`, and `NUMBER.crt`, `NUMBER.key` for each worker (`tls.crt`, `tls.key` for the gateway).
     """
     if group is None:
         return f"{deployed.app}-gateway-tls"
     own = group.prefix if group.first is None else f"{group.pool}{f'.{group.site}' if group.site else ''}"
-    return f"{deployed.app}-tls-{dns_name(own, MOST_LABEL - len(deployed.app) - 5)}"
+    return f"{deployed.app}-tls-{dns_name(own, MAX_LABEL_LENGTH - len(deployed.app) - 5)}"
 
 
-def _root(deployed: Deployed) -> str:
+def _root(deployed: DeployedPlan) -> str:
     folder = deployed.settings.models.folder.strip("/")
     return f"{MODELS}/{folder}" if folder else MODELS

@@ -1,56 +1,65 @@
-"""Pod templates: where a pod may run, what it may do, how it is asked whether it lives, how it leaves."""
+"""Pod templates: scheduling, security context, probes, graceful termination."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from jellybean_k8s.manifests import commands
-from jellybean_k8s.manifests.served import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, LIVE, METRICS_PORT, Deployed
+from jellybean_k8s.manifests.deployed_plan import (
+    AGENT_PORT,
+    CLIENT_PORT,
+    HEALTH_PORT,
+    LIVENESS_SERVICE,
+    METRICS_PORT,
+    DeployedPlan,
+)
 from jellybean_k8s.manifests.settings import MIB
-from jellybean_k8s.manifests.workers import Group
-from jellybean_k8s.names import APP, MANAGER, OWN, label_value
+from jellybean_k8s.manifests.worker_groups import WorkerGroup
+from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
+from jellybean_k8s.objects import KubeObject
 
-Object = dict[str, Any]
-
-AGENT_BASE_BYTES = 256 * MIB  # of an agent without models: Python, gRPC, ONNX Runtime
-USER = 65532  # nobody in particular
+AGENT_BASE_BYTES = 256 * MIB  # memory of an agent without models: Python, gRPC, ONNX Runtime
+USER = 65532  # the conventional nonroot user
 STOP_S = 10  # from the end of a drain to SIGKILL
-_EVERY_S = 5  # readiness
-_LIVENESS_EVERY_S, _LIVENESS_MISSES = 10, 6  # a worker busy with a large run may be late; a dead one has a minute
+_EVERY_S = 5  # period of the readiness probe
+_LIVENESS_EVERY_S, _LIVENESS_MISSES = 10, 6  # a worker in a long run may answer late; a dead one is found in a minute
 _STARTING_EVERY_S = 2
 SPOOL_VOLUME = "spool"
 _SPREAD = "topologySpreadConstraints"
 
 
-def labels(deployed: Deployed, component: str, group: Group | None = None) -> dict[str, str]:
-    """Recommended labels and our own, of an object of this plan."""
+def labels(deployed: DeployedPlan, component: str, group: WorkerGroup | None = None) -> dict[str, str]:
+    """Recommended Kubernetes labels and our own, for an object of this plan."""
     found = {
-        f"{APP}/name": "jellybean",
-        f"{APP}/instance": deployed.app,
-        f"{APP}/component": component,
-        f"{APP}/part-of": label_value(deployed.plan.name),
-        f"{APP}/managed-by": MANAGER,
-        f"{APP}/version": label_value(deployed.settings.version),
-        f"{OWN}/plan": deployed.id,
+        f"{APP_PREFIX}/name": "jellybean",
+        f"{APP_PREFIX}/instance": deployed.app,
+        f"{APP_PREFIX}/component": component,
+        f"{APP_PREFIX}/part-of": label_value(deployed.plan.name),
+        f"{APP_PREFIX}/managed-by": FIELD_MANAGER,
+        f"{APP_PREFIX}/version": label_value(deployed.settings.version),
+        f"{OWN_PREFIX}/plan": deployed.id,
     }
     if group is not None:
-        found |= {f"{OWN}/set": deployed.set_name(group), f"{OWN}/pool": label_value(group.pool)}
-        found |= {f"{OWN}/tier": label_value(group.tier)}
+        found |= {f"{OWN_PREFIX}/set": deployed.set_name(group), f"{OWN_PREFIX}/pool": label_value(group.pool)}
+        found |= {f"{OWN_PREFIX}/tier": label_value(group.tier)}
         if group.site is not None:
-            found[f"{OWN}/site"] = label_value(group.site)
+            found[f"{OWN_PREFIX}/site"] = label_value(group.site)
     return found
 
 
-def selector(deployed: Deployed, component: str, group: Group | None = None) -> dict[str, str]:
-    """The few labels that tell these pods from all others, and that never change for them."""
-    found = {f"{APP}/instance": deployed.app, f"{APP}/component": component, f"{OWN}/plan": deployed.id}
-    return found | ({f"{OWN}/set": deployed.set_name(group)} if group is not None else {})
+def selector(deployed: DeployedPlan, component: str, group: WorkerGroup | None = None) -> dict[str, str]:
+    """The minimal, immutable labels that select these pods."""
+    found = {
+        f"{APP_PREFIX}/instance": deployed.app,
+        f"{APP_PREFIX}/component": component,
+        f"{OWN_PREFIX}/plan": deployed.id,
+    }
+    return found | ({f"{OWN_PREFIX}/set": deployed.set_name(group)} if group is not None else {})
 
 
-def agent_template(deployed: Deployed, group: Group) -> Object:
-    """Of the pods of one group: each is one worker of the plan, told by its number."""
+def agent_template(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
+    """Template of the pods of a group; each pod is the worker of the plan with its ordinal."""
     settings = deployed.settings
     pool = settings.of_pool(group.pool)
     needs = math.ceil(pool.memory_bytes or group.needs_bytes + AGENT_BASE_BYTES)
@@ -62,22 +71,26 @@ def agent_template(deployed: Deployed, group: Group) -> Object:
     agent = _container(
         "agent", settings.agent_image, commands.agent(deployed, group, most - AGENT_BASE_BYTES), ports, resources
     )
-    agent |= {"env": _numbered(group), "volumeMounts": _mounts("models"), **_probes(settings.start_s, loads=True)}
+    agent |= {
+        "env": _worker_number_env(group),
+        "volumeMounts": _mounts("models"),
+        **_probes(settings.start_s, loads=True),
+    }
     agent["lifecycle"] = _pre_stop(settings.pre_stop_s)
     prepare = _prepare(deployed, commands.prepare(deployed, group))
-    prepare |= {"env": [*_numbered(group), *_authorization(deployed)]}
+    prepare |= {"env": [*_worker_number_env(group), *_authorization(deployed)]}
     prepare["volumeMounts"] = _mounts("models", written=settings.models.url is not None)
     spec = _pod(deployed, [prepare], [agent], group.tier)
     spec["affinity"] = _affinity(deployed, group.tier, group)
-    gpu_taints = [_tolerates(pool.gpu_resource)] if pool.gpu_resource is not None else []
+    gpu_taints = [_tolerate_any(pool.gpu_resource)] if pool.gpu_resource is not None else []
     spec["tolerations"] = [*_tolerations(deployed, group.tier), *gpu_taints]
     spec[_SPREAD] = _spread(selector(deployed, "agent", group))
     spec["volumes"] = [*_volumes(deployed, commands.tls_secret(deployed, group)), _models(deployed, group)]
     return _template(deployed, labels(deployed, "agent", group), spec)
 
 
-def gateway_template(deployed: Deployed) -> Object:
-    """Of the gateway's pod."""
+def gateway_template(deployed: DeployedPlan) -> KubeObject:
+    """Template of the gateway's pod."""
     settings, tier = deployed.settings, deployed.gateway_tier
     memory = math.ceil(settings.gateway_memory_bytes)
     ports = {"grpc": CLIENT_PORT, "agents": AGENT_PORT, "health": HEALTH_PORT}
@@ -98,14 +111,14 @@ def gateway_template(deployed: Deployed) -> Object:
     return _template(deployed, labels(deployed, "gateway"), spec)
 
 
-def _template(deployed: Deployed, own: Mapping[str, str], spec: Object) -> Object:
-    annotations = {f"{OWN}/config": deployed.config, f"{OWN}/plan-hash": str(deployed.document["hash"])}
+def _template(deployed: DeployedPlan, own: Mapping[str, str], spec: KubeObject) -> KubeObject:
+    annotations = {f"{OWN_PREFIX}/config": deployed.config, f"{OWN_PREFIX}/plan-hash": str(deployed.document["hash"])}
     return {"metadata": {"labels": dict(own), "annotations": annotations}, "spec": spec}
 
 
-def _pod(deployed: Deployed, init: Sequence[Object], containers: Sequence[Object], tier: str) -> Object:
+def _pod(deployed: DeployedPlan, init: Sequence[KubeObject], containers: Sequence[KubeObject], tier: str) -> KubeObject:
     settings = deployed.settings
-    found: Object = {
+    found: KubeObject = {
         "serviceAccountName": deployed.app,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -126,14 +139,14 @@ def _pod(deployed: Deployed, init: Sequence[Object], containers: Sequence[Object
 
 
 def grace_s(drain_s: float, pre_stop_s: int) -> int:
-    """Seconds a pod has to leave: before it is told, to drain, to stop."""
+    """Termination grace period: preStop delay, drain, shutdown."""
     return pre_stop_s + math.ceil(drain_s) + STOP_S
 
 
 def _container(
-    name: str, image: str, command: tuple[Sequence[str], Sequence[str]], ports: Mapping[str, int], resources: Object
-) -> Object:
-    found: Object = {"name": name, "image": image, "command": list(command[0]), "args": list(command[1])}
+    name: str, image: str, command: tuple[Sequence[str], Sequence[str]], ports: Mapping[str, int], resources: KubeObject
+) -> KubeObject:
+    found: KubeObject = {"name": name, "image": image, "command": list(command[0]), "args": list(command[1])}
     if ports:
         found["ports"] = [{"name": key, "containerPort": port, "protocol": "TCP"} for key, port in ports.items()]
     found["resources"] = resources
@@ -145,27 +158,27 @@ def _container(
     return found
 
 
-def _prepare(deployed: Deployed, command: tuple[Sequence[str], Sequence[str]]) -> Object:
+def _prepare(deployed: DeployedPlan, command: tuple[Sequence[str], Sequence[str]]) -> KubeObject:
     return _container("prepare", deployed.settings.agent_image, command, {}, _resources(0.1, 64 * MIB, 256 * MIB))
 
 
-def _numbered(group: Group) -> list[Object]:
-    """The pod's number, which is its worker's; nothing for a worker that has none."""
+def _worker_number_env(group: WorkerGroup) -> list[KubeObject]:
+    """Environment variable with the pod's ordinal; empty for a worker without a number."""
     if group.first is None:
         return []
     label = "metadata.labels['apps.kubernetes.io/pod-index']"
     return [{"name": commands.NUMBER, "valueFrom": {"fieldRef": {"fieldPath": label}}}]
 
 
-def _authorization(deployed: Deployed) -> list[Object]:
+def _authorization(deployed: DeployedPlan) -> list[KubeObject]:
     name = deployed.settings.models.secret
     if name is None:
         return []
     return [{"name": "AUTHORIZATION", "valueFrom": {"secretKeyRef": {"name": name, "key": "authorization"}}}]
 
 
-def _resources(cpu: float, request_bytes: int, limit_bytes: int) -> Object:
-    """No CPU limit: a worker may use what is idle, and throttling would show as latency."""
+def _resources(cpu: float, request_bytes: int, limit_bytes: int) -> KubeObject:
+    """No CPU limit: a worker may use idle cores, and throttling would add latency."""
     return {
         "requests": {"cpu": cores(cpu), "memory": mebibytes(request_bytes)},
         "limits": {"memory": mebibytes(limit_bytes)},
@@ -173,24 +186,24 @@ def _resources(cpu: float, request_bytes: int, limit_bytes: int) -> Object:
 
 
 def cores(cpu: float) -> str:
-    """`2` or `250m`, as the API server writes it."""
+    """CPU quantity, `2` or `250m`, as the API server normalises it."""
     milli = max(1, math.ceil(cpu * 1000 - 1e-6))
     return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"
 
 
 def mebibytes(size: float) -> str:
-    """`256Mi`, `2Gi`: rounded up, as the API server writes it."""
+    """Memory quantity rounded up, `256Mi` or `2Gi`, as the API server normalises it."""
     count = max(1, math.ceil(size / MIB))
     return f"{count // 1024}Gi" if count % 1024 == 0 else f"{count}Mi"
 
 
-def _probe(how: Object, every_s: int, misses: int) -> Object:
+def _probe(how: KubeObject, every_s: int, misses: int) -> KubeObject:
     return {**how, "periodSeconds": every_s, "timeoutSeconds": min(every_s, 5), "failureThreshold": misses}
 
 
-def _probes(start_s: float, *, loads: bool) -> Object:
-    """A pod lives as long as its process answers: it may not be ready for others are away, which no restart mends."""
-    ready, live = ({"grpc": {"port": HEALTH_PORT, "service": name}} for name in ("", LIVE))
+def _probes(start_s: float, *, loads: bool) -> KubeObject:
+    """Liveness is only that the process answers: a pod may be unready because others are, which no restart fixes."""
+    ready, live = ({"grpc": {"port": HEALTH_PORT, "service": name}} for name in ("", LIVENESS_SERVICE))
     return {
         "startupProbe": _probe(
             ready if loads else live, _STARTING_EVERY_S, max(1, math.ceil(start_s / _STARTING_EVERY_S))
@@ -200,12 +213,12 @@ def _probes(start_s: float, *, loads: bool) -> Object:
     }
 
 
-def _pre_stop(seconds: int) -> Object:
-    """Time for endpoints to be forgotten, before the process refuses what is new."""
+def _pre_stop(seconds: int) -> KubeObject:
+    """Delay during which endpoints are updated, before the process refuses new requests."""
     return {"preStop": {"sleep": {"seconds": seconds}}}
 
 
-def _affinity(deployed: Deployed, tier: str, group: Group | None) -> Object:
+def _affinity(deployed: DeployedPlan, tier: str, group: WorkerGroup | None) -> KubeObject:
     settings = deployed.settings
     wanted = {settings.tier_label: label_value(tier)}
     pool = settings.of_pool(group.pool) if group is not None else None
@@ -215,22 +228,26 @@ def _affinity(deployed: Deployed, tier: str, group: Group | None) -> Object:
         wanted |= pool.node_labels
     terms = [{"key": key, "operator": "In", "values": [value]} for key, value in wanted.items()]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": terms}]}}
-    found: Object = {"nodeAffinity": required}
+    found: KubeObject = {"nodeAffinity": required}
     alone = tier in deployed.edge_tiers if pool is None or pool.one_per_node is None else pool.one_per_node
-    if group is not None and alone:  # a worker is a device, whichever pool it is of
-        same = {f"{APP}/instance": deployed.app, f"{APP}/component": "agent", f"{OWN}/plan": deployed.id}
+    if group is not None and alone:  # a worker is a device, so agents of all pools exclude each other
+        same = {
+            f"{APP_PREFIX}/instance": deployed.app,
+            f"{APP_PREFIX}/component": "agent",
+            f"{OWN_PREFIX}/plan": deployed.id,
+        }
         rule = {"labelSelector": {"matchLabels": same}, "topologyKey": "kubernetes.io/hostname"}
         found["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}
     return found
 
 
-def _tolerates(key: str) -> Object:
+def _tolerate_any(key: str) -> KubeObject:
     return {"key": key, "operator": "Exists", "effect": "NoSchedule"}
 
 
-def _tolerations(deployed: Deployed, tier: str) -> list[Object]:
+def _tolerations(deployed: DeployedPlan, tier: str) -> list[KubeObject]:
     label = deployed.settings.tier_label
-    found: list[Object] = [
+    found: list[KubeObject] = [
         {"key": label, "operator": "Equal", "value": label_value(tier), "effect": effect}
         for effect in ("NoSchedule", "NoExecute")
     ]
@@ -247,7 +264,7 @@ def _tolerations(deployed: Deployed, tier: str) -> list[Object]:
     return found
 
 
-def _spread(own: Mapping[str, str]) -> list[Object]:
+def _spread(own: Mapping[str, str]) -> list[KubeObject]:
     return [
         {
             "maxSkew": 1,
@@ -259,8 +276,8 @@ def _spread(own: Mapping[str, str]) -> list[Object]:
     ]
 
 
-def _mounts(*models: str, written: bool = False) -> list[Object]:
-    found: list[Object] = [
+def _mounts(*models: str, written: bool = False) -> list[KubeObject]:
+    found: list[KubeObject] = [
         {"name": "files", "mountPath": commands.FILES, "readOnly": True},
         {"name": "tls", "mountPath": commands.SECRETS, "readOnly": True},
         {"name": "run", "mountPath": commands.RUN},
@@ -268,7 +285,7 @@ def _mounts(*models: str, written: bool = False) -> list[Object]:
     return found + [{"name": name, "mountPath": commands.MODELS, "readOnly": not written} for name in models]
 
 
-def _volumes(deployed: Deployed, secret: str) -> list[Object]:
+def _volumes(deployed: DeployedPlan, secret: str) -> list[KubeObject]:
     return [
         {"name": "files", "configMap": {"name": deployed.config}},
         {"name": "tls", "secret": {"secretName": secret, "defaultMode": 0o440}},
@@ -276,7 +293,7 @@ def _volumes(deployed: Deployed, secret: str) -> list[Object]:
     ]
 
 
-def _models(deployed: Deployed, group: Group) -> Object:
+def _models(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
     models = deployed.settings.models
     if models.image is not None:
         return {"name": "models", "image": {"reference": models.image, "pullPolicy": "IfNotPresent"}}

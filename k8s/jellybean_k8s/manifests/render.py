@@ -1,7 +1,7 @@
-"""Plan and settings to Kubernetes objects: a pure function, the same objects in the same order for the same plan.
+"""Renders plan and settings as Kubernetes objects: a pure, deterministic function.
 
-No object names a namespace: all of them live in one, which whoever applies them chooses. Their order is the one to
-apply them in; the last is the Service that clients use, which then leads to this plan's gateway.
+No object names a namespace; the caller chooses one for all. The order is the order of application: the last object is
+the client Service, which switches clients to this plan's gateway.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ from collections.abc import Iterator
 from typing import Any
 
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests.disruption import least_workers
+from jellybean_k8s.manifests.autoscaling import min_workers
+from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, METRICS_PORT, DeployedPlan
 from jellybean_k8s.manifests.pods import agent_template, gateway_template, labels, selector
-from jellybean_k8s.manifests.served import AGENT_PORT, CLIENT_PORT, METRICS_PORT, Deployed
-from jellybean_k8s.manifests.settings import Settings
-from jellybean_k8s.manifests.workers import Group
-from jellybean_k8s.names import APP, MANAGER, OWN, label_value
+from jellybean_k8s.manifests.settings import DeploymentSettings
+from jellybean_k8s.manifests.worker_groups import WorkerGroup
+from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
+from jellybean_k8s.objects import KubeObject
 from jellybean_solver import Plan
 
-Object = dict[str, Any]
-Objects = tuple[Object, ...]
+Objects = tuple[KubeObject, ...]
 
 
-def render(plan: Plan, settings: Settings, *, service_monitor: bool = False) -> Objects:
-    """All objects of a plan. DeployError when it cannot be served or what is asked for is not there.
+def render(plan: Plan, settings: DeploymentSettings, *, service_monitor: bool = False) -> Objects:
+    """All objects of a plan. DeployError if it cannot be served with these settings.
 
-    `service_monitor`: metrics are found by a ServiceMonitor, else by annotations of the pods.
+    `service_monitor`: metrics are discovered by a ServiceMonitor instead of pod annotations.
     """
-    deployed = Deployed(plan, settings)
+    deployed = DeployedPlan(plan, settings)
     _check(deployed)
-    least = _least(deployed)
-    found = [_service_account(deployed), _config(deployed), *_network_policies(deployed)]
-    found += [_headless(deployed, "agent"), _headless(deployed, "gateway")]
+    minimum = _min_workers_of(deployed)
+    found = [_service_account(deployed), _config_map(deployed), *_network_policies(deployed)]
+    found += [_headless_service(deployed, "agent"), _headless_service(deployed, "gateway")]
     for group in deployed.groups:
-        found += _of_group(deployed, group, least.get(group.pool), scrape=not service_monitor)
-    found.append(_gateway(deployed))
+        found += _group_objects(deployed, group, minimum.get(group.pool), scrape=not service_monitor)
+    found.append(_gateway_deployment(deployed))
     if service_monitor:
         found.append(_service_monitor(deployed))
-    return (*found, _clients(deployed))
+    return (*found, _client_service(deployed))
 
 
-def _check(deployed: Deployed) -> None:
+def _check(deployed: DeployedPlan) -> None:
     plan, tiers = deployed.plan, deployed.plan.tiers
     for name, tier in [("gateway tier", deployed.gateway_tier), *(("edge tier", tier) for tier in deployed.edge_tiers)]:
         if tier not in tiers:
@@ -55,61 +55,63 @@ def _check(deployed: Deployed) -> None:
         raise DeployError(f"two pools become one name: {', '.join(sorted(twice))}; rename one of them")
 
 
-def _least(deployed: Deployed) -> dict[str, int]:
-    """Pool -> fewest workers, of pools that may shrink. DeployError where that was asked for and cannot be."""
-    shrinking: dict[str, Group] = {}
+def _min_workers_of(deployed: DeployedPlan) -> dict[str, int]:
+    """Pool -> fewest workers, for autoscaled pools. DeployError if a pool cannot be autoscaled."""
+    shrinking: dict[str, WorkerGroup] = {}
     for group in deployed.groups:
         pool = deployed.settings.of_pool(group.pool)
         if not pool.autoscale:
             continue
         beside = [other for other in deployed.groups if other.pool == group.pool]
         if len(beside) > 1 or group.count == 1:
-            raise DeployError(f"autoscale: the plan leaves no room in {group.pool}: its workers are not one row")
+            raise DeployError(f"autoscale: {group.pool} cannot shrink: its workers are not numbered without gaps")
         if pool.gpu is not None:
-            raise DeployError(f"autoscale: {group.pool} works on GPUs, and an autoscaler sees how busy CPUs are")
+            raise DeployError(f"autoscale: {group.pool} uses GPUs, and the autoscaler measures CPU load only")
         shrinking[group.pool] = group
-    least = least_workers(deployed.plan, shrinking)
-    if full := [pool for pool, count in least.items() if count == shrinking[pool].count]:
+    minimum = min_workers(deployed.plan, shrinking)
+    if full := [pool for pool, count in minimum.items() if count == shrinking[pool].count]:
         raise DeployError(
-            f"autoscale: the plan leaves no room in {', '.join(full)}: without any of their workers, the routes left "
-            "would make others busier than planned"
+            f"autoscale: {', '.join(full)} cannot shrink: without any of their workers, the routes left would load "
+            "others more than planned"
         )
-    return least
+    return minimum
 
 
-def _object(api: str, kind: str, name: str, own: dict[str, str], **rest: Any) -> Object:
+def _object(api: str, kind: str, name: str, own: dict[str, str], **rest: Any) -> KubeObject:
     return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": own}, **rest}
 
 
-def _lasting(deployed: Deployed, component: str) -> dict[str, str]:
-    """Labels of what stays from plan to plan."""
-    return {key: value for key, value in labels(deployed, component).items() if key != f"{OWN}/plan"}
+def _plan_independent_labels(deployed: DeployedPlan, component: str) -> dict[str, str]:
+    """Labels of objects that all plans of a deployment share."""
+    return {key: value for key, value in labels(deployed, component).items() if key != f"{OWN_PREFIX}/plan"}
 
 
-def _service_account(deployed: Deployed) -> Object:
-    """Pods never talk to the API server: they get no token, and no Role has to allow anything."""
+def _service_account(deployed: DeployedPlan) -> KubeObject:
+    """Pods never call the API server: they get no token and need no Role."""
     return _object(
         "v1",
         "ServiceAccount",
         deployed.app,
-        _lasting(deployed, "workflow"),
+        _plan_independent_labels(deployed, "workflow"),
         automountServiceAccountToken=False,
     )
 
 
-def _config(deployed: Deployed) -> Object:
+def _config_map(deployed: DeployedPlan) -> KubeObject:
     own = labels(deployed, "workflow")
     return _object("v1", "ConfigMap", deployed.config, own, immutable=True, data=deployed.files)
 
 
-def _of_group(deployed: Deployed, group: Group, least: int | None, *, scrape: bool) -> Iterator[Object]:
-    """The workers of a group: their pods, how many may be away, and what scales them."""
+def _group_objects(
+    deployed: DeployedPlan, group: WorkerGroup, minimum: int | None, *, scrape: bool
+) -> Iterator[KubeObject]:
+    """Objects of a worker group: StatefulSet, disruption budget, autoscaler."""
     name, own = deployed.set_name(group), labels(deployed, "agent", group)
     template = agent_template(deployed, group)
     if scrape:
-        template["metadata"]["annotations"] |= _scraped(METRICS_PORT)
-    spec: Object = {"serviceName": deployed.agents}
-    if least is None:
+        template["metadata"]["annotations"] |= _scrape_annotations(METRICS_PORT)
+    spec: KubeObject = {"serviceName": deployed.agents}
+    if minimum is None:
         spec["replicas"] = group.count
     if group.first:
         spec["ordinals"] = {"start": group.first}
@@ -124,24 +126,24 @@ def _of_group(deployed: Deployed, group: Group, least: int | None, *, scrape: bo
     if group.count > 1:
         budget = {"maxUnavailable": 1, "selector": {"matchLabels": selector(deployed, "agent", group)}}
         yield _object("policy/v1", "PodDisruptionBudget", name, own, spec=budget)
-    if least is not None:
-        yield _object("autoscaling/v2", "HorizontalPodAutoscaler", name, own, spec=_scaling(name, group, least))
+    if minimum is not None:
+        yield _object("autoscaling/v2", "HorizontalPodAutoscaler", name, own, spec=_scaling(name, group, minimum))
 
 
-def _scaling(name: str, group: Group, least: int) -> Object:
-    """Keeps workers as busy as planned: with less to do fewer of them, never more than the plan has."""
+def _scaling(name: str, group: WorkerGroup, minimum: int) -> KubeObject:
+    """Autoscaler that keeps workers at their planned load, with at most the plan's number of workers."""
     target = {"type": "Utilization", "averageUtilization": max(1, round(100 * group.load))}
     return {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name},
-        "minReplicas": least,
+        "minReplicas": minimum,
         "maxReplicas": group.count,
         "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
     }
 
 
-def _gateway(deployed: Deployed) -> Object:
+def _gateway_deployment(deployed: DeployedPlan) -> KubeObject:
     spec = {
-        "replicas": 1,  # agents answer to one gateway
+        "replicas": 1,  # agents know a single gateway
         "strategy": {"type": "Recreate"},
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": selector(deployed, "gateway")},
@@ -150,12 +152,12 @@ def _gateway(deployed: Deployed) -> Object:
     return _object("apps/v1", "Deployment", deployed.gateway, labels(deployed, "gateway"), spec=spec)
 
 
-def _port(name: str, port: int) -> Object:
+def _port(name: str, port: int) -> KubeObject:
     return {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
 
 
-def _headless(deployed: Deployed, component: str) -> Object:
-    """Addresses of pods, also of those that are not ready: a draining worker still sends and gets messages."""
+def _headless_service(deployed: DeployedPlan, component: str) -> KubeObject:
+    """Addresses of all pods, unready ones too: a draining worker still exchanges messages."""
     name = deployed.gateway if component == "gateway" else deployed.agents
     ports = [_port("agent", AGENT_PORT)]
     ports += [_port("metrics", METRICS_PORT)] if component == "agent" else []
@@ -168,7 +170,7 @@ def _headless(deployed: Deployed, component: str) -> Object:
     return _object("v1", "Service", name, labels(deployed, component), spec=spec)
 
 
-def _clients(deployed: Deployed) -> Object:
+def _client_service(deployed: DeployedPlan) -> KubeObject:
     spec = {
         "type": "ClusterIP",
         "selector": selector(deployed, "gateway"),
@@ -177,16 +179,16 @@ def _clients(deployed: Deployed) -> Object:
     return _object("v1", "Service", deployed.app, labels(deployed, "gateway"), spec=spec)
 
 
-def _network_policies(deployed: Deployed) -> Iterator[Object]:
-    """Agents hear agents, gateway and whoever scrapes; the gateway hears clients; both speak to each other and DNS."""
-    own = {"podSelector": {"matchLabels": _of_plan(deployed)}}
+def _network_policies(deployed: DeployedPlan) -> Iterator[KubeObject]:
+    """Agents accept agents, gateway and scrapers; the gateway accepts clients; both call each other and DNS."""
+    own = {"podSelector": {"matchLabels": _plan_selector(deployed)}}
     dns = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
-    to_own = {"to": [own], "ports": [_allowed(AGENT_PORT)]}
-    from_own = {"from": [own], "ports": [_allowed(AGENT_PORT)]}
-    to_models = [{"ports": [_allowed(port)]} for port in (443, 80)] if deployed.settings.models.url else []
-    anyone = {"ports": [_allowed(CLIENT_PORT)]}
+    to_own = {"to": [own], "ports": [_tcp_port(AGENT_PORT)]}
+    from_own = {"from": [own], "ports": [_tcp_port(AGENT_PORT)]}
+    to_models = [{"ports": [_tcp_port(port)]} for port in (443, 80)] if deployed.settings.models.url else []
+    anyone = {"ports": [_tcp_port(CLIENT_PORT)]}
     rules = {
-        "agent": ([from_own, {"ports": [_allowed(METRICS_PORT)]}], [to_own, dns, *to_models]),
+        "agent": ([from_own, {"ports": [_tcp_port(METRICS_PORT)]}], [to_own, dns, *to_models]),
         "gateway": ([from_own, anyone], [to_own, dns]),
     }
     for component, (ingress, egress) in rules.items():
@@ -200,28 +202,40 @@ def _network_policies(deployed: Deployed) -> Iterator[Object]:
         yield _object("networking.k8s.io/v1", "NetworkPolicy", name, labels(deployed, component), spec=spec)
 
 
-def _of_plan(deployed: Deployed) -> dict[str, str]:
-    return {f"{APP}/instance": deployed.app, f"{OWN}/plan": deployed.id, f"{APP}/managed-by": MANAGER}
+def _plan_selector(deployed: DeployedPlan) -> dict[str, str]:
+    return {
+        f"{APP_PREFIX}/instance": deployed.app,
+        f"{OWN_PREFIX}/plan": deployed.id,
+        f"{APP_PREFIX}/managed-by": FIELD_MANAGER,
+    }
 
 
-def _allowed(port: int) -> Object:
+def _tcp_port(port: int) -> KubeObject:
     return {"protocol": "TCP", "port": port}
 
 
-def _scraped(port: int) -> dict[str, str]:
+def _scrape_annotations(port: int) -> dict[str, str]:
     return {"prometheus.io/scrape": "true", "prometheus.io/port": str(port), "prometheus.io/path": "/metrics"}
 
 
-def _service_monitor(deployed: Deployed) -> Object:
-    wanted = {f"{APP}/instance": deployed.app, f"{APP}/component": "agent", f"{OWN}/plan": deployed.id}
+def _service_monitor(deployed: DeployedPlan) -> KubeObject:
+    wanted = {
+        f"{APP_PREFIX}/instance": deployed.app,
+        f"{APP_PREFIX}/component": "agent",
+        f"{OWN_PREFIX}/plan": deployed.id,
+    }
     spec = {
         "selector": {"matchLabels": wanted},
         "endpoints": [{"port": "metrics", "path": "/metrics"}],
-        "targetLabels": [f"{OWN}/plan"],
-        "podTargetLabels": [f"{OWN}/pool", f"{OWN}/tier"],
-        "jobLabel": f"{APP}/instance",
+        "targetLabels": [f"{OWN_PREFIX}/plan"],
+        "podTargetLabels": [f"{OWN_PREFIX}/pool", f"{OWN_PREFIX}/tier"],
+        "jobLabel": f"{APP_PREFIX}/instance",
     }
-    own = _lasting(deployed, "agent") | {f"{APP}/part-of": label_value(deployed.plan.name)}
+    own = _plan_independent_labels(deployed, "agent") | {f"{APP_PREFIX}/part-of": label_value(deployed.plan.name)}
     return _object(
-        "monitoring.coreos.com/v1", "ServiceMonitor", deployed.prefix, own | {f"{OWN}/plan": deployed.id}, spec=spec
+        "monitoring.coreos.com/v1",
+        "ServiceMonitor",
+        deployed.prefix,
+        own | {f"{OWN_PREFIX}/plan": deployed.id},
+        spec=spec,
     )

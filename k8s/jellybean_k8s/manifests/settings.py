@@ -1,4 +1,4 @@
-"""What a deployment needs beside the plan: images, where models come from, how a pool's workers look as pods."""
+"""Settings of a deployment beside the plan: images, source of model files, pod settings per pool."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import SITE_LABEL, TIER_LABEL
 
 MIB = 2**20
-OWN_STEPS = "jellybean_agent.steps"  # Python functions that every agent runs
-GPU_RESOURCES = {  # vendor -> the resource that its device plugin counts
+OWN_STEPS = "jellybean_agent.steps"  # module of the Python functions that every agent may run
+GPU_RESOURCES = {  # vendor -> resource of its device plugin
     "nvidia": "nvidia.com/gpu",
     "amd": "amd.com/gpu",
     "intel": "gpu.intel.com/i915",
@@ -18,12 +18,12 @@ GPU_RESOURCES = {  # vendor -> the resource that its device plugin counts
 
 
 @dataclass(frozen=True, slots=True)
-class Models:
-    """Where pods get model files: exactly one of the three. Whatever it is, every file is verified by its sha256.
+class ModelSource:
+    """Where pods get model files from: exactly one of `url`, `image` and `claim`. All files are verified by sha256.
 
-    `url`: fetched by an init container from `url`/path. `image`: an OCI image, mounted as a volume (Kubernetes 1.35; in
-    1.33 and 1.34 a feature gate). `claim`: a PersistentVolumeClaim, mounted read-only. `folder`: where in image or
-    claim the project's folder is. `secret`: its key `authorization` is sent as that header of each fetch.
+    `url`: an init container fetches `url`/path. `image`: an OCI image mounted as a volume (Kubernetes 1.35; in 1.33 and
+    1.34 a feature gate). `claim`: a PersistentVolumeClaim, mounted read-only. `folder`: the project's folder in the
+    image or claim. `secret`: its key `authorization` is sent as the Authorization header of each fetch.
     """
 
     url: str | None = None
@@ -33,7 +33,7 @@ class Models:
     secret: str | None = None
 
     def __post_init__(self) -> None:
-        """DeployError unless there is exactly one place."""
+        """DeployError unless exactly one source is given."""
         given = [name for name in ("url", "image", "claim") if getattr(self, name)]
         if len(given) != 1:
             named = " and ".join(given) or "none"
@@ -44,11 +44,11 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """How one worker of a pool looks as a pod.
+    """Pod settings of a pool's workers.
 
-    `memory_bytes`: requested; unless given, what the plan's models need and the agent itself. `gpu`: a vendor of
-    `GPU_RESOURCES` or the name of a resource. `one_per_node`: no two workers on one node; where a worker is a device.
-    `autoscale`: let an autoscaler take workers away while there is less to do, where the plan leaves room.
+    `memory_bytes`: request; by default what the plan's models and the agent need. `gpu`: a vendor of `GPU_RESOURCES` or
+    the name of a resource. `one_per_node`: no two workers on a node, for workers that are devices. `autoscale`: an
+    autoscaler may remove workers while the load is lower than planned, as far as the plan allows.
     """
 
     cpu: float = 1.0
@@ -61,23 +61,24 @@ class PoolSettings:
 
     @property
     def gpu_resource(self) -> str | None:
-        """`nvidia.com/gpu`; None without a GPU."""
+        """Resource name such as `nvidia.com/gpu`; None without a GPU."""
         return GPU_RESOURCES.get(self.gpu, self.gpu) if self.gpu else None
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """`edge_tiers`: tiers whose nodes may be out of reach for long, and have one worker each; the plan's first if None.
+class DeploymentSettings:
+    """Settings of a deployment.
 
-    `gateway_tier`: None puts it where the first source is, or in the last tier of a plan with sites. `unreachable_s`:
-    how long pods of edge tiers stay bound to a node that does not answer. `version`: of JellyBean, told in a label.
-    `allow_python`: functions in the agent's image that its pods may run, besides the agent's own steps.
+    `edge_tiers`: tiers whose nodes may be unreachable for long and run one worker each; by default the plan's first.
+    `gateway_tier`: by default that of the first source, or the last tier of a plan with sites. `unreachable_s`: how
+    long pods of edge tiers stay bound to an unreachable node. `version`: of JellyBean, for a label. `allow_python`:
+    functions in the agent image that its pods may run, besides the agent's own steps.
     """
 
     agent_image: str
     gateway_image: str
-    models: Models
-    name: str | None = None  # of the deployment; the workflow's unless given
+    models: ModelSource
+    name: str | None = None  # of the deployment; by default the workflow's
     pools: Mapping[str, PoolSettings] = field(default_factory=dict)
     tier_label: str = TIER_LABEL
     site_label: str = SITE_LABEL
@@ -95,5 +96,5 @@ class Settings:
     version: str = "0.1.0"
 
     def of_pool(self, pool: str) -> PoolSettings:
-        """The settings of a pool; the defaults where it has none."""
+        """The settings of a pool, or the defaults."""
         return self.pools.get(pool, PoolSettings())

@@ -1,6 +1,6 @@
-"""Plain values as YAML: block style, keys in the order given, the same bytes for the same values.
+"""Writes plain values as YAML: block style, keys in the given order, deterministic.
 
-Written by hand because it is what thousands of objects are rendered with: a general emitter takes seconds for them.
+Written by hand for speed: a general emitter takes seconds for the thousands of objects of a large plan.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")  # reads as text to any YAML parser, but for these words:
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")  # any YAML parser reads it as text, except the words below
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 
 def to_yaml(value: Mapping[str, Any]) -> str:
-    """One document, without a marker."""
+    """One document, without a `---` marker."""
     return "".join(_mapping(value, ""))
 
 
-def documents(values: Iterable[Mapping[str, Any]]) -> str:
-    """Several documents, `---` before each."""
+def yaml_documents(values: Iterable[Mapping[str, Any]]) -> str:
+    """Several documents, each after a `---` marker."""
     return "".join(f"---\n{to_yaml(value)}" for value in values)
 
 
@@ -56,7 +56,7 @@ def _sequence(items: Iterable[Any], indent: str) -> Iterator[str]:
 
 
 def _is_block(text: str) -> bool:
-    """Whether it reads best, and reads back the same, as a literal block."""
+    """True if the text is best written, and reads back equal, as a literal block."""
     return (
         "\n" in text[:-1]
         and text.endswith("\n")

@@ -1,1 +1,1 @@
-"""The custom resource Workflow: its definition and schema."""
+"""The custom resource Workflow: definition, schema, access rights."""

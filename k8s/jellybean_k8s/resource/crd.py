@@ -1,21 +1,21 @@
-"""The custom resource Workflow: its names, its status and the CustomResourceDefinition. Pure."""
+"""The custom resource Workflow: names, status and CustomResourceDefinition. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jellybean_k8s.names import APP, MANAGER, OWN
+from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX
 
 Schema = dict[str, Any]
 
-GROUP, VERSION, KIND, PLURAL = OWN, "v1alpha1", "Workflow", "workflows"
-API_VERSION = f"{GROUP}/{VERSION}"
-CRD_NAME = f"{PLURAL}.{GROUP}"
+CRD_GROUP, CRD_VERSION, CRD_KIND, CRD_PLURAL = OWN_PREFIX, "v1alpha1", "Workflow", "workflows"
+CRD_API_VERSION = f"{CRD_GROUP}/{CRD_VERSION}"
+CRD_NAME = f"{CRD_PLURAL}.{CRD_GROUP}"
 SHORT_NAME = "jb"
-READY, PLANNED, DEPLOYED = "Ready", "Planned", "Deployed"  # conditions
-CONDITIONS = (PLANNED, DEPLOYED, READY)
-_WORD, _TEXT = 63, 32_768
+CONDITION_READY, CONDITION_PLANNED, CONDITION_DEPLOYED = "Ready", "Planned", "DeployedPlan"  # conditions
+CONDITION_TYPES = (CONDITION_PLANNED, CONDITION_DEPLOYED, CONDITION_READY)
+_MAX_WORD_LENGTH, _MAX_TEXT_LENGTH = 63, 32_768
 
 _COLUMNS = (  # header, path, type
     ("Ready", '.status.conditions[?(@.type=="Ready")].status', "string"),
@@ -28,7 +28,7 @@ _COLUMNS = (  # header, path, type
 
 
 def crd(spec: Mapping[str, Any], rules: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The CustomResourceDefinition around a structural schema of the spec; `rules` (CEL) hold for the whole object."""
+    """The CustomResourceDefinition with the given schema of `spec`; `rules` (CEL) apply to the whole object."""
     root: Schema = {
         "type": "object",
         "description": "An ML workflow that is planned at the lowest cost and served on the nodes of this cluster.",
@@ -43,20 +43,23 @@ def crd(spec: Mapping[str, Any], rules: Sequence[tuple[str, str]]) -> dict[str, 
         "x-kubernetes-validations": [{"rule": rule, "message": text} for rule, text in rules],
     }
     version = {
-        "name": VERSION,
+        "name": CRD_VERSION,
         "served": True,
         "storage": True,
         "schema": {"openAPIV3Schema": root},
         "subresources": {"status": {}},
         "additionalPrinterColumns": [{"name": name, "jsonPath": path, "type": kind} for name, path, kind in _COLUMNS],
     }
-    names = {"kind": KIND, "listKind": f"{KIND}List", "plural": PLURAL, "singular": KIND.lower()}
+    names = {"kind": CRD_KIND, "listKind": f"{CRD_KIND}List", "plural": CRD_PLURAL, "singular": CRD_KIND.lower()}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": CRD_NAME, "labels": {f"{APP}/name": "jellybean", f"{APP}/managed-by": MANAGER}},
+        "metadata": {
+            "name": CRD_NAME,
+            "labels": {f"{APP_PREFIX}/name": "jellybean", f"{APP_PREFIX}/managed-by": FIELD_MANAGER},
+        },
         "spec": {
-            "group": GROUP,
+            "group": CRD_GROUP,
             "scope": "Namespaced",
             "names": {**names, "shortNames": [SHORT_NAME], "categories": ["jellybean"]},
             "versions": [version],
@@ -65,7 +68,7 @@ def crd(spec: Mapping[str, Any], rules: Sequence[tuple[str, str]]) -> dict[str, 
 
 
 def _status() -> Schema:
-    text = {"type": "string", "maxLength": _WORD}
+    text = {"type": "string", "maxLength": _MAX_WORD_LENGTH}
     condition = {
         "type": "object",
         "required": ["type", "status", "reason", "lastTransitionTime"],
@@ -73,7 +76,7 @@ def _status() -> Schema:
             "type": text,
             "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
             "reason": text,
-            "message": {"type": "string", "maxLength": _TEXT},
+            "message": {"type": "string", "maxLength": _MAX_TEXT_LENGTH},
             "observedGeneration": {"type": "integer", "format": "int64"},
             "lastTransitionTime": {"type": "string", "format": "date-time"},
         },
@@ -83,14 +86,18 @@ def _status() -> Schema:
         "description": "Written by the operator.",
         "properties": {
             "observedGeneration": {"type": "integer", "format": "int64"},
-            "name": {**text, "description": "Of the deployment, and of the Service of its clients."},
-            "plan": {**text, "description": "Hash of the plan that was decided on last."},
-            "served": {**text, "description": "Short hash of the plan that clients are led to, as objects carry it."},
-            "revision": {"type": "integer", "format": "int64", "description": "Of the deployment that serves."},
+            "name": {**text, "description": "Name of the deployment, and of its client Service."},
+            "plan": {**text, "description": "Hash of the latest plan."},
+            "served": {**text, "description": "Short hash of the plan that serves clients, as in object names."},
+            "revision": {"type": "integer", "format": "int64", "description": "Revision that serves clients."},
             "costUsdPerHour": {"type": "number", "description": "Predicted."},
             "accuracy": {"type": "number", "description": "Predicted, percent."},
-            "gap": {**text, "description": "How much dearer than the optimum the plan may be, proven."},
-            "fleet": {"type": "string", "maxLength": _TEXT, "description": "What it was planned for."},
+            "gap": {**text, "description": "Proven bound on how much the plan costs above the optimum."},
+            "fleet": {
+                "type": "string",
+                "maxLength": _MAX_TEXT_LENGTH,
+                "description": "The fleet that was planned for.",
+            },
             "conditions": {
                 "type": "array",
                 "maxItems": 16,

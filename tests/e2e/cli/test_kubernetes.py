@@ -178,7 +178,7 @@ def test_pods_that_do_not_come_up_end_with_their_reasons(project: Path, flags: l
     assert done.returncode == 1
     assert "not ready after 0.5 s" in done.stderr
     assert "of 2 pods are available" in done.stderr
-    assert "what was applied is taken away again" in done.stderr
+    assert "what was applied was deleted again" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -12,15 +12,15 @@ import pytest
 
 from jellybean_k8s import DeployError, PoolSettings
 from jellybean_k8s.cluster.cluster import Cluster
-from jellybean_k8s.cluster.lock import HOLD_S, Lock, LockedError
-from jellybean_k8s.manifests.served import Deployed
+from jellybean_k8s.cluster.lock import HOLD_S, DeployLock, LockedError
+from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_solver.model.plan import Plan
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, with_pools
 
 
 def test_fields_of_others_are_shown_and_taken_only_by_force(target: Target) -> None:
     target.deploy()
-    name = Deployed(PLAN, SETTINGS).gateway
+    name = DeployedPlan(PLAN, SETTINGS).gateway
     by_hand = {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 7}}}}
     _merge_as(target.cluster, "kubectl-edit", name, by_hand)
     target.writes()
@@ -45,7 +45,7 @@ def test_a_field_that_is_no_longer_wanted_goes(target: Target) -> None:
     gpu = with_pools(cloud=PoolSettings(gpu="nvidia"))
     target.wire.fault = lambda _method, path: 403 if path == "/api/v1/nodes" else None  # whether GPUs are there or not
     target.deploy(settings=gpu)
-    name = f"{Deployed(PLAN, SETTINGS).prefix}-cloud"
+    name = f"{DeployedPlan(PLAN, SETTINGS).prefix}-cloud"
 
     def limits() -> Any:
         found = target.cluster.get("StatefulSet", name)
@@ -61,7 +61,7 @@ def test_a_name_that_is_taken_is_not_taken_over(target: Target) -> None:
     port = {"name": "http", "port": 80}
     theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "digits"}, "spec": {"ports": [port]}}
     uid = target.create(theirs)["metadata"]["uid"]
-    with pytest.raises(DeployError, match="Service/digits: there already, and not of this deployment"):
+    with pytest.raises(DeployError, match="Service/digits: exists already, and not of this deployment"):
         target.deploy()
     assert target.names("StatefulSet") == set()
     assert target.cluster.delete("Service", "digits", uid)
@@ -83,7 +83,7 @@ def test_two_deployments_at_once_follow_each_other(target: Target) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    assert any("who deploys digits right now" in text for text in said)
+    assert any("which deploys digits right now" in text for text in said)
     status = target.well()
     assert [revision.state for revision in status.revisions] == ["replaced", "deployed"]
     assert len({found.plan for found in status.sets}) == 1
@@ -91,15 +91,18 @@ def test_two_deployments_at_once_follow_each_other(target: Target) -> None:
 
 def test_a_lock_is_refused_renewed_lost_and_inherited(target: Target) -> None:
     cluster = target.cluster
-    with Lock(cluster, "digits") as first:
-        with pytest.raises(LockedError, match=f"{first.holder} deploys digits"), Lock(cluster, "digits", wait_s=0.0):
+    with DeployLock(cluster, "digits") as first:
+        with (
+            pytest.raises(LockedError, match=f"{first.holder} deploys digits"),
+            DeployLock(cluster, "digits", wait_s=0.0),
+        ):
             pass
         later = _shifted(HOLD_S + 5)
-        with Lock(cluster, "digits", now=later):
+        with DeployLock(cluster, "digits", now=later):
             first._renewed_s = -1e9
             with pytest.raises(LockedError, match="took over the deployment"):
                 first.renew()
-    with Lock(cluster, "digits", wait_s=0.0) as third:  # given back by those before
+    with DeployLock(cluster, "digits", wait_s=0.0) as third:  # given back by those before
         third.renew()
 
 

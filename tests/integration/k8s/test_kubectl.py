@@ -11,7 +11,7 @@ import yaml
 
 from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
-from jellybean_k8s.resource.crd import KIND
+from jellybean_k8s.resource.crd import CRD_KIND
 from tests.k8s_resource import resource
 from tests.k8s_target import Target, define
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl
 def test_a_resource_is_applied_looked_at_and_deleted(target: Target, kubeconfig: Path, tmp_path: Path) -> None:
     definition = resource_definition()
     define(target, definition)
-    target.drop(KIND, "digits")
+    target.drop(CRD_KIND, "digits")
 
     def kubectl(*command: str) -> str:
         options = ("--kubeconfig", str(kubeconfig), "--cache-dir", str(tmp_path / "cache"))
@@ -33,7 +33,7 @@ def test_a_resource_is_applied_looked_at_and_deleted(target: Target, kubeconfig:
     (tmp_path / "workflow.yaml").write_text(yaml.safe_dump(resource()))
     validated = "false" if target.server is not None else "strict"
     kubectl("apply", f"--validate={validated}", "-f", str(tmp_path / "workflow.yaml"))
-    Reconciler(target.cluster, lambda: ()).look(target.cluster.get(KIND, "digits") or {})
+    Reconciler(target.cluster, lambda: ()).look(target.cluster.get(CRD_KIND, "digits") or {})
     (version,) = definition["spec"]["versions"]
     columns = {item["name"].upper(): item["jsonPath"] for item in version["additionalPrinterColumns"]}
     if target.server is not None:  # which makes no tables: the same paths, read by kubectl
@@ -43,9 +43,9 @@ def test_a_resource_is_applied_looked_at_and_deleted(target: Target, kubeconfig:
         text = kubectl("get", "workflows.jellybean.dev", "digits")
         assert all(name in text for name in columns)
     cells = text.splitlines()[1].split()
-    status = (target.cluster.get(KIND, "digits") or {})["status"]
+    status = (target.cluster.get(CRD_KIND, "digits") or {})["status"]
     assert cells[:6] == ["digits", "True", status["plan"], "0.1", "85", "0.00%"]
     told = kubectl("describe", "workflows.jellybean.dev", "digits")
     assert f"plan {status['served']} serves at digits.{target.cluster.namespace}.svc:8001" in told
     kubectl("delete", "workflows.jellybean.dev", "digits")
-    assert target.cluster.get(KIND, "digits") is None
+    assert target.cluster.get(CRD_KIND, "digits") is None

@@ -13,8 +13,8 @@ from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
 from jellybean_k8s import DeployError
 from jellybean_k8s.cluster.cluster import ClusterError
-from jellybean_k8s.cluster.records import read_inventory
-from jellybean_k8s.resource.crd import DEPLOYED, KIND, PLANNED, READY
+from jellybean_k8s.cluster.revisions import read_inventory
+from jellybean_k8s.resource.crd import CONDITION_DEPLOYED, CONDITION_PLANNED, CONDITION_READY, CRD_KIND
 from tests.k8s_resource import resource
 from tests.k8s_target import Target, define, node, only_mock
 
@@ -43,9 +43,9 @@ class Operated:
         return {item["type"]: item for item in self.there()["status"]["conditions"]}
 
     def there(self) -> dict[str, Any]:
-        found = self.target.cluster.get(KIND, "digits")
+        found = self.target.cluster.get(CRD_KIND, "digits")
         assert found is not None
-        return found | {"apiVersion": "jellybean.dev/v1alpha1", "kind": KIND}
+        return found | {"apiVersion": "jellybean.dev/v1alpha1", "kind": CRD_KIND}
 
     @property
     def status(self) -> dict[str, Any]:
@@ -73,13 +73,13 @@ def test_a_resource_is_deployed_once_owned_and_then_left_alone(operated: Callabl
     found = operated()
     conditions = found.look()
     assert {kind: item["status"] for kind, item in conditions.items()} == dict.fromkeys(
-        (PLANNED, DEPLOYED, READY), "True"
+        (CONDITION_PLANNED, CONDITION_DEPLOYED, CONDITION_READY), "True"
     )
-    assert "0.1 USD/h, accuracy 85, gap 0.00%" in conditions[PLANNED]["message"]
+    assert "0.1 USD/h, accuracy 85, gap 0.00%" in conditions[CONDITION_PLANNED]["message"]
     status = found.status
     assert (status["costUsdPerHour"], status["accuracy"], status["gap"], status["revision"]) == (0.1, 85, "0.00%", 1)
     assert status["observedGeneration"] == found.there()["metadata"]["generation"] == 1
-    assert conditions[READY]["message"].endswith(f"at digits.{found.target.cluster.namespace}.svc:8001")
+    assert conditions[CONDITION_READY]["message"].endswith(f"at digits.{found.target.cluster.namespace}.svc:8001")
     uid = found.there()["metadata"]["uid"]
     for kind, name in read_inventory(found.target.cluster, "digits").objects:
         item = found.target.cluster.get(kind, name)
@@ -101,8 +101,8 @@ def test_another_operator_goes_on_from_what_serves(operated: Callable[..., Opera
     before = found.look()
     found.reconciler = found.another()
     after = found.look()
-    assert after[PLANNED]["reason"] == "Kept"
-    assert after[DEPLOYED] == before[DEPLOYED]
+    assert after[CONDITION_PLANNED]["reason"] == "Kept"
+    assert after[CONDITION_DEPLOYED] == before[CONDITION_DEPLOYED]
     with pytest.raises(DeployError, match="digits is deployed for Workflow digits: change that"):
         found.target.deploy()
     assert found.revisions() == ["deployed"]
@@ -110,13 +110,13 @@ def test_another_operator_goes_on_from_what_serves(operated: Callable[..., Opera
 
 def test_a_change_is_planned_anew_where_it_is_worth_it(operated: Callable[..., Operated]) -> None:
     found = operated()
-    first = found.look()[DEPLOYED]["message"]
+    first = found.look()[CONDITION_DEPLOYED]["message"]
     kept = found.look(set_to("sources", "strip", "rate", to="9/s"))
-    assert (kept[PLANNED]["reason"], kept[DEPLOYED]["message"]) == ("Kept", first)
+    assert (kept[CONDITION_PLANNED]["reason"], kept[CONDITION_DEPLOYED]["message"]) == ("Kept", first)
     assert found.revisions() == ["deployed"]
     dearer = found.look(set_to("slo", "accuracy", to=90))
-    assert dearer[PLANNED]["reason"] == "Replanned"
-    assert dearer[PLANNED]["observedGeneration"] == 3
+    assert dearer[CONDITION_PLANNED]["reason"] == "Replanned"
+    assert dearer[CONDITION_PLANNED]["observedGeneration"] == 3
     assert found.status["accuracy"] == 95
     assert found.revisions() == ["replaced", "deployed"]
     assert all(found.status["served"] in name for name in found.target.names("StatefulSet"))
@@ -125,16 +125,16 @@ def test_a_change_is_planned_anew_where_it_is_worth_it(operated: Callable[..., O
 def test_a_budget_that_cannot_be_kept_fails_closed(operated: Callable[..., Operated]) -> None:
     found = operated(slo={"accuracy": 80, "budget": "0.05 USD/h"})
     conditions = found.look()
-    assert (conditions[PLANNED]["status"], conditions[PLANNED]["reason"]) == ("False", "Infeasible")
-    assert "0.0500 USD/h allowed" in conditions[PLANNED]["message"]
-    assert conditions[READY]["reason"] == "NothingServes"
+    assert (conditions[CONDITION_PLANNED]["status"], conditions[CONDITION_PLANNED]["reason"]) == ("False", "Infeasible")
+    assert "0.0500 USD/h allowed" in conditions[CONDITION_PLANNED]["message"]
+    assert conditions[CONDITION_READY]["reason"] == "NothingServes"
     assert not found.target.names("StatefulSet") | found.target.names("Service") | found.target.names("ConfigMap")
-    assert found.look(set_to("slo", "budget", to="2 USD/h"))[READY]["status"] == "True"
+    assert found.look(set_to("slo", "budget", to="2 USD/h"))[CONDITION_READY]["status"] == "True"
     serving = found.status["served"]
     conditions = found.look(set_to("slo", "budget", to="0.05 USD/h"))
-    assert conditions[PLANNED]["reason"] == "Infeasible"
-    assert conditions[READY]["status"] == "True"
-    assert serving in conditions[READY]["message"]
+    assert conditions[CONDITION_PLANNED]["reason"] == "Infeasible"
+    assert conditions[CONDITION_READY]["status"] == "True"
+    assert serving in conditions[CONDITION_READY]["message"]
     assert found.revisions() == ["deployed"]
 
 
@@ -161,28 +161,28 @@ def test_a_fleet_of_nodes_is_planned_for_anew_when_they_change(operated: Callabl
     assert {"key": "jellybean.dev/pool", "operator": "In", "values": ["box"]} in terms[0]["matchExpressions"]
     for name in ("box-a", "box-b"):
         nodes[name]["spec"]["unschedulable"] = True
-    assert found.look()[PLANNED]["reason"] == "Replanned"
+    assert found.look()[CONDITION_PLANNED]["reason"] == "Replanned"
     assert found.status["costUsdPerHour"] > 0.9
-    assert found.status["fleet"].startswith("1 big (cloud); 2 nodes left out, first box-a: it takes no pods")
+    assert found.status["fleet"].startswith("1 big (cloud); 2 nodes left out, first box-a: it is cordoned")
     nodes["big"]["spec"]["unschedulable"] = True
     conditions = found.look()
-    assert conditions[PLANNED]["message"].startswith("no node has a tier: kubectl label node NODE")
-    assert conditions[READY]["status"] == "True"
+    assert conditions[CONDITION_PLANNED]["message"].startswith("no node has a tier: kubectl label node NODE")
+    assert conditions[CONDITION_READY]["status"] == "True"
 
 
 def test_profiles_come_from_a_config_map(operated: Callable[..., Operated]) -> None:
     text = json.dumps({"kind": "Profiles", **resource()["spec"]["profiles"]})
     found = operated(profiles_from={"config_map": "digits-measured"}, profiles=None)
     found.target.drop("ConfigMap", "digits-measured")
-    message = found.look()[PLANNED]["message"]
+    message = found.look()[CONDITION_PLANNED]["message"]
     assert message.startswith("there is no ConfigMap digits-measured: kubectl create configmap digits-measured")
     item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "digits-measured"}}
     found.target.create(item | {"data": {"profiles.yaml": text.replace('"40 ms"', '"40"')}})
-    message = found.look()[PLANNED]["message"]
+    message = found.look()[CONDITION_PLANNED]["message"]
     assert "ConfigMap digits-measured:1:" in message
     assert "operators.read.small.latency.box.1" in message
     found.target.create(item | {"data": {"profiles.yaml": text}})
-    assert found.look()[READY]["status"] == "True"
+    assert found.look()[CONDITION_READY]["status"] == "True"
 
 
 def test_what_is_wrong_is_told_by_its_place_in_the_resource(operated: Callable[..., Operated]) -> None:
@@ -194,8 +194,8 @@ def test_what_is_wrong_is_told_by_its_place_in_the_resource(operated: Callable[.
         (set_to("infrastructure", "workers", "box", "type", to="bax"), "spec.infrastructure.workers.box"),
     ):
         conditions = found.look(change)
-        assert conditions[PLANNED]["reason"] == "InvalidSpec"
-        assert place in conditions[PLANNED]["message"]
+        assert conditions[CONDITION_PLANNED]["reason"] == "InvalidSpec"
+        assert place in conditions[CONDITION_PLANNED]["message"]
         found.target.cluster.replace(found.there() | {"spec": before})
     assert not found.target.names("StatefulSet")
     for change in (
@@ -215,10 +215,13 @@ def test_what_was_deployed_by_hand_or_by_another_is_left_alone(
     before = target.serving()
     found = operated()
     conditions = found.look()
-    assert conditions[PLANNED]["status"] == "True"
-    assert (conditions[DEPLOYED]["status"], conditions[DEPLOYED]["reason"]) == ("False", "Refused")
-    assert "is deployed here already, by hand" in conditions[DEPLOYED]["message"]
-    assert (conditions[READY]["status"], conditions[READY]["reason"]) == ("False", "NothingServes")  # for it
+    assert conditions[CONDITION_PLANNED]["status"] == "True"
+    assert (conditions[CONDITION_DEPLOYED]["status"], conditions[CONDITION_DEPLOYED]["reason"]) == ("False", "Refused")
+    assert "is deployed here already, by hand" in conditions[CONDITION_DEPLOYED]["message"]
+    assert (conditions[CONDITION_READY]["status"], conditions[CONDITION_READY]["reason"]) == (
+        "False",
+        "NothingServes",
+    )  # for it
     found.reconciler.remove(found.there())
     assert target.serving() == before
 
@@ -233,11 +236,11 @@ def test_a_plan_that_does_not_come_up_is_taken_back_and_tried_again(operated: Ca
         spec["slo"]["accuracy"], spec["timeout"] = 90, "2 s"
 
     conditions = found.look(harder)
-    assert (conditions[DEPLOYED]["status"], conditions[DEPLOYED]["reason"]) == ("False", "NotReady")
-    assert "revision 1 serves as before" in conditions[DEPLOYED]["message"]
-    assert conditions[READY]["message"].startswith(f"plan {serving} serves")
+    assert (conditions[CONDITION_DEPLOYED]["status"], conditions[CONDITION_DEPLOYED]["reason"]) == ("False", "NotReady")
+    assert "revision 1 serves as before" in conditions[CONDITION_DEPLOYED]["message"]
+    assert conditions[CONDITION_READY]["message"].startswith(f"plan {serving} serves")
     found.target.broken.clear()
-    assert found.look()[DEPLOYED]["status"] == "False"  # not at once again
+    assert found.look()[CONDITION_DEPLOYED]["status"] == "False"  # not at once again
     found.now_s += 6.0
     found.look(set_to("timeout", to="60 s"))
     assert found.status["accuracy"] == 95
@@ -300,7 +303,10 @@ def test_a_suspended_resource_is_left_as_it_is(operated: Callable[..., Operated]
     found.look()
     found.look(set_to("suspend", to=True))
     conditions = found.look(set_to("slo", "accuracy", to=90))
-    assert (conditions[PLANNED]["status"], conditions[PLANNED]["reason"]) == ("Unknown", "Suspended")
-    assert conditions[READY]["status"] == "True"
+    assert (conditions[CONDITION_PLANNED]["status"], conditions[CONDITION_PLANNED]["reason"]) == (
+        "Unknown",
+        "Suspended",
+    )
+    assert conditions[CONDITION_READY]["status"] == "True"
     assert found.revisions() == ["deployed"]
-    assert found.look(set_to("suspend", to=False))[PLANNED]["reason"] == "Replanned"
+    assert found.look(set_to("suspend", to=False))[CONDITION_PLANNED]["reason"] == "Replanned"

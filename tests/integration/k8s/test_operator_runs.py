@@ -19,7 +19,7 @@ import yaml
 from jellybean.errors import JellyBeanError
 from jellybean.operator.resource import resource_definition
 from jellybean_k8s.cluster.cluster import connect
-from jellybean_k8s.resource.crd import KIND, READY
+from jellybean_k8s.resource.crd import CONDITION_READY, CRD_KIND
 from tests.k8s_resource import resource
 from tests.k8s_target import REAL, Target, define
 
@@ -58,15 +58,15 @@ def answers(port: int) -> int | None:
 
 
 def is_ready(target: Target) -> bool:
-    there = target.cluster.get(KIND, "digits") or {}
+    there = target.cluster.get(CRD_KIND, "digits") or {}
     conditions = (there.get("status") or {}).get("conditions") or ()
-    return any(item["type"] == READY and item["status"] == "True" for item in conditions)
+    return any(item["type"] == CONDITION_READY and item["status"] == "True" for item in conditions)
 
 
 def delete(target: Target) -> None:
-    there = target.cluster.get(KIND, "digits")
+    there = target.cluster.get(CRD_KIND, "digits")
     assert there is not None
-    target.cluster.delete(KIND, "digits", there["metadata"]["uid"])
+    target.cluster.delete(CRD_KIND, "digits", there["metadata"]["uid"])
 
 
 def leads(target: Target) -> Any:
@@ -116,7 +116,7 @@ def test_a_resource_comes_and_goes_and_operators_follow_each_other(target: Targe
     with running(target) as errors:
         target.create(resource())
         target.eventually(lambda: is_ready(target))
-        there = target.cluster.get(KIND, "digits")
+        there = target.cluster.get(CRD_KIND, "digits")
         assert there is not None
         assert there["metadata"]["finalizers"] == ["jellybean.dev/undeploy"]
         assert target.names("StatefulSet")
@@ -132,9 +132,9 @@ def test_a_resource_comes_and_goes_and_operators_follow_each_other(target: Targe
             assert "leads no more" in errors[0]
             target.eventually(lambda: leads(target) not in (None, first))
     delete(target)  # while nobody is there
-    assert (target.cluster.get(KIND, "digits") or {})["metadata"]["deletionTimestamp"]
+    assert (target.cluster.get(CRD_KIND, "digits") or {})["metadata"]["deletionTimestamp"]
     assert target.names("StatefulSet")
     with running(target):
-        target.eventually(lambda: target.cluster.get(KIND, "digits") is None)
+        target.eventually(lambda: target.cluster.get(CRD_KIND, "digits") is None)
     assert not target.names("StatefulSet") | target.names("ConfigMap") | target.names("Secret")
     target.drop("Lease", "jellybean-operator")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jellybean.serving.client import Client
-from jellybean_k8s import Models, Settings, render
+from jellybean_k8s import DeploymentSettings, ModelSource, render
 from jellybean_solver.model.plan_document import from_document
 from tests.integration.k8s.pods_here import cluster_here
 from tests.support.tiny_models import chain
@@ -36,7 +36,9 @@ def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path)
     handler.func.log_message = lambda *_: None  # type: ignore[attr-defined]
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        settings = Settings("agent", "gateway", Models(url=f"http://127.0.0.1:{server.server_port}"), drain_s=5)
+        settings = DeploymentSettings(
+            "agent", "gateway", ModelSource(url=f"http://127.0.0.1:{server.server_port}"), drain_s=5
+        )
         with cluster_here(tmp_path / "pods", plan.name, render(plan, settings)) as cluster:
             gateway = next(pod for pod in cluster.pods if pod.name.endswith("-gateway"))
             agents = [pod for pod in cluster.pods if pod is not gateway]

@@ -9,7 +9,7 @@ import pytest
 from jellybean_k8s import PoolSettings, render
 from jellybean_k8s.cluster.deploy import deploy
 from jellybean_k8s.cluster.preflight import PreflightError
-from jellybean_k8s.manifests.served import Deployed
+from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from tests.k8s_target import OTHER, PLAN, QUICK, Target, only_mock, with_pools
 
 
@@ -20,13 +20,13 @@ def test_what_a_cluster_lacks_is_told_before_anything_is_applied(target: Target)
     gpus = with_pools(cloud=PoolSettings(gpu="nvidia", gpus=3))
     del target.server.api.store["nodes", "", "box-a"]
     with pytest.raises(PreflightError) as caught:
-        deploy(target.cluster, Deployed(costly, gpus), render(costly, gpus), QUICK)
+        deploy(target.cluster, DeployedPlan(costly, gpus), render(costly, gpus), QUICK)
     text = str(caught.value)
     assert "the plan costs 0.7" in text
     assert "the budget is 0.1000 USD/h" in text
     assert "there is no Secret digits-gateway-tls: make certificates" in text
     assert "2 workers want a node each, 1 nodes have jellybean.dev/tier=edge" in text
-    assert "3 nvidia.com/gpu are asked for on nodes with jellybean.dev/tier=cloud; 2 are allocatable there" in text
+    assert "3 nvidia.com/gpu are requested on nodes with jellybean.dev/tier=cloud; 2 are allocatable there" in text
     assert target.writes() == []
     del target.server.api.store["nodes", "", "big"]
     with pytest.raises(PreflightError, match=r"kubectl label node NODE jellybean.dev/tier=cloud"):
@@ -45,7 +45,7 @@ def test_gpus_that_others_hold_are_counted(target: Target) -> None:
     for name, pod in target.server.api.of("pods").items():
         if "-cloud-" in name:
             pod["spec"]["nodeName"] = "big"
-    with pytest.raises(PreflightError, match=r"2 in use. If the running plan has them: --in-place"):
+    with pytest.raises(PreflightError, match=r"2 in use. If the running plan uses them: --in-place"):
         target.deploy(OTHER, gpus)
     target.deploy(OTHER, gpus, dataclasses.replace(QUICK, in_place=True))
 

@@ -13,13 +13,13 @@ from kubernetes import client
 
 from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
-from jellybean_k8s import DeployError, PoolSettings, Settings, render
+from jellybean_k8s import DeployError, DeploymentSettings, PoolSettings, render
 from jellybean_k8s.cluster.certificates import certificate_secrets
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
-from jellybean_k8s.cluster.deploy import Options, deploy, dry_run, rollback, undeploy
+from jellybean_k8s.cluster.deploy import DeployOptions, deploy, dry_run, rollback, undeploy
 from jellybean_k8s.cluster.status import read_status
-from jellybean_k8s.manifests.served import Deployed
-from jellybean_k8s.resource.rights import deployer_role, operator_rules
+from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.resource.rbac import deployer_role, operator_rules
 from jellybean_solver.model.plan import Plan
 from tests.k8s_check import schema_complaints
 from tests.k8s_plans import wide
@@ -124,11 +124,11 @@ def test_deploying_takes_no_more_than_the_role(target: Target) -> None:
         theirs = dataclasses.replace(target, cluster=cluster)
         assert theirs.deploy(wide(PLAN, "cloud", 4), with_pools(cloud=PoolSettings(autoscale=True))).number == 1
         assert theirs.deploy(OTHER).number == 2
-        assert dry_run(cluster, Deployed(OTHER, SETTINGS), theirs.objects(OTHER)) == []
+        assert dry_run(cluster, DeployedPlan(OTHER, SETTINGS), theirs.objects(OTHER)) == []
         assert rollback(cluster, "digits", 1, QUICK).number == 3
-        target.broken.add(Deployed(OTHER, SETTINGS).prefix)
+        target.broken.add(DeployedPlan(OTHER, SETTINGS).prefix)
         with pytest.raises(DeployError, match="serves as before"):
-            theirs.deploy(OTHER, options=Options(timeout_s=5.0, back=True))
+            theirs.deploy(OTHER, options=DeployOptions(timeout_s=5.0, undo_failed=True))
         assert undeploy(cluster, "digits", QUICK)
 
 
@@ -152,8 +152,8 @@ def test_the_role_allows_what_deploying_takes_and_nothing_else(target: Target) -
     scaled = dataclasses.replace(SETTINGS, pools={"cloud": PoolSettings(autoscale=True)})
     many = wide(PLAN, "cloud", 4)
 
-    def bring(plan: Plan, settings: Settings, options: Options = QUICK) -> None:
-        deployed = Deployed(plan, settings)
+    def bring(plan: Plan, settings: DeploymentSettings, options: DeployOptions = QUICK) -> None:
+        deployed = DeployedPlan(plan, settings)
         objects = (
             *certificate_secrets(deployed, target.certificates),
             *render(plan, settings, service_monitor=monitored),
@@ -165,9 +165,9 @@ def test_the_role_allows_what_deploying_takes_and_nothing_else(target: Target) -
     bring(OTHER, SETTINGS)
     bring(OTHER, dataclasses.replace(SETTINGS, agent_image="agent:2"))
     rollback(target.cluster, "digits", 1, QUICK)
-    target.broken.add(Deployed(OTHER, SETTINGS).prefix)
+    target.broken.add(DeployedPlan(OTHER, SETTINGS).prefix)
     with pytest.raises(DeployError):
-        bring(OTHER, SETTINGS, Options(timeout_s=0.3, back=True))
+        bring(OTHER, SETTINGS, DeployOptions(timeout_s=0.3, undo_failed=True))
     read_status(target.cluster, "digits")
     undeploy(target.cluster, "digits", QUICK)
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from jellybean_k8s import DeployError, render
-from jellybean_k8s.manifests.yaml_text import documents
+from jellybean_k8s.manifests.yaml_text import yaml_documents
 from tests.k8s_check import complaints, new_shapes, schema_complaints
 from tests.k8s_plans import random_deployment
 
@@ -26,7 +26,7 @@ def test_objects_of_random_plans_are_sound() -> None:
         assert schema_complaints(new_shapes(objects, seen)) == [], seed
         assert render(plan, settings, service_monitor=seed % 2 == 0) == objects
         if seed % 5 == 0:
-            assert list(yaml.load_all(documents(objects), yaml.CSafeLoader)) == list(objects), seed
+            assert list(yaml.load_all(yaml_documents(objects), yaml.CSafeLoader)) == list(objects), seed
         sets = [item for item in objects if item["kind"] == "StatefulSet"]
         pools += len({worker.pool for worker in plan.workers}) < len(sets)
         sites += bool(plan.sites)

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 import yaml
 
-from jellybean_k8s.resource.rights import operator_rules
+from jellybean_k8s.resource.rbac import operator_rules
 from tests.k8s_check import schema_complaints
 
 CHART = Path(__file__).resolve().parents[3] / "k8s" / "chart"

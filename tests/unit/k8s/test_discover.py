@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.discover import discover
-from jellybean_k8s.cluster.preflight import amount
+from jellybean_k8s.cluster.discover import discover_pools
+from jellybean_k8s.cluster.preflight import parse_quantity
 
 
 def node(
@@ -38,7 +38,7 @@ def test_alike_nodes_make_a_pool() -> None:
         node("g", "cloud", instance="g4dn.xlarge", product="Tesla-T4", memory="15Gi", more={"nvidia.com/gpu": "1"}),
         node("h", "cloud", pool="t4", memory="16000000Ki", more={"amd.com/gpu": "2"}),
     ]
-    fleet = discover(nodes, ["edge", "cloud"], {"pi5": 0.04, "g": 0.526, "t4": 1.0})
+    fleet = discover_pools(nodes, ["edge", "cloud"], {"pi5": 0.04, "g": 0.526, "t4": 1.0})
     found = {pool.name: (pool.tier, pool.count, pool.gpu, pool.gpus, pool.price_usd_per_h) for pool in fleet.pools}
     assert found == {
         "pi5": ("edge", 2, None, 0, 0.04),
@@ -61,40 +61,40 @@ def test_what_serves_nothing_is_left_out_with_the_reason() -> None:
         node("database", taints=(taint,)),
         node("fine", taints=(gpu, away, own)),
     ]
-    fleet = discover(nodes, ["edge"], {"fine": 1.0})
+    fleet = discover_pools(nodes, ["edge"], {"fine": 1.0})
     assert [pool.nodes for pool in fleet.pools] == [("fine",)]
     assert fleet.left_out == (
         "control: no label jellybean.dev/tier",
-        "cordoned: it takes no pods (cordoned)",
+        "cordoned: it is cordoned",
         "database: taint dedicated=db:NoSchedule",
     )
 
 
 def test_prices_of_nodes_go_first_and_the_dearest_counts() -> None:
     nodes = [node("a", pool="p", price="0.5"), node("b", pool="p", price="0"), node("c", pool="p")]
-    assert discover(nodes, ["edge"], {"p": 0.3}).pools[0].price_usd_per_h == 0.5
-    assert discover(nodes, ["edge"], {}).pools[0].price_usd_per_h is None
-    assert discover(nodes[1:2], ["edge"], {"p": 0.3}).pools[0].price_usd_per_h == 0.0
+    assert discover_pools(nodes, ["edge"], {"p": 0.3}).pools[0].price_usd_per_h == 0.5
+    assert discover_pools(nodes, ["edge"], {}).pools[0].price_usd_per_h is None
+    assert discover_pools(nodes[1:2], ["edge"], {"p": 0.3}).pools[0].price_usd_per_h == 0.0
     with pytest.raises(DeployError, match="price-usd-per-h=cheap is no price"):
-        discover([node("a", price="cheap")], ["edge"], {})
+        discover_pools([node("a", price="cheap")], ["edge"], {})
 
 
 def test_alike_sites_are_counted_once_and_others_refused() -> None:
     nodes = [node(f"{site}-{i}", site=site) for site in ("north", "south", "west") for i in (1, 2)]
-    fleet = discover([*nodes, node("c", "cloud")], ["edge", "cloud"], {"4-cpu": 0.1})
+    fleet = discover_pools([*nodes, node("c", "cloud")], ["edge", "cloud"], {"4-cpu": 0.1})
     assert fleet.sites == {"edge": 3}
     assert [(pool.tier, pool.count) for pool in fleet.pools] == [("edge", 2), ("cloud", 1)]
     with pytest.raises(DeployError, match="sites of tier edge are not alike: 4-cpu is in 3 of 3"):
-        discover(nodes[:-1], ["edge"], {})
+        discover_pools(nodes[:-1], ["edge"], {})
 
 
 def test_a_tier_that_nobody_named_is_refused() -> None:
     with pytest.raises(DeployError, match="node x is in tier hub; --tiers names edge, cloud"):
-        discover([node("x", "hub")], ["edge", "cloud"], {})
+        discover_pools([node("x", "hub")], ["edge", "cloud"], {})
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("3", 3.0), ("250m", 0.25), ("2Gi", 2**31), ("1500k", 1.5e6), ("16000000Ki", 16000000 * 1024)]
 )
 def test_quantities_are_read_as_kubernetes_means_them(text: str, value: float) -> None:
-    assert amount(text) == pytest.approx(value)
+    assert parse_quantity(text) == pytest.approx(value)

@@ -12,7 +12,7 @@ from jellybean.operator.conditions import condition, plan_figures, with_conditio
 from jellybean.operator.fleet import discovered, with_pools
 from jellybean.operator.pace import MOST_RETRY_S, RESYNC_S, Pace
 from jellybean.operator.resource import operator_spec
-from jellybean_k8s.manifests.settings import Models, PoolSettings, Settings
+from jellybean_k8s.manifests.settings import DeploymentSettings, ModelSource, PoolSettings
 from tests import report_plans
 from tests.k8s_resource import resource
 
@@ -87,7 +87,7 @@ def test_nodes_are_a_fleet_whose_pods_go_to_them() -> None:
     found = discovered([node("a"), node("b")], spec.discover, written, {})
     pool = {"tier": "edge", "count": 2, "price": "0.2 USD/h", "memory": "8 GiB"}
     assert found.infrastructure == {"tiers": ["edge"], "workers": {"nvidia-nano": pool}, "limits": {"utilisation": 0.5}}
-    settings = Settings("a", "g", Models(claim="m"), pools={"nvidia-nano": PoolSettings(cpu=2.0)})
+    settings = DeploymentSettings("a", "g", ModelSource(claim="m"), pools={"nvidia-nano": PoolSettings(cpu=2.0)})
     merged = with_pools(settings, found).pools["nvidia-nano"]
     assert (merged.cpu, merged.gpu, merged.gpus) == (2.0, "nvidia", 1)
     assert merged.node_labels == {"node.kubernetes.io/instance-type": "nano"}

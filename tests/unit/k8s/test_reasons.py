@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jellybean_k8s.cluster.reasons import pod_reasons
+from jellybean_k8s.cluster.pod_reasons import pod_reasons
 
 
 def warning(reason: str, message: str, time: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from jellybean.cli import run
-from jellybean_k8s.manifests.training import TrainingJob, training_objects
-from jellybean_k8s.manifests.yaml_text import documents
+from jellybean_k8s.manifests.training_job import TrainingJob, training_objects
+from jellybean_k8s.manifests.yaml_text import yaml_documents
 from tests.k8s_check import schema_complaints
 
 ONE = TrainingJob("digits", "registry.example/jellybean-train:1", "project", 1, 2, "0.1.0")
@@ -42,7 +42,7 @@ def test_sound(job):
     arguments = pod["spec"]["containers"][0]["args"]
     assert f"--nnodes={job.pods}" in arguments
     assert f"--nproc-per-node={job.processes}" in arguments
-    assert documents([service, run]) == documents(training_objects(job))
+    assert yaml_documents([service, run]) == yaml_documents(training_objects(job))
 
 
 def test_pods_meet_at_the_first():

@@ -1,8 +1,8 @@
-"""Which pods a plan asks for: its workers, grouped so that each group can be one StatefulSet.
+"""Groups a plan's workers so that each group can be one StatefulSet.
 
-A route names concrete workers and the branches of a request meet at one of them, so a pod must be one worker of the
-plan and keep its address (docs/adr/0008). Workers are `pool-1`, `pool-2`, ...; those of one pool and site that are
-numbered without a hole make a group, whose pods carry the workers' own numbers.
+A route names concrete workers, and the branches of a request join at one of them, so a pod must be one worker of the
+plan and keep its address (docs/adr/0008). Workers are called `pool-1`, `pool-2`, ...; consecutively numbered workers of
+one pool and site form a group, whose pods have the workers' numbers as ordinals.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from jellybean_solver import ModelRef, Plan, PlannedOperator, PlannedWorker, tier_at
 
 _NUMBERED = re.compile(r"(.*-)(0|[1-9][0-9]*)")
-_MOST_NUMBER = 99_999  # a longer one does not fit into a pod's name
+_MAX_NUMBER = 99_999  # larger numbers do not fit into a pod's name
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Workers `prefix``first`, ... one by one. `first` None: the one worker called `prefix`.
+class WorkerGroup:
+    """Workers `prefix``first`, `prefix``first + 1`, ...; with `first` None, the single worker `prefix`.
 
-    `site`: its name, None where the tier has one site. `needs_bytes`: the most memory that the models of one take.
+    `site`: None if the tier has one site. `needs_bytes`: the most memory that the models of one worker need.
     """
 
     pool: str
@@ -30,11 +30,11 @@ class Group:
     prefix: str
     first: int | None
     count: int
-    operators: tuple[str, ...]  # that some worker of the group runs
+    operators: tuple[str, ...]  # run by some worker of the group
     models: tuple[ModelRef, ...]
     needs_bytes: float
-    memory_bytes: float | None  # what a worker has
-    load: float  # mean busy fraction
+    memory_bytes: float | None  # memory of a worker
+    load: float  # mean utilisation
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -44,11 +44,11 @@ class Group:
         return tuple(f"{self.prefix}{number}" for number in range(self.first, self.first + self.count))
 
 
-def groups(plan: Plan) -> tuple[Group, ...]:
-    """All workers that some route uses, in the plan's order of pools, site by site."""
+def worker_groups(plan: Plan) -> tuple[WorkerGroup, ...]:
+    """Groups of all workers that some route uses, in the plan's order of pools, per site."""
     used = {worker for route in plan.routes for worker in route.workers.values()}
     serving = [worker for worker in plan.workers if worker.name in used]
-    found: list[Group] = []
+    found: list[WorkerGroup] = []
     for pool in dict.fromkeys(worker.pool for worker in serving):
         workers = [worker for worker in serving if worker.pool == pool]
         tier = workers[0].tier
@@ -63,11 +63,11 @@ def groups(plan: Plan) -> tuple[Group, ...]:
 
 
 def _runs(workers: list[PlannedWorker]) -> Iterator[tuple[int | None, list[PlannedWorker]]]:
-    """Workers numbered without a hole, with the first's number; those without a number one by one."""
+    """Consecutively numbered workers, with the first number; workers without a number one by one."""
     numbered: dict[tuple[str, int], PlannedWorker] = {}
     for worker in workers:
         match = _NUMBERED.fullmatch(worker.name)
-        if match is None or int(match[2]) > _MOST_NUMBER:
+        if match is None or int(match[2]) > _MAX_NUMBER:
             yield None, [worker]
         else:
             numbered[match[1], int(match[2])] = worker
@@ -79,7 +79,7 @@ def _runs(workers: list[PlannedWorker]) -> Iterator[tuple[int | None, list[Plann
             run = []
 
 
-def _group(plan: Plan, pool: str, first: int | None, run: list[PlannedWorker]) -> Group:
+def _group(plan: Plan, pool: str, first: int | None, run: list[PlannedWorker]) -> WorkerGroup:
     runs: dict[str, set[str]] = {worker.name: set() for worker in run}
     for route in plan.routes:
         for operator, worker in route.workers.items():
@@ -88,7 +88,7 @@ def _group(plan: Plan, pool: str, first: int | None, run: list[PlannedWorker]) -
     operators = [operator for operator in plan.operators if any(operator.name in of for of in runs.values())]
     needs = [sum(o.memory_bytes.get(pool, 0.0) for o in operators if o.name in of) for of in runs.values()]
     name = run[0].name
-    return Group(
+    return WorkerGroup(
         pool=pool,
         tier=run[0].tier,
         site=None,
@@ -104,16 +104,16 @@ def _group(plan: Plan, pool: str, first: int | None, run: list[PlannedWorker]) -
 
 
 def _model(operator: PlannedOperator) -> ModelRef | None:
-    """Its model file; a function comes with the agent's image."""
+    """Its model file; None for a Python function, which comes with the agent's image."""
     return operator.model if operator.model is not None and operator.model.python is None else None
 
 
-def _in_site(group: Group, site: str) -> Group:
-    return Group(
+def _in_site(group: WorkerGroup, site: str) -> WorkerGroup:
+    return WorkerGroup(
         group.pool,
         group.tier,
         site,
-        f"{site}/{group.prefix}",  # the name that sites.worker_at gives
+        f"{site}/{group.prefix}",  # the naming of `worker_at`
         group.first,
         group.count,
         group.operators,

@@ -1,11 +1,11 @@
-"""The rights that deploying takes, and those of the operator; no more. Pods of a plan have none: see ADR 8."""
+"""RBAC rules that deploying and the operator need, and no more. Pods of a plan need none (ADR 8)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from jellybean_k8s.names import APP, MANAGER, OWN
+from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX
 
 _APPLIED = ("get", "list", "watch", "create", "patch", "delete")  # server-side apply of a new object takes create too
 _RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
@@ -25,24 +25,24 @@ _RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 
 _OPERATOR_RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("", ("events",), ("create",)),
-    (OWN, ("workflows",), ("get", "list", "watch", "patch")),
-    (OWN, ("workflows/status",), ("patch",)),
+    (OWN_PREFIX, ("workflows",), ("get", "list", "watch", "patch")),
+    (OWN_PREFIX, ("workflows/status",), ("patch",)),
 )
 
 
 def operator_rules() -> list[dict[str, Any]]:
-    """Of the operator, in every namespace whose resources it serves; to list nodes, and all pods, goes beyond it."""
+    """Rules of the operator in every namespace it serves; listing nodes and all pods needs more."""
     return _rules((*_RULES, *_OPERATOR_RULES))
 
 
 def deployer_role() -> dict[str, Any]:
-    """For whoever deploys, in the namespace that is deployed to. To list nodes, and all pods, goes beyond it."""
+    """Role of a person who deploys to a namespace; listing nodes and all pods needs more."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": {
             "name": "jellybean-deployer",
-            "labels": {f"{APP}/name": "jellybean", f"{APP}/managed-by": MANAGER},
+            "labels": {f"{APP_PREFIX}/name": "jellybean", f"{APP_PREFIX}/managed-by": FIELD_MANAGER},
         },
         "rules": _rules(_RULES),
     }

@@ -1,8 +1,8 @@
-"""JSON Schema of a document as a structural schema, which is what a CustomResourceDefinition takes. Pure.
+"""Converts the JSON Schema of a document to the structural schema of a CustomResourceDefinition. Pure.
 
-References are written out. Where a document may be written in a short form too, the resource takes the long one: a
-structural schema gives every value one type. Lists, maps and texts get limits, without which the API server would
-refuse rules (CEL) over them as too expensive.
+References are inlined. Where documents have a short and a long form, the resource takes the long form, as a structural
+schema has one type per value. Lists, maps and strings get size limits, without which the API server rejects CEL rules
+over them as too expensive.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Schema = dict[str, Any]
-Rules = Mapping[str, Sequence[tuple[str, str]]]  # of a model: what must hold (CEL), and what is told where it does not
+SchemaRules = Mapping[str, Sequence[tuple[str, str]]]  # model -> (CEL rule, message if it is violated)
 
-MOST_ITEMS = 64
-MOST_TEXT, MOST_WORDS = 256, 4096  # characters; of descriptions
+MAX_ITEMS = 64
+MAX_TEXT_LENGTH, MAX_DESCRIPTION_LENGTH = 256, 4096  # characters of strings, and of descriptions
 LIMITS = {"operators": 256, "sources": 256, "workers": 1024, "links": 256, "end_to_end": 4096}
 LIMITS |= {"tiers": 16, "sites": 16}
-_KEPT = ("description", "pattern", "minimum", "maximum", "minLength", "enum")
+_COPIED_KEYS = ("description", "pattern", "minimum", "maximum", "minLength", "enum")
 _NAME_TEXT = 63
 
 
-def structural(schema: Mapping[str, Any], rules: Rules, *, without: Sequence[str] = ()) -> Schema:
-    """The schema of a pydantic model, `without` some of its keys. ValueError where a value would have no one type."""
+def structural_schema(schema: Mapping[str, Any], rules: SchemaRules, *, without: Sequence[str] = ()) -> Schema:
+    """The schema of a pydantic model, without some of its keys. ValueError if a value has no single type."""
     definitions = schema.get("$defs", {})
     kept = {key: value for key, value in schema.items() if key != "$defs"}
     kept["properties"] = {key: value for key, value in schema["properties"].items() if key not in without}
@@ -30,16 +30,16 @@ def structural(schema: Mapping[str, Any], rules: Rules, *, without: Sequence[str
     return _node(kept, definitions, rules, "")
 
 
-def _node(node: Mapping[str, Any], definitions: Mapping[str, Any], rules: Rules, key: str) -> Schema:
+def _node(node: Mapping[str, Any], definitions: Mapping[str, Any], rules: SchemaRules, key: str) -> Schema:
     if "$ref" in node:
         name = node["$ref"].rpartition("/")[2]
-        found = _node({**definitions[name], **_about(node)}, definitions, rules, key)
+        found = _node({**definitions[name], **_described(node)}, definitions, rules, key)
         if name in rules:
             found["x-kubernetes-validations"] = [{"rule": rule, "message": text} for rule, text in rules[name]]
         return found
     if "anyOf" in node:
-        return _node({**_long_form(node["anyOf"]), **_about(node)}, definitions, rules, key)
-    found = {name: node[name] for name in _KEPT if name in node}
+        return _node({**_long_form(node["anyOf"]), **_described(node)}, definitions, rules, key)
+    found = {name: node[name] for name in _COPIED_KEYS if name in node}
     if "const" in node:
         return found | {"type": "string", "enum": [node["const"]]}
     kind = node.get("type")
@@ -47,7 +47,7 @@ def _node(node: Mapping[str, Any], definitions: Mapping[str, Any], rules: Rules,
         return found | _object(node, definitions, rules, key)
     if kind == "array":
         items = _node(node["items"], definitions, rules, "")
-        return found | {"type": kind, "items": items, **_least(node, "minItems"), "maxItems": _most(key)}
+        return found | {"type": kind, "items": items, **_minimum(node, "minItems"), "maxItems": _max_items(key)}
     return found | _value(node, key)
 
 
@@ -56,13 +56,13 @@ def _value(node: Mapping[str, Any], key: str) -> Schema:
         raise ValueError(f"{key or 'a value'} has no one type: {dict(node)}")
     found: Schema = {"type": node["type"]}
     if node["type"] == "string":
-        found["maxLength"] = _most_text(node, key)
-    if "exclusiveMinimum" in node:  # a flag beside `minimum` in OpenAPI 3.0
+        found["maxLength"] = _max_length(node, key)
+    if "exclusiveMinimum" in node:  # a boolean beside `minimum` in OpenAPI 3.0
         found |= {"minimum": node["exclusiveMinimum"], "exclusiveMinimum": True}
     return found
 
 
-def _object(node: Mapping[str, Any], definitions: Mapping[str, Any], rules: Rules, key: str) -> Schema:
+def _object(node: Mapping[str, Any], definitions: Mapping[str, Any], rules: SchemaRules, key: str) -> Schema:
     if "properties" in node:
         properties = {name: _node(item, definitions, rules, name) for name, item in node["properties"].items()}
         found: Schema = {"type": "object", "properties": properties}
@@ -72,18 +72,18 @@ def _object(node: Mapping[str, Any], definitions: Mapping[str, Any], rules: Rule
     if not values and isinstance(node.get("additionalProperties"), Mapping):
         values = [node["additionalProperties"]]
     if not values:
-        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}  # free text of any form
+        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}  # any content
     each = _node(values[0], definitions, rules, "")
     return {
         "type": "object",
         "additionalProperties": each,
-        **_least(node, "minProperties"),
-        "maxProperties": _most(key),
+        **_minimum(node, "minProperties"),
+        "maxProperties": _max_items(key),
     }
 
 
 def _long_form(options: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The longest of the forms that a document may choose from: names before values, values before texts."""
+    """The most explicit of alternative forms: maps by name before lists, lists before numbers and strings."""
     return max((option for option in options if option.get("type") != "null"), key=_length)
 
 
@@ -97,19 +97,19 @@ def _length(option: Mapping[str, Any]) -> int:
     return {"array": 4, "number": 3, "integer": 3, "string": 2}.get(str(option.get("type")), 1)
 
 
-def _about(node: Mapping[str, Any]) -> Schema:
+def _described(node: Mapping[str, Any]) -> Schema:
     return {name: node[name] for name in ("description", "minProperties", "minItems") if name in node}
 
 
-def _least(node: Mapping[str, Any], name: str) -> Schema:
+def _minimum(node: Mapping[str, Any], name: str) -> Schema:
     return {name: node[name]} if name in node else {}
 
 
-def _most(key: str) -> int:
-    return LIMITS.get(key, MOST_ITEMS)
+def _max_items(key: str) -> int:
+    return LIMITS.get(key, MAX_ITEMS)
 
 
-def _most_text(node: Mapping[str, Any], key: str) -> int:
+def _max_length(node: Mapping[str, Any], key: str) -> int:
     if "{0,62}" in node.get("pattern", ""):
         return _NAME_TEXT
-    return MOST_WORDS if key == "description" else MOST_TEXT
+    return MAX_DESCRIPTION_LENGTH if key == "description" else MAX_TEXT_LENGTH

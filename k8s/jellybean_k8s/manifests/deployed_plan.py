@@ -1,4 +1,4 @@
-"""What the pods of a deployment read: the plan as it is served, addresses, and the script that brings models."""
+"""A plan as deployed: object names, worker addresses, and the files that its pods mount."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from importlib import resources
 from typing import Any
 
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests.settings import OWN_STEPS, Settings
-from jellybean_k8s.manifests.workers import Group, groups
-from jellybean_k8s.names import MOST_SET_NAME, dns_name
+from jellybean_k8s.manifests.settings import OWN_STEPS, DeploymentSettings
+from jellybean_k8s.manifests.worker_groups import WorkerGroup, worker_groups
+from jellybean_k8s.names import MAX_SET_NAME_LENGTH, dns_name
 from jellybean_solver import Deliver, Plan, to_document
 
 AGENT_PORT = 7001
 CLIENT_PORT = 8001
 METRICS_PORT = 9090
-HEALTH_PORT = 7002  # plaintext, as the kubelet's probes know no TLS; says nothing but whether requests are taken
-LIVE = "live"  # the service there that is up as long as the process answers
-MOST_CONFIG_BYTES = 1_000_000  # of a ConfigMap: etcd takes 1.5 MiB, the API server 1 MiB of data
+HEALTH_PORT = 7002  # plaintext, as the kubelet's probes have no TLS; serves nothing but health checks
+LIVENESS_SERVICE = "live"  # the health service that is up as long as the process answers
+MAX_CONFIG_BYTES = 1_000_000  # limit of a ConfigMap: the API server takes 1 MiB of data
 _ID_DIGITS = 8
-_MOST_APP = 24
-_GATEWAY = ""  # its name in the agents' address book
+_MAX_APP_LENGTH = 24
+_GATEWAY = ""  # key of the gateway in the agents' address book
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """A plan with its settings, and every name that its objects refer to each other by."""
+class DeployedPlan:
+    """A plan with its settings, and all names by which its objects refer to each other."""
 
     plan: Plan
-    settings: Settings
+    settings: DeploymentSettings
 
     @cached_property
     def app(self) -> str:
-        """Name of the deployment: what stays from plan to plan."""
+        """Name of the deployment, shared by all its plans."""
         return app_name(self.settings, self.plan.name)
 
     @cached_property
     def document(self) -> Mapping[str, Any]:
-        """The plan as it is served: links and devices are real here, so nothing is emulated."""
+        """The plan as served: links and devices are real, so nothing is emulated."""
         links = tuple(dataclasses.replace(link, bandwidth_bytes_per_s=None, latency_s=0.0) for link in self.plan.links)
         workers = tuple(dataclasses.replace(worker, speed=1.0) for worker in self.plan.workers)
         return to_document(dataclasses.replace(self.plan, links=links, workers=workers))
 
     @cached_property
     def id(self) -> str:
-        """Names the plan in objects' names: two plans of one workflow stand side by side while one takes over."""
+        """Short hash of the plan in object names, so that two plans of a workflow can run side by side."""
         return str(self.document["hash"])[:_ID_DIGITS]
 
     @cached_property
     def prefix(self) -> str:
-        """Of the names of all objects of this plan."""
+        """Prefix of the names of all objects of this plan."""
         return f"{self.app}-{self.id}"
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """Workers as pods. DeployError when the plan has operators without a model file."""
+    def groups(self) -> tuple[WorkerGroup, ...]:
+        """Groups of workers that become StatefulSets. DeployError if an operator has no model file."""
         missing = [f"{o.name}/{o.variant}" for o in self.plan.operators if o.model is None]
         if missing:
             raise DeployError(
@@ -68,7 +68,7 @@ class Deployed:
                 "give these variants `model:` and `sha256:`, or `python:`, in workflow.yaml"
             )
         self._require_allowed()
-        return groups(self.plan)
+        return worker_groups(self.plan)
 
     def _require_allowed(self) -> None:
         for operator in self.plan.operators:
@@ -82,13 +82,13 @@ class Deployed:
                     "agent image that has it"
                 )
 
-    def set_name(self, group: Group) -> str:
-        """Of the group's StatefulSet."""
+    def set_name(self, group: WorkerGroup) -> str:
+        """Name of the group's StatefulSet."""
         return self._set_names[group.pool, group.prefix, group.first]
 
     @cached_property
     def _set_names(self) -> dict[tuple[str, str, int | None], str]:
-        most = MOST_SET_NAME - len(self.prefix) - 1
+        most = MAX_SET_NAME_LENGTH - len(self.prefix) - 1
         rows = Counter((group.pool, group.site) for group in self.groups)
         found = {}
         for group in self.groups:
@@ -100,34 +100,34 @@ class Deployed:
 
     @cached_property
     def gateway(self) -> str:
-        """Of the gateway's Deployment, and of the Service by which agents reach it."""
+        """Name of the gateway's Deployment, and of the Service by which agents reach it."""
         return f"{self.prefix}-gateway"
 
     @cached_property
     def spools(self) -> bool:
-        """Whether requests of some source are kept on disk until they are answered."""
+        """True if requests of some source are kept on disk until they are answered."""
         return any(source.deliver is Deliver.EVENTUALLY for source in self.plan.sources)
 
     @cached_property
     def agents(self) -> str:
-        """Of the headless Service that gives every agent its address."""
+        """Name of the headless Service that gives every agent an address."""
         return f"{self.prefix}-agents"
 
     @cached_property
     def gateway_tier(self) -> str:
-        """Where the data comes from; with several sites the last tier, as all of them share one gateway."""
+        """Tier of the gateway: the first source's; with several sites the last tier, as all sites share one gateway."""
         if self.settings.gateway_tier is not None:
             return self.settings.gateway_tier
         return self.plan.tiers[-1] if self.plan.sites else self.plan.sources[0].tier
 
     @cached_property
     def edge_tiers(self) -> tuple[str, ...]:
-        """Whose nodes may be out of reach for long."""
+        """Tiers whose nodes may be unreachable for long."""
         return self.plan.tiers[:1] if self.settings.edge_tiers is None else self.settings.edge_tiers
 
     @cached_property
     def addresses(self) -> dict[str, str]:
-        """Worker -> address, found by any pod of the namespace."""
+        """Worker -> address, resolvable in the namespace."""
         found = {_GATEWAY: f"{self.gateway}:{AGENT_PORT}"}
         for group in self.groups:
             start = group.first or 0
@@ -137,38 +137,38 @@ class Deployed:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """File -> content of the ConfigMap that all pods mount. DeployError when it is too large for one."""
+        """Files of the ConfigMap that all pods mount. DeployError if they exceed its limit."""
         found = {
             "plan.json": json.dumps(self.document, separators=(",", ":"), sort_keys=True),
             "peers.json": json.dumps(self.addresses, separators=(",", ":")),
             "prepare.py": _script("prepare.py"),
         }
         size = sum(len(name) + len(text.encode()) for name, text in found.items())
-        if size > MOST_CONFIG_BYTES:
+        if size > MAX_CONFIG_BYTES:
             raise DeployError(
                 f"plan and addresses of {len(self.addresses) - 1:,} workers take {size:,} bytes, a ConfigMap holds "
-                f"{MOST_CONFIG_BYTES:,}: deploy fewer sites at once (--set sites.TIER=N)"
+                f"{MAX_CONFIG_BYTES:,}: deploy fewer sites at once (--set sites.TIER=N)"
             )
         return found
 
     @cached_property
     def config(self) -> str:
-        """Of that ConfigMap: by content, so that a pod never reads files of another state."""
-        return f"{self.prefix}-files-{digest(self.files)[:_ID_DIGITS]}"
+        """Name of that ConfigMap, with the hash of its content, so that a pod never reads files of another version."""
+        return f"{self.prefix}-files-{json_sha256(self.files)[:_ID_DIGITS]}"
 
 
-def app_name(settings: Settings, workflow: str) -> str:
-    """Of the deployment of a workflow."""
+def app_name(settings: DeploymentSettings, workflow: str) -> str:
+    """Name of the deployment of a workflow."""
     return deployment_name(settings.name or workflow)
 
 
 def deployment_name(name: str) -> str:
-    """Of a deployment that somebody calls so."""
-    return dns_name(name, _MOST_APP)
+    """The Kubernetes name of a deployment from its name in documents."""
+    return dns_name(name, _MAX_APP_LENGTH)
 
 
-def digest(value: Any) -> str:
-    """sha256 (hex) of plain values."""
+def json_sha256(value: Any) -> str:
+    """sha256 (hex) of JSON values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""What a deployment remembers in the cluster: which objects are its own, and the manifests of its last revisions.
+"""Records of a deployment in the cluster: its inventory of objects, and the manifests of its last revisions.
 
-The inventory is a ConfigMap; it is written before objects are made, so that none is ever lost, and objects are pruned
-by it alone. A revision is a ConfigMap with its manifests, compressed. Secrets are remembered by name only.
+The inventory is a ConfigMap that is written before objects are created, so that none is ever lost; only objects in it
+are pruned. A revision is a ConfigMap with compressed manifests. Secrets are recorded by name only.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from jellybean_k8s.cluster.cluster import Cluster
-from jellybean_k8s.cluster.compare import Key, key_of
+from jellybean_k8s.cluster.compare import ObjectKey, object_key
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.names import APP, MANAGER
+from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER
+from jellybean_k8s.objects import KubeObject
 from jellybean_solver import Plan, to_document
 
-Object = dict[str, Any]
-KEPT = 5  # revisions
+KEPT_REVISIONS = 5  # revisions
 APPLYING, DEPLOYED, FAILED, REPLACED = "applying", "deployed", "failed", "replaced"
 _STATE = "inventory.json"
 _MANIFESTS = "manifests.json.gz"
@@ -31,7 +31,7 @@ _MOST_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One deployment that was begun. `plan`: the hash of plan.json; `served`: the short one in objects' names."""
+    """A deployment that was started. `plan`: hash of plan.json; `served`: short hash in the objects' names."""
 
     number: int
     plan: str
@@ -44,25 +44,25 @@ class Revision:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Every object that this deployment may have made, and its revisions, oldest first."""
+    """Every object that this deployment may have created, and its revisions, oldest first."""
 
     app: str
-    objects: frozenset[Key] = frozenset()
+    objects: frozenset[ObjectKey] = frozenset()
     revisions: tuple[Revision, ...] = field(default=())
-    owner: Mapping[str, Any] | None = None  # reference to the resource that it is deployed for; None: by hand
+    owner: Mapping[str, Any] | None = None  # reference to the custom resource; None: deployed by a person
 
     @property
     def current(self) -> Revision | None:
-        """The revision that serves."""
+        """The revision that serves clients."""
         return next((found for found in reversed(self.revisions) if found.state == DEPLOYED), None)
 
     @property
     def name(self) -> str:
-        """Of its ConfigMap."""
+        """Name of its ConfigMap."""
         return f"{self.app}-inventory"
 
     def with_state(self, number: int, state: str) -> Inventory:
-        """A revision in another state; one that is deployed replaces the one before."""
+        """Change a revision's state; a deployed revision replaces the previous one."""
         found = []
         for revision in self.revisions:
             if revision.number == number:
@@ -73,15 +73,15 @@ class Inventory:
                 found.append(revision)
         return replace(self, revisions=tuple(found))
 
-    def begun(self, revision: Revision, objects: Iterable[Object]) -> Inventory:
-        """With a revision whose objects may come into being from now on; one that was never finished has failed."""
+    def with_new_revision(self, revision: Revision, objects: Iterable[KubeObject]) -> Inventory:
+        """Add a revision whose objects may be created from now on; an unfinished earlier one has failed."""
         before = [replace(r, state=FAILED) if r.state == APPLYING else r for r in self.revisions]
-        wanted = {key_of(item) for item in objects}
+        wanted = {object_key(item) for item in objects}
         return replace(self, objects=self.objects | wanted, revisions=(*before, revision))
 
-    def shortened(self) -> tuple[Inventory, tuple[int, ...]]:
-        """Without the oldest revisions beyond `KEPT`, and their numbers; the one that serves stays."""
-        keep = {revision.number for revision in self.revisions[-KEPT:]}
+    def without_oldest(self) -> tuple[Inventory, tuple[int, ...]]:
+        """Without revisions beyond the last `KEPT_REVISIONS`, except the serving one; and the numbers removed."""
+        keep = {revision.number for revision in self.revisions[-KEPT_REVISIONS:]}
         if self.current is not None:
             keep.add(self.current.number)
         gone = tuple(revision.number for revision in self.revisions if revision.number not in keep)
@@ -89,7 +89,7 @@ class Inventory:
 
 
 def read_inventory(cluster: Cluster, app: str) -> Inventory:
-    """What the cluster remembers; an empty inventory where nothing was deployed. DeployError when it is damaged."""
+    """The inventory in the cluster; empty if nothing was deployed. DeployError if it is damaged."""
     found = cluster.get("ConfigMap", f"{app}-inventory")
     if found is None:
         return Inventory(app)
@@ -101,35 +101,35 @@ def read_inventory(cluster: Cluster, app: str) -> Inventory:
     except (KeyError, TypeError, ValueError) as error:
         raise DeployError(
             f"ConfigMap {app}-inventory was changed and cannot be read ({error}): restore it, or delete it and deploy "
-            "again; what is not of the new plan then stays until you delete it"
+            "again; objects that are not of the new plan then stay until you delete them"
         ) from error
 
 
 def write_inventory(cluster: Cluster, inventory: Inventory) -> None:
-    """Remember it."""
+    """Write the inventory."""
     state = {
         "objects": sorted(inventory.objects),
         "revisions": [asdict(revision) for revision in inventory.revisions],
     }
     data = {_STATE: json.dumps(state, separators=(",", ":"))}
-    (item,) = owned([_config_map(inventory.app, inventory.name, data=data)], inventory.owner)
+    (item,) = with_owner([_config_map(inventory.app, inventory.name, data=data)], inventory.owner)
     cluster.apply(item, force=True)
 
 
-def write_revision(cluster: Cluster, inventory: Inventory, number: int, objects: Sequence[Object]) -> None:
-    """Remember the manifests of a revision. DeployError when they are too many even compressed."""
+def write_revision(cluster: Cluster, inventory: Inventory, number: int, objects: Sequence[KubeObject]) -> None:
+    """Write the manifests of a revision. DeployError if they are too large even compressed."""
     kept = [item for item in objects if item["kind"] != "Secret"]
     packed = gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0)
     if len(packed) > _MOST_BYTES:
         raise DeployError(f"{len(kept):,} objects take {len(packed):,} bytes compressed; {_MOST_BYTES:,} can be kept")
     text = base64.b64encode(packed).decode()
     name = revision_name(inventory.app, number)
-    (item,) = owned([_config_map(inventory.app, name, binaryData={_MANIFESTS: text})], inventory.owner)
+    (item,) = with_owner([_config_map(inventory.app, name, binaryData={_MANIFESTS: text})], inventory.owner)
     cluster.apply(item, force=True)
 
 
-def read_revision(cluster: Cluster, app: str, number: int) -> tuple[Object, ...]:
-    """The manifests of a revision. DeployError when they are gone."""
+def read_revision(cluster: Cluster, app: str, number: int) -> tuple[KubeObject, ...]:
+    """The manifests of a revision. DeployError if they are gone."""
     found = cluster.get("ConfigMap", revision_name(app, number))
     if found is None:
         raise DeployError(f"the manifests of revision {number} of {app} are gone: deploy its plan again")
@@ -137,26 +137,26 @@ def read_revision(cluster: Cluster, app: str, number: int) -> tuple[Object, ...]
 
 
 def revision_name(app: str, number: int) -> str:
-    """Of the ConfigMap with a revision's manifests."""
+    """Name of the ConfigMap with a revision's manifests."""
     return f"{app}-revision-{number}"
 
 
-def plan_record(app: str, served: str, plan: Plan) -> Object:
-    """The plan as it was decided, in a ConfigMap: what is served has no links and speeds, so it does not tell."""
+def plan_record(app: str, served: str, plan: Plan) -> KubeObject:
+    """ConfigMap with the complete plan; the served plan has no link speeds and costs."""
     packed = gzip.compress(json.dumps(to_document(plan), separators=(",", ":")).encode(), mtime=0)
     return _config_map(app, _plan_name(app, served), binaryData={_PLAN: base64.b64encode(packed).decode()})
 
 
-def read_plan_record(cluster: Cluster, app: str, served: str) -> Object | None:
-    """The document of a plan that was recorded; None where none was."""
+def read_plan_record(cluster: Cluster, app: str, served: str) -> KubeObject | None:
+    """The recorded document of a plan; None if there is none."""
     found = cluster.get("ConfigMap", _plan_name(app, served))
     if found is None:
         return None
     return dict(json.loads(gzip.decompress(base64.b64decode(found["binaryData"][_PLAN]))))
 
 
-def owned(objects: Iterable[Object], owner: Mapping[str, Any] | None) -> tuple[Object, ...]:
-    """The objects, each with a reference to its owner, so that none outlives it."""
+def with_owner(objects: Iterable[KubeObject], owner: Mapping[str, Any] | None) -> tuple[KubeObject, ...]:
+    """The objects with an owner reference, so that they are garbage-collected with the owner."""
     if owner is None:
         return tuple(objects)
     return tuple(item | {"metadata": {**item["metadata"], "ownerReferences": [dict(owner)]}} for item in objects)
@@ -167,15 +167,15 @@ def _plan_name(app: str, served: str) -> str:
 
 
 def timestamp(now: datetime.datetime) -> str:
-    """As revisions have it."""
+    """Format of times in revisions."""
     return now.astimezone(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _config_map(app: str, name: str, **content: Any) -> Object:
+def _config_map(app: str, name: str, **content: Any) -> KubeObject:
     own = {
-        f"{APP}/name": "jellybean",
-        f"{APP}/instance": app,
-        f"{APP}/component": "records",
-        f"{APP}/managed-by": MANAGER,
+        f"{APP_PREFIX}/name": "jellybean",
+        f"{APP_PREFIX}/instance": app,
+        f"{APP_PREFIX}/component": "records",
+        f"{APP_PREFIX}/managed-by": FIELD_MANAGER,
     }
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": own}, **content}

@@ -1,32 +1,32 @@
-"""A training run as Kubernetes objects: an Indexed Job whose pods torchrun joins into one world, and their addresses.
+"""Renders a training run: an Indexed Job whose pods torchrun joins into one world, and a headless Service.
 
-Pod 0 holds the meeting point. A process that dies is started again by torchrun with all others, a pod that dies by the
-Job; both go on from the newest checkpoint, which lies on the claim that all pods share.
+Pod 0 hosts the rendezvous. When a process dies, torchrun restarts all processes; when a pod dies, the Job restarts it.
+Both resume from the newest checkpoint on the claim that all pods share.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from jellybean_k8s.manifests.pods import cores, mebibytes
 from jellybean_k8s.manifests.settings import GPU_RESOURCES, MIB
-from jellybean_k8s.names import APP, MANAGER, OWN, dns_name
+from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, dns_name
+from jellybean_k8s.objects import KubeObject
 
 PORT = 29500
-FOLDER, SCRATCH = "/project", "/tmp"  # a volume of the pod's own
-RESTARTS = 3  # of the processes in a pod, and of pods each
+FOLDER, SCRATCH = "/project", "/tmp"  # mount points: the claim, a volume of the pod
+RESTARTS = 3  # of the processes in a pod, and of each pod
 USER = 65532
-MOST_NAME = 52  # pods are NAME-INDEX and carry the Job's name as a label
-Object = dict[str, Any]
+MAX_NAME_LENGTH = 52  # pods are called NAME-INDEX and have the Job's name as a label
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """`pods` with `processes` each. `claim`: PersistentVolumeClaim with the project, at `folder` in it; of mode
-    ReadWriteMany where there are several pods. `gpu`: vendor or resource, one per process; None trains on CPUs.
-    `cpu`, `memory_bytes`: of a process, the latter of the host's memory, whatever its GPU has.
-    `document_sha256`: of the training.yaml that this is rendered from, told as an annotation.
+    """A training run on `pods` pods with `processes` processes each.
+
+    `claim`: PersistentVolumeClaim with the project at `folder`; ReadWriteMany if there are several pods. `gpu`: vendor
+    or resource, one per process; None trains on CPUs. `cpu`, `memory_bytes`: per process, of the host.
+    `document_sha256`: of the rendered training.yaml, for an annotation.
     """
 
     name: str
@@ -43,23 +43,23 @@ class TrainingJob:
     document_sha256: str = ""
 
 
-def training_objects(job: TrainingJob) -> list[Object]:
-    """The headless Service, then the Job."""
-    name = dns_name(f"train-{job.name}", MOST_NAME)
+def training_objects(job: TrainingJob) -> list[KubeObject]:
+    """The headless Service and the Job."""
+    name = dns_name(f"train-{job.name}", MAX_NAME_LENGTH)
     own = _labels(name, job.version)
-    told = {"annotations": {f"{OWN}/training-sha256": job.document_sha256}} if job.document_sha256 else {}
-    service: Object = {
+    told = {"annotations": {f"{OWN_PREFIX}/training-sha256": job.document_sha256}} if job.document_sha256 else {}
+    service: KubeObject = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name, "labels": own},
         "spec": {
             "clusterIP": "None",
-            "publishNotReadyAddresses": True,  # they meet before anything is ready
-            "selector": {f"{APP}/instance": name},
+            "publishNotReadyAddresses": True,  # ranks find each other before they are ready
+            "selector": {f"{APP_PREFIX}/instance": name},
             "ports": [{"name": "meeting", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
         },
     }
-    spec: Object = {
+    spec: KubeObject = {
         "completionMode": "Indexed",
         "completions": job.pods,
         "parallelism": job.pods,
@@ -74,27 +74,27 @@ def training_objects(job: TrainingJob) -> list[Object]:
 
 def _labels(name: str, version: str) -> dict[str, str]:
     return {
-        f"{APP}/name": "jellybean-training",
-        f"{APP}/instance": name,
-        f"{APP}/component": "training",
-        f"{APP}/part-of": "jellybean",
-        f"{APP}/managed-by": MANAGER,
-        f"{APP}/version": version,
+        f"{APP_PREFIX}/name": "jellybean-training",
+        f"{APP_PREFIX}/instance": name,
+        f"{APP_PREFIX}/component": "training",
+        f"{APP_PREFIX}/part-of": "jellybean",
+        f"{APP_PREFIX}/managed-by": FIELD_MANAGER,
+        f"{APP_PREFIX}/version": version,
     }
 
 
-def _pod(job: TrainingJob, name: str) -> Object:
+def _pod(job: TrainingJob, name: str) -> KubeObject:
     memory = mebibytes(job.memory_bytes * job.processes)
-    resources: Object = {
+    resources: KubeObject = {
         "requests": {"cpu": cores(job.cpu * job.processes), "memory": memory},
         "limits": {"memory": memory},
     }
     if job.gpu is not None:
         resources["limits"][GPU_RESOURCES.get(job.gpu, job.gpu)] = str(job.processes)
-    mount: Object = {"name": "project", "mountPath": FOLDER}
+    mount: KubeObject = {"name": "project", "mountPath": FOLDER}
     if job.folder:
         mount["subPath"] = job.folder
-    container: Object = {
+    container: KubeObject = {
         "name": "train",
         "image": job.image,
         "command": ["torchrun"],
@@ -102,7 +102,7 @@ def _pod(job: TrainingJob, name: str) -> Object:
         "env": [
             {"name": "OMP_NUM_THREADS", "value": str(max(1, int(job.cpu)))},
             {"name": "HOME", "value": SCRATCH},
-            {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"},  # else a restart reads the old addresses
+            {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"},  # else a restart reads stale addresses
         ],
         "ports": [{"name": "meeting", "containerPort": PORT, "protocol": "TCP"}],
         "resources": resources,
