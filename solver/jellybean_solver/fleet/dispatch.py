@@ -49,10 +49,12 @@ def cheapest_large(
     """The cheapest plan to a relative gap, within a budget; from a `running` plan, with the way there."""
     if network.problem.varying:
 
-        def ask(problem: Problem, true: bool, limit: Clock) -> Outcome[Assignment]:
-            own = Network(problem, network.crossings)
+        def ask(problem: Problem, true: bool, limit: Clock, cutoff: float) -> Outcome[Assignment]:
+            own, most = Network(problem, network.crossings), min(budget, cutoff if running is None else math.inf)
+            if running is None and not true:
+                return FleetSearch(own, target, fixed or {}, gap, limit, most).relax()
             started = Running(own, running.plan, running.prices, running.horizon_h) if running is not None else None
-            return cheapest_large(own, target, fixed=fixed, gap=gap, clock=limit, budget=budget, running=started)
+            return cheapest_large(own, target, fixed=fixed, gap=gap, clock=limit, budget=most, running=started)
 
         return over_ratios(settled(network.problem, fixed or {}), ask, gap, clock)
     if running is None:

@@ -159,6 +159,21 @@ class FleetSearch:
     def _tired(self, most: int) -> bool:
         return self._relaxed_so_often >= most
 
+    def relax(self) -> Outcome[Assignment]:
+        """The bound of the joint LP, and the selection that its optimum is nearest to; no plan."""
+        nothing: Outcome[Assignment] = Outcome(math.inf, None, None, math.inf, True, 1, "optimal")
+        if not self.skeleton.possible:
+            return nothing
+        try:
+            point = self.relaxation.solve(self.relaxation.everything())
+        except OutOfTimeError:
+            return replace(nothing, bound=0.0, finished=False, stopped="time_limit")
+        if point is None or point.bound > self.budget:
+            return nothing
+        order = np.argsort(point.chosen, kind="stable")
+        selection: Selection = dict(self.skeleton.kinds.choices[choice] for choice in order.tolist())
+        return replace(nothing, selection=selection, bound=point.bound, finished=False, stopped="gap")
+
     def run(self) -> Outcome[Assignment]:
         """Until the gap is reached or time is up."""
         if not self.skeleton.possible:

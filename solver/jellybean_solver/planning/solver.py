@@ -148,7 +148,7 @@ def _timely_over_ratios(
         return Timely(first, first.certificate.bound)
     fastest_s, late = math.inf, False
 
-    def ask(plain: Problem, true: bool, limit: Clock) -> Outcome[Plan]:
+    def ask(plain: Problem, true: bool, limit: Clock, _: float) -> Outcome[Plan]:
         nonlocal fastest_s, late
         unknown: Outcome[Plan] = Outcome(math.inf, None, None, -math.inf, 1, Termination.TIME_LIMIT)
         try:

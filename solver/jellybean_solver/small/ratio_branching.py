@@ -20,14 +20,15 @@ from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, terminatio
 T = TypeVar("T")
 
 
-Ask = Callable[[Problem, bool, Clock], Outcome[T]]
+Ask = Callable[[Problem, bool, Clock, float], Outcome[T]]
 
 
 def over_ratios(problem: Problem, ask: Ask[T], gap: float, clock: Clock) -> Outcome[T]:
     """The least outcome over all ratios, to a relative gap.
 
-    `ask` is given plain problems, whether their ratios are true whatever the selection, and the time that it may take;
-    of others the bound alone is used where it gives no selection. Before a first answer each takes half of the rest.
+    `ask` is given plain problems, whether their ratios are true whatever the selection, the time that it may take, and
+    the value of the best outcome so far. Where the ratios are not true it need only relax the problem: its bound counts,
+    and the selection that it names says where to split. Before a first outcome each problem takes half of the rest.
     """
     open_: list[tuple[float, int, Problem]] = [(-math.inf, 0, problem)]
     best: Outcome[T] | None = None
@@ -39,14 +40,14 @@ def over_ratios(problem: Problem, ask: Ask[T], gap: float, clock: Clock) -> Outc
     while open_ and open_[0][0] < _enough(value(), gap) and not (tried and clock.left() == 0.0):
         bound, _, node = heapq.heappop(open_)
         found = ask(
-            plain(node), not node.varying, _halved(clock) if best is None and (node.varying or open_) else clock
+            plain(node), not node.varying, _halved(clock) if best is None and (node.varying or open_) else clock, value()
         )
         tried += max(1, found.tried)
         bound = max(bound, found.bound)
-        wrong = _wrong(node, found.selection)
+        wrong = _wrong(node, found.selection) or (_wrong(node, None) if found.found is None else None)
         if not wrong:
             closed = min(closed, bound)
-            if found.value < value():
+            if found.found is not None and found.value < value():
                 best = found
         elif bound < math.inf:
             for child in _split(node, wrong):
