@@ -17,11 +17,6 @@ from jellybean_solver.small.assignment import Assignment
 POLL_S = 0.05  # between two looks at the clock while nothing else is left to do
 
 
-def above(bound: float, cutoff: float) -> float:
-    """USD per hour that no plan falls below, by a program for plans that cost `cutoff` at most (inf: it has none)."""
-    return math.nextafter(cutoff, math.inf) if bound > cutoff else bound
-
-
 class ConcurrentMilp:
     """Runs of the exact MILP in a thread, one after the other, each for plans that cost less than its cutoff.
 
@@ -42,14 +37,10 @@ class ConcurrentMilp:
         self._run: ConcurrentSolve | None = None
         self._milp: ExactMilp | None = None
         self._ended = Event()
-        self.cutoff = self.value = math.inf  # of the run that goes on: USD per hour
+        self.cutoff = self.value = math.inf  # of the last run: USD per hour, and of the best plan that it knows
         self.bound = 0.0
         self.finished = False  # nothing is left to be found below the cutoff
-
-    @property
-    def used(self) -> bool:
-        """Whether there was a run."""
-        return self._milp is not None
+        self.runs = 0
 
     def start(self, cutoff: float, gap: float) -> None:
         """Begin a run, to a relative gap; a run that goes on is ended first."""
@@ -57,11 +48,12 @@ class ConcurrentMilp:
         milp = ExactMilp(Skeleton(*self._problem))
         for selection in self._excluded:
             milp.exclude(selection)
-        if math.isfinite(cutoff):
-            milp.program.limit_cost(cutoff)
-        self.cutoff, self.value, self.finished, self._milp = cutoff, math.inf, False, milp
+        self.cutoff, self.value, self.finished, self._milp = cutoff, cutoff, False, milp
+        self.runs += 1
         self._ended.clear()
-        self._run = ConcurrentSolve(milp.program, gap=gap, time_limit_s=self._clock.left(), done=self._ended.set)
+        self._run = ConcurrentSolve(
+            milp.program, gap=gap, time_limit_s=self._clock.left(), cutoff=cutoff, done=self._ended.set
+        )
         self._run.start()
 
     def found(self) -> Iterator[tuple[Selection, Assignment]]:
@@ -69,7 +61,7 @@ class ConcurrentMilp:
         if self._run is None or self._milp is None or self.finished:
             return
         answer = self._run.answer  # before the incumbents: all are there when it is
-        self.bound = max(self.bound, above(self._run.bound, self.cutoff))
+        self.bound = max(self.bound, self._run.bound)
         missed: Selection | None = None
         for values in self._run.incumbents():
             staff = self._milp.staff(values)
@@ -100,7 +92,7 @@ class ConcurrentMilp:
             self._run = None
 
     def _is_proven(self, answer: ProgramSolution) -> bool:
-        return math.isinf(answer.bound) or is_gap_closed(answer.value, answer.bound)
+        return answer.bound > self.cutoff or is_gap_closed(answer.value, answer.bound)
 
     def _again(self, selection: Selection) -> None:
         """Without a selection that is less accurate than the rows take it for (accuracy_rows.py)."""

@@ -23,7 +23,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.ancestor_closure import where_possible
 from jellybean_solver.fleet.branch_and_bound import Tree
-from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp, above
+from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.exclusive_rounding import rounded
@@ -50,8 +50,9 @@ GRACE_S = 1.0  # for a plan of what was found when time ended
 MOST_PACED = 250  # relaxations solved under one deadline
 MIDDLE = 2_000  # pairs of a choice and a worker class, up to which HiGHS gets a core for the joint MILP from the start
 COARSE = 1e-3  # relative; heuristics go no finer, however small the gap asked for
+ROUNDING_NODES = 30  # of the exact MILP of one selection, for a plan that is good enough to go on
 MOST_NODES = 1_000  # of the program that makes a plan reproducible
-STALE = 2e-3  # relative: by what a better plan must be cheaper for the joint MILP to start again below it
+STALE = 1e-2  # relative: by what the best plan must be cheaper than the joint MILP knows for it to start again
 
 
 class Timely(Protocol):
@@ -126,7 +127,7 @@ class FleetSearch:
         self.late = False
         self.waiting: list[tuple[int, Box, Point]] = []  # selections met, with counts of few workers, and not yet tried
         self.tried: set[tuple[bytes, float]] = set()  # selections whose workers were made whole, and from which bound
-        self.known: dict[bytes, float] = {}  # selections solved exactly -> bound
+        self.known: dict[tuple[str, ...], float] = {}  # variants by operator, of selections solved exactly -> bound
         self.some: tuple[Box, Assignment] | None = None  # the first plan, while it is not known to be in time
 
     def under(self, left_s: float, budget: float, clock: Clock) -> FleetSearch:
@@ -184,7 +185,7 @@ class FleetSearch:
             bound = self._run()
         finally:
             self.milp.close()
-        if self.milp.used and self.best is not None and bound >= self._goal():
+        if self.milp.runs and self.best is not None and bound >= self._goal():
             self._reproduce()
         return self._outcome(bound)
 
@@ -193,11 +194,11 @@ class FleetSearch:
         if self.best is None or self.best_selection is None or self.clock.left() == 0.0:
             return
         milp = ExactMilp(Skeleton(self.network, None, self.best_selection, self.pace))
-        milp.program.limit_cost(self.best.cost * (1.0 + VALUE_TOLERANCE))
-        answer = milp.program.solve(gap=self.gap, time_limit_s=self.clock.left(), most_nodes=MOST_NODES)
+        most = self.best.cost * (1.0 + VALUE_TOLERANCE)
+        answer = milp.program.solve(gap=self.gap, time_limit_s=self.clock.left(), most_nodes=MOST_NODES, cutoff=most)
         if answer.values is not None:
             found = milp.staff(answer.values).assignment()
-            if found is not None and found.cost <= self.best.cost * (1.0 + VALUE_TOLERANCE):
+            if found is not None and found.cost <= most:
                 self.best = found
 
     def _run(self) -> float:
@@ -341,6 +342,9 @@ class FleetSearch:
     def _selection(self, mask: Mask) -> Selection:
         return dict(choice for choice, made in zip(self.skeleton.kinds.choices, mask.tolist(), strict=True) if made)
 
+    def _key(self, selection: Selection) -> tuple[str, ...]:
+        return tuple(selection[name] for name in self.network.names)
+
     def _is_accurate(self, selection: Selection) -> bool:
         """By the measured figure, which may lie below what the rows take it for."""
         if self.target is None:
@@ -426,6 +430,8 @@ class FleetSearch:
 
         `bound`: on all plans; one that is near it by the gap will do.
         """
+        if self.is_middle and self.timely is None:
+            return self._rounded_exactly(self._selection(box.allowed))
         with self._roomy():
             if not self.skeleton.kinds.exclusive.any():
                 found = whole_near(
@@ -451,6 +457,19 @@ class FleetSearch:
                     return found
             return None
 
+    def _rounded_exactly(self, selection: Selection) -> Assignment | None:
+        """The best plan of a selection that a few nodes of its exact MILP find."""
+        skeleton = Skeleton(self.network, None, selection, self.pace)
+        if not skeleton.possible:
+            return None
+        milp, cutoff = ExactMilp(skeleton), self._goal()
+        answer = milp.program.solve(
+            gap=FINE * self.coarse, time_limit_s=self.clock.left(), most_nodes=ROUNDING_NODES, cutoff=cutoff
+        )
+        key = self._key(selection)
+        self.known[key] = max(self.known.get(key, 0.0), answer.bound)
+        return None if answer.values is None else milp.staff(answer.values).assignment()
+
     def _within(self, box: Box, most: Floats) -> Point | None:
         try:
             return self.relaxation.solve_within(box, most)
@@ -472,14 +491,15 @@ class FleetSearch:
 
     def _close_gap(self, tree: Tree) -> None:
         """Solve the cheapest whole node's selection exactly, or split it, while the joint MILP goes on."""
-        if not self.milp.used or self._goal() < min(self.milp.cutoff, self.milp.value) * (1.0 - STALE):
+        if not self.milp.runs or (self.milp.runs == 1 and self._goal() < self.milp.value * (1.0 - STALE)):
             self.milp.start(self._goal(), self.gap)
         node = tree.part()
         if node is None or not self._is_accurate(self._selection(node.box.allowed)):
             return
-        key = node.box.allowed.tobytes()
-        if key not in self.known:
-            self.known[key] = self._solve(self._selection(node.box.allowed))
+        selection = self._selection(node.box.allowed)
+        key = self._key(selection)
+        if self.known.get(key, 0.0) < self._goal():
+            self.known[key] = self._solve(selection)
         self.settled = min(self.settled, max(node.bound, self.known[key]))
 
     def _solve(self, selection: Selection) -> float:
@@ -489,16 +509,16 @@ class FleetSearch:
         if not skeleton.possible:
             return math.inf
         milp = ExactMilp(skeleton)
-        if math.isfinite(cutoff):
-            milp.program.limit_cost(cutoff)
-        run = ConcurrentSolve(milp.program, gap=0.5 * self.gap, time_limit_s=self.clock.left(), done=self.milp.wake)
+        run = ConcurrentSolve(
+            milp.program, gap=0.5 * self.gap, time_limit_s=self.clock.left(), cutoff=cutoff, done=self.milp.wake
+        )
         run.start()
         while run.answer is None and not self._is_done():
             self.milp.wait()
         run.stop()
         for values in run.incumbents():
             self._take(selection, milp.staff(values).assignment())
-        return above(run.bound, cutoff)
+        return run.bound
 
     def _outcome(self, bound: float) -> Outcome[Assignment]:
         late = self.late or self.clock.left() == 0.0

@@ -23,6 +23,7 @@ _ENDED = (
     highspy.HighsModelStatus.kTimeLimit,
     highspy.HighsModelStatus.kSolutionLimit,  # of nodes
     highspy.HighsModelStatus.kObjectiveTarget,
+    highspy.HighsModelStatus.kObjectiveBound,
     highspy.HighsModelStatus.kInterrupt,
 )
 
@@ -64,6 +65,20 @@ class Matrix:
     def left(self, duals: Floats) -> Floats:
         """Reduced costs."""
         return self.cost - np.bincount(self.columns, self.values * duals[self.rows], len(self.cost))
+
+
+def above(bound: float, cutoff: float) -> float:
+    """The bound that a search for nothing dearer than `cutoff` has proven: all that is left costs more than that."""
+    return math.nextafter(cutoff, math.inf) if bound > cutoff else bound
+
+
+def run(model: highspy.Highs) -> None:
+    """Solve; where HiGHS fails, once more without its presolve."""
+    model.run()
+    if model.getModelStatus() in FAILED:
+        model.clearSolver()
+        model.setOptionValue("presolve", "off")
+        model.run()
 
 
 @dataclass
@@ -126,29 +141,38 @@ class Program:
         most_nodes: int | None = None,
         enough: float = -math.inf,
         quick: bool = False,
+        cutoff: float = math.inf,
     ) -> ProgramSolution:
         """The best point found, the first that costs less than `enough`. `relaxed`: without integrality.
 
+        `cutoff`: nothing dearer is asked for; a point may be, and the bound then says no more than the cutoff.
+
         `quick`: without those heuristics that solve programs nearly as large. SolverError on a numerical failure.
         """
-        model = self.model(gap=gap, time_limit_s=time_limit_s, threads=threads, relaxed=relaxed)
+        model = self.model(gap=gap, time_limit_s=time_limit_s, threads=threads, relaxed=relaxed, cutoff=cutoff)
         if most_nodes is not None:
             model.setOptionValue("mip_max_nodes", most_nodes)
         if not relaxed and math.isfinite(enough):
             model.setOptionValue("objective_target", enough)
         for option in DEAR if quick else ():
             model.setOptionValue(option, False)
-        model.run()
-        if model.getModelStatus() in FAILED:
-            model.clearSolver()
-            model.setOptionValue("presolve", "off")
-            model.run()
-        return self.answer(model, relaxed=relaxed)
+        run(model)
+        return self.answer(model, relaxed=relaxed, cutoff=cutoff)
 
     def model(
-        self, *, gap: float = 0.0, time_limit_s: float | None = None, threads: int = 1, relaxed: bool = False
+        self,
+        *,
+        gap: float = 0.0,
+        time_limit_s: float | None = None,
+        threads: int = 1,
+        relaxed: bool = False,
+        cutoff: float = math.inf,
     ) -> highspy.Highs:
-        """The program in HiGHS, ready to run."""
+        """The program in HiGHS, ready to run.
+
+        `cutoff`: points that cost more need not be found. HiGHS prunes by it as by an incumbent; a row would make its
+        relaxations degenerate near the optimum, and cost ten times as much.
+        """
         model = highspy.Highs()
         for option, value in (
             ("output_flag", False),
@@ -160,16 +184,17 @@ class Program:
             ("dual_feasibility_tolerance", FEASIBILITY_TOLERANCE),
             ("mip_feasibility_tolerance", FEASIBILITY_TOLERANCE),
             ("time_limit", math.inf if time_limit_s is None else time_limit_s),
+            ("objective_bound", cutoff),
         ):
             model.setOptionValue(option, value)
         model.passModel(self.lp(relaxed=relaxed))
         return model
 
-    def answer(self, model: highspy.Highs, *, relaxed: bool = False) -> ProgramSolution:
-        """What HiGHS came to. SolverError on a numerical failure."""
+    def answer(self, model: highspy.Highs, *, relaxed: bool = False, cutoff: float = math.inf) -> ProgramSolution:
+        """What HiGHS came to with a cutoff. SolverError on a numerical failure."""
         status, info = model.getModelStatus(), model.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:
-            return ProgramSolution(None, math.inf, math.inf)
+            return ProgramSolution(None, math.inf, above(math.inf, cutoff))
         found = info.primal_solution_status == highspy.kSolutionStatusFeasible
         if status not in _ENDED:
             raise SolverError(f"HiGHS ended with {model.modelStatusToString(status)}; please report this problem")
@@ -177,7 +202,7 @@ class Program:
         exact = relaxed or not any(block.any() for block in self.integer)
         bound = value if exact and found else float(info.mip_dual_bound)
         values = np.array(model.getSolution().col_value) if found else None
-        return ProgramSolution(values, value, min(bound, value))
+        return ProgramSolution(values, value, above(min(bound, value), cutoff))
 
     def matrix(self) -> Matrix:
         """As arrays."""

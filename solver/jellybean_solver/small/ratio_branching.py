@@ -27,8 +27,8 @@ def over_ratios(problem: Problem, ask: Ask[T], gap: float, clock: Clock) -> Outc
     """The least outcome over all ratios, to a relative gap.
 
     `ask` is given plain problems, whether their ratios are true whatever the selection, the time that it may take, and
-    the value of the best outcome so far. Where the ratios are not true it need only relax the problem: its bound counts,
-    and the selection that it names says where to split. Before a first outcome each problem takes half of the rest.
+    the value of the best outcome so far. Where the ratios are not true it need only relax the problem: its bound
+    counts, and the selection that it names says where to split. Before a first outcome each takes half of the rest.
     """
     open_: list[tuple[float, int, Problem]] = [(-math.inf, 0, problem)]
     best: Outcome[T] | None = None
@@ -39,9 +39,8 @@ def over_ratios(problem: Problem, ask: Ask[T], gap: float, clock: Clock) -> Outc
 
     while open_ and open_[0][0] < _enough(value(), gap) and not (tried and clock.left() == 0.0):
         bound, _, node = heapq.heappop(open_)
-        found = ask(
-            plain(node), not node.varying, _halved(clock) if best is None and (node.varying or open_) else clock, value()
-        )
+        limit = _halved(clock) if best is None and (node.varying or open_) else clock
+        found = ask(plain(node), not node.varying, limit, value())
         tried += max(1, found.tried)
         bound = max(bound, found.bound)
         wrong = _wrong(node, found.selection) or (_wrong(node, None) if found.found is None else None)
