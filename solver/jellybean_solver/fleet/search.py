@@ -34,7 +34,15 @@ from jellybean_solver.fleet.shared_rounding import whole_near
 from jellybean_solver.fleet.worker_classes import Mask
 from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
 from jellybean_solver.milp.highs_program import Floats, Indices
-from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, Selection, termination_of
+from jellybean_solver.outcome import (
+    VALUE_TOLERANCE,
+    Clock,
+    Outcome,
+    Selection,
+    Termination,
+    is_gap_closed,
+    termination_of,
+)
 from jellybean_solver.small.assignment import Assignment
 
 CLOSE = (0.6, 0.3, 0.1)  # of the gap: how close to the best relaxed selection the search goes, step by step
@@ -162,18 +170,18 @@ class FleetSearch:
 
     def relax(self) -> Outcome[Assignment]:
         """The bound of the joint LP, and the selection that its optimum is nearest to; no plan."""
-        nothing: Outcome[Assignment] = Outcome(math.inf, None, None, math.inf, True, 1, "optimal")
+        nothing: Outcome[Assignment] = Outcome(math.inf, None, None, math.inf, 1, Termination.OPTIMAL)
         if not self.skeleton.possible:
             return nothing
         try:
             point = self.relaxation.solve(self.relaxation.everything())
         except OutOfTimeError:
-            return replace(nothing, bound=0.0, finished=False, stopped="time_limit")
+            return replace(nothing, bound=0.0, termination=Termination.TIME_LIMIT)
         if point is None or point.bound > self.budget:
             return nothing
         order = np.argsort(point.chosen, kind="stable")
         selection: Selection = dict(self.skeleton.kinds.choices[choice] for choice in order.tolist())
-        return replace(nothing, selection=selection, bound=point.bound, finished=False, stopped="gap")
+        return replace(nothing, selection=selection, bound=point.bound, termination=Termination.GAP)
 
     def run(self) -> Outcome[Assignment]:
         """Until the gap is reached or time is up."""
@@ -332,7 +340,7 @@ class FleetSearch:
         """A bound that is enough to end the search."""
         if self.best is None:
             return self.budget
-        return min(self.best.cost * (1.0 - max(self.gap, VALUE_TOLERANCE)), self.budget)
+        return min(self.best.cost * (1.0 - max(self.gap, 0.5 * VALUE_TOLERANCE)), self.budget)
 
     def _dear(self) -> float:
         """What a node may leave out for good: a little above what is enough, for what rounding does to bounds."""
@@ -530,5 +538,6 @@ class FleetSearch:
             )
         value = self.best.cost
         bound = min(bound, value)
+        bound = value if is_gap_closed(value, bound) else bound
         ended = termination_of(value, bound, gap=self.gap, out_of_time=late)
         return Outcome(value, self.best, self.best_selection, bound, len(self.met), ended)

@@ -10,7 +10,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from jellybean_solver.milp.highs_program import ProgramSolution, Floats, Program, above, run
+from jellybean_solver.milp.highs_program import Floats, Program, ProgramSolution, above, run
 
 CALLS = 16  # polls between two updates of the bound: 1 costs HiGHS four fifths of its speed, 16 a tenth
 INTERRUPT = highspy.cb.HighsCallbackType.kCallbackMipInterrupt
