@@ -1,1 +1,1 @@
-"""The custom resource Workflow of Kubernetes: what it says, and the operator that plans and deploys it."""
+"""The Kubernetes operator: plans and deploys custom resources of the kind Workflow."""

@@ -1,6 +1,6 @@
-"""Certificates that the operator issues: an authority per deployment, kept in a Secret, and what it signs.
+"""Issues certificates: one authority per deployment, kept in a Secret, signs those of gateway, workers and a client.
 
-A certificate stays until two thirds of its life are over; pods read a renewed one without a restart.
+A certificate is renewed after two thirds of its lifetime; pods read the new one without a restart.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from jellybean_k8s import APP_PREFIX, FIELD_MANAGER, Cluster, DeployedPlan, cert
 
 Object = dict[str, Any]
 CLIENT = "client"
-_RENEW = 1 / 3  # of a life that is left
+_RENEW = 1 / 3  # share of the lifetime left at which a certificate is renewed
 
 
 def issued(cluster: Cluster, deployed: DeployedPlan, folder: Path) -> tuple[Object, ...]:
-    """The Secrets of authority, gateway, workers and one client, as they are to be from now on."""
+    """The Secrets to apply: authority, gateway, workers and one client."""
     ca = folder / "ca"
     name = f"{deployed.app}-authority"
     there = cluster.get("Secret", name)
     if there is not None:
         _restore(there, {item: ca / item for item in there.get("data") or {}})
     bundle = (ca / CA_FILE).read_bytes() if (ca / CA_FILE).exists() else b""
-    authority = open_authority(ca, renew=bool(bundle) and _is_old(bundle))
+    authority = open_authority(ca, renew=bool(bundle) and _authority_needs_renewal(bundle))
     hosts = [f"{deployed.app}{tail}" for tail in ("", f".{cluster.namespace}", f".{cluster.namespace}.svc")]
     _keep_or_issue(cluster, deployed, folder, authority, [*hosts, "localhost"])
     kept = {item.name: item.read_bytes() for item in sorted(ca.iterdir())}
@@ -48,7 +48,7 @@ def _client_secret(deployed: DeployedPlan) -> str:
 
 
 def _keep_or_issue(cluster: Cluster, deployed: DeployedPlan, folder: Path, authority: Any, hosts: list[str]) -> None:
-    """A folder for each certificate: of those that hold on, the same; else a new one."""
+    """Write a folder per certificate: the existing one if it needs no renewal, else a new one."""
     name = deployed.plan.name
     wanted: list[tuple[str, Path, Identity, str]] = [
         (tls_secret(deployed, None), folder / "gateway", Identity(name, Role.GATEWAY), "tls."),
@@ -65,7 +65,7 @@ def _keep_or_issue(cluster: Cluster, deployed: DeployedPlan, folder: Path, autho
             _restore(
                 there, {"ca.crt": at / CA_FILE, f"{key}crt": at / CERTIFICATE_FILE, f"{key}key": at / PRIVATE_KEY_FILE}
             )
-        if not _holds_on(at, authority):
+        if not _is_current(at, authority):
             of_gateway = identity.role is Role.GATEWAY
             authority.equip(at, identity, hosts=hosts if of_gateway else (), life_s=LIFE_S)
 
@@ -78,8 +78,8 @@ def _restore(secret: Mapping[str, Any], files: Mapping[str, Path]) -> None:
             write_private_file(path, base64.b64decode(text))
 
 
-def _holds_on(at: Path, authority: Any) -> bool:
-    """Whether there is a key with a certificate of this authority that holds for a while, and the bundle of today."""
+def _is_current(at: Path, authority: Any) -> bool:
+    """True if the folder has the authority's bundle and a certificate of it that needs no renewal."""
     if (
         not all((at / item).exists() for item in (CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE))
         or (at / CA_FILE).read_bytes() != authority.bundle
@@ -90,17 +90,17 @@ def _holds_on(at: Path, authority: Any) -> bool:
         found.verify_directly_issued_by(authority.certificate)
     except (ValueError, TypeError, InvalidSignature):
         return False
-    return not _is_late(found)
+    return not _needs_renewal(found)
 
 
-def _is_late(certificate: x509.Certificate) -> bool:
+def _needs_renewal(certificate: x509.Certificate) -> bool:
     whole = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return bool(certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC) < whole * _RENEW)
 
 
-def _is_old(bundle: bytes) -> bool:
-    """Whether the newest authority of a bundle must be followed by another."""
-    return _is_late(x509.load_pem_x509_certificates(bundle)[0])
+def _authority_needs_renewal(bundle: bytes) -> bool:
+    """True if the newest authority of a bundle must be renewed."""
+    return _needs_renewal(x509.load_pem_x509_certificates(bundle)[0])
 
 
 def _secret(deployed: DeployedPlan, name: str, files: Mapping[str, bytes]) -> Object:

@@ -1,4 +1,4 @@
-"""The status of a resource: conditions as Kubernetes has them, and what was planned. Pure."""
+"""The status of a resource: Kubernetes conditions and figures of its plan. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from jellybean_k8s import CONDITION_TYPES
 from jellybean_solver import Plan, to_document
 
-_MOST_TEXT = 32_768
+_MAX_MESSAGE = 32_768
 _HASH_DIGITS = 12
 
 
 def condition(kind: str, status: bool | None, reason: str, message: str) -> dict[str, Any]:
-    """A finding about a resource; `status` None: not known. `reason`: one CamelCase word."""
+    """A condition without its times; `status` None: unknown. `reason`: one CamelCase word."""
     text = "Unknown" if status is None else str(status)
-    return {"type": kind, "status": text, "reason": reason, "message": message[:_MOST_TEXT]}
+    return {"type": kind, "status": text, "reason": reason, "message": message[:_MAX_MESSAGE]}
 
 
 def with_conditions(
     before: Mapping[str, Any], found: Sequence[Mapping[str, Any]], generation: int, now: datetime.datetime
 ) -> list[dict[str, Any]]:
-    """Conditions of a status with new findings, in one order; the time of a change stays while the status does."""
+    """The status's conditions updated by `found`, in a fixed order; a transition time changes only with the status."""
     known = {item["type"]: dict(item) for item in before.get("conditions") or ()}
     when = now.astimezone(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     for item in found:
@@ -34,7 +34,7 @@ def with_conditions(
 
 
 def plan_figures(plan: Plan) -> dict[str, Any]:
-    """What a status says of a plan."""
+    """Figures of a plan for the status."""
     proof = plan.certificate
     return {
         "plan": str(to_document(plan)["hash"])[:_HASH_DIGITS],

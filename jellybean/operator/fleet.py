@@ -1,4 +1,4 @@
-"""The fleet of a resource: as its spec states it, or as the nodes of the cluster are."""
+"""The fleet of a resource: stated in its spec, or discovered from the cluster's nodes."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Found:
-    """A fleet as the rest of infrastructure.yaml, and how its pools look as pods where the spec does not say."""
+class ResourceFleet:
+    """A fleet as the body of infrastructure.yaml, and pod settings of its pools where the spec gives none."""
 
     infrastructure: Object
     pools: Mapping[str, PoolSettings]
-    told: str
+    description: str  # for log and status
 
 
-def stated(infrastructure: Object) -> Found:
-    """What spec.infrastructure says."""
-    return Found(infrastructure, {}, f"{len(infrastructure.get('workers', {}))} pools, as stated")
+def stated(infrastructure: Object) -> ResourceFleet:
+    """The fleet of spec.infrastructure."""
+    return ResourceFleet(infrastructure, {}, f"{len(infrastructure.get('workers', {}))} pools, as stated")
 
 
-def discovered(nodes: Sequence[Object], wanted: DiscoverSpec, written: Object, settings: Object) -> Found:
-    """Pools of the cluster's nodes. `written`: spec.discover as it stands; `settings`: spec.kubernetes.
+def discovered(nodes: Sequence[Object], wanted: DiscoverSpec, written: Object, settings: Object) -> ResourceFleet:
+    """Pools of the cluster's nodes. `written`: spec.discover unparsed; `settings`: spec.kubernetes.
 
-    JellyBeanError when no node has a tier, or one has no price.
+    JellyBeanError when no node has a tier, or a pool has no price.
     """
     labels = {key: settings[key] for key in ("tier_label", "site_label") if key in settings}
     fleet = discover_pools(nodes, wanted.tiers, wanted.prices, **labels)
@@ -59,11 +59,13 @@ def discovered(nodes: Sequence[Object], wanted: DiscoverSpec, written: Object, s
         **{key: written[key] for key in ("links", "limits", "migration") if key in written},
     }
     by_name = {str(node["metadata"]["name"]): node for node in nodes}
-    return Found(infrastructure, {pool.name: _as_pods(pool, by_name) for pool in fleet.pools}, _told(fleet))
+    return ResourceFleet(
+        infrastructure, {pool.name: _pod_settings(pool, by_name) for pool in fleet.pools}, _describe(fleet)
+    )
 
 
-def with_pools(settings: DeploymentSettings, found: Found) -> DeploymentSettings:
-    """The settings, with what discovery knows of pools where they say nothing."""
+def with_pools(settings: DeploymentSettings, found: ResourceFleet) -> DeploymentSettings:
+    """The settings, completed by the discovered ones of each pool."""
     pools = dict(settings.pools)
     for name, known in found.pools.items():
         own = pools.get(name, known)
@@ -81,8 +83,8 @@ def _worker(pool: NodePool) -> dict[str, Any]:
     }
 
 
-def _as_pods(pool: NodePool, nodes: Mapping[str, Object]) -> PoolSettings:
-    """On the pool's own nodes, by a label that all of them share; with its GPUs."""
+def _pod_settings(pool: NodePool, nodes: Mapping[str, Object]) -> PoolSettings:
+    """Pod settings of a pool: a label that all its nodes share, and their GPUs."""
     shared: dict[str, str] = {}
     for label in (POOL_LABEL, *INSTANCE_LABELS):
         values = {(nodes[name]["metadata"].get("labels") or {}).get(label) for name in pool.nodes}
@@ -92,7 +94,7 @@ def _as_pods(pool: NodePool, nodes: Mapping[str, Object]) -> PoolSettings:
     return PoolSettings(gpu=pool.gpu, gpus=max(1, pool.gpus), node_labels=shared)
 
 
-def _told(fleet: NodeFleet) -> str:
+def _describe(fleet: NodeFleet) -> str:
     pools = ", ".join(f"{pool.count} {pool.name} ({pool.tier})" for pool in fleet.pools)
     out = f"; {len(fleet.left_out)} nodes left out, first {fleet.left_out[0]}" if fleet.left_out else ""
     return f"{pools}{out}"

@@ -1,4 +1,4 @@
-"""One operator of several works: who holds a Lease. Losing it ends the process, as what it then does is another's."""
+"""Leader election among operators by a Lease. A process that loses it ends, because another one works then."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from jellybean_k8s import Cluster, DeployError, DeployLock
 
 LEASE = "jellybean-operator"
 _RENEW_S = 5.0
-_PATIENCE_S = 10.0  # with an API server that is away: less than the lease lasts
+_PATIENCE_S = 10.0  # longest wait for an unreachable API server, less than the lease's duration
 
 
 class Leader:
-    """Leads inside its context, which is entered when nobody else does. `lost` is called from another thread."""
+    """Leads inside its context, entering which waits for the Lease. `lost(reason)` is called from another thread."""
 
     def __init__(self, cluster: Cluster, *, lost: Callable[[str], None], say: Callable[[str], None]) -> None:
         patient = dataclasses.replace(cluster, patience_s=_PATIENCE_S)
         self._lock = DeployLock(patient, LEASE, wait_s=float("inf"), lease=LEASE, say=say)
         self._lost = lost
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="leader", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        """Wait to lead."""
+        """Wait for the Lease, then renew it in a thread."""
         self._lock.__enter__()
+        self._thread = threading.Thread(target=self._renew, name="leader", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let another lead at once."""
+        """Release the Lease."""
         self._end.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         self._lock.__exit__(kind, error, trace)
 
     def _renew(self) -> None:

@@ -1,46 +1,49 @@
-"""When a resource is due: at once where it was never looked at, else when what changed has stayed so for a while.
+"""When a resource is reconciled: at once the first time, then once a change has been stable for the debounce time.
 
-A state machine without a clock: seconds are told to it.
+A state machine without a clock: callers pass the time in seconds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-FIRST_RETRY_S, MOST_RETRY_S = 5.0, 600.0
-RESYNC_S = 3600.0  # for what nobody tells of: objects that were deleted, certificates that end
+MIN_RETRY_S, MAX_RETRY_S = 5.0, 600.0
+RESYNC_S = 3600.0  # for changes without an event: deleted objects, certificates that expire
 
 
 @dataclass
 class Pace:
-    """What there is comes as a fingerprint; `due` says whether to work now, `done` and `failed` how that went."""
+    """Debounce and exponential backoff of one resource.
+
+    States are fingerprints; report results to `done` or `failed`.
+    """
 
     debounce_s: float
-    _wanted: str | None = None
-    _since_s: float = 0.0
-    _tried: str | None = None
-    _next_s: float = 0.0
+    _latest: str | None = None  # fingerprint seen last
+    _since_s: float = 0.0  # when it was seen first
+    _tried: str | None = None  # fingerprint that was reconciled last
+    _next_s: float = 0.0  # when that one is reconciled again
     _failures: int = 0
 
     def due(self, seen: str, now_s: float) -> bool:
-        """Whether it is time to work on what is seen now."""
-        if seen != self._wanted:
-            self._wanted, self._since_s = seen, now_s
+        """True if the state with fingerprint `seen` is to be reconciled now."""
+        if seen != self._latest:
+            self._latest, self._since_s = seen, now_s
         if seen == self._tried:
             return now_s >= self._next_s
         return self._tried is None or now_s - self._since_s >= self.debounce_s
 
-    def again(self) -> None:
-        """Whatever comes next is worked on."""
+    def reset(self) -> None:
+        """Reconcile at the next call of `due`, whatever the state."""
         self._tried = None
 
     def done(self, now_s: float) -> None:
-        """What was wanted is so."""
-        self._tried, self._failures, self._next_s = self._wanted, 0, now_s + RESYNC_S
+        """Reconciliation succeeded."""
+        self._tried, self._failures, self._next_s = self._latest, 0, now_s + RESYNC_S
 
     def failed(self, now_s: float) -> float:
-        """It is to be tried again; seconds until then, unless something changes before."""
-        self._failures = self._failures + 1 if self._tried == self._wanted else 1
-        pause_s = float(min(MOST_RETRY_S, FIRST_RETRY_S * 2 ** min(self._failures - 1, 10)))
-        self._tried, self._next_s = self._wanted, now_s + pause_s
+        """Reconciliation failed; the seconds until it is retried, unless the state changes before."""
+        self._failures = self._failures + 1 if self._tried == self._latest else 1
+        pause_s = float(min(MAX_RETRY_S, MIN_RETRY_S * 2 ** min(self._failures - 1, 10)))
+        self._tried, self._next_s = self._latest, now_s + pause_s
         return pause_s

@@ -1,7 +1,7 @@
-"""One resource, brought to what it says: look, plan or re-plan, deploy, and say in its status how that went.
+"""Reconciles one resource: plan or re-plan, deploy, and report in its status.
 
-Every look is from scratch, by what the cluster holds; what is remembered between looks only saves work. A plan is
-decided with what it costs to leave the running one (`plan --from`), and deployed by the same steps as by hand.
+Every reconciliation starts from the cluster's state; what is kept in memory only saves work. A new plan pays for the
+migration from the running one (`plan --from`), and is deployed by the same steps as `jellybean deploy`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 from jellybean.errors import DocumentError, InfeasibleError, JellyBeanError
 from jellybean.operator.certificates import issued
 from jellybean.operator.conditions import condition, plan_figures, with_conditions
-from jellybean.operator.fleet import Found, discovered, stated, with_pools
+from jellybean.operator.fleet import ResourceFleet, discovered, stated, with_pools
 from jellybean.operator.pace import Pace
-from jellybean.operator.resource import Laid, OperatorSpec, lay_out, operator_spec, stated_profiles
+from jellybean.operator.resource import OperatorSpec, ResourceProject, lay_out, operator_spec, stated_profiles
 from jellybean.planning.project_plan import plan_project, require_plan
 from jellybean.planning.replan import replan_project
 from jellybean_k8s import (
@@ -52,16 +52,16 @@ from jellybean_k8s import (
 from jellybean_solver import Plan, Verdict, to_document
 
 Object = dict[str, Any]
-LOOK_S = 10.0  # between looks at nodes, profiles and pods
+POLL_S = 10.0  # between reconciliations, which read nodes, profiles and pods
 COMPONENT = "jellybean-operator"
-_MOST_EVENT = 1000
-_MOST_FLEET = 1000
-_FORBIDDEN, _TERMINATED = 403, "because it is being terminated"  # what the API server says of a namespace's end
+_MAX_EVENT = 1000
+_MAX_FLEET = 1000
+_FORBIDDEN, _TERMINATED = 403, "because it is being terminated"  # answer of the API server when a namespace ends
 
 
 @dataclass
 class Reconciler:
-    """Of one resource. `nodes`: all of the cluster; `stopped`: whether to leave off; times are seconds of `clock`."""
+    """Reconciles one resource. `nodes()`: of the cluster; `stopped()`: whether to stop early; `clock`: monotonic."""
 
     cluster: Cluster
     nodes: Callable[[], Sequence[Mapping[str, Any]]]
@@ -72,16 +72,16 @@ class Reconciler:
     _pace: Pace = field(default_factory=lambda: Pace(0.0))
     _decided: tuple[str, _Decision] | None = None
 
-    def look(self, resource: Mapping[str, Any]) -> None:
-        """Work on the resource if it is due, and say how it is. UnreachableError when nobody can be told."""
+    def reconcile(self, resource: Mapping[str, Any]) -> None:
+        """Reconcile if due, and write the status. UnreachableError when the API server cannot be reached."""
         report = _Report(self.cluster, resource, self.now, self.log)
         try:
             own = operator_spec(resource)
             if own.suspend:
-                self._pace.again()
-                report.find(condition(CONDITION_PLANNED, None, "Suspended", "spec.suspend: all is left as it is"))
+                self._pace.reset()
+                report.find(condition(CONDITION_PLANNED, None, "Suspended", "spec.suspend: nothing is changed"))
             else:
-                self._bring(resource, own, report)
+                self._reconcile_if_due(resource, own, report)
         except UnreachableError:
             raise
         except DeployStoppedError:
@@ -92,7 +92,7 @@ class Reconciler:
         report.write()
 
     def remove(self, resource: Mapping[str, Any]) -> None:
-        """Take away what was deployed for the resource, and nothing else. DeployError while pods are still there."""
+        """Undeploy the resource's objects, and nothing else. DeployError while its pods still exist."""
         app = _app(resource)
         inventory = read_inventory(self.cluster, app)
         if (inventory.owner or {}).get("uid") != resource["metadata"]["uid"]:
@@ -102,28 +102,28 @@ class Reconciler:
         except ClusterError as error:
             if error.status != _FORBIDDEN or _TERMINATED not in str(error):
                 raise
-            self.log(f"{app}: its namespace goes, and all that is in it")
+            self.log(f"{app}: its namespace is being deleted with everything in it")
 
-    def _bring(self, resource: Mapping[str, Any], own: OperatorSpec, report: _Report) -> None:
+    def _reconcile_if_due(self, resource: Mapping[str, Any], own: OperatorSpec, report: _Report) -> None:
         spec = resource["spec"]
         try:
-            found, profiles = self._fleet(spec, own), self._profiles(spec, own)
+            fleet, profiles = self._fleet(spec, own), self._profiles(spec, own)
         except JellyBeanError:
-            self._pace.again()
+            self._pace.reset()
             raise
-        seen = json_sha256({"spec": spec, "fleet": found.infrastructure, "profiles": profiles})
+        seen = json_sha256({"spec": spec, "fleet": fleet.infrastructure, "profiles": profiles})
         self._pace.debounce_s = own.replan.debounce_s
         if not self._pace.due(seen, self.clock()):
             return
-        self.log(f"{_app(resource)}: planning for {found.told}")
+        self.log(f"{_app(resource)}: planning for {fleet.description}")
         try:
             with tempfile.TemporaryDirectory(prefix="jellybean-") as text:
                 folder = Path(text)
-                laid = lay_out(resource, found.infrastructure, profiles, folder)
+                laid = lay_out(resource, fleet.infrastructure, profiles, folder)
                 decision = self._decide(resource, laid, own, seen)
-                report.planned(decision, found.told)
+                report.planned(decision, fleet.description)
                 self._deploy(
-                    resource, own, DeployedPlan(decision.plan, with_pools(laid.settings, found)), folder, report
+                    resource, own, DeployedPlan(decision.plan, with_pools(laid.settings, fleet)), folder, report
                 )
         except JellyBeanError:
             again_s = self._pace.failed(self.clock())
@@ -132,7 +132,7 @@ class Reconciler:
         self._pace.done(self.clock())
         report.handled()
 
-    def _fleet(self, spec: Mapping[str, Any], own: OperatorSpec) -> Found:
+    def _fleet(self, spec: Mapping[str, Any], own: OperatorSpec) -> ResourceFleet:
         if own.discover is None:
             if "infrastructure" not in spec:
                 raise JellyBeanError("spec: the fleet is either infrastructure or discover")
@@ -153,8 +153,8 @@ class Reconciler:
             raise JellyBeanError(f"there is no {where}: {command}" if found is None else f"{where} has no key {key}")
         return str(text)
 
-    def _decide(self, resource: Mapping[str, Any], laid: Laid, own: OperatorSpec, seen: str) -> _Decision:
-        """The plan to serve; the same again for the same documents, until it serves. InfeasibleError without one."""
+    def _decide(self, resource: Mapping[str, Any], laid: ResourceProject, own: OperatorSpec, seen: str) -> _Decision:
+        """The plan to serve, cached for the same documents and running plan. InfeasibleError when there is none."""
         running = self._running(resource)
         key = f"{seen} {running['hash'] if running is not None else ''}"
         if self._decided is not None and self._decided[0] == key:
@@ -169,7 +169,7 @@ class Reconciler:
         return decision
 
     def _running(self, resource: Mapping[str, Any]) -> Object | None:
-        """The document of the plan that serves for this resource."""
+        """The document of the resource's running plan; None when none runs."""
         app = _app(resource)
         inventory = read_inventory(self.cluster, app)
         if inventory.current is None or (inventory.owner or {}).get("uid") != resource["metadata"]["uid"]:
@@ -186,18 +186,18 @@ class Reconciler:
         secrets = issued(self.cluster, deployed, folder / "certificates") if issue else ()
         served = read_inventory(self.cluster, deployed.app).current is not None
 
-        def go_on(_done: float, _total: float, _label: str) -> None:
+        def check_stop(_done: float, _total: float, _label: str) -> None:
             if self.stopped():
                 raise DeployStoppedError(f"{deployed.app}: the operator stops")
 
         options = DeployOptions(
             timeout_s=own.start_s,
-            undo_failed=served,  # what serves goes on alone; a first deployment may still come up
+            undo_failed=served,  # roll back to a running plan; a first deployment may still become ready
             in_place=own.in_place,
             owner=owner_of(resource),
             now=self.now,
             say=self.log,
-            progress=go_on,
+            progress=check_stop,
         )
         outcome = deploy(self.cluster, deployed, (record, *secrets, *objects), options)
         report.deployed(deployed, outcome.number, len(outcome.applied), len(outcome.pruned))
@@ -205,28 +205,28 @@ class Reconciler:
 
 @dataclass(frozen=True)
 class _Decision:
-    """A plan to serve. `today`: the same by today's documents; `reason`: Planned, Replanned or Kept."""
+    """A plan to serve. `rescored`: it, evaluated by the current documents; `reason`: Planned, Replanned or Kept."""
 
     plan: Plan
-    today: Plan
+    rescored: Plan
     reason: str
     note: str = ""
 
 
-def _replanned(laid: Laid, running: Object, horizon_h: float, limit_s: float) -> _Decision:
+def _replanned(laid: ResourceProject, running: Object, horizon_h: float, limit_s: float) -> _Decision:
     path = laid.project.directory / "running.json"
     path.write_text(json.dumps(running), encoding="utf-8")
     change = replan_project(laid.project, str(path), horizon_h=horizon_h, time_limit_s=limit_s)
     found = change.decision
     if found.verdict is Verdict.NONE or (found.verdict is Verdict.REPLACE and found.best is None):
-        raise InfeasibleError(change.planned.reasons, "what serves goes on as it is")
+        raise InfeasibleError(change.planned.reasons, "the running plan stays")
     if found.verdict is Verdict.KEEP or found.best is None:
         return _Decision(change.before, found.running, "Kept", "; the running plan stays")
     return _Decision(found.best, found.best, "Replanned", f"; instead of {str(running['hash'])[:12]}")
 
 
 class _Report:
-    """What is found of a resource in one look: written to its status and told in events, where it is new."""
+    """Findings of one reconciliation, written to the status, and posted as events where they changed."""
 
     def __init__(
         self,
@@ -244,8 +244,8 @@ class _Report:
         self._found.append(item)
 
     def planned(self, decision: _Decision, fleet: str) -> None:
-        figures = {**plan_figures(decision.today), "plan": str(to_document(decision.plan)["hash"])[:12]}
-        self._figures |= {**figures, "fleet": fleet[:_MOST_FLEET]}
+        figures = {**plan_figures(decision.rescored), "plan": str(to_document(decision.plan)["hash"])[:12]}
+        self._figures |= {**figures, "fleet": fleet[:_MAX_FLEET]}
         accuracy = "" if figures["accuracy"] is None else f", accuracy {figures['accuracy']:g}"
         text = f"plan {figures['plan']}: {figures['costUsdPerHour']:g} USD/h{accuracy}, gap {figures['gap']}"
         self.find(condition(CONDITION_PLANNED, True, decision.reason, text + decision.note))
@@ -267,7 +267,7 @@ class _Report:
         self.find(condition(kind, False, _reason(error, kind), str(error)))
 
     def write(self) -> None:
-        """Only what changed; DeployError where the API server refuses it."""
+        """Update the status if it changed. DeployError when the API server refuses."""
         meta = self._resource["metadata"]
         conditions = with_conditions(self._before, self._found, meta.get("generation", 1), self._now())
         wanted = {**self._figures, "conditions": conditions}
@@ -277,13 +277,13 @@ class _Report:
             for item in self._found:
                 old = known.get(item["type"], {})
                 if any(old.get(key) != item[key] for key in ("status", "reason", "message")):
-                    self._tell(item)
+                    self._post_event(item)
 
     def _was(self, kind: str) -> bool:
         return any(i["type"] == kind and i["status"] == "True" for i in self._before.get("conditions") or ())
 
-    def _tell(self, item: Object) -> None:
-        """An event with the words of a condition."""
+    def _post_event(self, item: Object) -> None:
+        """Post a condition as an event."""
         meta, when = self._resource["metadata"], self._now().astimezone(datetime.UTC)
         stamp = when.isoformat(timespec="seconds").replace("+00:00", "Z")
         about = {"apiVersion": CRD_API_VERSION, "kind": CRD_KIND, "name": meta["name"], "uid": meta["uid"]}
@@ -296,7 +296,7 @@ class _Report:
                 "involvedObject": {**about, "namespace": self._cluster.namespace},
                 "type": "Warning" if item["status"] == "False" else "Normal",
                 "reason": item["reason"],
-                "message": item["message"][:_MOST_EVENT],
+                "message": item["message"][:_MAX_EVENT],
                 "source": {"component": COMPONENT},
                 "firstTimestamp": stamp,
                 "lastTimestamp": stamp,
@@ -306,7 +306,7 @@ class _Report:
 
 
 def owner_of(resource: Mapping[str, Any]) -> Object:
-    """The reference that objects of the same namespace carry."""
+    """The owner reference for the resource's objects."""
     meta = resource["metadata"]
     return {
         "apiVersion": CRD_API_VERSION,
@@ -322,7 +322,7 @@ def _app(resource: Mapping[str, Any]) -> str:
 
 
 def _reason(error: JellyBeanError, kind: str) -> str:
-    """One word for a condition."""
+    """The condition's reason for an error: one word."""
     if isinstance(error.__cause__, NotReadyError):
         return "NotReady"
     known: list[tuple[type[JellyBeanError], str]] = [
@@ -338,7 +338,7 @@ def _reason(error: JellyBeanError, kind: str) -> str:
 
 
 def _readiness(cluster: Cluster, app: str, uid: str) -> Object:
-    """Whether clients are served by a plan that is whole, and is this resource's own."""
+    """The condition Ready: all pods of the resource's own plan serve."""
     inventory = read_inventory(cluster, app)
     if inventory.current is None or (inventory.owner or {}).get("uid") != uid:
         return condition(CONDITION_READY, False, "NothingServes", "no plan serves yet")

@@ -1,7 +1,7 @@
-"""The spec of a Workflow resource: workflow, fleet, profiles and deployment in one object, in the documents' words.
+"""The spec of a Workflow resource: workflow, fleet, profiles and deployment in one object, with the documents' keys.
 
-Its schema is made from the documents' own models. To read one, its parts are laid out as a project's documents and
-checked as those are; model files are where pods find them, so they are told by their hashes and not looked at here.
+Its schema is generated from the documents' models. To read a resource, its parts are written as a project's documents
+and validated as such. Model files are identified by their hashes, not read: only the pods have them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jellybean_k8s import CRD_API_VERSION, CRD_KIND, DeploymentSettings, SchemaR
 
 Object = Mapping[str, Any]
 _WORKFLOW_KEYS = ("description", "sources", "operators", "labels", "metric", "slo")
-_PARTS = {  # a document's file -> where the spec says it
+_PARTS = {  # a document's file -> its path in the spec
     WORKFLOW_FILE: "spec.",
     INFRASTRUCTURE_FILE: "spec.infrastructure.",
     PROFILES_FILE: "spec.profiles.",
@@ -35,7 +35,7 @@ _PARTS = {  # a document's file -> where the spec says it
 
 
 class DiscoverSpec(DocumentModel):
-    """A fleet of the cluster's nodes, by their labels: pools, counts and memory are read from them."""
+    """A fleet discovered from the cluster's nodes by their labels: pools, counts and memory."""
 
     tiers: Tiers = Field(description="Nearest the data first, as nodes' labels name them.")
     prices: dict[Name, PricePerHour] = Field(
@@ -58,7 +58,7 @@ class ConfigMapKey(DocumentModel):
 
 
 class ReplanSpec(DocumentModel):
-    """When a running plan is thought over, and what it takes to leave it."""
+    """When a running plan is re-planned, and what a change must gain."""
 
     horizon_s: Duration = Field(
         default=86400.0, alias="horizon", gt=0, description="Time over which a change must pay; 24 h unless given."
@@ -72,7 +72,7 @@ class ReplanSpec(DocumentModel):
 
 
 class OperatorSpec(DocumentModel):
-    """What the spec says beside the documents."""
+    """The part of the spec that is in no document."""
 
     kind: Literal["Workflow"]
     discover: DiscoverSpec | None = Field(default=None, description="Instead of infrastructure.")
@@ -151,7 +151,7 @@ def resource_definition() -> dict[str, Any]:
 
 
 def operator_spec(resource: Object) -> OperatorSpec:
-    """What a resource says beside the documents. DocumentError with every problem."""
+    """The part of a resource's spec that is in no document. DocumentError with every problem."""
     own = {key: value for key, value in resource["spec"].items() if key in _own_keys()}
     try:
         return OperatorSpec.model_validate(
@@ -170,17 +170,17 @@ def _own_keys() -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Laid:
+class ResourceProject:
     """A resource as a project in a folder, with the settings of its deployment."""
 
     project: Project
     settings: DeploymentSettings
 
 
-def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Path) -> Laid:
-    """Write the documents of a resource to a folder and check them. DocumentError in the resource's own paths.
+def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Path) -> ResourceProject:
+    """Write a resource's documents to a folder and validate them. DocumentError with paths of the resource.
 
-    `infrastructure` and `profiles` (YAML): those of the spec, or what they were found to be elsewhere.
+    `infrastructure`, `profiles` (YAML): from the spec, or discovered.
     """
     spec = resource["spec"]
     workflow = {key: spec[key] for key in _WORKFLOW_KEYS if key in spec}
@@ -193,13 +193,13 @@ def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Pat
         (folder / name).write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
     (folder / PROFILES_FILE).write_text(profiles, encoding="utf-8")
     try:
-        return Laid(load_project(folder, files=False), load_settings(folder))
+        return ResourceProject(load_project(folder, files=False), load_settings(folder))
     except DocumentError as error:
-        raise DocumentError([_told(problem, spec) for problem in error.problems]) from error
+        raise DocumentError([_in_resource(problem, spec) for problem in error.problems]) from error
 
 
-def _told(problem: DocumentProblem, spec: Object) -> DocumentProblem:
-    """A problem of a laid-out document by the place of the resource that it comes from."""
+def _in_resource(problem: DocumentProblem, spec: Object) -> DocumentProblem:
+    """A problem of a document, located by its path in the resource."""
     file = Path(problem.file).name
     if file == PROFILES_FILE and "profiles_from" in spec:
         where = f"ConfigMap {spec['profiles_from'].get('config_map')}"
@@ -210,12 +210,12 @@ def _told(problem: DocumentProblem, spec: Object) -> DocumentProblem:
 
 
 def stated_profiles(spec: Object) -> str:
-    """spec.profiles as text of profiles.yaml."""
+    """spec.profiles as the text of profiles.yaml."""
     return json.dumps({"kind": "Profiles", **spec["profiles"]}, ensure_ascii=False)
 
 
 def to_resource(project: Project, kubernetes: KubernetesDocument) -> dict[str, Any]:
-    """A project as a resource, every value in its long form. ValueError without profiles."""
+    """A project as a resource, with every value in its long form. ValueError without profiles."""
     if project.profiles is None:
         raise ValueError("a resource has profiles")
     workflow = _dump(project.workflow)
@@ -236,7 +236,7 @@ def to_resource(project: Project, kubernetes: KubernetesDocument) -> dict[str, A
 
 
 def _state_measured(workflow: WorkflowDocument, profiles: ProfilesDocument, dumped: dict[str, Any]) -> None:
-    """`ratio: measured` as the figures that were measured."""
+    """Replace `ratio: measured` by the measured ratios."""
     for name, operator in workflow.operators.items():
         for edge, written in zip(operator.inputs, dumped["operators"][name]["inputs"], strict=True):
             if edge.measured:
@@ -246,7 +246,7 @@ def _state_measured(workflow: WorkflowDocument, profiles: ProfilesDocument, dump
 
 
 def _name_modules(project: Project, dumped: dict[str, Any]) -> None:
-    """The sha256 of modules that are here and where the agents run; an operator has the agent's own only."""
+    """Add the sha256 of the project's Python modules; those of the agent itself need none."""
     for name, operator in project.workflow.operators.items():
         for variant, spec in operator.variants.items():
             found = python_ref(project.directory, name, variant, spec)

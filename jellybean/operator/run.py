@@ -1,4 +1,4 @@
-"""Run the operator: lead, then handle resources until told to stop."""
+"""Runs the operator: leader election, then handling of resources until SIGTERM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import kopf
 from jellybean.errors import JellyBeanError
 from jellybean.operator.handlers import registry_for
 from jellybean.operator.leader import Leader
-from jellybean.operator.reconcile import LOOK_S
+from jellybean.operator.reconcile import POLL_S
 from jellybean_k8s import CRD_API_VERSION, CRD_NAME, Cluster
 
 _log = logging.getLogger("jellybean.operator")
@@ -26,13 +26,13 @@ def run_operator(
     namespaces: Sequence[str],
     *,
     health_port: int | None = None,
-    look_s: float = LOOK_S,
+    poll_s: float = POLL_S,
     stop: threading.Event | None = None,
 ) -> None:
-    """Serve the resources of these namespaces, or of all where none is named, until SIGTERM or `stop`.
+    """Handle the resources of these namespaces (empty: all) until SIGTERM or `stop`.
 
-    The Lease is in the cluster's own namespace. `health_port`: where probes are answered, also while another leads.
-    JellyBeanError when it stopped leading, or where the resource is not defined.
+    The Lease is in the cluster's own namespace. `health_port`: for probes, answered also while another process leads.
+    JellyBeanError when leadership is lost, or the custom resource is not defined.
     """
     if not cluster.serves(CRD_API_VERSION):
         raise JellyBeanError(
@@ -44,12 +44,12 @@ def run_operator(
         reasons.append(reason)
         ended.set()
 
-    def of(namespace: str) -> Cluster:
+    def in_namespace(namespace: str) -> Cluster:
         return dataclasses.replace(cluster, namespace=namespace)
 
-    with _answering(health_port), Leader(cluster, lost=lost, say=_log.info):
-        _log.info("leads; serves workflows of %s", ", ".join(namespaces) or "all namespaces")
-        asyncio.run(_serve(registry_for(of, look_s=look_s), namespaces, ended))
+    with _health_server(health_port), Leader(cluster, lost=lost, say=_log.info):
+        _log.info("leads; handles workflows of %s", ", ".join(namespaces) or "all namespaces")
+        asyncio.run(_serve(registry_for(in_namespace, poll_s=poll_s), namespaces, ended))
     if reasons:
         raise JellyBeanError(f"leads no more: {reasons[0]}")
 
@@ -64,12 +64,12 @@ async def _serve(registry: kopf.OperatorRegistry, namespaces: Sequence[str], end
             stop_flag=ended,
         )
     finally:
-        ended.set()  # kopf waits for it in a thread, which would outlive a SIGTERM
+        ended.set()  # else kopf's thread that waits for it outlives a SIGTERM
 
 
 @contextmanager
-def _answering(port: int | None) -> Iterator[None]:
-    """Probes are answered as long as the process is there."""
+def _health_server(port: int | None) -> Iterator[None]:
+    """Answer probes in this context."""
     if port is None:
         yield
         return
@@ -80,7 +80,7 @@ def _answering(port: int | None) -> Iterator[None]:
 
 
 class _Health(BaseHTTPRequestHandler):
-    """GET /healthz: 200; all else 404. Nothing else is told, and nothing is logged."""
+    """GET /healthz: 200, anything else 404; requests are not logged."""
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/healthz" else 404)

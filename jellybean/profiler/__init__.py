@@ -1,4 +1,4 @@
-"""Measures what a plan must know: latency, memory, message sizes, overhead between agents, accuracy."""
+"""Measures a project's variants for planning: latency, memory, message sizes, hop time between agents, accuracy."""
 
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.profiler import Profiled, profile

@@ -1,7 +1,7 @@
 """Accuracy of selections on held-out labelled requests, end to end.
 
-With more selections than `LIMIT` only variations of the best found selection are measured and the operators' effects
-are taken as independent.
+With more than `LIMIT` selections, a local search measures single exchanges of one variant, and the variants' effects on
+accuracy are assumed independent.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from jellybean.profiler.flow import Flow
 from jellybean.profiler.workload import Selection, Workload
 
 LIMIT = 512
-CHUNK = 25  # requests that are finished, kept and reported together
+CHUNK = 25  # requests per cache entry and progress report
 
 Step = Callable[[int], None]  # called with the number of requests done
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Percent right, by selection; and what the messages of those runs were like."""
+    """Accuracy in percent of each selection."""
 
     selections: tuple[dict[str, str], ...]
     percent: tuple[float, ...]
@@ -39,11 +39,12 @@ def all_selections(workload: Workload) -> tuple[dict[str, str], ...]:
 
 
 def selection_count(workload: Workload) -> int:
+    """Number of ways to choose one variant per operator."""
     return math.prod(len(step.models) for step in workload.steps)
 
 
 def covering_selections(workload: Workload) -> tuple[dict[str, str], ...]:
-    """Few selections that contain every variant at least once."""
+    """A few selections that together contain every variant."""
     most = max(len(step.models) for step in workload.steps)
     return tuple(
         {step.name: step.models[min(index, len(step.models) - 1)].variant for step in workload.steps}
@@ -54,41 +55,41 @@ def covering_selections(workload: Workload) -> tuple[dict[str, str], ...]:
 def measure_accuracy(
     workload: Workload, flow: Flow, selections: Sequence[Selection], cache: Cache, step: Step
 ) -> Measured:
-    """Percent of held-out requests answered right under each selection."""
+    """Accuracy of each selection on the held-out requests. ProfileError without labels."""
     if workload.labels is None:
         raise ProfileError("there are no labels, so accuracy cannot be measured; set `labels:` in workflow.yaml")
-    right = [0] * len(selections)
+    correct = [0] * len(selections)
     total = workload.request_count
     models = [(model.operator, model.variant, model.sha256) for one in workload.steps for model in one.models]
     for first in range(0, total, CHUNK):
         chunk = range(first, min(total, first + CHUNK))
         key = key_of(kind="accuracy", work=workload.digest, models=models, selections=list(selections), first=first)
         if key not in cache:
-            cache.put(key, _right_in(workload, flow, selections, chunk))
-        right = [count + more for count, more in zip(right, cache[key], strict=True)]
+            cache.put(key, _correct_in(workload, flow, selections, chunk))
+        correct = [count + more for count, more in zip(correct, cache[key], strict=True)]
         step(chunk.stop)
     kept = tuple(dict(selection) for selection in selections)
-    return Measured(kept, tuple(100.0 * count / total for count in right))
+    return Measured(kept, tuple(100.0 * count / total for count in correct))
 
 
-def _right_in(workload: Workload, flow: Flow, selections: Sequence[Selection], chunk: range) -> list[int]:
-    right = [0] * len(selections)
+def _correct_in(workload: Workload, flow: Flow, selections: Sequence[Selection], chunk: range) -> list[int]:
+    correct = [0] * len(selections)
     labels = workload.labels
     if labels is None:
-        return right
+        return correct
     sink = workload.sinks[0]
     for request in chunk:
         for index, selection in enumerate(selections):
             answer = flow.answer(request, selection)[sink]
-            right[index] += is_correct(workload.metric, answer, labels[request])
-    return right
+            correct[index] += is_correct(workload.metric, answer, labels[request])
+    return correct
 
 
 def independent(workload: Workload, flow: Flow, cache: Cache, step: Step) -> dict[str, dict[str, float]]:
-    """Percent per operator and variant whose product is near a selection's accuracy.
+    """Accuracy per operator and variant (percent), whose products approximate a selection's accuracy.
 
-    Climbs, one operator at a time, to a selection that no single exchange improves; each variant's figure is then its
-    share of that accuracy, and the last operator's figures carry the accuracy itself.
+    Hill climbing finds a selection that no exchange of one variant improves. Each variant's figure is the accuracy with
+    it exchanged, relative to that selection's; the last operator's figures carry the accuracy itself.
     """
     best = {step_.name: step_.models[-1].variant for step_ in workload.steps}
     while True:

@@ -1,6 +1,6 @@
-"""Finished measurements on disk, so that an interrupted profile goes on where it stopped.
+"""Finished measurements on disk, so that an interrupted profile resumes.
 
-One JSON line per finished piece, appended and flushed; a line torn by a crash is skipped. Keys are hashes of all that
+A JSON line per measurement, appended and flushed; a line truncated by a crash is skipped. Keys are hashes of everything
 a measurement depends on (model content, speed, batch, inputs, settings), so a changed model is measured again.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from jellybean.folders import STATE_FOLDER, state_folder
 
@@ -17,25 +17,31 @@ FOLDER = Path(STATE_FOLDER) / "profile-cache"
 
 
 def key_of(**settings: Any) -> str:
-    """A name for a measurement: sha256 over the canonical JSON of its settings."""
+    """The key of a measurement: sha256 over the canonical JSON of its settings."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class Cache:
-    """Key -> JSON value. With `resume=False` what was there is dropped."""
+    """Measurements (JSON values) by key; `open` reads those of earlier runs."""
 
-    def __init__(self, project_folder: Path, *, resume: bool = True) -> None:
-        self._path = project_folder / FOLDER / "finished.jsonl"
-        state_folder(project_folder)
-        self._path.parent.mkdir(exist_ok=True)
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._known: dict[str, Any] = {}
-        if not resume:
-            self._path.unlink(missing_ok=True)
-        elif self._path.exists():
-            for line in self._path.read_text(encoding="utf-8").splitlines():
-                self._read(line)
 
-    def _read(self, line: str) -> None:
+    @classmethod
+    def open(cls, project_folder: Path, *, resume: bool = True) -> Self:
+        """The cache of a project; `resume=False` deletes what is in it."""
+        state_folder(project_folder)
+        cache = cls(project_folder / FOLDER / "finished.jsonl")
+        cache._path.parent.mkdir(exist_ok=True)
+        if not resume:
+            cache._path.unlink(missing_ok=True)
+        elif cache._path.exists():
+            for line in cache._path.read_text(encoding="utf-8").splitlines():
+                cache._parse(line)
+        return cache
+
+    def _parse(self, line: str) -> None:
         try:
             entry = json.loads(line)
             self._known[entry["key"]] = entry["value"]
@@ -49,15 +55,15 @@ class Cache:
         return self._known[key]
 
     def put(self, key: str, value: Any) -> None:
-        """Keep a finished measurement, on disk before this returns to the caller."""
+        """Add a measurement; it is on disk when this returns."""
         self._known[key] = value
         with self._path.open("a", encoding="utf-8") as file:
-            file.write("\n" if _is_torn(self._path) else "")
+            file.write("\n" if _is_truncated(self._path) else "")
             file.write(json.dumps({"key": key, "value": value}) + "\n")
 
 
-def _is_torn(path: Path) -> bool:
-    """Whether the last line was cut off."""
+def _is_truncated(path: Path) -> bool:
+    """True if the last line has no end."""
     with path.open("rb") as file:
         if file.seek(0, 2) == 0:
             return False

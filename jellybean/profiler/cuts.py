@@ -1,7 +1,7 @@
-"""Models cut in two for measuring: the cuts worth offering, written as model files, checked against the whole model.
+"""Cuts models in two for profiling: chooses cuts, writes head and tail as model files, checks them against the model.
 
-What each layer takes is measured first, so that cuts are spread over the model's time; head and tail of every cut that
-is offered are then measured like any other model.
+Layer times are measured first, so that the cuts are spread over the model's running time. Heads and tails are then
+profiled like any other model.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from jellybean_agent import AgentError, Executor
 from jellybean_solver import Edge, EdgeKind, head_name
 
 FOLDER = Path("models") / "stages"
-LAYERS_S = 2.0  # measuring the layers of one model
-FEEDS = 8  # requests that a model is looked at with
-CLOSE = 1e-5  # outputs of the stages and of the whole model, relative to the largest
+LAYERS_S = 2.0  # time to measure the layers of one model
+FEEDS = 8  # requests used to find cuts and measure layers
+TOLERANCE = 1e-5  # difference of outputs between stages and whole model, relative to the largest value
 
 
 @dataclass(frozen=True)
 class CutModel:
-    """One cut of a model, its stages written to files. `inputs`: upstreams that the head reads."""
+    """One cut of a model after `layers` of its `of` layers, its stages in files.
+
+    `inputs`: upstreams that the head reads.
+    """
 
     whole: Model
     layers: int
@@ -59,8 +62,8 @@ class CutModel:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """All cuts, of `models`; workload and survey with their stages."""
+class CutModels:
+    """All cuts of `models`; workload and survey include their stages."""
 
     workload: Workload
     survey: Survey
@@ -69,15 +72,15 @@ class Parts:
     notes: tuple[str, ...]
 
 
-def allowed(project: Project) -> dict[tuple[str, str], int]:
-    """(operator, variant) -> how many cuts may be offered."""
+def allowed_cuts(project: Project) -> dict[tuple[str, str], int]:
+    """(operator, variant) -> most cuts that the workflow allows."""
     operators = project.workflow.operators
     return {(name, variant): spec.cuts_of(variant) for name, spec in operators.items() for variant in spec.variants}
 
 
-def cut_models(project: Project, workload: Workload, survey: Survey, cache: Cache) -> Parts:
-    """Cut every model that the workflow lets be cut. ProfileError when one cannot be read layer by layer."""
-    most = allowed(project)
+def cut_models(project: Project, workload: Workload, survey: Survey, cache: Cache) -> CutModels:
+    """Cut every model that the workflow allows to be cut. ProfileError when one cannot be split into layers."""
+    most = allowed_cuts(project)
     inputs = dict(survey.inputs)
     models: list[Model] = []
     found: list[CutModel] = []
@@ -90,15 +93,15 @@ def cut_models(project: Project, workload: Workload, survey: Survey, cache: Cach
                 own = cutter.cuts(most[model.operator, model.variant], cache, inputs)
                 found += own
                 if not own:
-                    notes.append(f"{model.operator} {model.variant} stays whole: {cutter.why_none()}")
+                    notes.append(f"{model.operator} {model.variant} stays whole: {cutter.no_cut_reason()}")
     stages = tuple(stage for cut in found for stage in cut.steps)
-    return Parts(
+    return CutModels(
         replace(workload, stages=stages), replace(survey, inputs=inputs), tuple(models), tuple(found), tuple(notes)
     )
 
 
 class _Cutter:
-    """Cuts one model."""
+    """Cuts one model. `work`: digest of the workload, part of cache keys."""
 
     def __init__(self, directory: Path, step: Step, model: Model, sample: Sequence[Inputs], work: str) -> None:
         self.directory, self.step, self.model, self.sample, self.work = directory, step, model, sample, work
@@ -121,7 +124,7 @@ class _Cutter:
         return dict(zip(self.ports, arrays, strict=True))
 
     def cuts(self, most: int, cache: Cache, inputs: dict[str, list[Inputs]]) -> list[CutModel]:
-        """The cuts to offer; `inputs` gets those of their stages."""
+        """Up to `most` usable cuts; adds their stages' inputs to `inputs`."""
         profile = self._profile(cache)
         self.refused = [profile.why_not(cut) for cut in self.layers.cuts]
         found: list[CutModel] = []
@@ -135,8 +138,8 @@ class _Cutter:
             found.append(one)
         return found
 
-    def why_none(self) -> str:
-        """Why there is no cut to offer."""
+    def no_cut_reason(self) -> str:
+        """Why the model has no usable cut."""
         told = dict.fromkeys(why for why in self.refused if why)
         return f"no cut can be served ({'; '.join(list(told)[:3])})" if told else "it has one layer"
 
@@ -148,7 +151,7 @@ class _Cutter:
         return OnnxProfile(self.layers, tuple(cache[key]))
 
     def _written(self, cut: LegalCut, number: int) -> CutModel:
-        """The stages as files, and as steps with the edges that feed them."""
+        """Write the stages as files; they are steps with the edges that feed them."""
         step, model = self.step, self.model
         early = {name for index in cut.head for name in self.graph.reads[index]}
         feeds_head = {edge.upstream for edge, port in zip(step.inputs, self.ports, strict=True) if port in early}
@@ -175,7 +178,7 @@ class _Cutter:
         return Model(step, self.model.variant, path, hashlib.sha256(content).hexdigest())
 
     def _stage_inputs(self, cut: CutModel) -> tuple[list[Inputs], list[Inputs]]:
-        """Of the whole model's inputs, what each stage gets."""
+        """Inputs of head and tail for every sample of the whole model's inputs."""
         early = [index for index, edge in enumerate(self.step.inputs) if edge.upstream in cut.inputs]
         late = [index for index in range(len(self.step.inputs)) if index not in early]
         head = [tuple(inputs[index] for index in early) for inputs in self.sample]
@@ -187,13 +190,13 @@ class _Cutter:
         return head, tail
 
     def _differs(self, cut: CutModel, inputs: Sequence[Inputs]) -> str | None:
-        """How the stages' outputs differ from the whole model's; None when they do not."""
+        """How the stages' outputs differ from the whole model's; None if they are equal within `TOLERANCE`."""
         whole = self._runs(Step(self.step.name, self.step.inputs, (self.model,)), self.sample)
         for one, two in zip(whole, self._runs(cut.steps[1], inputs), strict=True):
             for name, wanted in one.items():
                 found = two[name]
                 scale = max(1.0, float(np.max(np.abs(wanted), initial=0.0))) if wanted.dtype.kind == "f" else 0.0
-                same = found.shape == wanted.shape and np.allclose(found, wanted, rtol=0, atol=CLOSE * scale)
+                same = found.shape == wanted.shape and np.allclose(found, wanted, rtol=0, atol=TOLERANCE * scale)
                 if not same:
                     return f"cut after {cut.layers} of {cut.of} layers, output {name} is not the whole model's"
         return None

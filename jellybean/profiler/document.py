@@ -1,4 +1,4 @@
-"""Measurements as profiles.yaml says them."""
+"""Measurements as a profiles.yaml document."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from jellybean.documents.schema.profiles import (
     VariantProfile,
 )
 from jellybean.profiler.accuracy import Measured
-from jellybean.profiler.cuts import CutModel, Parts
+from jellybean.profiler.cuts import CutModel, CutModels
 from jellybean.profiler.latency import Latency, Point
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Workload
 
-NOISY = 0.10
-TELLING_S = 1e-3  # below, the spread is that of clocks and sleeps
+NOISY = 0.10  # spread of a latency above which a note is printed
+MIN_NOISE_S = 1e-3  # spreads of shorter latencies are those of clocks and sleeps
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that was measured. `latency` and `memory_bytes` by point and by model; `accuracy` None without labels."""
+    """All measurements; `accuracy` is None without labels, by selection (`Measured`) or by operator and variant."""
 
     workload: Workload
     survey: Survey
@@ -42,7 +42,7 @@ class Findings:
     memory_bytes: Mapping[Model, float]
     hop_s: float
     accuracy: Measured | dict[str, dict[str, float]] | None
-    parts: Parts
+    cut_models: CutModels
 
 
 def to_profiles(findings: Findings) -> ProfilesDocument:
@@ -67,8 +67,8 @@ def _variant(findings: Findings, model: Model) -> VariantProfile:
 
 
 def _cuts(findings: Findings, model: Model) -> tuple[CutProfile, ...] | None:
-    """None where the model is to stay whole."""
-    if model not in findings.parts.models:
+    """Cuts of a model; None when the workflow allows none."""
+    if model not in findings.cut_models.models:
         return None
     return tuple(
         CutProfile(
@@ -80,7 +80,7 @@ def _cuts(findings: Findings, model: Model) -> tuple[CutProfile, ...] | None:
             head=_stage(findings, cut, cut.head),
             tail=_stage(findings, cut, cut.tail),
         )
-        for cut in findings.parts.cuts
+        for cut in findings.cut_models.cuts
         if cut.whole == model
     )
 
@@ -126,7 +126,7 @@ def _accuracy(findings: Findings) -> AccuracyProfile | None:
 
 
 def _machine(latency: Mapping[Point, Latency]) -> dict[str, Any]:
-    noises = [found.noise for found in latency.values() if found.p50_s >= TELLING_S] or [0.0]
+    noises = [found.noise for found in latency.values() if found.p50_s >= MIN_NOISE_S] or [0.0]
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count() or 1,
@@ -139,7 +139,7 @@ def _machine(latency: Mapping[Point, Latency]) -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    """The processor's name, where the system tells."""
+    """The processor's name, as far as the system reports it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -149,15 +149,15 @@ def _cpu() -> str:
 
 
 def noise_notes(findings: Findings) -> list[str]:
-    """In words, when repeated measurements disagreed by more than a tenth."""
-    telling = {point: found for point, found in findings.latency.items() if found.p50_s >= TELLING_S}
-    noisy = {point: found.noise for point, found in telling.items() if found.noise > NOISY}
+    """A note when repeated measurements differ by more than `NOISY`; empty when they do not."""
+    relevant = {point: found for point, found in findings.latency.items() if found.p50_s >= MIN_NOISE_S}
+    noisy = {point: found.noise for point, found in relevant.items() if found.noise > NOISY}
     if not noisy:
         return []
     worst = max(noisy, key=lambda point: noisy[point])
     types = [name for name, speed in findings.workload.speeds.items() if speed == worst.speed]
     return [
-        f"the machine was busy or unsteady: {len(noisy)} of {len(telling)} latencies of a millisecond or more vary "
+        f"the machine was busy or unsteady: {len(noisy)} of {len(relevant)} latencies of a millisecond or more vary "
         f"by more than {100 * NOISY:.0f} % between repeated blocks, the worst by {100 * noisy[worst]:.0f} % "
         f"({worst.model.operator} {worst.model.variant} on {' / '.join(types)}, batch {worst.batch}); "
         "for better figures close other programs "

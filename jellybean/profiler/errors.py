@@ -1,4 +1,4 @@
-"""What a user may have to mend before profiling works."""
+"""Errors of profiling that a user can fix."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from jellybean_solver import JellyBeanError
 
 
 class ProfileError(JellyBeanError):
-    """The project cannot be measured as it stands; the text says what is missing or which model failed."""
+    """The project cannot be profiled; the text names what is missing or the model that failed."""

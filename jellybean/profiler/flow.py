@@ -1,8 +1,7 @@
-"""Requests through the workflow without clock or network: the agents' own brain and executor, one worker for all.
+"""Runs requests through the workflow without clock or network, on the agents' own brain and executor, as one worker.
 
-So fan-outs, gathers and joins mean exactly what they mean when served. What one request makes an operator compute is
-remembered until the next request, so that selections which agree upstream share it: all selections together cost
-little more than each variant once.
+Fan-outs, gathers and joins thus behave exactly as in service. Outputs are memoised within a request, so that selections
+that agree upstream share them: all selections cost little more than running each variant once.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from jellybean_solver import Edge, EdgeKind
 
 Inputs = tuple[OperatorInput, ...]
 _WORKER = "profiler"
-KEPT_INPUTS = 64  # per operator: enough to vary, little enough to hold
+KEPT_INPUTS = 64  # per operator: a varied sample that fits into memory
 
 
 @dataclass(frozen=True, slots=True)
 class _Outputs:
-    """A run's outputs by downstream, as the brain asks for them."""
+    """Outputs of a run by downstream operator, in the form that the brain expects."""
 
     by_downstream: Mapping[str, Array]
 
@@ -51,9 +50,9 @@ class _Outputs:
 
 @dataclass
 class Traffic:
-    """Totals over the messages seen: (operator, variant, downstream) -> messages, bytes, runs that made them.
+    """Totals by (operator, variant, downstream): messages, their bytes, and the runs that produced them.
 
-    `fan_outs`: the same key -> number of rows -> runs that had as many.
+    `fan_outs`: by the same key, the number of runs by their number of rows.
     """
 
     messages: dict[tuple[str, str, str], int] = field(default_factory=lambda: defaultdict(int))
@@ -62,7 +61,7 @@ class Traffic:
     fan_outs: dict[tuple[str, str, str], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     def add(self, model: Model, downstream: str, array: Array, *, fans_out: bool) -> None:
-        """Counts one run's output: as many messages as rows when it fans out."""
+        """Count one run's output, which is a message per row if it fans out."""
         key = (model.operator, model.variant, downstream)
         self.runs[key] += 1
         self.messages[key] += array.shape[0] if fans_out else 1
@@ -72,7 +71,7 @@ class Traffic:
 
 
 class Flow:
-    """Answers requests under any selection."""
+    """Answers held-out requests under any selection; collects traffic and sample inputs."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -83,7 +82,7 @@ class Flow:
         self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> inputs of its first runs
 
     def answer(self, request: int, selection: Selection) -> Mapping[str, Array]:
-        """Sink -> its answer to a held-out request; the answers of all children in one tensor under open fan-outs."""
+        """Sink -> its answer to a held-out request; below a fan-out the children's, concatenated on axis 0."""
         if request != self._request:
             self._request = request
             self._memo.clear()
@@ -106,7 +105,7 @@ class Flow:
         return {sink: _joined(found) for sink, found in answers.items()}
 
     def _source_messages(self, edge: Edge, request: int) -> list[tuple[FanOutPath, Array | None]]:
-        """What a request's source sends on an edge; nothing when the edge comes from an operator."""
+        """Messages of a request's source on an edge; none when the edge comes from an operator."""
         if edge.upstream not in self._workload.requests:
             return []
         tensor = self._workload.requests[edge.upstream][request : request + 1]
@@ -140,7 +139,7 @@ class Flow:
         return found
 
     def executor(self, model: Model) -> Executor:
-        """The model at this machine's own speed, loaded once."""
+        """The executor of a model, loaded once."""
         key = (model.operator, model.variant)
         if key not in self._executors:
             self._executors[key] = load(self._workload, model)
@@ -170,6 +169,6 @@ def _output(model: Model, edge: Edge, outputs: Mapping[str, Array]) -> Array:
 
 
 def _joined(found: Mapping[FanOutPath, Array | None]) -> Array:
-    """One tensor per answer: the children's rows in order; no rows when there was no child."""
+    """The children's answers concatenated in order; an empty tensor without children."""
     rows = [payload for _, payload in sorted(found.items(), key=lambda item: item[0]) if payload is not None]
     return np.concatenate(rows) if rows else np.zeros((0,))

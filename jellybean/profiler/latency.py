@@ -1,12 +1,11 @@
-"""How long a worker is busy with one batch, through the executor that serves.
+"""Measures the busy time of a worker for one batch, through the executor that serves.
 
-Every point (model, speed, batch) is measured in several short blocks, round-robin over all points, so that drift of
-the machine hits all alike; the spread of a point's block medians says how noisy it was. Before each run the worker
-pauses as it would between two requests in service. A tight loop would flatter: caches stay warm, and small models run
-several times faster in it.
+Every point (model, speed, batch) is measured in several short blocks, round-robin over all points, so that drift of the
+machine affects all alike; the spread of a point's block medians measures its noise. A pause before each run keeps
+caches as cold as in service: small models run several times faster in a tight loop.
 
-A device of another speed is emulated. It takes what the model computes here, over its speed: the least CPU time of runs
-back to back, of all blocks the least, as what else the machine does only ever adds. All such speeds share one
+A device of another speed is emulated: its latency is the model's CPU time here over its speed. The CPU time is the
+least of many runs back to back, because load of the machine only adds to it. All emulated speeds share this
 measurement.
 """
 
@@ -26,18 +25,18 @@ from jellybean.profiler.workload import Array, Model, Workload
 from jellybean_agent import AgentError, Executor, stack_requests
 
 BLOCKS = 4
-WARM_UP_RUNS = 2  # at the start of a block: what ran before was another model
-BATCH_SHARE = 0.3  # of the time of a point: batches beyond 1 vary less
+WARM_UP_RUNS = 2  # at the start of a block, which follows another model's
+BATCH_SHARE = 0.3  # of a point's time, for batches above 1, which vary less
 FEWEST_RUNS = 2  # per block
-WARM_UP_BELOW_S = 0.1  # longer runs warm up once, before their first block
+WARM_UP_BELOW_S = 0.1  # models with longer runs warm up only before their first block
 PAUSE_S = 0.003  # before each run
-COMPUTE_INPUTS = 3  # whose compute is measured for emulated devices
-COMPUTE_RUNS = 5  # of each per block, at least; the least counts
+COMPUTE_INPUTS = 3  # inputs whose CPU time is measured for emulated devices
+COMPUTE_RUNS = 5  # least number of runs per input and block
 
 
 @dataclass(frozen=True)
 class Point:
-    """One thing to measure. Types of workers with equal speed share a point."""
+    """One measurement: a model at a speed and batch size. Worker types of equal speed share it."""
 
     model: Model
     speed: float
@@ -50,7 +49,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds busy with one batch. `noise`: interquartile range of the block medians, relative to their median."""
+    """Busy seconds of one batch. `noise`: interquartile range of the block medians, relative to their median."""
 
     mean_s: float
     p50_s: float
@@ -60,9 +59,9 @@ class Latency:
 
 
 def batched(sample: Sequence[Inputs], batch: int) -> list[Inputs]:
-    """Inputs of `batch` requests stacked along the leading dimension; the sample is used again where it is too short.
+    """Batches of `batch` requests, stacked along axis 0; the sample repeats where it is too short.
 
-    A gather's input is already all children of a request; such operators are measured at batch size 1.
+    ProfileError for inputs of a gather, which are measured at batch size 1: each is all children of a request.
     """
     if batch == 1:
         return list(sample)
@@ -80,7 +79,7 @@ def _stacked(values: Sequence[Array | tuple[Array, ...]]) -> Array:
 
 
 class LatencyMeter:
-    """Measures points block by block. `blocks()` lists what is to do; `measure` does one; `result` sums up."""
+    """Measures points block by block: `measure` one block, `result` over all blocks of a point."""
 
     def __init__(
         self, workload: Workload, inputs: dict[str, list[Inputs]], cache: Cache, seconds_per_point: float
@@ -91,7 +90,7 @@ class LatencyMeter:
         self._took_s: dict[Point, float] = {}
 
     def expected_s(self, point: Point) -> float:
-        """How long one more block of a point takes, as far as is known."""
+        """Expected seconds of one more block of a point."""
         return self._took_s.get(point, self._seconds(point))
 
     def _seconds(self, point: Point) -> float:
@@ -110,7 +109,7 @@ class LatencyMeter:
         )
 
     def measure(self, point: Point, block: int) -> None:
-        """One block of one point, unless the cache has it."""
+        """Measure one block of a point, unless it is in the cache."""
         key = self.key(point, block)
         if key in self._cache:
             return
@@ -127,7 +126,7 @@ class LatencyMeter:
     def _samples(self, point: Point, inputs: Sequence[Inputs], block: int) -> list[float]:
         executor = self._executor(point.model)
         samples: list[float] = []
-        for _ in range(WARM_UP_RUNS if self._fast(point) else block == 0):
+        for _ in range(WARM_UP_RUNS if self._is_fast(point) else block == 0):
             executor.run(inputs[0])
         ends = time.perf_counter() + self._seconds(point)
         while len(samples) < FEWEST_RUNS or time.perf_counter() < ends:
@@ -136,7 +135,7 @@ class LatencyMeter:
         return samples
 
     def _compute(self, point: Point, inputs: Sequence[Inputs]) -> list[float]:
-        """The least CPU time of some inputs, spread over the sample."""
+        """The least CPU time of each of some inputs, spread over the sample."""
         executor = self._executor(point.model, emulated=True)
         chosen = inputs[:: max(1, len(inputs) // COMPUTE_INPUTS)][:COMPUTE_INPUTS]
         return [self._least_s(executor, one, self._seconds(point) / len(chosen)) for one in chosen]
@@ -153,19 +152,19 @@ class LatencyMeter:
             taken.append(time.thread_time() - began)
         return min(taken)
 
-    def _fast(self, point: Point) -> bool:
-        """Whether a run that does not count costs little."""
+    def _is_fast(self, point: Point) -> bool:
+        """True if warm-up runs are cheap: the first block's median is below `WARM_UP_BELOW_S`."""
         key = self.key(point, 0)
         return key in self._cache and median(self._cache[key]) < WARM_UP_BELOW_S
 
     def _executor(self, model: Model, *, emulated: bool = False) -> Executor:
-        """Emulated devices take the processor, whatever else the machine has."""
+        """The executor of a model, loaded once; on the CPU for emulated devices, whatever accelerators there are."""
         if (model, emulated) not in self._executors:
             self._executors[model, emulated] = load(self._workload, model, accelerated=not emulated)
         return self._executors[model, emulated]
 
     def accepts_batches(self, model: Model) -> bool:
-        """Whether real requests can be stacked for the model, and what it gives can be cut apart again: by one run."""
+        """True if a trial run on two stacked requests gives outputs that can be split again."""
         executor, sample = self._executor(model), self._inputs[model.operator]
         pair = stack_requests([sample[0], sample[-1]]) if stack_requests(sample) is not None else None
         if pair is None or any(port.shape[:1] != (-1,) for port in executor.inputs):
@@ -179,7 +178,7 @@ class LatencyMeter:
         return all(outputs[name].shape[:1] == (2,) for name in sent)
 
     def result(self, point: Point) -> Latency:
-        """All blocks of a finished point together."""
+        """The latency of a point, over all its blocks."""
         blocks = [self._cache[self.key(point, block)] for block in range(BLOCKS)]
         medians = [median(block) for block in blocks]
         if point.emulated:

@@ -1,7 +1,7 @@
-"""Memory of a model while it serves: growth of a fresh process over loading it and running it.
+"""Measures a model's memory in service: growth of a fresh process that loads and runs it.
 
-A process of its own, because an allocator that has already grown hides what the next model needs. Started with spawn:
-a fork after onnxruntime has threads is not safe.
+In a used process, memory that its allocator holds already would hide the growth. The process is spawned, because a fork
+is not safe once onnxruntime has threads.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from jellybean.profiler.workload import Model
 from jellybean_agent import AgentError, Executor, OperatorCode, OperatorInput
 
 RUNS = 3
-SMALLEST_BYTES = 4096  # growth is counted in pages
+MIN_BYTES = 4096  # one page
 
 
 def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple[OperatorInput, ...]]) -> float:
-    """Bytes by which a process grows that loads `model` and runs each of `batches`. ProfileError when it dies."""
+    """Bytes by which a process grows when it loads `model` and runs `batches`. ProfileError when it dies."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
@@ -34,7 +34,7 @@ def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple
                 f"operator {model.operator}, variant {model.variant}: the process that loaded {model.code[0]} died; "
                 "is there enough memory?"
             ) from error
-    return float(max(SMALLEST_BYTES, grown))
+    return float(max(MIN_BYTES, grown))
 
 
 def _growth(

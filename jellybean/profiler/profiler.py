@@ -1,4 +1,4 @@
-"""Measures a project and writes its profiles.yaml."""
+"""Profiles a project: measures its variants and writes profiles.yaml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jellybean.documents import Project, write_profiles
 from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.profiler import accuracy
 from jellybean.profiler.cache import Cache, key_of
-from jellybean.profiler.cuts import LAYERS_S, Parts, allowed, cut_models
+from jellybean.profiler.cuts import LAYERS_S, CutModels, allowed_cuts, cut_models
 from jellybean.profiler.document import Findings, noise_notes, to_profiles
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point, batched
@@ -30,27 +30,27 @@ _SURVEY_S, _HOP_S, _MEMORY_S, _ACCURACY_S = 3.0, 8.0, 0.6, 4.0  # first guesses,
 
 @dataclass(frozen=True)
 class Profiled:
-    """The document that was written, and what its reader should know about it."""
+    """The document that was written, and notes on its accuracy for the user."""
 
     document: ProfilesDocument
     notes: tuple[str, ...]
 
 
 @dataclass
-class _Clock:
-    """Progress in seconds: what is done, and what is expected in all."""
+class _ProgressClock:
+    """Progress in seconds: done so far and expected in total."""
 
     report: Progress
     done_s: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)  # what is still to do, by part
+    parts: dict[str, float] = field(default_factory=dict)  # seconds left, by part
 
     def now(self, part: str, left_s: float, label: str) -> None:
-        """What is measured next, and how long its part still takes."""
+        """Report the measurement that begins, and the seconds left of its part."""
         self.parts[part] = left_s
         self.report(self.done_s, self.done_s + sum(self.parts.values()), label)
 
     def spent(self, part: str, seconds: float) -> None:
-        """A piece of a part is done."""
+        """Count seconds of a part as done."""
         self.done_s += seconds
         self.parts[part] = max(0.0, self.parts[part] - seconds)
 
@@ -64,35 +64,35 @@ def profile(
     resume: bool = True,
     allow_python: frozenset[str] = frozenset(),
 ) -> Profiled:
-    """Measures every variant on every worker type and writes profiles.yaml into the project's folder.
+    """Measure every variant on every worker type and write profiles.yaml into the project's folder.
 
-    Finished measurements are kept in the folder: after an interruption the next call goes on from there, unless
-    `resume` is False. `progress` gets seconds done, seconds expected in all, and what is measured now.
-    `allow_python`: functions that may run here besides the agent's own steps.
+    Finished measurements are cached in the folder: after an interruption the next call resumes, unless `resume` is
+    False. `progress` gets seconds done, expected total seconds, and the current measurement. `allow_python`: functions
+    that may run here besides the agent's own steps. ProfileError when a model fails or data is missing.
     """
     workload = workload_of(project, allow_python)
-    cache = Cache(project.directory, resume=resume)
+    cache = Cache.open(project.directory, resume=resume)
     models = [model for step in workload.steps for model in step.models]
-    clock = _Clock(progress, parts={"survey": _SURVEY_S, "hop": _HOP_S, "memory": _MEMORY_S * len(models)})
+    clock = _ProgressClock(progress, parts={"survey": _SURVEY_S, "hop": _HOP_S, "memory": _MEMORY_S * len(models)})
     clock.parts["accuracy"] = _ACCURACY_S if workload.labels is not None else 0.0
-    clock.parts["cuts"] = LAYERS_S * sum(map(bool, allowed(project).values()))
+    clock.parts["cuts"] = LAYERS_S * sum(map(bool, allowed_cuts(project).values()))
     flow = Flow(workload)
-    clock.now("survey", _SURVEY_S, "what flows on the edges")
+    clock.now("survey", _SURVEY_S, "messages on the edges")
     found = survey(workload, flow)
     clock.spent("survey", _SURVEY_S)
     clock.now("cuts", clock.parts["cuts"], "where models can be cut")
-    parts = cut_models(project, workload, found, cache)
+    cuts = cut_models(project, workload, found, cache)
     clock.spent("cuts", clock.parts["cuts"])
-    workload, found = parts.workload, parts.survey
+    workload, found = cuts.workload, cuts.survey
     meter = LatencyMeter(workload, found.inputs, cache, seconds_per_point)
-    points = _points(workload, meter, batch_sizes, parts)
+    points = _points(workload, meter, batch_sizes, cuts)
     latency = _latency(meter, points, clock)
     memory = _memory(workload, found, points, cache, clock)
     hop_s = _hop_s(cache, clock)
-    findings = Findings(workload, found, latency, memory, hop_s, _accuracy(workload, flow, cache, clock), parts)
+    findings = Findings(workload, found, latency, memory, hop_s, _accuracy(workload, flow, cache, clock), cuts)
     document = to_profiles(findings)
     write_profiles(project.directory / PROFILES_FILE, document)
-    notes = [*ratio_warnings(project.workflow, found), *noise_notes(findings), *parts.notes]
+    notes = [*ratio_warnings(project.workflow, found), *noise_notes(findings), *cuts.notes]
     if isinstance(findings.accuracy, dict):
         notes.append(
             f"{accuracy.selection_count(workload)} selections are too many to measure each ({accuracy.LIMIT} at most): "
@@ -101,9 +101,9 @@ def profile(
     return Profiled(document, tuple(notes))
 
 
-def _points(workload: Workload, meter: LatencyMeter, batch_sizes: Sequence[int], parts: Parts) -> list[Point]:
-    """All that is to be measured. Batches only where requests can be stacked: no fan-out, no gather, open dimension."""
-    whole = {stage.name: cut.operator for cut in parts.cuts for stage in cut.steps}
+def _points(workload: Workload, meter: LatencyMeter, batch_sizes: Sequence[int], cuts: CutModels) -> list[Point]:
+    """All points to measure. Batches only for operators without fan-out and gather whose models accept them."""
+    whole = {stage.name: cut.operator for cut in cuts.cuts for stage in cut.steps}
     splits = {edge.upstream for edge in workload.edges if edge.kind is EdgeKind.FAN_OUT}
     points = []
     for step in (*workload.steps, *workload.stages):
@@ -115,7 +115,7 @@ def _points(workload: Workload, meter: LatencyMeter, batch_sizes: Sequence[int],
     return points
 
 
-def _latency(meter: LatencyMeter, points: Sequence[Point], clock: _Clock) -> dict[Point, Latency]:
+def _latency(meter: LatencyMeter, points: Sequence[Point], clock: _ProgressClock) -> dict[Point, Latency]:
     once = {meter.key(point, 0): point for point in points}.values()
     todo = [(block, point) for block in range(BLOCKS) for point in once]
     for index, (block, point) in enumerate(todo):
@@ -127,7 +127,7 @@ def _latency(meter: LatencyMeter, points: Sequence[Point], clock: _Clock) -> dic
 
 
 def _memory(
-    workload: Workload, found: Survey, points: Sequence[Point], cache: Cache, clock: _Clock
+    workload: Workload, found: Survey, points: Sequence[Point], cache: Cache, clock: _ProgressClock
 ) -> dict[Model, float]:
     measured: dict[Model, float] = {}
     models = list(dict.fromkeys(point.model for point in points))
@@ -143,7 +143,7 @@ def _memory(
     return measured
 
 
-def _hop_s(cache: Cache, clock: _Clock) -> float:
+def _hop_s(cache: Cache, clock: _ProgressClock) -> float:
     clock.now("hop", _HOP_S, "time between two agents")
     key = key_of(kind="hop")
     if key not in cache:
@@ -153,7 +153,7 @@ def _hop_s(cache: Cache, clock: _Clock) -> float:
 
 
 def _accuracy(
-    workload: Workload, flow: Flow, cache: Cache, clock: _Clock
+    workload: Workload, flow: Flow, cache: Cache, clock: _ProgressClock
 ) -> accuracy.Measured | dict[str, dict[str, float]] | None:
     if workload.labels is None:
         return None

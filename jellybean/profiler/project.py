@@ -1,4 +1,4 @@
-"""A project's documents as a workload to measure."""
+"""Reads a project's documents as a workload to profile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jellybean_agent import AgentError, PythonStep
 
 
 def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) -> Workload:
-    """What there is to measure. ProfileError when variants have no model files, or functions that may not run here."""
+    """The workload of a project. ProfileError when a variant has no model file, or a function that may not run here."""
     workflow = project.workflow
     without = [
         f"{operator}.{variant}"
@@ -56,7 +56,7 @@ def _model(project: Project, operator: str, variant: str, spec: VariantSpec, all
 
 
 def speeds_of(project: Project) -> dict[str, float]:
-    """Worker type -> speed. Pools of one type have one row in the profile, so their speeds must agree."""
+    """Worker type -> speed. ProfileError when pools of one type, which share a profile, have different speeds."""
     found: dict[str, float] = {}
     for pool, spec in project.infrastructure.workers.items():
         name = spec.type or pool

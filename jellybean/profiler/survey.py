@@ -1,4 +1,4 @@
-"""What flows on the edges: real inputs per operator, message sizes, children per fan-out, from held-out requests."""
+"""Surveys the edges with held-out requests: sample inputs per operator, message sizes, children per fan-out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from jellybean.profiler.flow import Flow, Inputs
 from jellybean.profiler.workload import Workload
 from jellybean_solver import EdgeKind
 
-MOST_REQUESTS = 1000  # for children per fan-out, under each operator's first variant
-OTHER_REQUESTS = 60  # under the other variants, where none of them decides how many children there are
+
+@dataclass(frozen=True, slots=True)
+class SurveyLimits:
+    """Most held-out requests that are run."""
+
+    first_variants: int = 1000  # with each operator's first variant
+    other_variants: int = 60  # with the others, if the number of children does not depend on the variant
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Inputs are those under the first variant of everything upstream."""
+    """Sample inputs (with the first variant of every upstream operator), message sizes and numbers of children."""
 
     inputs: dict[str, list[Inputs]]
     message_bytes: dict[tuple[str, str], dict[str, float]]  # (operator, variant) -> downstream -> mean bytes
@@ -27,10 +32,10 @@ class Survey:
     ]  # (operator, variant) -> share of outputs with 0, 1, ... rows
 
 
-def survey(workload: Workload, flow: Flow) -> Survey:
-    """Runs held-out requests under selections that cover every variant."""
+def survey(workload: Workload, flow: Flow, limits: SurveyLimits = SurveyLimits()) -> Survey:
+    """Run held-out requests under selections that cover every variant. ProfileError if an operator gets no input."""
     covering = covering_selections(workload)
-    total = min(workload.request_count, MOST_REQUESTS)
+    total = min(workload.request_count, limits.first_variants)
     for request in range(total):
         flow.answer(request, covering[0])
     inputs = {name: list(found) for name, found in flow.inputs.items()}
@@ -39,7 +44,7 @@ def survey(workload: Workload, flow: Flow) -> Survey:
         raise ProfileError(f"no held-out request reaches {', '.join(missing)}: a fan-out above gave no children at all")
     splits = {edge.upstream for edge in workload.edges if edge.kind is EdgeKind.FAN_OUT}
     varied = any(step.name in splits and len(step.models) > 1 for step in workload.steps)
-    for request in range(total if varied else min(total, OTHER_REQUESTS)):
+    for request in range(total if varied else min(total, limits.other_variants)):
         for selection in covering[1:]:
             flow.answer(request, selection)
     sizes: dict[tuple[str, str], dict[str, float]] = {}
@@ -55,7 +60,7 @@ def survey(workload: Workload, flow: Flow) -> Survey:
 
 
 def ratio_warnings(workflow: WorkflowDocument, found: Survey, tolerance: float = 0.05) -> list[str]:
-    """Where the document's ratio is not what held-out data show."""
+    """Notes on edges whose ratio in workflow.yaml differs from the measured one by more than `tolerance`."""
     notes = []
     for (upstream, variant, downstream), mean in found.children.items():
         edge = next(edge for edge in workflow.operators[downstream].inputs if edge.upstream == upstream)

@@ -1,4 +1,4 @@
-"""What is to be measured: the project's operators with their model files, and held-out requests."""
+"""The workload to profile: the project's operators with their models, and held-out requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Selection = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Model:
-    """One variant's file, or the function that it is. `sha256`: of all that it depends on, as the plan names it."""
+    """One variant: a model file, or a Python function (`step`). `sha256`: of its content, as in the plan."""
 
     operator: str
     variant: str
@@ -31,7 +31,7 @@ class Model:
 
     @property
     def code(self) -> tuple[OperatorCode, str]:
-        """What an executor loads."""
+        """The code that an executor loads, and its sha256."""
         return (self.path, self.sha256) if self.step is None else (self.step, self.module_sha256)
 
 
@@ -55,8 +55,7 @@ class Step:
 class Workload:
     """Steps in topological order, one array per source (row i belongs to request i), labels of the requests if any.
 
-    `speeds`: worker type -> speed relative to this machine. `stages`: models that are parts of others, measured by
-    themselves.
+    `speeds`: worker type -> speed relative to this machine. `stages`: heads and tails of cut models.
     """
 
     steps: tuple[Step, ...]
@@ -80,7 +79,7 @@ class Workload:
 
     @cached_property
     def wiring(self) -> Mapping[str, OperatorWiring]:
-        """All operators as one worker's brain wants them."""
+        """Wiring of all operators on one worker, for its brain."""
         out: dict[str, list[tuple[str, EdgeKind]]] = {step.name: [] for step in self.steps}
         for edge in self.edges:
             if edge.upstream in out:
@@ -107,7 +106,7 @@ class Workload:
         return {name: tuple(one for one in order if one in above) for name, above in found.items()}
 
     def downstreams(self, operator: str) -> tuple[str, ...]:
-        """Who gets the operator's output; the gateway for a sink."""
+        """Operators that take the operator's output; the gateway for a sink."""
         return tuple(downstream for downstream, _ in self.wiring[operator].outputs) or (GATEWAY,)
 
     @cached_property

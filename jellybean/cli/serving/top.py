@@ -16,7 +16,7 @@ from jellybean.cli.console import out, print_json
 from jellybean.errors import JellyBeanError
 from jellybean.serving.top.dashboard import dashboard as grafana
 
-_FIRST_S = 1.0  # between the two looks that --once compares
+_FIRST_S = 1.0  # between the two scrapes that --once compares
 
 
 @app.command(
@@ -26,35 +26,35 @@ def top(
     directory: Directory,
     once: Annotated[bool, typer.Option("--once", help="One picture, of one second from now, and no more.")] = False,
     window: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds that rates are over.")] = 10.0,
-    interval: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between looks.")] = 1.0,
+    interval: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between scrapes.")] = 1.0,
     json: Json = False,
 ) -> None:
     """Watch what is up: rates, latency, queues, workers planned and measured, cost. Ctrl-C ends it."""
-    from jellybean.serving.top.top import Look, Watcher, top_of
+    from jellybean.serving.top.top import Scrape, Watcher, top_of
     from jellybean.serving.top.view import render
 
     watcher = Watcher(directory)
-    looks: deque[Look] = deque([watcher.look()])
+    scrapes: deque[Scrape] = deque([watcher.scrape()])
     if once or json or not out.is_terminal:
         time.sleep(min(window, _FIRST_S))
-        found = top_of(looks[0], watcher.look())
+        found = top_of(scrapes[0], watcher.scrape())
         if json:
             print_json(dataclasses.asdict(found))
         else:
             out.print(render(found))
         return
     try:
-        with Live(Text("looking"), console=out, screen=True, auto_refresh=False) as live:
+        with Live(Text("reading metrics"), console=out, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(interval)
                 try:
-                    looks.append(watcher.look())
-                except JellyBeanError as error:  # it starts again, or was taken down
+                    scrapes.append(watcher.scrape())
+                except JellyBeanError as error:  # the gateway restarts, or the run was stopped
                     live.update(Text(str(error), "red"), refresh=True)
                     continue
-                while len(looks) > 2 and looks[-1].at_s - looks[1].at_s >= window:
-                    looks.popleft()
-                live.update(render(top_of(looks[0], looks[-1])), refresh=True)
+                while len(scrapes) > 2 and scrapes[-1].at_s - scrapes[1].at_s >= window:
+                    scrapes.popleft()
+                live.update(render(top_of(scrapes[0], scrapes[-1])), refresh=True)
     except KeyboardInterrupt:
         return
 

@@ -1,7 +1,7 @@
-"""A certificate authority for development: a key and a certificate in a folder, and what it signs for a workflow.
+"""A certificate authority for development: a key and a certificate in a folder, which sign a workflow's certificates.
 
-Keys are P-256, files of keys are for their owner alone, lives are short: there is no revocation, a certificate that is
-not renewed ends. Where a team has an authority of its own, it signs the same names (docs/security.md).
+Keys are P-256 and readable by their owner only. Certificates live briefly instead of being revoked: without a renewal
+they expire. A team's own authority signs the same names (docs/security.md).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from jellybean.serving.errors import ServingError
 from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, Identity, describe_error, write_private_file
 
 LIFE_S = 7 * 86400.0
-_NEXT = "next.key"  # of an authority that is believed already and does not sign yet
+_NEXT = "next.key"  # of an authority that is trusted already but does not sign yet
 _CA_LIFE_S = 365 * 86400.0
-_SKEW_S = 300.0  # clocks of others may be behind
+_SKEW_S = 300.0  # tolerance for clocks that are behind
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Signs certificates. `bundle` (PEM): whom to believe, the newest authority first; one of them signs."""
+    """Signs certificates. `bundle` (PEM): trusted authorities, the newest first; one of them signs."""
 
     key: Any
     certificate: Any
     bundle: bytes
 
     def sign(self, identity: Identity, public_key: Any, *, hosts: Iterable[str] = (), life_s: float = LIFE_S) -> bytes:
-        """A certificate (PEM) for one identity; `hosts`: names and IPs by which clients of others may know it."""
+        """A certificate (PEM) for one identity; `hosts`: its DNS names and IP addresses, for other TLS clients."""
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri), x509.DNSName(identity.tls_name)]
         names += [_general_name(host) for host in hosts]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -54,7 +54,7 @@ class Authority:
         return pem
 
     def equip(self, folder: Path, identity: Identity, *, hosts: Iterable[str] = (), life_s: float = LIFE_S) -> None:
-        """A folder for one process, with a new key and its certificate; whoever uses the folder goes on with them."""
+        """Write a new key and its certificate into a process's folder; a running process continues with them."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self.sign(identity, key.public_key(), hosts=hosts, life_s=life_s)
@@ -67,44 +67,43 @@ class Authority:
 
 
 def open_authority(folder: Path, *, renew: bool = False) -> Authority:
-    """The authority in a folder, made where there is none. ServingError when it is damaged or over.
+    """The authority in a folder, made where there is none. ServingError when it is damaged or expired.
 
-    `renew`: from now on a new one is believed too, while the old one goes on signing: only when everybody believes the
-    new one may it sign, which it does from the next time on that this is called without `renew`. The old one is
-    believed until it expires.
+    `renew`: add a new authority to the trusted ones while the old one still signs. Once all processes trust the new
+    one it may sign, which it does from the next call without `renew`. The old one is trusted until it expires.
     """
     if not (folder / PRIVATE_KEY_FILE).exists():
         return _make(folder, signs=True)
     if renew:
         found = _read(folder)
-        if _is_over(found):
+        if _is_expired(found):
             return _make(folder, signs=True)
-        return read_authority(folder) if _is_believed(folder, _NEXT) else _make(folder, signs=False)
-    if _is_believed(folder, _NEXT):
+        return read_authority(folder) if _is_trusted(folder, _NEXT) else _make(folder, signs=False)
+    if _is_trusted(folder, _NEXT):
         (folder / _NEXT).replace(folder / PRIVATE_KEY_FILE)
     return read_authority(folder)
 
 
 def read_authority(folder: Path) -> Authority:
-    """The authority that signs now; none is made, and one that waits to sign goes on waiting. ServingError likewise."""
+    """The authority that signs now, without making or promoting one. ServingError when there is none, or as above."""
     if not (folder / PRIVATE_KEY_FILE).exists():
-        raise ServingError(f"{folder}: no authority is there; `jellybean certs` makes one")
+        raise ServingError(f"{folder}: no certificate authority found; `jellybean certs` makes one")
     found = _read(folder)
-    if _is_over(found):
+    if _is_expired(found):
         raise ServingError(f"{folder}: the authority has expired; give `jellybean certs` --new-ca")
     return found
 
 
-def _is_believed(folder: Path, name: str) -> bool:
-    """Whether a key is there, and the certificate of it among those believed: what a stop in `_make` left is not."""
+def _is_trusted(folder: Path, name: str) -> bool:
+    """True if a key exists and its certificate is trusted; false for what an interrupted `_make` left."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         key = serialization.load_pem_private_key((folder / name).read_bytes(), None).public_key()
-        believed = x509.load_pem_x509_certificates((folder / CA_FILE).read_bytes())
-        return any(found.public_key() == key for found in believed)
+        trusted = x509.load_pem_x509_certificates((folder / CA_FILE).read_bytes())
+        return any(found.public_key() == key for found in trusted)
     return False
 
 
-def _is_over(authority: Authority) -> bool:
+def _is_expired(authority: Authority) -> bool:
     return bool(authority.certificate.not_valid_after_utc <= _now())
 
 
@@ -112,8 +111,8 @@ def _read(folder: Path) -> Authority:
     try:
         bundle = (folder / CA_FILE).read_bytes()
         key = serialization.load_pem_private_key((folder / PRIVATE_KEY_FILE).read_bytes(), None)
-        believed = x509.load_pem_x509_certificates(bundle)
-        certificate = next((found for found in believed if found.public_key() == key.public_key()), None)
+        trusted = x509.load_pem_x509_certificates(bundle)
+        certificate = next((found for found in trusted if found.public_key() == key.public_key()), None)
     except OSError as error:
         raise ServingError(f"{folder}: {describe_error(error, name=True)}") from error
     except (ValueError, TypeError) as error:
@@ -128,7 +127,7 @@ def _read(folder: Path) -> Authority:
 
 
 def _make(folder: Path, *, signs: bool) -> Authority:
-    """A new authority that is believed, and signs at once or waits. Of its steps the last alone makes it sign."""
+    """A new trusted authority, which signs at once or later; only the last step makes it sign."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     before: Sequence[x509.Certificate] = ()
     if (folder / CA_FILE).exists():

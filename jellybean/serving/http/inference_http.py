@@ -1,8 +1,7 @@
-"""The Open Inference Protocol over HTTP on the gateway: the same service as over gRPC, other bytes.
+"""The Open Inference Protocol over HTTP on the gateway: the service that gRPC offers, with JSON bodies.
 
-Off unless asked for (`jellybean up --http-port`). With certificates it is HTTPS, mutual, and each call is asked about
-as over gRPC. Without, it is served on the loopback, and only requests that name this machine as their host: a web page
-cannot reach the gateway by a name of its own that leads here.
+Off by default (`jellybean up --http-port`). With certificates it is HTTPS with mutual TLS and the same access policy as
+gRPC. Without, it listens on the loopback and checks the Host header, which protects against DNS rebinding by web pages.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 LOG = logging.getLogger("jellybean.gateway")
 JSON_LENGTH = "Inference-Header-Content-Length"
 _HOSTS = ("127.0.0.1", "localhost")
-_IDLE_S = 75.0  # that a connection is kept
+_IDLE_S = 75.0  # keep-alive of a connection
 _STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.FAILED_PRECONDITION: 400,
@@ -58,16 +57,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @contextlib.asynccontextmanager
 async def serve_http(
-    service: InferenceService, at: tuple[str, int], transport: Transport, policy: Policy, *, traced: bool = False
+    service: InferenceService, address: tuple[str, int], transport: Transport, policy: Policy, *, traced: bool = False
 ) -> AsyncIterator[None]:
-    """Serve at a host and port meanwhile. PlanViewError when the port is taken, or may not be served without TLS."""
-    host, port = at
+    """Serve on (host, port) in this context. PlanViewError when the port is taken or needs TLS."""
+    host, port = address
     transport.check(f"{host}:{port}")
     context = transport.http_context()
     app = application(service, _Guard(policy, is_tls=context is not None))
-    app.middlewares.insert(0, web.middleware(_only_this_machine if context is None else _ageing(transport.renew_s)))
+    app.middlewares.insert(0, web.middleware(_check_host_header if context is None else _limit_age(transport.renew_s)))
     if traced:
-        app.middlewares.append(web.middleware(_take_trace))
+        app.middlewares.append(web.middleware(_read_trace_headers))
     idle_s = _IDLE_S if context is None else min(_IDLE_S, transport.renew_s)
     runner = web.AppRunner(
         app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0, keepalive_timeout=idle_s
@@ -86,33 +85,33 @@ async def serve_http(
 
 
 def application(service: InferenceService, guard: _Guard) -> web.Application:
-    """The routes of the protocol."""
-    face = _Face(service)
+    """The protocol's routes."""
+    handlers = _Handlers(service)
     app = web.Application(middlewares=[web.middleware(_answer_errors)], client_max_size=MAX_MESSAGE_BYTES)
 
     def add(kind: str, path: str, method: str, handler: Handler) -> None:
         route = app.router.add_get if kind == "GET" else app.router.add_post
         route(path, partial(guard.checked, f"/{INFERENCE_SERVICE_NAME}/{method}", handler))
 
-    add("GET", "/v2", "ServerMetadata", face.server)
-    add("GET", "/v2/health/live", "ServerLive", face.live)
-    add("GET", "/v2/health/ready", "ServerReady", face.ready)
-    add("GET", "/v2/models/stats", "ModelStatistics", face.statistics)
+    add("GET", "/v2", "ServerMetadata", handlers.server)
+    add("GET", "/v2/health/live", "ServerLive", handlers.live)
+    add("GET", "/v2/health/ready", "ServerReady", handlers.ready)
+    add("GET", "/v2/models/stats", "ModelStatistics", handlers.statistics)
     for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        add("GET", path, "ModelMetadata", face.metadata)
-        add("GET", f"{path}/ready", "ModelReady", face.model_ready)
-        add("GET", f"{path}/config", "ModelConfig", face.config)
-        add("GET", f"{path}/stats", "ModelStatistics", face.statistics)
-        add("POST", f"{path}/infer", "ModelInfer", face.infer)
-    add("POST", "/v2/repository/index", "RepositoryIndex", face.index)
+        add("GET", path, "ModelMetadata", handlers.metadata)
+        add("GET", f"{path}/ready", "ModelReady", handlers.model_ready)
+        add("GET", f"{path}/config", "ModelConfig", handlers.config)
+        add("GET", f"{path}/stats", "ModelStatistics", handlers.statistics)
+        add("POST", f"{path}/infer", "ModelInfer", handlers.infer)
+    add("POST", "/v2/repository/index", "RepositoryIndex", handlers.index)
     for what in ("Load", "Unload"):
         path = f"/v2/repository/models/{{model}}/{what.lower()}"
-        add("POST", path, f"RepositoryModel{what}", face.keep_models)
+        add("POST", path, f"RepositoryModel{what}", handlers.keep_models)
     return app
 
 
 class _Guard:
-    """Asks the policy before a handler is called."""
+    """Checks the access policy before a handler is called."""
 
     def __init__(self, policy: Policy, *, is_tls: bool) -> None:
         self._policy, self._is_tls = policy, is_tls
@@ -123,13 +122,13 @@ class _Guard:
 
 
 class _Caller:
-    """Who sends a request, as `Policy` looks at callers over gRPC."""
+    """The caller of an HTTP request, in the form that `Policy` expects of gRPC callers."""
 
     def __init__(self, request: web.Request, *, is_tls: bool) -> None:
         self._request, self._is_tls = request, is_tls
 
     def invocation_metadata(self) -> None:
-        """None: what processes of ours say of themselves, no client over HTTP does."""
+        """No metadata: it carries the protocol version of our own processes, which do not use HTTP."""
 
     def peer(self) -> str:
         return f"ipv4:{self._request.remote}"
@@ -142,8 +141,8 @@ class _Caller:
         return tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
 
 
-def _ageing(age_s: float) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
-    """Ends connections of that age with an answer, so that a certificate which was replaced or taken away counts."""
+def _limit_age(age_s: float) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    """Close connections older than `age_s` after an answer, so that replaced or removed certificates take effect."""
 
     async def end_old(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = await handler(request)
@@ -155,7 +154,7 @@ def _ageing(age_s: float) -> Callable[[web.Request, Handler], Awaitable[web.Stre
     return end_old
 
 
-async def _only_this_machine(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _check_host_header(request: web.Request, handler: Handler) -> web.StreamResponse:
     host = request.host.rpartition(":")[0] or request.host
     if host not in _HOSTS:
         reason = f"host {host[:60]!r} is not this machine: ask {' or '.join(_HOSTS)}"
@@ -164,8 +163,8 @@ async def _only_this_machine(request: web.Request, handler: Handler) -> web.Stre
     return await handler(request)
 
 
-async def _take_trace(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Remember what the client says of its span."""
+async def _read_trace_headers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Keep the client's W3C trace headers for the request's span."""
     from jellybean_agent import CALL_TRACE_HEADERS, TRACE_HEADER_NAMES
 
     CALL_TRACE_HEADERS.set({key: request.headers[key] for key in TRACE_HEADER_NAMES if key in request.headers})
@@ -173,19 +172,19 @@ async def _take_trace(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every refusal is JSON with a reason."""
+    """Answer every error with JSON and a reason."""
     try:
         return await handler(request)
     except AgentError as error:
         log_refusal(error)
         return _error(_STATUS.get(status_of(error), 500), str(error))
     except UnicodeEncodeError:
-        refusal = 400, "text in the request is no Unicode: half a character"
+        refusal = 400, "the request holds text that is not valid Unicode (a lone surrogate)"
     except web.HTTPRequestEntityTooLarge:
         refusal = 413, f"the body is above the limit of {MAX_MESSAGE_BYTES} bytes"
     except web.HTTPException as error:
         refusal = error.status, f"{request.method} {request.path[:200]}: {error.reason}; see /v2"
-    except Exception:  # the server's boundary: this call fails, the gateway goes on
+    except Exception:  # a boundary: the call fails, the gateway goes on
         LOG.exception("an HTTP request failed unexpectedly")
         refusal = 500, "failed unexpectedly: the gateway's log says why"
     LOG.info("refused: %s", refusal[1], extra=log_fields(status=refusal[0]))
@@ -196,8 +195,8 @@ def _error(status: int, reason: str) -> web.Response:
     return web.json_response({"error": reason[:2000]}, status=status)
 
 
-class _Face:
-    """One handler for each kind of path."""
+class _Handlers:
+    """One handler per kind of path."""
 
     def __init__(self, service: InferenceService) -> None:
         self._service = service
@@ -207,7 +206,7 @@ class _Face:
 
     async def ready(self, _request: web.Request) -> web.Response:
         found = plain(await self._service.server_ready(pb.ServerReadyRequest()))
-        return web.json_response(found, status=200 if found["ready"] else 400)  # 4xx: as the protocol has it
+        return web.json_response(found, status=200 if found["ready"] else 400)  # 4xx by the protocol
 
     async def server(self, _request: web.Request) -> web.Response:
         return web.json_response(plain(await self._service.server_metadata(pb.ServerMetadataRequest())))
@@ -259,7 +258,7 @@ def _json_bytes(request: web.Request) -> int | None:
 
 
 async def _object(request: web.Request) -> dict[str, Any]:
-    """The body as a JSON object; none is an empty one."""
+    """The body as a JSON object; an empty body is an empty object."""
     try:
         found = json.loads(await request.read() or b"{}")
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,6 @@
-"""Requests and responses of the Open Inference Protocol as HTTP bodies: JSON, with tensors in it or as bytes after it.
+"""HTTP bodies of the Open Inference Protocol: JSON, with tensors in it or as bytes after it.
 
-Both ways lead to the messages that gRPC carries, so that what is refused is the same. The JSON is checked field by
-field: whoever sends a wrong one learns where.
+Bodies become the messages that gRPC carries, so both interfaces refuse the same requests. Errors name the JSON field.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from jellybean_agent import (
 )
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
-MAX_JSON_BYTES = 16 * 2**20  # larger tensors go behind it, as bytes
+MAX_JSON_BYTES = 16 * 2**20  # larger tensors are sent as bytes after the JSON
 _INT64 = 2**63
-_MEANT: dict[type[Any], str] = {str: "text", list: "a list", dict: "an object"}
-_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}  # kind of a dtype -> kinds of JSON values that it takes
+_TYPE_NAMES: dict[type[Any], str] = {str: "text", list: "a list", dict: "an object"}
+_JSON_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}  # numpy kind of a dtype -> kinds of JSON values accepted
 
 
 def read_request(body: bytes, json_bytes: int | None) -> tuple[pb.ModelInferRequest, frozenset[str] | bool]:
-    """The request of a body, and the outputs wanted as bytes: their names, or all (True) or none (False) of them.
+    """Parse a body: the request, and the outputs to send as bytes (their names, True: all, False: none).
 
-    `json_bytes`: how much of the body is JSON (the header Inference-Header-Content-Length); None: all of it.
-    InvalidInputError says what is wrong where.
+    `json_bytes`: size of the JSON at the begin of the body (header Inference-Header-Content-Length); None: all of it.
+    InvalidInputError names the field that is wrong.
     """
     if json_bytes is None:
         json_bytes = len(body)
@@ -62,9 +61,9 @@ def read_request(body: bytes, json_bytes: int | None) -> tuple[pb.ModelInferRequ
 
 
 def write_response(response: pb.ModelInferResponse, binary: frozenset[str] | bool) -> tuple[bytes, int | None]:
-    """The body of a response, and how much of it is JSON; None when all of it is.
+    """The body of a response, and the size of its JSON part; None when all of it is JSON.
 
-    InvalidInputError when an output has values that JSON has no way to write.
+    InvalidInputError when an output has values that JSON cannot represent.
     """
     outputs, behind = [], []
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
@@ -85,7 +84,7 @@ def write_response(response: pb.ModelInferResponse, binary: frozenset[str] | boo
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """A message as JSON values; whole numbers stay numbers, enums go by name."""
+    """A message as JSON values; 64-bit integers stay numbers, enums become their names."""
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -116,7 +115,7 @@ def _document(text: bytes) -> dict[str, Any]:
 
 
 def _read_input(request: pb.ModelInferRequest, item: dict[str, Any], where: str, rest: memoryview) -> int:
-    """Add one input to the request; how many bytes behind the JSON are its own."""
+    """Add one input to the request; the number of bytes after the JSON that it takes."""
     name = _take(item, "name", str, where=f"{where}.name")
     datatype = _take(item, "datatype", str, where=f"{where}.datatype")
     sizes = _take(item, "shape", list, where=f"{where}.shape")
@@ -139,7 +138,7 @@ def _read_input(request: pb.ModelInferRequest, item: dict[str, Any], where: str,
 
 
 def _data(item: dict[str, Any], datatype: str, shape: tuple[int, ...], where: str) -> bytes:
-    """The bytes of a tensor that is written in JSON, flat or nested as its shape is."""
+    """The bytes of a tensor given as JSON lists, flat or nested by its shape."""
     values = _take(item, "data", list, where=f"{where}.data")
     dtype = dtype_of_datatype(datatype)
     if datatype == "FP16":
@@ -148,7 +147,7 @@ def _data(item: dict[str, Any], datatype: str, shape: tuple[int, ...], where: st
         array = np.array(values)
     except (ValueError, RecursionError, OverflowError) as error:
         raise InvalidInputError(f"{where}.data: its lists are not of one length") from error
-    if array.size and array.dtype.kind not in _KINDS[WIRE_DTYPES[dtype].kind]:
+    if array.size and array.dtype.kind not in _JSON_KINDS[WIRE_DTYPES[dtype].kind]:
         raise InvalidInputError(f"{where}.data: not all of it is {datatype}")
     if array.shape not in {shape, (math.prod(shape),)}:
         raise InvalidInputError(f"{where}.data has shape {list(array.shape)}, neither flat nor {list(shape)}")
@@ -157,10 +156,12 @@ def _data(item: dict[str, Any], datatype: str, shape: tuple[int, ...], where: st
 
 
 def _take(item: Mapping[str, Any], key: str, kind: type[Any], default: Any = None, where: str | None = None) -> Any:
-    """A field of a type. InvalidInputError when it is of another, or absent without a default."""
+    """A field of the type `kind`. InvalidInputError when it has another, or is absent and has no default."""
     value = item.get(key, default)
     if not isinstance(value, kind):
-        raise InvalidInputError(f"{where or key}: {_MEANT[kind]} is meant" + ("" if key in item else ", it is absent"))
+        raise InvalidInputError(
+            f"{where or key}: {_TYPE_NAMES[kind]} is meant" + ("" if key in item else ", it is absent")
+        )
     return dict(value) if kind is dict else value
 
 
@@ -173,7 +174,7 @@ def _objects(document: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
 
 
 def _parameters(found: Any, given: Mapping[str, Any], where: str) -> None:
-    """Parameters as the protocol's messages have them."""
+    """Add parameters to a message, each in the field of its JSON type."""
     for key, value in given.items():
         if isinstance(value, bool):
             found[key].bool_param = value

@@ -1,1 +1,1 @@
-"""What a run does right now: `jellybean top` and the Grafana dashboard."""
+"""Live figures of a run: `jellybean top` and the Grafana dashboard."""

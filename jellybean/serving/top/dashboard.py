@@ -1,4 +1,4 @@
-"""A Grafana dashboard of a run, on the metrics of docs/metrics.md and nothing else."""
+"""A Grafana dashboard of a run, on the metrics of docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queri
         ),
     ),
     (
-        "In hand",
+        "In flight",
         "short",
         (
-            ("sum(jellybean_gateway_in_hand)", "in hand"),
+            ("sum(jellybean_gateway_in_hand)", "in flight"),
             ("sum(jellybean_gateway_waiting)", "wait for a route"),
             ("sum(jellybean_gateway_kept)", "kept on disk"),
         ),
@@ -133,7 +133,7 @@ GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queri
 
 
 def dashboard() -> dict[str, Any]:
-    """What Grafana imports; it asks for the Prometheus data source."""
+    """The dashboard as JSON that Grafana imports; the Prometheus data source is chosen at import."""
     width = 24 // len(STATS)
     stats = [
         _panel("stat", number, title, unit, ((query, ""),), (width * number, 0, width, 4))

@@ -1,4 +1,4 @@
-"""What a run does right now, from the metrics that its gateway and workers tell anyway: `jellybean top`."""
+"""Live figures of a run from two scrapes of its gateway's and workers' metrics: `jellybean top`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """All figures of a run at one moment. `at_s`: CLOCK_MONOTONIC."""
+class Scrape:
+    """All metrics of a run at one moment. `at_s`: CLOCK_MONOTONIC."""
 
     at_s: float
     samples: Mapping[str, Mapping[Labels, float]]  # name -> labels -> value
@@ -28,19 +28,21 @@ class Look:
     plan: str = ""
     state: str = ""
     workers: Mapping[str, str] = field(default_factory=dict)  # worker -> state
-    plans: Mapping[str, WorkerView] = field(default_factory=dict)  # worker -> what the plan says of it
+    plans: Mapping[str, WorkerView] = field(default_factory=dict)  # worker -> its part of the plan
 
     def of(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
+        """Samples of a metric, as (labels, value)."""
         for labels, value in self.samples.get(name, {}).items():
             yield dict(labels), value
 
     def total(self, name: str) -> float:
+        """Sum of a metric over its labels."""
         return sum(self.samples.get(name, {}).values())
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """One worker: the fraction of its time that is planned, that it was busy (None: nobody answers), what waits."""
+    """One worker: planned and measured busy fractions (None: it does not answer), and its queue length."""
 
     worker: str
     tier: str
@@ -52,7 +54,7 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One operator over all its workers. `batch`: requests per run; None while there are none."""
+    """One operator over all its workers. `batch`: requests per run, None without a run."""
 
     operator: str
     variant: str
@@ -66,7 +68,7 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """Tensors that crossed from one tier to another."""
+    """Tensors sent from one tier to another."""
 
     tier: str
     to_tier: str
@@ -77,7 +79,7 @@ class LinkRow:
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """What a run did in the last `window_s` seconds, and what it has done. Latencies are None without an answer."""
+    """Rates over the last `window_s` seconds, and totals since the start. Latencies are None without an answer."""
 
     workflow: str
     plan: str
@@ -105,14 +107,14 @@ class Top:
 
 
 class Watcher:
-    """Looks at what is up for a project, whatever plan it serves by now."""
+    """Scrapes the run of a project, across replacements of its plan."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory.resolve()
         self._view: PlanView | None = None
 
-    def look(self) -> Look:
-        """NotRunningError when nothing is up, RequestError when the gateway does not answer."""
+    def scrape(self) -> Scrape:
+        """All metrics now. NotRunningError when nothing is up, RequestError when the gateway does not answer."""
         state = running_state(self._directory)
         gateway = next(process for process in state.processes if process.name == GATEWAY_NAME)
         with Client(gateway.address, timeout_s=_ASK_S) as client:
@@ -121,7 +123,7 @@ class Watcher:
         if self._view is None or self._view.hash != state.plan:
             self._view = read_plan(state.plan_path)
         workers, plans = dict(status.workers), self._view.workers
-        return Look(time.monotonic(), samples, status.workflow, status.plan, status.state, workers, plans)
+        return Scrape(time.monotonic(), samples, status.workflow, status.plan, status.state, workers, plans)
 
 
 def parse(text: str) -> dict[str, dict[Labels, float]]:
@@ -133,25 +135,25 @@ def parse(text: str) -> dict[str, dict[Labels, float]]:
     return dict(found)
 
 
-def top_of(before: Look, now: Look) -> Top:
-    """What happened between two looks, and how it stands at the second."""
+def top_of(before: Scrape, now: Scrape) -> Top:
+    """Rates between two scrapes, and the state at the second."""
     span_s = max(now.at_s - before.at_s, 1e-9)
-    gone = _Grown(before, now)
+    increase = _Increase(before, now)
     gateway = {name: int(now.total(f"jellybean_gateway_{name}")) for name in ("in_hand", "waiting")}
     counts = ("answered", "failed", "refused", "expired", "wrong", "retries", "left_out")
     totals = {name: int(now.total(f"jellybean_gateway_{name}_total")) for name in counts}
     network = "jellybean_network_cost_usd_total", "jellybean_gateway_network_cost_usd_total"
-    network_usd_per_h = sum(gone.total(name) for name in network) / span_s * 3600
+    network_usd_per_h = sum(increase.total(name) for name in network) / span_s * 3600
     buckets = sorted(
-        (float(labels["le"]), grown) for labels, grown in gone.of("jellybean_gateway_latency_seconds_bucket")
+        (float(labels["le"]), grown) for labels, grown in increase.of("jellybean_gateway_latency_seconds_bucket")
     )
     return Top(
         workflow=now.workflow,
         plan=now.plan,
         state=now.state,
         window_s=span_s,
-        answered_per_s=gone.total("jellybean_gateway_answered_total") / span_s,
-        failed_per_s=gone.total("jellybean_gateway_failed_total") / span_s,
+        answered_per_s=increase.total("jellybean_gateway_answered_total") / span_s,
+        failed_per_s=increase.total("jellybean_gateway_failed_total") / span_s,
         latency_p50_s=quantile(buckets, 0.5),
         latency_p99_s=quantile(buckets, 0.99),
         **gateway,
@@ -159,16 +161,16 @@ def top_of(before: Look, now: Look) -> Top:
         usd_per_h=now.total("jellybean_price_usd_per_h") + network_usd_per_h,
         network_usd_per_h=network_usd_per_h,
         so_far_usd=now.total("jellybean_gateway_cost_usd_total"),
-        workers=tuple(_workers(now, gone, span_s)),
-        operators=tuple(_operators(now, gone, span_s)),
-        links=tuple(_links(now, gone, span_s)),
+        workers=tuple(_workers(now, increase, span_s)),
+        operators=tuple(_operators(now, increase, span_s)),
+        links=tuple(_links(now, increase, span_s)),
     )
 
 
-class _Grown:
-    """By how much counters grew between two looks; one that was started again grew by what it shows."""
+class _Increase:
+    """Increases of counters between two scrapes; a counter that was reset by a restart increased by its value."""
 
-    def __init__(self, before: Look, now: Look) -> None:
+    def __init__(self, before: Scrape, now: Scrape) -> None:
         self._before, self._now = before, now
 
     def of(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
@@ -182,7 +184,7 @@ class _Grown:
 
 
 def quantile(buckets: Iterable[tuple[float, float]], share: float) -> float | None:
-    """Of a cumulative histogram, by rising bound, straight inside a bucket; None of an empty one."""
+    """A quantile of a cumulative histogram (bounds ascending), interpolated in its bucket; None without samples."""
     found = list(buckets)
     wanted = share * found[-1][1] if found else 0.0
     if wanted <= 0:
@@ -202,24 +204,24 @@ def _by(label: str, items: Iterable[tuple[dict[str, str], float]]) -> dict[str, 
     return found
 
 
-def _workers(now: Look, gone: _Grown, span_s: float) -> Iterator[WorkerRow]:
-    busy, queues = _by("worker", gone.of("jellybean_busy_seconds_total")), _by("worker", now.of("jellybean_queue"))
+def _workers(now: Scrape, increase: _Increase, span_s: float) -> Iterator[WorkerRow]:
+    busy, queues = _by("worker", increase.of("jellybean_busy_seconds_total")), _by("worker", now.of("jellybean_queue"))
     for name, state in sorted(now.workers.items()):
-        plan = now.plans.get(name)  # None while another plan takes over
+        plan = now.plans.get(name)  # None while the plan is being replaced
         planned = sum(plan.loads.values()) if plan else 0.0
         share = busy[name] / span_s if name in queues else None
         yield WorkerRow(name, plan.tier if plan else "", state, planned, share, int(queues.get(name, 0)))
 
 
-def _operators(now: Look, gone: _Grown, span_s: float) -> Iterator[OperatorRow]:
-    """In the order in which workers tell them."""
+def _operators(now: Scrape, increase: _Increase, span_s: float) -> Iterator[OperatorRow]:
+    """One row per operator, by name."""
     variants: dict[str, str] = {}
     workers: dict[str, set[str]] = defaultdict(set)
     for labels, _ in now.of("jellybean_requests_total"):
         variants[labels["operator"]] = labels["variant"]
         workers[labels["operator"]].add(labels["worker"])
-    done, failed = (_by("operator", gone.of(f"jellybean_{name}_total")) for name in ("requests", "failures"))
-    runs, busy = (_by("operator", gone.of(f"jellybean_{name}_total")) for name in ("runs", "busy_seconds"))
+    done, failed = (_by("operator", increase.of(f"jellybean_{name}_total")) for name in ("requests", "failures"))
+    runs, busy = (_by("operator", increase.of(f"jellybean_{name}_total")) for name in ("runs", "busy_seconds"))
     queues = _by("operator", now.of("jellybean_queue"))
     for name, variant in sorted(variants.items()):
         batch = done[name] / runs[name] if runs.get(name) else None
@@ -228,14 +230,14 @@ def _operators(now: Look, gone: _Grown, span_s: float) -> Iterator[OperatorRow]:
         yield OperatorRow(name, variant, len(workers[name]), *rates, batch, share, int(queues.get(name, 0)))
 
 
-def _links(now: Look, gone: _Grown, span_s: float) -> Iterator[LinkRow]:
+def _links(now: Scrape, increase: _Increase, span_s: float) -> Iterator[LinkRow]:
     found: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for prefix in ("jellybean", "jellybean_gateway"):
-        for labels, grown in gone.of(f"{prefix}_link_bytes_total"):
+        for labels, grown in increase.of(f"{prefix}_link_bytes_total"):
             found[labels["tier"], labels["to_tier"]][0] += grown / span_s
         for labels, value in now.of(f"{prefix}_link_bytes_total"):
             found[labels["tier"], labels["to_tier"]][1] += value
-        for labels, grown in gone.of(f"{prefix}_network_cost_usd_total"):
+        for labels, grown in increase.of(f"{prefix}_network_cost_usd_total"):
             found[labels["tier"], labels["to_tier"]][2] += grown / span_s * 3600
     for (tier, to_tier), figures in sorted(found.items()):
         yield LinkRow(tier, to_tier, *figures)

@@ -11,16 +11,16 @@ from jellybean.serving.top.top import Top, WorkerRow
 
 _BAR = 20
 _STATES = {"ready": "green", "starting": "yellow", "degraded": "yellow", "draining": "yellow", "gone": "bold red"}
-_MUCH = 0.1  # of a worker's time: busy by so much more than planned stands out
+_HIGHLIGHT = 0.1  # busy fraction above the planned one that is highlighted
 
 
 def render(top: Top) -> RenderableType:
-    """The whole picture."""
-    parts: list[RenderableType] = [_head(top), _requests(top), _workers(top), _operators(top)]
+    """All tables, as rich prints them."""
+    parts: list[RenderableType] = [_header(top), _requests(top), _workers(top), _operators(top)]
     return Group(*parts, *([_links(top)] if top.links else []))
 
 
-def _head(top: Top) -> Text:
+def _header(top: Top) -> Text:
     found = Text.assemble((top.workflow, "bold"), f"  plan {top.plan[:12]}  ", (top.state, _STATES.get(top.state, "")))
     found.append(f"\n{top.usd_per_h:.4f} USD/h", "bold")
     return found.append(f" (network {top.network_usd_per_h:.4f}), {top.so_far_usd:.6f} USD so far")
@@ -28,13 +28,13 @@ def _head(top: Top) -> Text:
 
 def _requests(top: Top) -> Text:
     found = Text.assemble((f"{top.answered_per_s:.1f}/s answered", "bold"), f"   p50 {_ms(top.latency_p50_s)}")
-    found.append(f"   p99 {_ms(top.latency_p99_s)}   {top.in_hand} in hand")
+    found.append(f"   p99 {_ms(top.latency_p99_s)}   {top.in_hand} in flight")
     found.append(f", {top.waiting} wait for a route" if top.waiting else "")
     found.append(f"   last {top.window_s:.0f} s", "dim")
     found.append(f"\nsince the start: {top.answered} answered, ")
     failed = top.failed - top.wrong
     found.append(f"{failed} failed", "red" if failed else "")
-    found.append(f" ({top.refused} refused, {top.expired} late), {top.wrong} by clients' mistakes")
+    found.append(f" ({top.refused} refused, {top.expired} late), {top.wrong} by clients' errors")
     found.append(f", {top.retries} retries, workers ")
     return found.append(f"{top.left_out} left out", "yellow" if top.left_out else "")
 
@@ -43,7 +43,7 @@ def _workers(top: Top) -> Table:
     table = _table("worker", "tier", "state", "busy", ">planned", ">measured", ">queue")
     for row in top.workers:
         measured = "?" if row.busy is None else f"{row.busy:.0%}"
-        above = row.busy is not None and row.busy > row.planned + _MUCH
+        above = row.busy is not None and row.busy > row.planned + _HIGHLIGHT
         state = Text(row.state, _STATES.get(row.state, ""))
         table.add_row(
             *(row.worker, row.tier, state, _bar(row), f"{row.planned:.0%}"),
@@ -53,10 +53,10 @@ def _workers(top: Top) -> Table:
 
 
 def _bar(row: WorkerRow) -> Text:
-    """Busy time; the mark stands where it is planned to be."""
+    """A bar of the busy fraction, with a mark at the planned one."""
     filled = round(min(row.busy or 0.0, 1.0) * _BAR)
     bar = Text()
-    bar.append("━" * filled, "green" if (row.busy or 0.0) <= row.planned + _MUCH else "yellow")
+    bar.append("━" * filled, "green" if (row.busy or 0.0) <= row.planned + _HIGHLIGHT else "yellow")
     bar.append("─" * (_BAR - filled), "dim")
     mark = min(round(row.planned * _BAR), _BAR - 1)
     return Text.assemble(bar[:mark], ("┃", "bold"), bar[mark + 1 :])
@@ -83,7 +83,7 @@ def _links(top: Top) -> Table:
 
 
 def _table(*columns: str) -> Table:
-    """Columns that begin with > stand to the right."""
+    """A table; columns that begin with > are right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)

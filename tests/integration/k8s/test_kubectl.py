@@ -33,7 +33,7 @@ def test_a_resource_is_applied_looked_at_and_deleted(target: Target, kubeconfig:
     (tmp_path / "workflow.yaml").write_text(yaml.safe_dump(resource()))
     validated = "false" if target.server is not None else "strict"
     kubectl("apply", f"--validate={validated}", "-f", str(tmp_path / "workflow.yaml"))
-    Reconciler(target.cluster, lambda: ()).look(target.cluster.get(CRD_KIND, "digits") or {})
+    Reconciler(target.cluster, lambda: ()).reconcile(target.cluster.get(CRD_KIND, "digits") or {})
     (version,) = definition["spec"]["versions"]
     columns = {item["name"].upper(): item["jsonPath"] for item in version["additionalPrinterColumns"]}
     if target.server is not None:  # which makes no tables: the same paths, read by kubectl

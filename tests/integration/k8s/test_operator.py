@@ -39,7 +39,7 @@ class Operated:
             there = self.there()
             change(there["spec"])
             self.target.cluster.replace(there)
-        self.reconciler.look(self.there())
+        self.reconciler.reconcile(self.there())
         return {item["type"]: item for item in self.there()["status"]["conditions"]}
 
     def there(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def test_a_namespace_that_goes_is_not_held_up(operated: Callable[..., Operated])
         'leases "x" is forbidden: unable to create new content in namespace shop because it is being terminated'
     )
     found.reconciler.remove(found.there())
-    assert "its namespace goes" in found.said[-1]
+    assert "its namespace is being deleted" in found.said[-1]
 
 
 def test_certificates_stay_until_they_are_late(
@@ -289,7 +289,7 @@ def test_certificates_stay_until_they_are_late(
     found.look(set_to("kubernetes", "images", "agent", to="registry.example/agent:2"))
     assert secrets() == before
     monkeypatch.setattr(certificates, "_RENEW", 1.1)
-    monkeypatch.setattr(certificates, "_is_old", lambda bundle: False)
+    monkeypatch.setattr(certificates, "_authority_needs_renewal", lambda bundle: False)
     found.look(set_to("kubernetes", "images", "agent", to="registry.example/agent:3"))
     after = secrets()
     assert after["digits-authority"] == before["digits-authority"]

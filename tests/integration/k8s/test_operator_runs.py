@@ -36,8 +36,8 @@ def running(target: Target, port: int | None = None) -> Iterator[list[str]]:
     def work() -> None:
         try:
             namespaces = [target.cluster.namespace]
-            look_s = 1.0 if REAL else 0.1
-            run_operator(target.cluster, namespaces, look_s=look_s, stop=stop, health_port=port)
+            poll_s = 1.0 if REAL else 0.1
+            run_operator(target.cluster, namespaces, poll_s=poll_s, stop=stop, health_port=port)
         except JellyBeanError as error:
             errors.append(str(error))
 

@@ -64,7 +64,7 @@ def test_the_operators_rules_allow_what_a_resource_takes(target: Target) -> None
         there = cluster.get("Workflow", "digits") or {}
         cluster.replace({**there, "kind": "Workflow", "spec": {**there["spec"], **spec}})
         target.wire.log.clear()  # what the test asks for
-        reconciler.look(cluster.get("Workflow", "digits") or {})
+        reconciler.reconcile(cluster.get("Workflow", "digits") or {})
         found.update(asked(target))
 
     found: set[Right] = set()
@@ -138,7 +138,7 @@ def test_operating_takes_no_more_than_the_operators_rules(target: Target) -> Non
     target.create(resource())
     with granted(target, operator_rules()) as cluster:
         reconciler = Reconciler(cluster, lambda: cluster.list("Node"))
-        reconciler.look(cluster.get("Workflow", "digits") or {})
+        reconciler.reconcile(cluster.get("Workflow", "digits") or {})
         there = cluster.get("Workflow", "digits") or {}
         assert [item["status"] for item in there["status"]["conditions"]] == ["True"] * 3, there["status"]
         reconciler.remove(there)

@@ -169,11 +169,11 @@ def test_a_ratio_unlike_the_data_is_said(shared_folder: Path, profiled: Profiled
 
 def test_too_many_selections_are_measured_per_operator(shared_folder: Path) -> None:
     workload = workload_of(load_project(shared_folder, profiles=False))
-    found = accuracy.independent(workload, Flow(workload), Cache(shared_folder), lambda done: None)
+    found = accuracy.independent(workload, Flow(workload), Cache.open(shared_folder), lambda done: None)
     assert set(found) == {"find", "shape", "strokes", "read", "number"}
     best = found["number"]["number"]
     measured = accuracy.measure_accuracy(
-        workload, Flow(workload), accuracy.all_selections(workload), Cache(shared_folder), lambda done: None
+        workload, Flow(workload), accuracy.all_selections(workload), Cache.open(shared_folder), lambda done: None
     )
     assert 0 < best <= max(measured.percent)
     assert found["shape"]["mlp"] < 100.0

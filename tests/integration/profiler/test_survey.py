@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from jellybean.documents import load_project
 from jellybean.profiler import survey
 from jellybean.profiler.flow import Flow
@@ -17,7 +15,7 @@ REQUESTS = 8
 
 
 def test_children_are_counted_for_each_variant_and_held_against_its_ratio(
-    project_folder: Path, edit: Callable[[Path, str, str], None], monkeypatch: pytest.MonkeyPatch
+    project_folder: Path, edit: Callable[[Path, str, str], None]
 ) -> None:
     path = project_folder / "workflow.yaml"
     (model,) = re.findall(r"\n      find: (\{model: .*\})", path.read_text())
@@ -25,13 +23,12 @@ def test_children_are_counted_for_each_variant_and_held_against_its_ratio(
     path.write_text(
         re.sub(r"\{from: find, ratio: [0-9.]+\}", "{from: find, ratio: {find: 1, again: 2}}", path.read_text())
     )
-    monkeypatch.setattr(survey, "MOST_REQUESTS", REQUESTS)
-    monkeypatch.setattr(survey, "OTHER_REQUESTS", 1)  # not of variants that decide how many children there are
     project = load_project(project_folder, profiles=False)
     workload = workload_of(project)
     flow = Flow(workload)
 
-    found = survey.survey(workload, flow)
+    limits = survey.SurveyLimits(REQUESTS, 1)  # the second is for variants that do not decide the number of children
+    found = survey.survey(workload, flow, limits)
 
     means = {
         (variant, down): found.children["find", variant, down]

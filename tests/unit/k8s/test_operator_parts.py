@@ -10,7 +10,7 @@ import pytest
 from jellybean.errors import JellyBeanError
 from jellybean.operator.conditions import condition, plan_figures, with_conditions
 from jellybean.operator.fleet import discovered, with_pools
-from jellybean.operator.pace import MOST_RETRY_S, RESYNC_S, Pace
+from jellybean.operator.pace import MAX_RETRY_S, RESYNC_S, Pace
 from jellybean.operator.resource import operator_spec
 from jellybean_k8s.manifests.settings import DeploymentSettings, ModelSource, PoolSettings
 from tests import report_plans
@@ -42,11 +42,11 @@ def test_failures_wait_ever_longer_and_a_change_ends_the_wait() -> None:
         assert not pace.due("a", now_s + pauses[-1] - 0.1)
         now_s += pauses[-1]
     assert pauses[:3] == [5.0, 10.0, 20.0]
-    assert pauses[-1] == MOST_RETRY_S
+    assert pauses[-1] == MAX_RETRY_S
     assert not pace.due("b", now_s - 1.0)
     assert pace.due("b", now_s + 0.1)
     assert pace.failed(now_s) == 5.0
-    pace.again()
+    pace.reset()
     assert pace.due("b", now_s)
 
 

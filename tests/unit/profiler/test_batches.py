@@ -41,7 +41,7 @@ def accepts(folder: Path, node: onnx.NodeProto, input_shape: list, sizes: tuple[
     edge = Edge("x", "look")
     workload = Workload((Step("look", (edge,), (model,)),), {"x": np.zeros((1, 2))}, None, "top1", {"box": 1.0})
     sample = [(np.ones((1, size), np.float32),) for size in sizes]
-    return LatencyMeter(workload, {"look": sample}, Cache(folder, resume=False), 0.01).accepts_batches(model)
+    return LatencyMeter(workload, {"look": sample}, Cache.open(folder, resume=False), 0.01).accepts_batches(model)
 
 
 def test_which_models_are_measured_in_batches(tmp_path: Path) -> None:

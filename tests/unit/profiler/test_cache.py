@@ -8,37 +8,37 @@ from jellybean.profiler.cache import FOLDER, Cache, key_of
 
 
 def test_what_was_put_is_there_for_the_next_process(tmp_path: Path) -> None:
-    Cache(tmp_path).put("a", [1.5, 2.5])
-    again = Cache(tmp_path)
+    Cache.open(tmp_path).put("a", [1.5, 2.5])
+    again = Cache.open(tmp_path)
     assert "a" in again
     assert again["a"] == [1.5, 2.5]
     assert "b" not in again
 
 
 def test_a_fresh_start_drops_everything(tmp_path: Path) -> None:
-    Cache(tmp_path).put("a", 1)
-    assert "a" not in Cache(tmp_path, resume=False)
-    assert "a" not in Cache(tmp_path)
+    Cache.open(tmp_path).put("a", 1)
+    assert "a" not in Cache.open(tmp_path, resume=False)
+    assert "a" not in Cache.open(tmp_path)
 
 
 def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+    cache = Cache.open(tmp_path)
     cache.put("a", 1)
     cache.put("b", 2)
     path = tmp_path / FOLDER / "finished.jsonl"
     path.write_text(path.read_text()[:-9])
-    again = Cache(tmp_path)
+    again = Cache.open(tmp_path)
     assert "a" in again
     assert "b" not in again
     again.put("c", 3)
-    last = Cache(tmp_path)
+    last = Cache.open(tmp_path)
     assert (last["a"], last["c"]) == (1, 3)
 
 
 def test_lines_of_another_make_are_skipped(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir(parents=True)
     (tmp_path / FOLDER / "finished.jsonl").write_text('[]\n{"key": "x"}\nnull\n{"key": "a", "value": 1}\n')
-    cache = Cache(tmp_path)
+    cache = Cache.open(tmp_path)
     assert "x" not in cache
     assert cache["a"] == 1
 

@@ -127,7 +127,7 @@ def test_by_hand_as_curl_does(served: tuple[Running, int]) -> None:
         (("GET", "/v2/models/%ed%a0%80"), 404, "no model"),
         (("POST", "/v2/models/tiny/versions/9/infer", document(inputs())), 404, "not '9'"),
         (("POST", "/v2/models/tiny/infer", document({"x": inputs()["x"]})), 400, "one tensor per source (x, y), got x"),
-        (("POST", "/v2/models/tiny/infer", b'{"inputs": [], "id": "\\ud800"}'), 400, "no Unicode"),
+        (("POST", "/v2/models/tiny/infer", b'{"inputs": [], "id": "\\ud800"}'), 400, "not valid Unicode"),
         (("POST", "/v2/models/tiny/infer", document(inputs(), parameters={"sequence_id": 1})), 501, "sequence_id"),
         (("POST", "/v2/models/tiny/infer", document(inputs(), parameters={"timeout": 1})), 504, "no answer of double"),
         (("POST", "/v2/models/tiny/infer", bytes(2**26 + 2**17)), 413, "above the limit"),

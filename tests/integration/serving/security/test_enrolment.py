@@ -125,7 +125,7 @@ def test_the_gateway_makes_no_authority_and_keeps_the_token(tmp_path: Path) -> N
     mine, request = token(tmp_path), join._key_and_request(EDGE)[1]
 
     async def use(address: str) -> None:
-        assert "no authority is there" in await refused(address, mine, request)
+        assert "no certificate authority found" in await refused(address, mine, request)
 
     serving(tmp_path, use, ca="mistyped")
     assert not (tmp_path / "mistyped").exists()

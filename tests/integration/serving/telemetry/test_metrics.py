@@ -96,9 +96,9 @@ def test_top_tells_rates_latency_load_links_and_cost(
 ) -> None:
     folder, running, _ = up
     watcher = Watcher(folder)
-    before = watcher.look()
+    before = watcher.scrape()
     offer(running, REQUESTS)
-    top = top_of(before, watcher.look())
+    top = top_of(before, watcher.scrape())
     assert top.answered_per_s * top.window_s == pytest.approx(REQUESTS)
     assert top.failed_per_s * top.window_s == pytest.approx(1)
     assert top.wrong == top.failed >= 1  # the clients' own mistakes
@@ -174,7 +174,7 @@ def test_the_cost_so_far_goes_on_over_a_plan_that_is_replaced(up: tuple[Path, Ru
     watcher = Watcher(folder)
 
     def cost() -> tuple[float, dict[str, float]]:
-        look = watcher.look()
+        look = watcher.scrape()
         return top_of(look, look).so_far_usd, {
             labels["of"]: usd for labels, usd in look.of("jellybean_gateway_cost_usd_total")
         }
