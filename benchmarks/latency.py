@@ -17,6 +17,7 @@ from jellybean_solver import (
     Plan,
     Problem,
     Sharing,
+    SimulationSettings,
     simulate,
     solve,
 )
@@ -71,7 +72,9 @@ def _ratios(first: int, smoke: bool) -> tuple[Mapping[str, Sequence[float]], Seq
         estimate_s = latency(plan).p99_s
         took_s.append(time.perf_counter() - began)
         duration_s = REQUESTS / plan.sources[0].rate_per_s
-        simulated = simulate(plan, brains, duration_s=duration_s, warmup_s=0.1 * duration_s, seed=number)
+        simulated = simulate(
+            plan, brains, SimulationSettings(duration_s=duration_s, warmup_s=0.1 * duration_s, seed=number)
+        )
         for key in (label, "all"):
             found.setdefault(key, []).append(estimate_s / simulated.latency_p99_s)
     return found, took_s

@@ -19,6 +19,7 @@ from jellybean_solver import (
     PlannedWorker,
     RequestStream,
     SimulationResult,
+    SimulationSettings,
     arrival_times,
     grace_s,
     highest_sustained,
@@ -61,17 +62,8 @@ def simulate_plan(
         duration_s = _duration_s(request_streams(plan), rate_scale)
     if warmup_s is None:
         warmup_s = WARMUP_SHARE * duration_s
-    return simulate(
-        plan,
-        brains,
-        seed=seed,
-        duration_s=duration_s,
-        warmup_s=warmup_s,
-        rate_scale=rate_scale,
-        arrivals=arrivals,
-        drain_s=drain_s,
-        times=_at_work(plan, warmup_s + duration_s) if at_work else None,
-    )
+    settings = SimulationSettings(duration_s, seed, warmup_s, rate_scale, arrivals, drain_s)
+    return simulate(plan, brains, settings, times=_at_work(plan, settings.window.end_s) if at_work else None)
 
 
 def _at_work(plan: Plan, end_s: float) -> MakeTimes | None:

@@ -196,17 +196,21 @@ from jellybean_solver.replanning.replan import (
 from jellybean_solver.replanning.replan_cut_models import (
     replan_cut,
 )
+from jellybean_solver.simulation.interfaces import (
+    MakeTimes,
+)
 from jellybean_solver.simulation.replay import (
     Replay,
-    ReplayInterval,
-    TargetBreach,
     replay,
+)
+from jellybean_solver.simulation.replay_intervals import (
+    ReplayInterval,
 )
 from jellybean_solver.simulation.result import (
     SimulationResult,
 )
 from jellybean_solver.simulation.simulator import (
-    MakeTimes,
+    SimulationSettings,
     simulate,
 )
 from jellybean_solver.simulation.sustained import (
@@ -215,6 +219,9 @@ from jellybean_solver.simulation.sustained import (
     grace_s,
     highest_sustained,
     is_sustained,
+)
+from jellybean_solver.simulation.target_breaches import (
+    TargetBreach,
 )
 from jellybean_solver.simulation.trace import (
     RateTrace,
@@ -300,6 +307,7 @@ __all__ = [
     "ServiceTime",
     "Sharing",
     "SimulationResult",
+    "SimulationSettings",
     "Slo",
     "Solution",
     "SolverError",

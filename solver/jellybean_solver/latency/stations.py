@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,14 @@ from jellybean_solver.model.streams import request_streams
 MOST_BUSY = 0.999
 
 Pair = tuple[str, str]  # operator and worker, or the tiers of a link
+
+
+class _Work(NamedTuple):
+    """Mean (seconds) and variance (seconds squared) of the time of a request's runs, and requests per run."""
+
+    mean_s: float
+    variance: float
+    size: float
 
 
 def visits(plan: Plan) -> Mapping[str, float]:
@@ -171,7 +180,7 @@ class Stations:
                 weight, squared = float(weights[worker]), float(squares[worker])
                 done = work(operator.name, names[worker])
                 as_sent = bool(regular[operator.name][worker])
-                piece = self._piece(operator.name, weight, squared, *done, regular=as_sent, follows=not comes[worker])
+                piece = self._piece(operator.name, weight, squared, done, regular=as_sent, follows=not comes[worker])
                 pieces[names[worker]].append(piece)
                 if not piece.follows:
                     enters.add((operator.name, names[worker]))
@@ -207,12 +216,12 @@ class Stations:
                     late[name] += self._per_s[self._stream[operator.name]] * weight * math.sqrt(before)
         return late
 
-    def _work(self, name: str, worker: str) -> tuple[float, float, float]:
-        """Mean and squared deviation of the seconds that a request's runs take, and how many requests are in a run."""
+    def _work(self, name: str, worker: str) -> _Work:
+        """What one request's runs of an operator take at a worker."""
         times = self.plan.operator_by_name[name].service[self.plan.worker_by_name[worker].pool]
         size = self.runs[name, worker].mean
         service, count = service_of(times, size), self.jobs(name) / size
-        return service.mean_s * count, service_variance(service) * count, max(1.0, 1.0 / count)
+        return _Work(service.mean_s * count, service_variance(service) * count, max(1.0, 1.0 / count))
 
     def _busy(self, worker: PlannedWorker) -> float:
         """The load in the batches that form: they are smaller than those that capacity counts."""
@@ -228,9 +237,7 @@ class Stations:
         name: str,
         weight: float,
         squares: float,
-        seconds: float,
-        variance: float,
-        size: float,
+        work: _Work,
         *,
         regular: bool,
         follows: bool = False,
@@ -238,7 +245,7 @@ class Stations:
         """What all routes bring of an operator, whose weights and squared weights sum to these."""
         stream, chance = self._stream[name], min(1.0, self.visits[name])
         per_s = self._per_s[stream] * weight * chance
-        return Piece(stream, weight, per_s, seconds, variance, chance, size, regular, squares, follows)
+        return Piece(stream, weight, per_s, work.mean_s, work.variance, chance, work.size, regular, squares, follows)
 
     def _regular(self, follows: Mapping[str, Mask]) -> Mapping[str, Mask]:
         """Per operator, the workers to which requests come as they are sent."""
@@ -312,7 +319,7 @@ class Stations:
                         total, squares = float(weights.sum()), float(weights @ weights)
                         seconds = size / link.bandwidth_bytes_per_s
                         regular = self._from_sources(operator)
-                        piece = self._piece(operator.name, total, squares, seconds, 0.0, 1.0, regular=regular)
+                        piece = self._piece(operator.name, total, squares, _Work(seconds, 0.0, 1.0), regular=regular)
                         pieces.setdefault((upstream, downstream), []).append(piece)
                         come_by[upstream, downstream] = come_by.get((upstream, downstream), False) | (each == number)
         found = {}

@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.distributions import Sampler, child_count, service_sampler
 from jellybean_solver.model.plan import Plan, PlannedWorker
-from jellybean_solver.model.problem import Arrivals, EdgeKind, Link
+from jellybean_solver.model.problem import Arrivals, EdgeKind
 from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
 from jellybean_solver.model.sites import most_sites, site_of, worker_at
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.simulation.answers import Answers, Path
+from jellybean_solver.simulation.interfaces import (
+    GATEWAY,
+    MakeTimes,
+    MakeWorkers,
+    Observer,
+    RunOutputs,
+    SourceMessage,
+    Worker,
+)
+from jellybean_solver.simulation.links import Links
 from jellybean_solver.simulation.result import (
     QueueFigures,
     QueueSums,
@@ -33,51 +42,7 @@ from jellybean_solver.simulation.result import (
     nearest_rank,
 )
 
-GATEWAY = ""  # the worker name under which workers address the gateway
 GOLDEN = (5**0.5 - 1) / 2  # phases by it keep periodic streams of commensurable rates from meeting
-
-
-class Worker(Protocol):
-    """What the simulator needs of a worker: at most one run outstanding, of as many items as its plan allows.
-
-    Instructions have a `kind`: `send` (worker, message), `run` (run, operator, items), `wait` (until: call `due` then)
-    or `failed` (operator, reason); a plan that fits together never causes the last. An item's `number` counts them as
-    they became ready, from 0.
-    """
-
-    @property
-    def queued(self) -> int: ...
-    def received(self, message: Any, now: float) -> Sequence[Any]: ...
-    def completed(self, run: int, outputs: Any, now: float) -> Sequence[Any]: ...
-    def due(self, now: float) -> Sequence[Any]: ...
-
-
-MakeWorkers = Callable[[Plan], Mapping[str, Worker]]  # by name in its site (sites.py)
-MakeTimes = Callable[[RequestStream, random.Random, float], Iterator[float]]  # stream, generator, phase -> arrivals
-
-
-class Observer(Protocol):
-    """Told what happens when it happens, in virtual time; `place` is a worker of the plan or a link ("edge->cloud").
-
-    `workflow`: whose request it is, where there are several.
-    """
-
-    def arrived(self, now: float, workflow: str) -> None: ...
-    def answered(self, arrived_s: float, now: float, workflow: str) -> None: ...
-    def busy(self, place: str, begin_s: float, end_s: float) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SourceMessage:
-    """A source's data on its way to one operator; has the attributes of an agent's message."""
-
-    request: str
-    route: int
-    upstream: str
-    downstream: str
-    path: Path = ()
-    payload: None = None
-    until: float = math.inf  # no deadline
 
 
 @dataclass(slots=True)
@@ -95,15 +60,6 @@ class _Station:
 
 
 @dataclass(slots=True)
-class _Pipe:
-    """A link: one message at a time over its bandwidth, then its latency."""
-
-    link: Link
-    free_s: float = 0.0
-    busy_s: float = 0.0
-
-
-@dataclass(slots=True)
 class _Open:
     """A request not yet answered."""
 
@@ -112,52 +68,50 @@ class _Open:
     workflow: str  # whose it is, where there are several
 
 
-class _Outputs:
-    """What a run produced: no data, and as many rows as one draw says, the same draw for all its edges."""
+@dataclass(frozen=True, slots=True)
+class SimulationSettings:
+    """The measured window is [warmup_s, warmup_s + duration_s), at `rate_scale` times the plan's rates.
 
-    def __init__(self, ratios: Mapping[str, float], level: float, shares: Sequence[float] = ()) -> None:
-        self._ratios = ratios
-        self._level = level
-        self._shares = shares
+    `arrivals` overrides the sources' own. After the window no request arrives any more and all are answered; with
+    `drain_s`, requests not answered that many seconds after the window stay unanswered.
+    """
 
-    def rows(self, downstream: str) -> int:
-        return child_count(self._ratios[downstream], self._level, self._shares)
+    duration_s: float
+    seed: int = 0
+    warmup_s: float = 0.0
+    rate_scale: float = 1.0
+    arrivals: Arrivals | None = None
+    drain_s: float | None = None
 
-    def take(self, downstream: str, row: int | None) -> None:
-        return None
+    @property
+    def window(self) -> Window:
+        """The measured span of virtual time. SolverError for a window or rates that are not above 0."""
+        if self.duration_s <= 0 or self.warmup_s < 0 or self.rate_scale <= 0:
+            raise SolverError(
+                f"cannot simulate {self.duration_s:g} s after {self.warmup_s:g} s at {self.rate_scale:g} times the "
+                "rates: duration and scale must be above 0"
+            )
+        return Window(self.warmup_s, self.warmup_s + self.duration_s)
 
 
 def simulate(
     plan: Plan,
     make_workers: MakeWorkers,
+    settings: SimulationSettings,
     *,
-    duration_s: float,
-    seed: int = 0,
-    warmup_s: float = 0.0,
-    rate_scale: float = 1.0,
-    arrivals: Arrivals | None = None,
-    drain_s: float | None = None,
     times: MakeTimes | None = None,
     observer: Observer | None = None,
 ) -> SimulationResult:
-    """Offer the plan's rates x `rate_scale` and measure [warmup_s, warmup_s + duration_s).
-
-    `arrivals` overrides the sources' own, `times` rates and arrivals alike. After the window nothing arrives any more
-    and the rest is answered, or, with `drain_s`, what is not answered that many seconds after it stays unanswered.
-    """
-    if duration_s <= 0 or warmup_s < 0 or rate_scale <= 0:
-        raise SolverError(
-            f"cannot simulate {duration_s:g} s after {warmup_s:g} s at {rate_scale:g} times the rates: "
-            "duration and scale must be above 0"
-        )
-    simulation = _Simulation(plan, make_workers(plan), Window(warmup_s, warmup_s + duration_s), seed, observer)
+    """Run a plan in virtual time and measure the window. `times` overrides rates and arrivals of all streams."""
+    window = settings.window
+    simulation = _Simulation(plan, make_workers(plan), window, settings.seed, observer)
 
     def steady(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
-        end_s = warmup_s + duration_s
-        return arrival_times(stream.rate_per_s * rate_scale, arrivals or stream.arrivals, end_s, rng, phase)
+        rate_per_s = stream.rate_per_s * settings.rate_scale
+        return arrival_times(rate_per_s, settings.arrivals or stream.arrivals, window.end_s, rng, phase)
 
-    simulation.run(times or steady, drain_s)
-    return simulation.result(rate_scale)
+    simulation.run(times or steady, settings.drain_s)
+    return simulation.result(settings.rate_scale)
 
 
 class _Simulation:
@@ -182,19 +136,12 @@ class _Simulation:
             for site in range(plan.sites.get(planned.tier, 1))
             for name in [worker_at(plan.sites, planned.tier, planned.name, site)]
         }
-        self._pipes = {
-            (link.upstream_tier, site, link.downstream_tier): _Pipe(link)
-            for link in plan.links
-            for site in range(plan.sites.get(link.upstream_tier, 1))
-        }
-        edges = [edge for operator in plan.operators for edge in operator.inputs]
-        self._bytes = {(op.name, down): size for op in plan.operators for down, size in op.message_bytes.items()}
-        self._bytes |= {(s.name, e.downstream): s.message_bytes for s in plan.sources for e in edges}
+        self._links = Links(plan, window, observer)
         self._ratios: dict[str, dict[str, float]] = {}
-        for edge in edges:
+        for edge in (edge for operator in plan.operators for edge in operator.inputs):
             if edge.kind is EdgeKind.FAN_OUT:
                 self._ratios.setdefault(edge.upstream, {})[edge.downstream] = edge.ratio
-        self._whole = _Outputs({}, 0.0)
+        self._whole = RunOutputs({}, 0.0)
         self._tier = {source.name: source.tier for source in plan.sources}
         self._service_rng = {op.name: random.Random(f"{seed}/service/{op.name}") for op in plan.operators}
         self._child_rng = random.Random(f"{seed}/children")
@@ -276,24 +223,8 @@ class _Simulation:
         station = self._stations[worker]
         time = self._now
         if station.tier != tier:
-            time = self._cross(tier, site, station.tier, message)
+            time = self._links.send(tier, site, station.tier, message, self._now)
         self._at(time + self._plan.hop_s, self._deliver, station, message)
-
-    def _cross(self, upstream: str, site: int, downstream: str, message: Any) -> float:
-        """When the message is over the link of a site. One that only says 'no child' takes no bandwidth."""
-        pipe = self._pipes.get((upstream, site, downstream))
-        if pipe is None:
-            raise SolverError(f"the plan sends data from tier {upstream} to {downstream}, but there is no link")
-        begin = max(self._now, pipe.free_s)
-        bandwidth = pipe.link.bandwidth_bytes_per_s
-        marker = message.path and any(children == 0 for _, children in message.path)
-        if bandwidth and not marker:
-            pipe.free_s = begin + self._bytes[message.upstream, message.downstream] / bandwidth
-            pipe.busy_s += self._window.overlap(begin, pipe.free_s)
-            if self._observer is not None:
-                self._observer.busy(f"{upstream}->{downstream}", begin, pipe.free_s)
-            begin = pipe.free_s
-        return begin + pipe.link.latency_s
 
     def _deliver(self, station: _Station, message: Any) -> None:
         before = station.worker.queued
@@ -305,7 +236,7 @@ class _Simulation:
         ratios = self._ratios.get(operator)
         if ratios is not None:
             shares = self._plan.operator_by_name[operator].children
-            outputs = [_Outputs(ratios, self._child_rng.random(), shares) for _ in range(items)]
+            outputs = [RunOutputs(ratios, self._child_rng.random(), shares) for _ in range(items)]
         before = station.worker.queued
         self._follow(station, station.worker.completed(run, outputs, self._now), before)
 
@@ -381,7 +312,7 @@ class _Simulation:
             latency_p99_s=nearest_rank(latencies, 0.99),
             latency_max_s=nearest_rank(latencies, 1.0),
             utilisation=_means((s.name, s.busy_s / duration_s) for s in self._stations.values()),
-            link_utilisation=_means((f"{a}->{b}", p.busy_s / duration_s) for (a, _, b), p in self._pipes.items()),
+            link_utilisation=_means((name, busy_s / duration_s) for name, busy_s in self._links.busy_s()),
             operators={name: sums.figures() for name, sums in self._runs.items()},
             queues=self._queues(),
             events=self._handled,

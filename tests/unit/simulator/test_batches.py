@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean.planning.simulation import brains, highest_sustained_rate, load_by_worker, simulate_plan
+from jellybean_solver import SimulationSettings
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Edge, ServiceTime, Source
 from jellybean_solver.simulation.simulator import simulate
@@ -82,7 +83,7 @@ def test_two_operators_with_batches_on_one_worker_as_by_hand(seed: int, rate_per
     result = simulate(
         case,
         partial(brains, fair_queueing_from=10**9),  # by hand is first come, first served
-        duration_s=1000.0,
+        SimulationSettings(1000.0),
         times=lambda stream, rng, phase: iter(arrivals[stream.operators[0]]),
         observer=seen,
     )

@@ -15,7 +15,7 @@ from jellybean.planning.simulation import (
     unloaded_latency_s,
 )
 from jellybean_agent.brain.sites import SiteRoutes, Sites
-from jellybean_solver import Arrivals, Plan, Sharing, Slo, solve
+from jellybean_solver import Arrivals, Plan, Sharing, SimulationSettings, Slo, solve
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.plan import Route
 from jellybean_solver.model.problem import Edge, Link, ServiceTime
@@ -103,7 +103,7 @@ def test_the_closed_form_is_near_the_simulator(seed: int, arrivals: Arrivals) ->
     found = solve(replace(problem, sources=sources, links=wide, slo=Slo()), explained=False).plan
     assert found is not None
     duration_s = 20_000 / (20 * problem.sources[0].rate_per_s)
-    simulated = simulate(found, brains, duration_s=duration_s, warmup_s=0.3 * duration_s, seed=1)
+    simulated = simulate(found, brains, SimulationSettings(duration_s=duration_s, warmup_s=0.3 * duration_s, seed=1))
 
     assert 0.85 <= latency(found).p99_s / simulated.latency_p99_s <= (3.0 if arrivals is Arrivals.POISSON else 4.0)
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.fleet import Size, fleet
 from jellybean.planning.simulation import brains
-from jellybean_solver import Arrivals, Link, Problem, Sharing, solve
+from jellybean_solver import Arrivals, Link, Problem, Sharing, SimulationSettings, solve
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.latency.stations import Stations
 from jellybean_solver.model.evaluate import evaluate
@@ -22,7 +22,9 @@ from tests.support.small_problems import box, gpu, operator, problem, variant
 
 def simulated_p99_s(plan: Plan, requests: int = 4000) -> float:
     duration_s = requests / plan.sources[0].rate_per_s
-    return simulate(plan, brains, duration_s=duration_s, warmup_s=0.1 * duration_s, seed=1).latency_p99_s
+    return simulate(
+        plan, brains, SimulationSettings(duration_s=duration_s, warmup_s=0.1 * duration_s, seed=1)
+    ).latency_p99_s
 
 
 def small(seed: int, sharing: Sharing = Sharing.SHARED) -> Problem:

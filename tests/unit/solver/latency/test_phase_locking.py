@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean.planning.simulation import brains
-from jellybean_solver import Arrivals, Edge, ServiceTime
+from jellybean_solver import Arrivals, Edge, ServiceTime, SimulationSettings
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.latency.stations import Stations
 from jellybean_solver.model.plan import Plan, PlannedOperator, Route
@@ -54,7 +54,9 @@ def of(operators: list[PlannedOperator], routes: tuple[Route, ...], rate_per_s: 
 
 def simulated_p99_s(found: Plan, requests: int) -> float:
     duration_s = requests / found.sources[0].rate_per_s
-    return simulate(found, brains, duration_s=duration_s, warmup_s=0.1 * duration_s, seed=1).latency_p99_s
+    return simulate(
+        found, brains, SimulationSettings(duration_s=duration_s, warmup_s=0.1 * duration_s, seed=1)
+    ).latency_p99_s
 
 
 def test_ways_of_different_length_meet_again_out_of_step() -> None:

@@ -1,0 +1,74 @@
+"""What a simulation takes and calls: workers, arrival times, an observer, and the messages that pass between them."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jellybean_solver.model.distributions import child_count
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.streams import RequestStream
+from jellybean_solver.simulation.answers import Path
+
+GATEWAY = ""  # the worker name under which workers address the gateway
+
+
+class Worker(Protocol):
+    """What the simulator needs of a worker: at most one run outstanding, of as many items as its plan allows.
+
+    Instructions have a `kind`: `send` (worker, message), `run` (run, operator, items), `wait` (until: call `due` then)
+    or `failed` (operator, reason); a plan that fits together never causes the last. An item's `number` counts them as
+    they became ready, from 0.
+    """
+
+    @property
+    def queued(self) -> int: ...
+    def received(self, message: Any, now: float) -> Sequence[Any]: ...
+    def completed(self, run: int, outputs: Any, now: float) -> Sequence[Any]: ...
+    def due(self, now: float) -> Sequence[Any]: ...
+
+
+MakeWorkers = Callable[[Plan], Mapping[str, Worker]]  # by name in its site (sites.py)
+MakeTimes = Callable[[RequestStream, random.Random, float], Iterator[float]]  # stream, generator, phase -> arrivals
+
+
+class Observer(Protocol):
+    """Told what happens when it happens, in virtual time; `place` is a worker of the plan or a link ("edge->cloud").
+
+    `workflow`: whose request it is, where there are several.
+    """
+
+    def arrived(self, now: float, workflow: str) -> None: ...
+    def answered(self, arrived_s: float, now: float, workflow: str) -> None: ...
+    def busy(self, place: str, begin_s: float, end_s: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMessage:
+    """A source's data on its way to one operator; has the attributes of an agent's message."""
+
+    request: str
+    route: int
+    upstream: str
+    downstream: str
+    path: Path = ()
+    payload: None = None
+    until: float = math.inf  # no deadline
+
+
+class RunOutputs:
+    """What a run produced: no data, and as many rows as one draw says, the same draw for all its edges."""
+
+    def __init__(self, ratios: Mapping[str, float], level: float, shares: Sequence[float] = ()) -> None:
+        self._ratios = ratios
+        self._level = level
+        self._shares = shares
+
+    def rows(self, downstream: str) -> int:
+        return child_count(self._ratios[downstream], self._level, self._shares)
+
+    def take(self, downstream: str, row: int | None) -> None:
+        return None
