@@ -21,6 +21,7 @@ from jellybean_solver import (
     Problem,
     Replanned,
     ReplanSettings,
+    SearchSettings,
     Solution,
     Verdict,
     load_prices,
@@ -143,9 +144,7 @@ def replan_project(
         ReplanSettings(prices, horizon_h, stated.at_least),
         check=check,
         instead=instead,
-        gap=gap,
-        time_limit_s=time_limit_s,
-        clock=time.monotonic,
+        search=SearchSettings(gap, time_limit_s, time.monotonic),
     )
     progress(3, 3, "done")
     return Change(problem, before, document, decision, time.perf_counter() - started - sum(checks_s), refusals, cuts)

@@ -190,6 +190,7 @@ from jellybean_solver.replanning.replan import (
     SAVING_TOLERANCE,
     Replanned,
     ReplanSettings,
+    SearchSettings,
     Verdict,
     replan,
 )
@@ -304,6 +305,7 @@ __all__ = [
     "Room",
     "Route",
     "RouteDrawer",
+    "SearchSettings",
     "ServiceTime",
     "Sharing",
     "SimulationResult",

@@ -45,6 +45,16 @@ class ReplanSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """Options of the search, as `solve` has them. A time limit needs a clock, for example time.monotonic."""
+
+    gap: float = DEFAULT_GAP
+    time_limit_s: float | None = None
+    clock: Callable[[], float] | None = None
+    beam_width: int = BEAM_WIDTH
+
+
+@dataclass(frozen=True, slots=True)
 class Replanned:
     """The decision with its figures.
 
@@ -102,10 +112,7 @@ def replan(
     *,
     check: Callable[[Plan], str | None] = lambda plan: None,
     instead: Callable[[], Plan | None] = lambda: None,
-    beam_width: int = BEAM_WIDTH,
-    gap: float = DEFAULT_GAP,
-    time_limit_s: float | None = None,
-    clock: Callable[[], float] | None = None,
+    search: SearchSettings | None = None,
 ) -> Replanned:
     """Keep `before` or go on to another plan.
 
@@ -117,7 +124,8 @@ def replan(
     """
     if settings.horizon_h <= 0:
         raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
-    limit = limited(time_limit_s, clock)
+    search = search or SearchSettings()
+    limit = limited(search.time_limit_s, search.clock)
     running, _, broken = restated(problem, before)
     if not broken and (breach := check(running)) is not None:
         broken = (breach,)
@@ -127,8 +135,8 @@ def replan(
     outcome = cheapest(
         Fleet(network),
         problem.accuracy_target,
-        beam_width=beam_width,
-        gap=gap,
+        beam_width=search.beam_width,
+        gap=search.gap,
         clock=limit,
         running=start,
         budget=float("inf") if budget is None else budget,
@@ -139,7 +147,10 @@ def replan(
             return Replanned(Verdict.KEEP, settings, running, (), None, None, None, bound_usd, outcome.tried)
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
-        why = solve(problem, beam_width=beam_width, gap=gap, time_limit_s=limit.left(), clock=clock).infeasibility
+        left_s = limit.left()
+        why = solve(
+            problem, beam_width=search.beam_width, gap=search.gap, time_limit_s=left_s, clock=search.clock
+        ).infeasibility
         return Replanned(Verdict.NONE, settings, running, broken, None, None, None, bound_usd, outcome.tried, why)
     best, score = finish(network, outcome, start)
     if score.complaints:

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jellybean_solver.errors import OutOfTimeError
-from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.planning.cut_models import Cuts, choices, cut_problem, least_usd_per_h, problem_as_planned
 from jellybean_solver.planning.solver import limited
-from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict, replan, saves_enough
+from jellybean_solver.replanning.replan import Replanned, ReplanSettings, SearchSettings, Verdict, replan, saves_enough
 
 
 def replan_cut(
@@ -22,25 +21,24 @@ def replan_cut(
     *,
     check: Callable[[Plan], str | None] = lambda plan: None,
     instead: Callable[[], Plan | None] = lambda: None,
-    gap: float = DEFAULT_GAP,
-    time_limit_s: float | None = None,
-    clock: Callable[[], float] | None = None,
+    search: SearchSettings | None = None,
 ) -> Replanned:
     """As `replan`, over all choices of cuts."""
-    limit = limited(time_limit_s, clock)
+    search = search or SearchSettings()
+    limit = limited(search.time_limit_s, search.clock)
+
+    def left() -> SearchSettings:
+        return replace(search, time_limit_s=limit.left())
+
     own = problem_as_planned(problem, cuts, before)
-    decision = replan(
-        own, before, settings, check=check, instead=instead, gap=gap, time_limit_s=limit.left(), clock=clock
-    )
+    decision = replan(own, before, settings, check=check, instead=instead, search=left())
     others = [one for one in (cut_problem(problem, choice) for choice in choices(cuts)) if one != own]
     for least, number in sorted((least_usd_per_h(one), number) for number, one in enumerate(others)):
         least_usd = least * settings.horizon_h
         if decision.best_usd is not None and least_usd >= decision.best_usd:
             break  # its bound is not below that of what is known
         try:
-            found = replan(
-                others[number], before, settings, check=check, gap=gap, time_limit_s=limit.left(), clock=clock
-            )
+            found = replan(others[number], before, settings, check=check, search=left())
         except OutOfTimeError:
             decision = replace(decision, bound_usd=min(decision.bound_usd, least_usd))
             continue

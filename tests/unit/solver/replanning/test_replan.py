@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import Independent, Link, Plan, Pool, Problem, Sharing, Slo, solve
+from jellybean_solver import Independent, Link, Plan, Pool, Problem, SearchSettings, Sharing, Slo, solve
 from jellybean_solver.diff.plan_diff import plan_diff
 from jellybean_solver.errors import SolverError
 from jellybean_solver.migration.migration_cost import MigrationPrices, load_prices, migration
@@ -226,10 +226,10 @@ def test_when_time_ends_a_good_running_plan_is_kept() -> None:
     def clock() -> float:
         return float(next(ticks))
 
-    found = replan(two_ways(), before, ReplanSettings(), time_limit_s=0.5, clock=clock)
+    found = replan(two_ways(), before, ReplanSettings(), search=SearchSettings(time_limit_s=0.5, clock=clock))
     assert (found.verdict, found.best, found.broken) == (Verdict.KEEP, None, ())
     with pytest.raises(SolverError, match="no plan was found in the time allowed"):
-        replan(two_ways(30.0), before, ReplanSettings(), time_limit_s=0.5, clock=clock)
+        replan(two_ways(30.0), before, ReplanSettings(), search=SearchSettings(time_limit_s=0.5, clock=clock))
 
 
 def test_a_horizon_is_longer_than_nothing() -> None:
