@@ -1,4 +1,4 @@
-"""Measurements of speed, of cost and of how well predictions hold; their figures are in `docs/benchmarks.md`.
+"""Benchmarks of speed, cost and prediction accuracy; their results are in `docs/benchmarks.md`.
 
     python -m benchmarks                  run all benchmarks (`make bench`; hours)
     python -m benchmarks NAME ...         run these
@@ -16,7 +16,7 @@ To add a table:
 2. Import the module in `benchmarks/__main__.py`.
 3. Run `python -m benchmarks NAME` and commit `results/NAME.json` and `docs/benchmarks.md`.
 
-A table that no benchmark here makes (nightly tests, an experiment run once) is a JSON file of the same form, written by
+A table that no benchmark here creates (nightly tests, a one-off experiment) is a JSON file of the same form, written by
 hand, whose `command` says how to repeat it; `python -m benchmarks --render` adds it to the page. A test fails when the
 page is not what the results render to.
 """

@@ -1,7 +1,7 @@
 """Training throughput of two single-threaded processes, beside one process and other pipeline libraries.
 
 All contenders have the same layers, micro-batches, loss and optimizer, and run in turn. Other load on the machine can
-only make a round longer, so the fastest round counts.
+only make a round slower, so the fastest round counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
 
-LAYERS, WIDTH, ROWS, MICROBATCHES, ROUNDS = 8, 512, 128, 8, 12  # layers of a stage, rows of a micro-batch
+LAYERS, WIDTH, ROWS, MICROBATCHES, ROUNDS = 8, 512, 128, 8, 12  # layers per stage, rows per micro-batch
 OWN = ("gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-v", "pipedream", "pipedream-2bw", "wpipe")
 TORCH = ("gpipe", "1f1b")
 ALONE, LIMIT = "one process", "two processes with a model each (the limit)"
@@ -61,7 +61,7 @@ def computing(smoke: bool) -> Result:
 
 @dataclass(frozen=True)
 class Computing:
-    """Wall and CPU seconds of each round by contender. A contender with one process runs on rank 0; rank 1 waits."""
+    """Wall and CPU seconds of each round, by contender. Single-process contenders run on rank 0 while rank 1 waits."""
 
     rounds: int
 
@@ -82,7 +82,7 @@ class Computing:
 
 def _contenders(rank: int) -> dict[str, Step]:
     steps = {ALONE: _alone() if rank == 0 else _nothing, LIMIT: _alone()}
-    if find_spec("torchgpipe"):  # on both ranks alike: they wait for each other at each step
+    if find_spec("torchgpipe"):  # on both ranks, which synchronise at each step
         steps["torchgpipe (two threads)"] = _torchgpipe() if rank == 0 else _nothing
     steps |= {f"torch.distributed.pipelining {name}": _torch(name, rank) for name in TORCH}
     return steps | {f"here: {name}": _own(name, rank) for name in OWN}

@@ -1,4 +1,4 @@
-"""Predicted and measured figures of the digits example, served on this machine: whole runs from a fresh profile."""
+"""Predicted and measured figures of the digits example: whole runs on this machine, from a fresh profile."""
 
 from __future__ import annotations
 

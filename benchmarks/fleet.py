@@ -1,4 +1,4 @@
-"""A seeded generator of fleets and workflows of any size, in which memory, links and accuracy all matter."""
+"""A seeded generator of fleets and workflows of any size, for which memory, links and accuracy all matter."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from jellybean_solver import (
 
 TIERS = ("edge", "hub", "cloud")
 GIB = 2.0**30
-MESSAGE_BYTES = 36e3  # of an operator, in the middle
+MESSAGE_BYTES = 36e3  # median output of an operator
 SOURCE_BYTES, SITE_SOURCE_BYTES = (2e5, 1e6), (3e5, 8e5)
 UTILISATION = 0.8
-USED, SITE_USED = 0.35, 1.0  # of a fleet, if all variants took as long as a middle one by itself
-TYPES = 6  # of device in each tier
-MEMORY_GIB = {"edge": 2.0, "hub": 8.0, "cloud": 24.0}  # half of it, and double
+LOAD, SITE_LOAD = 0.35, 1.0  # offered load over the fleet's capacity, if all variants were of medium size
+TYPES = 6  # device types per tier
+MEMORY_GIB = {"edge": 2.0, "hub": 8.0, "cloud": 24.0}  # medium; there are types with half and with double
 SITE_MEMORY_GIB = {"edge": 16.0, "hub": 2.0, "cloud": 4.0}  # of fleets with sites
-SITE_PRICE, DEARER = 1.0, 0.5  # of a site's boxes; of a memory that is as many times larger, as a power
-NEAR, LEAN = 3, 3  # operators that a site's uplinks are sized by, and their variants
+SITE_PRICE, MEMORY_PRICE_EXPONENT = 1.0, 0.5  # factor on prices in sites; price grows as memory to this power
+UPLINK_OPERATORS, UPLINK_VARIANTS = 3, 3  # first operators, and smallest variants, that size a site's uplinks
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything."""
+    """Size and features of a generated problem."""
 
     operators: int = 30
     variants: int = 5
     pools: int = 100
     workers: int = 10_000
     sharing: Sharing = Sharing.SHARED
-    batches: tuple[int, ...] = (1,)  # sizes that are profiled
-    sites: int = 1  # alike ones at the edge, each with `site_workers`; hub and cloud have all other workers and pools
-    site_workers: tuple[int, ...] = (1, 1, 1, 2)  # of each pool of a site, where there are several
+    batches: tuple[int, ...] = (1,)  # profiled batch sizes
+    sites: int = 1  # identical edge sites with `site_workers` each; hub and cloud have all other workers and pools
+    site_workers: tuple[int, ...] = (1, 1, 1, 2)  # workers per pool of a site, if there are several sites
 
 
 @dataclass(frozen=True)
-class _Type:
-    """A kind of device: work per second, USD per hour, bytes."""
+class _DeviceType:
+    """A device type: work per second, USD per hour, bytes of memory."""
 
     name: str
     tier: str
@@ -58,23 +58,23 @@ class _Type:
 
 
 def fleet(seed: int, size: Size = Size()) -> Problem:
-    """The problem of a seed: a layered workflow, pools of devices in three tiers, a target that rules out the cheapest.
+    """The problem of a seed: a layered workflow, pools in three tiers, an accuracy that rules out the cheapest.
 
-    Edge devices are cheap and small, so large variants do not fit; links carry the messages of an operator or two.
+    Edge devices are cheap and small, so large variants do not fit; links carry the messages of one or two operators.
     """
-    rng = random.Random(f"fleet/{seed}/{_told(size)}")
+    rng = random.Random(f"fleet/{seed}/{_seed_text(size)}")
     pools = _pools(rng, size)
     work = {f"o{index}": rng.lognormvariate(-4.0, 0.7) for index in range(size.operators)}
     operators = _operators(rng, size, pools, work)
     sites = {"edge": size.sites} if size.sites > 1 else {}
     power = sum(pool.count * sites.get(pool.tier, 1) * kind.speed for pool, kind in pools)
-    used = USED if size.sites == 1 else SITE_USED
-    rate = used * UTILISATION * power / (2.5 * sum(work.values()))
+    load = LOAD if size.sites == 1 else SITE_LOAD
+    rate = load * UTILISATION * power / (2.5 * sum(work.values()))
     message = rng.uniform(*(SOURCE_BYTES if size.sites == 1 else SITE_SOURCE_BYTES))
     accuracy = Independent({operator.name: _percents(rng, size.variants) for operator in operators})
     best = accuracy.upper_bound({}) or 100.0
     worst = accuracy.value(dict.fromkeys(accuracy.table, "v0")) or 0.0
-    links = tuple(_link(rng, ends, rate * carried, size) for ends, carried in _carried(operators, size).items())
+    links = tuple(_link(rng, ends, rate * carried, size) for ends, carried in _link_bytes(operators, size).items())
     return Problem(
         name=f"fleet-{seed}",
         tiers=TIERS,
@@ -89,37 +89,37 @@ def fleet(seed: int, size: Size = Size()) -> Problem:
     )
 
 
-def _told(size: Size) -> str:
-    """What a seed's figures hang on: batch sizes are drawn apart, and a single site needs no telling."""
-    told = f"Size(operators={size.operators}, variants={size.variants}, pools={size.pools}, workers={size.workers}, "
-    told += f"sharing={size.sharing!r}"
-    return told + (f", sites={size.sites}, site_workers={size.site_workers})" if size.sites > 1 else ")")
+def _seed_text(size: Size) -> str:
+    """The part of the random seed that depends on the size: batch sizes and a single site do not change the draw."""
+    text = f"Size(operators={size.operators}, variants={size.variants}, pools={size.pools}, workers={size.workers}, "
+    text += f"sharing={size.sharing!r}"
+    return text + (f", sites={size.sites}, site_workers={size.site_workers})" if size.sites > 1 else ")")
 
 
-def _carried(operators: tuple[Operator, ...], size: Size) -> dict[tuple[str, str], float]:
-    """Bytes of a request that each link has room for, give or take a factor of 2.
+def _link_bytes(operators: tuple[Operator, ...], size: Size) -> dict[tuple[str, str], float]:
+    """Bandwidth of each link, in bytes per request, before a random factor of up to 2.
 
-    A site's uplinks: what leaves the first operators, whichever of their messages are least; too little for the rest.
+    A site's uplinks carry the smallest cut behind the first operators, and too little for any later one.
     """
     if size.sites == 1:
         return dict.fromkeys((("edge", "hub"), ("edge", "cloud"), ("hub", "cloud")), MESSAGE_BYTES)
-    waist = min(_leaving(operators, first) for first in range(1, NEAR + 1))
+    waist = min(_sent_bytes(operators, first) for first in range(1, UPLINK_OPERATORS + 1))
     return {("edge", "hub"): waist / size.sites, ("edge", "cloud"): waist / size.sites, ("hub", "cloud"): MESSAGE_BYTES}
 
 
 def _link(rng: random.Random, ends: tuple[str, str], carried: float, size: Size) -> Link:
-    """A site's uplinks are narrow, at a flat rate."""
+    """A link; a site's uplinks are narrow and have a flat rate."""
     price, more = rng.uniform(0.01, 0.12) / 10, rng.uniform(0.5, 2.0)
     if size.sites > 1 and ends[0] == "edge":
         price, more = 0.0, 1.0 + (more - 0.5) / 1.5
     return Link(*ends, price, carried * more, rng.uniform(0.002, 0.05))
 
 
-def _leaving(operators: tuple[Operator, ...], first: int) -> float:
-    """Bytes of a request that the first operators send to others, in their lean variants."""
+def _sent_bytes(operators: tuple[Operator, ...], first: int) -> float:
+    """Bytes per request that the first operators send to others, with their smallest variants."""
     near = {operator.name: operator for operator in operators[:first]}
     return sum(
-        min(variant.message_bytes[edge.downstream] for variant in near[edge.upstream].variants[:LEAN])
+        min(variant.message_bytes[edge.downstream] for variant in near[edge.upstream].variants[:UPLINK_VARIANTS])
         for operator in operators[first:]
         for edge in operator.inputs
         if edge.upstream in near
@@ -131,8 +131,8 @@ def _percents(rng: random.Random, variants: int) -> dict[str, float]:
     return {f"v{index}": 100.0 - loss * 0.55**index for index in range(variants)}
 
 
-def _types(rng: random.Random, size: Size) -> list[_Type]:
-    """Small memories are cheaper where there are sites, and the boxes in them are cheap: neither is there for all."""
+def _types(rng: random.Random, size: Size) -> list[_DeviceType]:
+    """Device types. With sites, small memories are cheaper and edge devices are scarce, so both constraints matter."""
     types = []
     gib = MEMORY_GIB if size.sites == 1 else SITE_MEMORY_GIB
     for tier, speed in (("edge", 1.0), ("hub", 4.0), ("cloud", 12.0)):
@@ -141,12 +141,12 @@ def _types(rng: random.Random, size: Size) -> list[_Type]:
             price = 0.05 * own**0.9 * rng.uniform(0.8, 1.25)
             share = rng.choice((0.5, 1.0, 2.0))
             if size.sites > 1:
-                price *= share**DEARER * (SITE_PRICE if tier == "edge" else 1.0)
-            types.append(_Type(f"{tier}-{number}", tier, own, price, gib[tier] * GIB * share))
+                price *= share**MEMORY_PRICE_EXPONENT * (SITE_PRICE if tier == "edge" else 1.0)
+            types.append(_DeviceType(f"{tier}-{number}", tier, own, price, gib[tier] * GIB * share))
     return types
 
 
-def _pools(rng: random.Random, size: Size) -> list[tuple[Pool, _Type]]:
+def _pools(rng: random.Random, size: Size) -> list[tuple[Pool, _DeviceType]]:
     types = _types(rng, size)
     stores = size.site_workers if size.sites > 1 else ()
     near, above = types[: len(stores)], types if size.sites == 1 else types[TYPES:]
@@ -163,7 +163,7 @@ def _pools(rng: random.Random, size: Size) -> list[tuple[Pool, _Type]]:
 
 
 def _operators(
-    rng: random.Random, size: Size, pools: list[tuple[Pool, _Type]], work: dict[str, float]
+    rng: random.Random, size: Size, pools: list[tuple[Pool, _DeviceType]], work: dict[str, float]
 ) -> tuple[Operator, ...]:
     names = list(work)
     inputs: dict[str, list[str]] = {}
@@ -182,14 +182,14 @@ def _operators(
 
 
 def _variant(
-    rng: random.Random, index: int, pools: list[tuple[Pool, _Type]], work: float, readers: list[str], size: Size
+    rng: random.Random, index: int, pools: list[tuple[Pool, _DeviceType]], work: float, readers: list[str], size: Size
 ) -> Variant:
     heavy = work * 1.6**index
     memory = 0.3 * GIB * 2.0**index * rng.uniform(0.7, 1.4)
     suits = {kind.name: rng.uniform(0.85, 1.15) for _, kind in pools}
     loads = {pool.name: heavy / kind.speed * suits[kind.name] for pool, kind in pools}
     sent = MESSAGE_BYTES * rng.lognormvariate(0.0, 1.0)
-    more = random.Random(f"batches/{work}/{index}").uniform(0.6, 1.0)  # each further request, as a share of the first
+    more = random.Random(f"batches/{work}/{index}").uniform(0.6, 1.0)  # time of each further request over the first's
 
     def times(load: float) -> dict[int, ServiceTime]:
         seconds = {batch: load * (1.0 + (batch - 1) * more) for batch in size.batches}

@@ -1,10 +1,10 @@
 """One plan: `python -m benchmarks.fleet_run SEED OPERATORS WORKERS SHARING GAP LIMIT_S P99 LIMITS SITES CLOCK`.
 
-P99: the latency asked for, in seconds (`5s`) or as a share of the cheapest plan's, or where that fills a link, whose
-queue then has no end, of the cheapest with a tenth of the links free; 0 asks for none. It binds when the cheapest plan
-breaks it. LIMITS: 1 to tell whether memory and links bind: a limit does when a plan without it is cheaper than any plan
-with it can be (its cost lies below the bound); where no such plan was found in time it is not said to bind. CLOCK:
-`wall`, or `cpu` for seconds of processor time of all threads together, where other programs keep the machine busy.
+P99: the latency target in seconds (`5s`), or as a share of the cheapest plan's p99; if that is infinite because a link
+is saturated, of the cheapest plan with a tenth of the links free; 0 for none. It binds if the cheapest plan misses it.
+LIMITS: 1 to find out whether memory and links bind. A limit binds if a plan without it costs less than the lower bound
+with it; if no such plan is found in time, it is not reported to bind. CLOCK: `wall`, or `cpu` for processor seconds of
+all threads, on a machine that is busy with other programs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ solved = partial(solve, gap=float(gap), time_limit_s=float(limit_s), clock=now, 
 
 
 def plan_of(asked: Problem) -> Plan | None:
-    """The cheapest plan found in time, if one was."""
+    """The cheapest plan found in time, or None."""
     try:
         return solved(asked).plan
     except SolverError:
@@ -47,7 +47,7 @@ def plan_of(asked: Problem) -> Plan | None:
 
 
 def asked() -> tuple[float | None, bool]:
-    """The p99 asked for, and whether it binds; none where there is no plan to tell it by."""
+    """The p99 target and whether it binds; None if there is no plan to derive it from."""
     cheapest = plan_of(problem) if share != "0" else None
     if share.endswith("s"):
         return float(share[:-1]), cheapest is not None and not latency(cheapest).meets(float(share[:-1]))
@@ -68,7 +68,7 @@ p99_s, p99_binds = asked()
 began = now()
 try:
     plan = solved(problem, p99_s=p99_s).plan
-except SolverError:  # no plan in time
+except SolverError:  # no plan within the time limit
     plan = None
 seconds = now() - began
 megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -78,7 +78,7 @@ wide = replace(problem, links=tuple(replace(link, bandwidth_bytes_per_s=None) fo
 
 
 def binds(without: Problem) -> bool:
-    """Whether the plan without a limit costs less than the bound with it."""
+    """True if the plan without a limit costs less than the lower bound with it."""
     if limits == "0" or certificate is None:
         return False
     try:

@@ -38,7 +38,7 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Run:
-    """What one process found."""
+    """Result of one process."""
 
     seconds: float
     megabytes: float
@@ -160,7 +160,7 @@ def _row(case: _Case, runs: Sequence[_Run]) -> list[str]:
 
 
 def _cells(run: _Run) -> list[str]:
-    """Gap, seconds and what binds."""
+    """Gap, seconds and the limits that bind."""
     flags = {"memory": run.memory_binds, "links": run.links_bind, "p99": run.p99_binds}
     gap = "no plan" if run.cost_usd_per_h is None else f"{100 * run.gap:.2f}"
     return [gap, f"{run.seconds:.1f}", ", ".join(name for name, binds in flags.items() if binds)]

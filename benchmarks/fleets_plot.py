@@ -1,4 +1,4 @@
-"""How the solver's time grows with workers and operators, as a picture."""
+"""Plots how the solver's time grows with workers and operators."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jellybean.display.pictures import ACCENT, INK, LINE, PAID, SOFT, STYLE, sav
 
 COLORS = {"shared": ACCENT, "exclusive": PAID}
 ASKED = {"shared": "shared workers, to 0.1 %", "exclusive": "exclusive workers, to 1 %"}
-OPERATORS, WORKERS = 30, 10_000  # that stay as they are while the other grows
+OPERATORS, WORKERS = 30, 10_000  # fixed while the other one grows
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Times of one size, over seeds. `missed`: a seed ran into the time limit above the gap asked."""
+    """Solve times of one size, over seeds. `missed`: a seed hit the time limit above the requested gap."""
 
     operators: int
     workers: int

@@ -64,7 +64,7 @@ def _spread(ratios: Sequence[float]) -> list[str]:
 
 
 def _ratios(first: int, smoke: bool) -> tuple[Mapping[str, Sequence[float]], Sequence[float]]:
-    """Ratios by kind of plan, and the seconds that each evaluation of the closed form took."""
+    """Ratios by kind of plan, and the seconds of each evaluation of the closed form."""
     found: dict[str, list[float]] = {}
     took_s: list[float] = []
     for number, (label, plan) in enumerate(itertools.islice(_plans(first), 4 if smoke else PLANS)):
@@ -81,7 +81,7 @@ def _ratios(first: int, smoke: bool) -> tuple[Mapping[str, Sequence[float]], Seq
 
 
 def _plans(first: int) -> Iterator[tuple[str, Plan]]:
-    """Cheapest plans of small fleets of all kinds, one after the other."""
+    """An endless sequence of cheapest plans of small fleets of all kinds."""
     for seed in itertools.count(first):
         for sharing in Sharing:
             arrivals = Arrivals.PERIODIC if seed % 3 == 2 else Arrivals.POISSON

@@ -1,4 +1,4 @@
-"""Every schedule on one real task, beside one device: statistical and hardware efficiency, each by itself."""
+"""Every schedule on a real training task, beside one device: statistical and hardware efficiency separately."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "training.svg"
 ALONE = "one device"
 EPOCHS, DEVICES, BATCH, MICROBATCHES, ROWS = 10, 2, 32, 4, 1437
 NETS = {"conv": "Convolutional network", "transformer": "Transformer"}
-STATED = {"conv": 97.0, "transformer": 90.0}  # percent of the 360 test rows
-FORWARD_S, BACKWARD_S = 0.02, 0.04  # of a micro-batch on one of two devices, in simulated time
+TARGET_ACCURACY = {"conv": 97.0, "transformer": 90.0}  # percent of the 360 test rows
+FORWARD_S, BACKWARD_S = 0.02, 0.04  # simulated time of a micro-batch at one of two stages
 
-Told = Mapping[str, Sequence[tuple[float, Any]]]  # schedule -> (loss, accuracy) of every epoch
+LearningCurves = Mapping[str, Sequence[tuple[float, Any]]]  # schedule -> (loss, accuracy) of every epoch
 
 
 @dataclass(frozen=True)
-class Pace:
-    """What a schedule does of one epoch: the same for every model."""
+class EpochCost:
+    """Cost of one epoch under a schedule: number of updates and simulated seconds; the same for every model."""
 
     updates: int
     simulated_s: float
 
 
-def pace(name: str) -> Pace:
-    """Stages of equal cost, nothing lost between devices. One device does all stages in turn."""
+def epoch_cost(name: str) -> EpochCost:
+    """Cost of an epoch with equal stages and free communication. A single device runs all stages in turn."""
     iterations = -(-ROWS // BATCH)
     alone_s = (FORWARD_S + BACKWARD_S) * DEVICES
     if name == ALONE:
-        return Pace(iterations, alone_s * MICROBATCHES * iterations)
+        return EpochCost(iterations, alone_s * MICROBATCHES * iterations)
     sample = make_schedule(name, DEVICES, MICROBATCHES)
     parts = sample.stages / DEVICES
     costs = ScheduleCosts(FORWARD_S / parts, BACKWARD_S / parts)
     if sample.flushes:
         schedule = make_schedule(name, DEVICES, MICROBATCHES, backward_ratio=BACKWARD_S / FORWARD_S)
-        return Pace(iterations, simulate(schedule, costs).makespan_s * iterations)
+        return EpochCost(iterations, simulate(schedule, costs).makespan_s * iterations)
     count = ROWS // (BATCH // MICROBATCHES) // sample.period * sample.period
-    return Pace(count // sample.period, simulate(make_schedule(name, DEVICES, count), costs).makespan_s)
+    return EpochCost(count // sample.period, simulate(make_schedule(name, DEVICES, count), costs).makespan_s)
 
 
-def figures(name: str, told: Sequence[tuple[float, Any]], stated: float) -> tuple[str, ...]:
-    """Of a schedule: accuracy at the end, then updates and simulated time until the stated one."""
-    own = pace(name)
-    reached = next((number for number, (_, accuracy) in enumerate(told, 1) if accuracy >= stated), None)
+def figures(name: str, curves: Sequence[tuple[float, Any]], target_accuracy: float) -> tuple[str, ...]:
+    """Table row of a schedule: final accuracy, updates and simulated time to the target accuracy."""
+    own = epoch_cost(name)
+    reached = next((number for number, (_, accuracy) in enumerate(curves, 1) if accuracy >= target_accuracy), None)
     if reached is None:
-        return (name, f"{told[-1][1]:.2f}", "not reached", "")
-    return (name, f"{told[-1][1]:.2f}", f"{reached * own.updates:,}", f"{reached * own.simulated_s:.0f} s")
+        return (name, f"{curves[-1][1]:.2f}", "not reached", "")
+    return (name, f"{curves[-1][1]:.2f}", f"{reached * own.updates:,}", f"{reached * own.simulated_s:.0f} s")
 
 
-def learn(model: str, epochs: int) -> Told:
-    """All schedules in real processes, and plain torch."""
+def learn(model: str, epochs: int) -> LearningCurves:
+    """Train with all schedules in real processes, and with plain torch on one device."""
     import torch
 
     from tests.integration.training.learning import Learn, one_device
@@ -70,24 +70,24 @@ def learn(model: str, epochs: int) -> Told:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         cases = [Learn(schedule, model, epochs, folder) for schedule in SCHEDULES]
-        told = dict(zip(SCHEDULES, (ranks[0] for ranks in run_ranks(DEVICES, cases, seconds=3000)), strict=True))
-    return {ALONE: one_device(model, epochs), **told}
+        curves = dict(zip(SCHEDULES, (ranks[0] for ranks in run_ranks(DEVICES, cases, seconds=3000)), strict=True))
+    return {ALONE: one_device(model, epochs), **curves}
 
 
 @benchmark
 def learning(smoke: bool) -> Result:
-    """Accuracy, updates and simulated time of every schedule, for both models; and the picture of one."""
+    """Accuracy, updates and simulated time of every schedule, for both models; and a plot of one."""
     epochs = 1 if smoke else EPOCHS
     tables = []
-    for model in ("conv",) if smoke else STATED:
-        told = learn(model, epochs)
-        rows = [figures(name, own, STATED[model]) for name, own in told.items()]
-        target = f"{STATED[model]:.0f} %"
+    for model in ("conv",) if smoke else TARGET_ACCURACY:
+        curves = learn(model, epochs)
+        rows = [figures(name, own, TARGET_ACCURACY[model]) for name, own in curves.items()]
+        target = f"{TARGET_ACCURACY[model]:.0f} %"
         tables.append(
             Table.of(("schedule", "accuracy", f"updates to {target}", "simulated time to it"), rows, NETS[model])
         )
         if not smoke and model == "conv":
-            draw(told, PICTURE)
+            draw(curves, PICTURE)
     return Result(
         title="Every schedule on one real task",
         topic=Topic.TRAINING,
@@ -105,14 +105,14 @@ def learning(smoke: bool) -> Result:
     )
 
 
-def draw(told: Told, path: Path) -> None:
-    """Loss and accuracy by epoch (how well it learns), and simulated seconds of an epoch (how fast it goes)."""
+def draw(curves: LearningCurves, path: Path) -> None:
+    """Loss and accuracy by epoch (statistical efficiency), simulated seconds per epoch (hardware efficiency)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     loss, accuracy, speed = figure.subplots(1, 3)
     for place, axes in enumerate((loss, accuracy)):
-        for number, (name, own) in enumerate(told.items()):
+        for number, (name, own) in enumerate(curves.items()):
             style = "k-" if name == ALONE else ("--", "-.", ":")[number % 3]
             axes.plot(range(1, len(own) + 1), [epoch[place] for epoch in own], style, label=name, linewidth=1.2)
         axes.set_xlabel("epoch")
@@ -120,8 +120,8 @@ def draw(told: Told, path: Path) -> None:
     loss.set_title("loss: statistical efficiency", fontsize=10)
     accuracy.set_title("accuracy in %: statistical efficiency", fontsize=10)
     accuracy.legend(fontsize=7, ncols=2)
-    names = list(told)
-    speed.barh(names, [pace(name).simulated_s for name in names], color="0.6")
+    names = list(curves)
+    speed.barh(names, [epoch_cost(name).simulated_s for name in names], color="0.6")
     speed.invert_yaxis()
     speed.tick_params(labelsize=8)
     speed.set_title("simulated s of an epoch: hardware efficiency", fontsize=10)

@@ -1,4 +1,4 @@
-"""Pipelines: time to simulate schedules and to cut models, beside the figures that PipeDream and GPipe published."""
+"""Time to simulate schedules and to partition models, and comparison with published figures of PipeDream and GPipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jellybean_solver.pipeline import (
 )
 
 PROFILES = Path(__file__).resolve().parents[2] / "shared" / "data" / "pipedream_profiles"
-PIPEDREAM = [  # profile, workers and bytes per second by level, seconds of PipeDream's own optimizer
+PIPEDREAM = [  # profile, (workers, bytes per second) by level, slowest stage in seconds by PipeDream's optimizer
     ("vgg16", [(4, 1e9)], 0.205521),
     ("vgg16", [(16, 1e9)], 0.056530),
     ("resnet50", [(4, 1e9)], 0.162881),
@@ -33,19 +33,19 @@ PIPEDREAM = [  # profile, workers and bytes per second by level, seconds of Pipe
     ("gnmt", [(4, 1e9)], 0.025868),
 ]
 DEVICES = (2, 4, 8)
-# model -> micro-batches -> throughput on 2, 4, 8 TPUs, over that on 2 with one micro-batch (Huang et al. 2019)
+# model -> micro-batches -> throughput on 2, 4, 8 TPUs over that on 2 TPUs with one micro-batch (Huang et al. 2019)
 GPIPE = {
     "Transformer": {1: (1, 1.07, 1.3), 4: (1.7, 3.2, 4.8), 32: (1.8, 3.4, 6.3)},
     "AmoebaNet": {1: (1, 1.13, 1.38), 4: (1.07, 1.26, 1.72), 32: (1.21, 1.84, 3.48)},
 }
 T = TypeVar("T")
 FITTED_TO = 32  # micro-batches
-BACKWARD = 3.0  # forwards: GPipe computes activations again
+BACKWARD = 3.0  # backward over forward time: GPipe recomputes activations
 
 
 @benchmark
 def pipelines(smoke: bool) -> Result:
-    """CPU time of a million actions and of 1,000 layers on 64 devices."""
+    """CPU time to simulate a million actions, and to partition 1,000 layers over 64 devices."""
     devices, microbatches, layers = (16, 320, 100) if smoke else (64, 7_813, 1_000)
     schedule, made_s = timed(lambda: make_schedule("1f1b", devices, microbatches))
     _, took_s = timed(lambda: simulate(schedule))
@@ -74,7 +74,7 @@ def pipelines(smoke: bool) -> Result:
 
 @benchmark
 def pipedream_profiles(smoke: bool) -> Result:
-    """The slowest stage on PipeDream's own profiles, beside its own optimizer's."""
+    """The slowest stage on PipeDream's own profiles, beside that of its own optimizer."""
     if not PROFILES.exists():
         raise BenchmarkError(f"PipeDream's profiles are not in {PROFILES}")
     rows = []
@@ -126,9 +126,9 @@ def gpipe_throughput(smoke: bool) -> Result:
 
 
 def simulated(microbatches: int, sent: float) -> list[float]:
-    """Throughput on each number of devices, over that on 2 with one micro-batch; equal stages.
+    """Throughput on each number of devices over that on 2 with one micro-batch; equal stages.
 
-    `sent`: the one parameter, seconds that a mini-batch takes to cross a cut, over those of its computation.
+    `sent`: transfer time of a mini-batch over a cut, over its computation time; the only parameter.
     """
     return [_seconds(2, 1, sent) / _seconds(devices, microbatches, sent) for devices in DEVICES]
 
@@ -140,18 +140,18 @@ def _seconds(devices: int, microbatches: int, sent: float) -> float:
 
 
 def fitted(model: str) -> float:
-    """The parameter with which the row of most micro-batches is nearest, in its worst figure."""
+    """The parameter that minimises the largest difference in the row of most micro-batches."""
     return min((number / 1000 for number in range(0, 201, 4)), key=lambda sent: worst(model, FITTED_TO, sent))
 
 
 def worst(model: str, microbatches: int, sent: float) -> float:
-    """The largest relative difference of a row."""
+    """The largest relative difference in a row."""
     published = GPIPE[model][microbatches]
     return max(abs(here / there - 1) for there, here in zip(published, simulated(microbatches, sent), strict=True))
 
 
 def chain(size: int, seed: int = 1) -> LayerGraph:
-    """Layers of uneven times and sizes, one after the other."""
+    """A chain of layers of uneven times and sizes."""
     rng = random.Random(seed)
     layers = tuple(
         Layer(
@@ -163,7 +163,7 @@ def chain(size: int, seed: int = 1) -> LayerGraph:
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """The return value of `work`, and the CPU seconds it took."""
+    """The return value of `work` and its CPU seconds."""
     began = time.process_time()
     found = work()
     return found, time.process_time() - began

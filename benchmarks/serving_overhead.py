@@ -15,9 +15,9 @@ from pathlib import Path
 
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
-from benchmarks.overhead.load import Connect, LoadError, Measured, SlowError, measure
+from benchmarks.overhead.load import Connect, LoadError, LoadResult, SlowError, measure
 from benchmarks.overhead.models import Case, cases, raw_s
-from benchmarks.overhead.servers import SERVERS, NotHereError
+from benchmarks.overhead.servers import SERVERS, UnavailableError
 
 CLIENTS = (1, 8, 32)
 ROUNDS, SLICE_S, WARMUP_S = 10, 0.5, 0.1
@@ -28,7 +28,7 @@ Cell = tuple[str, str, int]  # server, input, clients
 @benchmark
 def serving_overhead(smoke: bool) -> Result:
     """Overhead over raw onnxruntime at concurrency 1, and requests per second."""
-    found: dict[Cell, list[Measured]] = defaultdict(list)
+    found: dict[Cell, list[LoadResult]] = defaultdict(list)
     missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="jellybean-models-") as folder:
         inputs = cases(Path(folder))
@@ -55,14 +55,14 @@ def serving_overhead(smoke: bool) -> Result:
 
 
 def _measure(
-    names: list[str], case: Case, smoke: bool, found: dict[Cell, list[Measured]], missing: dict[str, str]
+    names: list[str], case: Case, smoke: bool, found: dict[Cell, list[LoadResult]], missing: dict[str, str]
 ) -> None:
     with contextlib.ExitStack() as stack:
         up: dict[str, Connect] = {}
         for name in names:
             try:
                 up[name] = stack.enter_context(SERVERS[name](case))
-            except NotHereError as error:
+            except UnavailableError as error:
                 missing[name] = str(error)
         for number in range(1 if smoke else ROUNDS):
             for clients in CLIENTS:
@@ -78,7 +78,7 @@ def _measure(
                         found[name, case.label, clients].append(seen)
 
 
-def _throughput(found: dict[Cell, list[Measured]], raw: dict[str, float]) -> Table:
+def _throughput(found: dict[Cell, list[LoadResult]], raw: dict[str, float]) -> Table:
     rows = []
     for name in _measured(found):
         row = [name]
@@ -97,7 +97,7 @@ def _throughput(found: dict[Cell, list[Measured]], raw: dict[str, float]) -> Tab
     return Table.of(["server", *overheads, *rates], rows)
 
 
-def _latency(found: dict[Cell, list[Measured]], labels: list[str]) -> Table:
+def _latency(found: dict[Cell, list[LoadResult]], labels: list[str]) -> Table:
     rows = []
     for name in _measured(found):
         row = [name]
@@ -110,12 +110,12 @@ def _latency(found: dict[Cell, list[Measured]], labels: list[str]) -> Table:
     return Table.of(header, rows, "p50 / p99 latency in ms, by input and clients")
 
 
-def _p50_and_p99_ms(slices: list[Measured]) -> str:
+def _p50_and_p99_ms(slices: list[LoadResult]) -> str:
     p50_s, p99_s = (
         statistics.median(figures) for figures in zip(*((one.p50_s, one.p99_s) for one in slices), strict=True)
     )
     return f"{1e3 * p50_s:.2f} / {1e3 * p99_s:.2f}"
 
 
-def _measured(found: dict[Cell, list[Measured]]) -> list[str]:
+def _measured(found: dict[Cell, list[LoadResult]]) -> list[str]:
     return [name for name in SERVERS if any(cell[0] == name for cell in found)]

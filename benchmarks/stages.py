@@ -1,7 +1,7 @@
-"""The throughput of a pipeline of three stages on three workers, over that of its slowest stage alone.
+"""Throughput of a three-stage pipeline on three workers, over that of its slowest stage alone.
 
-Stages that wait are emulated devices of 2 ms a run; stages that compute are matrix products, the slowest takes twice
-as long as the others together. A closed loop of clients keeps all of them busy; messages are small.
+Waiting stages are emulated devices of 2 ms per run. Computing stages are matrix products; the slowest takes twice as
+long as the others together. A closed loop of clients keeps all of them busy; messages are small.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from jellybean_solver import (
     to_document,
 )
 
-ROWS, SIZE = 16, 256  # of a message's matrix
+ROWS, SIZE = 16, 256  # shape of a message
 WAITS_S = 0.002
-SLOWEST, OTHERS = 480, 120  # products in a stage that computes
+SLOWEST, OTHERS = 480, 120  # matrix products per computing stage
 CLIENTS, ROUNDS, SLICE_S, WARMUP_S = 24, 10, 2.0, 0.5
 
 
@@ -65,7 +65,7 @@ def stages(smoke: bool) -> Result:
 
 @contextlib.contextmanager
 def _up(counts: tuple[int, ...], wait_s: float | None) -> Iterator[Connect]:
-    """A running pipeline of such stages."""
+    """A running pipeline of stages with so many products each, or with emulated devices."""
     with tempfile.TemporaryDirectory(prefix="jellybean-stages-") as name:
         folder = Path(name)
         models = [_products(folder / f"{count}-{at}.onnx", count) for at, count in enumerate(counts)]
@@ -86,7 +86,7 @@ def _client(port: int) -> Connect:
 
 
 def _products(path: Path, count: int) -> Path:
-    """A model of so many products in a row, whose output is like its input."""
+    """A model that is a chain of matrix products; its output has the shape of its input."""
     weight = numpy_helper.from_array(np.eye(SIZE, dtype=np.float32), "w")
     names = ["x", *(f"h{index}" for index in range(count - 1)), "y"]
     nodes = [helper.make_node("MatMul", [given, "w"], [found]) for given, found in itertools.pairwise(names)]

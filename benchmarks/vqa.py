@@ -18,7 +18,7 @@ PUBLISHED = {(40, 56.0): "7.5088"}  # the JellyBean prototype's own optimizer on
 
 @benchmark
 def vqa_grid(smoke: bool) -> Result:
-    """Every cell is solved to gap 0 or shown infeasible; times are medians of alternating runs."""
+    """Solve time is the median of alternating runs; every cell is solved to gap 0 or proven infeasible."""
     rates = (10, 40) if smoke else (10, 20, 30, 40, 50, 60, 70, 80)
     accuracies = (56.0,) if smoke else (54.0, 55.0, 56.0, 57.0, 58.0, 58.3)
     runs = 1 if smoke else 5
@@ -47,7 +47,7 @@ def vqa_grid(smoke: bool) -> Result:
 
 @benchmark
 def vqa_savings(smoke: bool) -> Result:
-    """Savings of the plan over each simple rule and over the prototype's greedy rule, in cells that have a plan."""
+    """Savings over each simple rule and over the prototype's greedy rule, in the cells that have a plan."""
     rates = (40,) if smoke else (10, 20, 40, 60, 80)
     accuracies = (56.0,) if smoke else (54.0, 55.0, 56.0, 57.0, 58.0, 58.3)
     found: dict[str, list[float | str]] = {}
@@ -73,7 +73,7 @@ def vqa_savings(smoke: bool) -> Result:
 
 
 def _saving(rule: Baseline, usd_per_h: float) -> float | str:
-    """Share of the rule's cost that the plan saves, or the reason why the rule's plan is not valid."""
+    """Share of the rule's cost that the optimal plan saves, or why the rule has no valid plan."""
     if rule.cost_usd_per_h is None or rule.status not in ("optimal", "gap", "found"):
         return rule.status.replace("_", " ")
     return 1.0 - usd_per_h / rule.cost_usd_per_h

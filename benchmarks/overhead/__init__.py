@@ -1,1 +1,1 @@
-"""What a request costs besides its model: one agent beside other Python servers, all asked by one load generator."""
+"""Serving overhead besides the model: one agent beside other Python servers, with one load generator for all."""

@@ -1,7 +1,7 @@
-"""A closed-loop load generator: N clients with a connection each, one request at a time, the next when it is answered.
+"""A closed-loop load generator: N clients, each with one connection and one request in flight.
 
-It speaks just enough of each protocol over plain sockets to cost little beside the servers that it measures: requests
-are serialised once, an answer is only compared with what must come out. One process, one thread, all servers alike.
+It implements just enough of each protocol over plain sockets to cost little beside the measured servers: requests are
+serialised once, and answers are only compared with the expected bytes. One process, one thread, the same for all.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _LARGEST_WINDOW = 2**31 - 1
 
 
 class LoadError(Exception):
-    """A server answered something else than what must come out."""
+    """A server's answer differs from the expected one."""
 
 
 class SlowError(Exception):
-    """No answer came in the time that counts."""
+    """No answer arrived in the measured time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What N clients saw."""
+class LoadResult:
+    """Latencies and throughput over all clients."""
 
     p50_s: float
     p99_s: float
@@ -39,7 +39,7 @@ class Measured:
 
 
 class Connection(Protocol):
-    """One client. `start` sends a request, `receive` reads what is there and says whether it is answered."""
+    """One client. `start` sends a request; `receive` reads available data and returns True once it is answered."""
 
     socket: socket.socket
     is_watched: bool
@@ -51,8 +51,8 @@ class Connection(Protocol):
     def flush(self) -> None: ...
 
 
-class _Base:
-    """A connection that sends what the socket takes and keeps the rest."""
+class _BufferedSocket:
+    """A non-blocking connection with a send buffer."""
 
     def __init__(self, address: tuple[str, int] | str) -> None:
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
@@ -60,33 +60,33 @@ class _Base:
         if family == socket.AF_INET:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         else:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)  # as the lane's own client has it
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)  # as the product's own client does
         self.socket.connect(address)
         self.socket.setblocking(False)
-        self._left: list[memoryview] = []
+        self._unsent: list[memoryview] = []
         self.is_watched = False
 
     @property
     def is_sending(self) -> bool:
-        return bool(self._left)
+        return bool(self._unsent)
 
     def _send(self, parts: Sequence[bytes | memoryview]) -> None:
-        self._left += [memoryview(part) for part in parts]
+        self._unsent += [memoryview(part) for part in parts]
         self.flush()
 
     def flush(self) -> None:
-        while self._left:
+        while self._unsent:
             try:
-                sent = self.socket.sendmsg(self._left[:64])
+                sent = self.socket.sendmsg(self._unsent[:64])
             except BlockingIOError:
                 return
             while sent:
-                first = self._left[0]
+                first = self._unsent[0]
                 if sent < len(first):
-                    self._left[0] = first[sent:]
+                    self._unsent[0] = first[sent:]
                     break
                 sent -= len(first)
-                del self._left[0]
+                del self._unsent[0]
 
     def _read(self) -> bytes:
         try:
@@ -98,8 +98,8 @@ class _Base:
         return data
 
 
-class Http1(_Base):
-    """HTTP/1.1 with keep-alive. `ends`: how the answer's body must end."""
+class Http1(_BufferedSocket):
+    """HTTP/1.1 with keep-alive. `ends`: expected end of the response body."""
 
     def __init__(self, address: tuple[str, int] | str, head: bytes, body: bytes, ends: bytes) -> None:
         super().__init__(address)
@@ -125,8 +125,8 @@ class Http1(_Base):
         return True
 
 
-class Lane(_Base):
-    """A frame of known length out, one in (the fast lane)."""
+class UnixSocketRpc(_BufferedSocket):
+    """The agents' Unix-socket RPC: one length-prefixed frame out, one in."""
 
     def __init__(self, address: str, greeting: bytes, request: bytes, ends: bytes) -> None:
         super().__init__(address)
@@ -134,7 +134,7 @@ class Lane(_Base):
         self.socket.setblocking(True)
         self.socket.sendall(greeting)
         if self.socket.recv(len(greeting), socket.MSG_WAITALL) != greeting:
-            raise LoadError("there is no lane")
+            raise LoadError("the server does not speak Unix-socket RPC")
         self.socket.setblocking(False)
 
     def start(self) -> None:
@@ -150,8 +150,8 @@ class Lane(_Base):
         return True
 
 
-class Grpc(_Base):
-    """Unary gRPC over HTTP/2 without TLS. `ends`: how the answer's message must end."""
+class Grpc(_BufferedSocket):
+    """Unary gRPC over HTTP/2 without TLS. `ends`: expected end of the response message."""
 
     def __init__(self, address: tuple[str, int] | str, path: str, message: bytes, ends: bytes) -> None:
         super().__init__(address)
@@ -163,7 +163,7 @@ class Grpc(_Base):
         self._data, self._answer = b"", b""
         self._frame_bytes, self._initial, self._connection_window = 2**14, 2**16 - 1, 2**16 - 1
         self._window = self._at = 0
-        settings = struct.pack(">HIHI", 1, 0, 4, _LARGEST_WINDOW)  # no dynamic table, as large a window as there is
+        settings = struct.pack(">HIHI", 1, 0, 4, _LARGEST_WINDOW)  # no dynamic header table, the largest window
         grown = (_LARGEST_WINDOW - 2**16 + 1).to_bytes(4, "big")
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
         self._send([preface, _head(_SETTINGS, 0, 0, len(settings)), settings, _head(_WINDOW, 0, 0, 4), grown])
@@ -215,14 +215,14 @@ class Grpc(_Base):
                 self._window += more
             self._pump([])
         elif kind == _SETTINGS and not flags & 1:
-            self._settle(payload)
+            self._apply_settings(payload)
         elif kind == _PING and not flags & 1:
             self._send([_head(_PING, 1, 0, 8), payload])
         elif kind in (_GOAWAY, _RESET):
             raise LoadError(f"the server ended the {'stream' if kind == _RESET else 'connection'}: {payload!r}")
         return False
 
-    def _settle(self, payload: bytes) -> None:
+    def _apply_settings(self, payload: bytes) -> None:
         for name, value in struct.iter_unpack(">HI", payload):
             if name == 4:
                 self._window += value - self._initial
@@ -238,14 +238,14 @@ def _head(kind: int, flags: int, stream: int, size: int) -> bytes:
 
 
 def _literal(text: str, lead: bytes = b"\0") -> bytes:
-    """A header's name (with its lead: literal, not indexed) or value."""
+    """A header name (with the prefix of a literal without indexing) or value, HPACK-encoded."""
     if len(text) >= 127:
         raise ValueError(f"too long for one byte of length: {text}")
     return lead + bytes([len(text)]) + text.encode()
 
 
-def measure(connect: Connect, clients: int, duration_s: float, warmup_s: float) -> Measured:
-    """What `clients` see in `duration_s`, after `warmup_s` that does not count."""
+def measure(connect: Connect, clients: int, duration_s: float, warmup_s: float) -> LoadResult:
+    """Results over `duration_s`, after `warmup_s` that is not counted."""
     connections = {found.socket.fileno(): found for found in (connect() for _ in range(clients))}
     began: dict[int, float] = {}
     latencies: list[float] = []
@@ -258,7 +258,7 @@ def measure(connect: Connect, clients: int, duration_s: float, warmup_s: float) 
         from_s = time.perf_counter() + warmup_s
         until_s = from_s + duration_s
         waiting = len(connections)
-        while waiting:  # to the last answer, so that the next measurement does not begin with the rest of this one
+        while waiting:  # for all answers, so that the next measurement starts with idle servers
             for file in _answered(poll, connections):
                 now_s = time.perf_counter()
                 if from_s <= now_s < until_s:
@@ -274,11 +274,13 @@ def measure(connect: Connect, clients: int, duration_s: float, warmup_s: float) 
     if not latencies:
         raise SlowError(f"no answer within {duration_s} s")
     latencies.sort()
-    return Measured(latencies[len(latencies) // 2], latencies[int(0.99 * len(latencies))], len(latencies) / duration_s)
+    return LoadResult(
+        latencies[len(latencies) // 2], latencies[int(0.99 * len(latencies))], len(latencies) / duration_s
+    )
 
 
 def _answered(poll: select.epoll, connections: dict[int, Connection]) -> Iterator[int]:
-    """Whose answers are there, one after another, after what is there was read and what can be sent was."""
+    """Files of the connections whose answer is complete, after reading available data and sending what fits."""
     events = poll.poll(10.0)
     if not events:
         raise LoadError("no answer within 10 s")
@@ -292,7 +294,7 @@ def _answered(poll: select.epoll, connections: dict[int, Connection]) -> Iterato
 
 
 def _watch(poll: select.epoll, connection: Connection) -> None:
-    """Hear of room to send while something is left to be sent."""
+    """Poll for writability only while the connection has unsent data."""
     if connection.is_sending != connection.is_watched:
         connection.is_watched = connection.is_sending
         poll.modify(connection.socket, select.EPOLLIN | (select.EPOLLOUT if connection.is_sending else 0))

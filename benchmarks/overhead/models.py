@@ -1,4 +1,4 @@
-"""The two models of the comparison: a tiny MLP that takes 10 KB, and one whose input has 600 KB."""
+"""The two models of the comparison: a tiny MLP with an input of 10 KB, and a model with an input of 600 KB."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jellybean_agent import Array
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model, one input for it and what must come out."""
+    """A model, an input and the expected output."""
 
     label: str
     model: Path
@@ -26,7 +26,7 @@ class Case:
 
 
 def cases(folder: Path) -> tuple[Case, ...]:
-    """Both, written into a folder."""
+    """Both cases; the models are written into the folder."""
     return (
         _case(folder / "small.onnx", "10 KB", (1, 2560), _mlp((2560, 32, 10))),
         _case(folder / "large.onnx", "600 KB", (1, 3, 224, 224), _pooled()),
@@ -34,7 +34,7 @@ def cases(folder: Path) -> tuple[Case, ...]:
 
 
 def raw_s(case: Case, runs: int = 2000) -> float:
-    """Median seconds of onnxruntime alone, in this process, on one thread: what no server can beat."""
+    """Median seconds of onnxruntime alone, in this process, on one thread: the lower bound of every server."""
     session = _session(case.model)
     took = []
     for _ in range(runs):

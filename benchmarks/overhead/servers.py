@@ -1,4 +1,4 @@
-"""The servers that are compared: how each is started, asked, and stopped. One runs at a time."""
+"""The compared servers: how each is started, called and stopped. They run one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.overhead.load import Connect, Grpc, Http1, Lane, LoadError
+from benchmarks.overhead.load import Connect, Grpc, Http1, LoadError, UnixSocketRpc
 from benchmarks.overhead.models import Case
 from jellybean.bench.chain import SOURCE, chain
 from jellybean.serving.local import launcher
@@ -32,27 +32,27 @@ _INFER = "/inference.GRPCInferenceService/ModelInfer"
 Server = Callable[[Case], contextlib.AbstractContextManager[Connect]]
 
 
-class NotHereError(Exception):
-    """A server that cannot be compared here; says why."""
+class UnavailableError(Exception):
+    """A server that is not available here, and why."""
 
 
 @contextlib.contextmanager
 def agent_grpc(case: Case) -> Iterator[Connect]:
-    """One agent that serves one operator, asked by the Open Inference Protocol over gRPC."""
+    """One agent that serves one operator, over the Open Inference Protocol (gRPC)."""
     port = _free_port()
     with _agent(case, f"127.0.0.1:{port}", _open_inference(port, OPERATOR, "x", case)) as connect:
         yield connect
 
 
 @contextlib.contextmanager
-def agent_lane(case: Case) -> Iterator[Connect]:
-    """The same agent, asked by the same messages over the fast lane."""
+def agent_unix_socket(case: Case) -> Iterator[Connect]:
+    """The same agent and messages over its Unix-socket RPC."""
     with tempfile.TemporaryDirectory(prefix="jellybean-lane-") as name:
         message, ends = _message(OPERATOR, "x", case), case.output.tobytes()
         told = HEAD.pack(0.0, len(_INFER), 0) + _INFER.encode() + message
         request = FRAME.pack(len(told) + FRAME.size - 4, 1, CALL) + told
         path = f"{name}/agent.sock"
-        with _agent(case, f"unix:{path}", lambda: Lane(path, GREETING, request, ends)) as connect:
+        with _agent(case, f"unix:{path}", lambda: UnixSocketRpc(path, GREETING, request, ends)) as connect:
             yield connect
 
 
@@ -70,7 +70,7 @@ def _agent(case: Case, address: str, connect: Connect) -> Iterator[Connect]:
 
 @contextlib.contextmanager
 def gateway_grpc(case: Case) -> Iterator[Connect]:
-    """The gateway of a plan of that one operator: two processes more on the way, and retries, dedupe, deadlines."""
+    """The gateway of a plan with that one operator: two more processes, with retries, deduplication and deadlines."""
     with tempfile.TemporaryDirectory(prefix="jellybean-overhead-") as name:
         model = Path(name) / case.model.name
         model.write_bytes(case.model.read_bytes())
@@ -85,7 +85,7 @@ def gateway_grpc(case: Case) -> Iterator[Connect]:
 
 @contextlib.contextmanager
 def plain_grpc(case: Case) -> Iterator[Connect]:
-    """grpc's synchronous Python server in front of onnxruntime, and nothing else."""
+    """grpc's synchronous Python server in front of onnxruntime."""
     port = _free_port()
     connect = _open_inference(port, "model", "x", case)
     with _started([sys.executable, str(RIVALS / "plain_grpc.py"), str(case.model), str(port)], connect):
@@ -94,33 +94,33 @@ def plain_grpc(case: Case) -> Iterator[Connect]:
 
 @contextlib.contextmanager
 def kserve(case: Case) -> Iterator[Connect]:
-    """KServe's Python server by the Open Inference Protocol."""
+    """KServe's Python server, Open Inference Protocol."""
     port = _free_port()
     connect = _open_inference(port, "model", "x", case)
-    with _started(_rival("kserve", ["kserve"], "kserve_server.py", case, port), connect):
+    with _started(_isolated_server("kserve", ["kserve"], "kserve_server.py", case, port), connect):
         yield connect
 
 
 @contextlib.contextmanager
 def ray_serve(case: Case) -> Iterator[Connect]:
-    """Ray Serve over HTTP, raw bytes."""
+    """Ray Serve, raw bytes over HTTP."""
     port = _free_port()
     connect = _http(port, "/", case)
-    with _started(_rival("ray", ["ray[serve]"], "ray_server.py", case, port), connect):
+    with _started(_isolated_server("ray", ["ray[serve]"], "ray_server.py", case, port), connect):
         yield connect
 
 
 @contextlib.contextmanager
 def mosec(case: Case) -> Iterator[Connect]:
-    """mosec over HTTP, raw bytes."""
+    """mosec, raw bytes over HTTP."""
     port = _free_port()
     connect = _http(port, "/inference", case)
-    with _started(_rival("mosec", ["mosec"], "mosec_server.py", case, port), connect):
+    with _started(_isolated_server("mosec", ["mosec"], "mosec_server.py", case, port), connect):
         yield connect
 
 
 SERVERS: dict[str, Server] = {
-    "agent, fast lane": agent_lane,
+    "agent, fast lane": agent_unix_socket,
     "agent, Open Inference Protocol": agent_grpc,
     "gateway, Open Inference Protocol": gateway_grpc,
     "plain sync grpc": plain_grpc,
@@ -148,8 +148,8 @@ def _http(port: int, path: str, case: Case) -> Connect:
     return lambda: Http1(("127.0.0.1", port), head, body, case.output.tobytes())
 
 
-def _rival(name: str, packages: Sequence[str], script: str, case: Case, port: int) -> list[str]:
-    """The command of a server from PyPI in an environment of its own: their pins of grpc and protobuf clash."""
+def _isolated_server(name: str, packages: Sequence[str], script: str, case: Case, port: int) -> list[str]:
+    """Command of a server from PyPI in its own environment, as its pins of grpc and protobuf conflict with ours."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(os.environ.get("JELLYBEAN_RIVALS") or cache / "jellybean-benchmarks") / name
     python, done = folder / "bin" / "python", folder / "installed"
@@ -159,18 +159,18 @@ def _rival(name: str, packages: Sequence[str], script: str, case: Case, port: in
         for command in ([sys.executable, "-m", "venv", str(folder)], [*pip, "onnxruntime", "numpy"]):
             made = subprocess.run(command, capture_output=True, text=True, check=False)
             if made.returncode:
-                raise NotHereError(f"{' '.join(packages)} cannot be installed: {made.stderr.strip()[-300:]}")
+                raise UnavailableError(f"{' '.join(packages)} cannot be installed: {made.stderr.strip()[-300:]}")
         done.touch()
     return [str(python), str(RIVALS / script), str(case.model), str(port)]
 
 
 @contextlib.contextmanager
 def _started(command: list[str], connect: Connect) -> Iterator[None]:
-    """A server until it has given one right answer; ended with all that it started."""
+    """Run a server, from its first correct answer; its whole process group is killed at the end."""
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            _await(child, connect, log)
+            _wait_until_serving(child, connect, log)
             yield
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -182,7 +182,7 @@ def _started(command: list[str], connect: Connect) -> Iterator[None]:
             child.wait()
 
 
-def _await(child: subprocess.Popen[bytes], connect: Connect, log: object) -> None:
+def _wait_until_serving(child: subprocess.Popen[bytes], connect: Connect, log: object) -> None:
     until = time.monotonic() + _START_S
     why: Exception | None = None
     while time.monotonic() < until:
@@ -202,7 +202,7 @@ def _await(child: subprocess.Popen[bytes], connect: Connect, log: object) -> Non
             return
     log.seek(0)  # type: ignore[attr-defined]
     told = log.read()[-600:].decode(errors="replace")  # type: ignore[attr-defined]
-    raise NotHereError(f"it does not serve ({why}): {told}")
+    raise UnavailableError(f"it does not serve ({why}): {told}")
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""KServe's Python server, Open Inference Protocol over gRPC. `python kserve_server.py MODEL PORT` there."""
+"""KServe's Python server, Open Inference Protocol over gRPC: `python kserve_server.py MODEL PORT`, in its own venv."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mosec: float32 bytes in, float32 bytes out, one worker. `python mosec_server.py MODEL PORT` there."""
+"""mosec, float32 bytes in and out, one worker: `python mosec_server.py MODEL PORT`, in its own venv."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 from mosec import Server, Worker
 
-if "MODEL" not in os.environ:  # its workers import this again, with mosec's own arguments
+if "MODEL" not in os.environ:  # worker processes import this module again, with mosec's arguments
     os.environ["MODEL"], port = sys.argv[1:]
     sys.argv[1:] = ["--address", "127.0.0.1", "--port", port, "--log-level", "warning", "--timeout", "10000"]
 MODEL = os.environ["MODEL"]

@@ -1,4 +1,4 @@
-"""What one writes first: grpc's synchronous server, numpy, onnxruntime. `python plain_grpc.py MODEL PORT`."""
+"""The simplest gRPC server: grpc's synchronous server, numpy, onnxruntime. `python plain_grpc.py MODEL PORT`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray Serve over HTTP: float32 bytes in and out, one replica. `python ray_server.py MODEL PORT` there."""
+"""Ray Serve over HTTP, float32 bytes in and out, one replica: `python ray_server.py MODEL PORT`, in its own venv."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_settings_that_are_missing_or_wrong_are_told_with_place(
     assert "kubernetes.yaml:2:" in text
     assert "did you mean 'gateway'" in text
     assert "kubernetes.yaml:4:" in text
-    assert "no vendor of GPUs" in text
+    assert "is not a known GPU vendor" in text
     (copy / "kubernetes.yaml").unlink()
     assert run(["render", str(copy)]) == 2
     assert "models: {url: https://HOST/FOLDER}" in capsys.readouterr().err
