@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -77,30 +79,41 @@ def difference(path: Path, left: str, right: str) -> str:
     return save(path, [node], {right: [1, 4], left: [1, 4]}, ("y", [1, 4]))
 
 
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """Settings of a test's plan. `slow_s`: service time of operators on emulated devices; None: not emulated."""
+
+    links: Sequence[Link] = ()
+    slow_s: float | None = None
+    rate_per_s: float = 20.0
+    arrivals: Arrivals = Arrivals.PERIODIC
+    batch: int = 1
+    batch_delay_s: float = 0.0
+    sites: Mapping[str, int] = field(default_factory=dict)
+    deliver: Deliver = Deliver.IN_TIME
+
+
 def make_plan(
     root: Path,
     operators: Mapping[str, tuple[Sequence[Edge | str], str]],
     routes: Sequence[tuple[float, Mapping[str, str]]],
     *,
     sources: Mapping[str, str],
-    links: Sequence[Link] = (),
-    slow_s: float | None = None,
-    rate_per_s: float = 20.0,
-    arrivals: Arrivals = Arrivals.PERIODIC,
-    batch: int = 1,
-    batch_delay_s: float = 0.0,
-    sites: Mapping[str, int] | None = None,
-    deliver: Deliver = Deliver.IN_TIME,
+    **settings: Any,
 ) -> Document:
-    """A plan document. Operators: name -> (inputs, sha256 of models/NAME.onnx); workers are called POOL-i, the pool is
-    the tier as well. `slow_s`: of a run on the devices that are emulated."""
+    """A plan document; `settings` are those of `PlanSettings`.
+
+    Operators: name -> (inputs, sha256 of models/NAME.onnx). Workers are called POOL-i; the pool is also the tier.
+    """
+    given = PlanSettings(**settings)
+    slow_s, rate_per_s = given.slow_s, given.rate_per_s
     planned = []
     for name, (inputs, sha256) in operators.items():
         edges = tuple(item if isinstance(item, Edge) else Edge(item, name) for item in inputs)
         service = {tier: ServiceTime(slow_s or 1e-4, slow_s or 1e-4) for tier in ("edge", "cloud")}
         sizes = dict.fromkeys(operators, 16.0)
         model = ModelRef(f"models/{name}.onnx", sha256)
-        more = {"batch": batch, "batch_delay_s": batch_delay_s}
+        more = {"batch": given.batch, "batch_delay_s": given.batch_delay_s}
         planned.append(planned_operator(name, edges, "only", rate_per_s, service, sizes, {}, model, **more))
     names = dict.fromkeys(worker for _, route in routes for worker in route.values())
     workers = []
@@ -113,18 +126,20 @@ def make_plan(
     plan = Plan(
         name="tiny",
         tiers=("edge", "cloud"),
-        sources=tuple(Source(name, tier, rate_per_s, 16.0, arrivals, deliver) for name, tier in sources.items()),
+        sources=tuple(
+            Source(name, tier, rate_per_s, 16.0, given.arrivals, given.deliver) for name, tier in sources.items()
+        ),
         operators=tuple(planned),
         workers=tuple(workers),
         routes=tuple(Route(weight, workers_) for weight, workers_ in routes),
-        links=tuple(links),
+        links=tuple(given.links),
         slo=Slo(),
         utilisation=0.8,
         hop_s=0.001,
         cost=Cost(0.1 * len(workers), 0.0),
         accuracy=None,
         certificate=Certificate(1.0, 1.0, 0.0, "optimal"),
-        sites=sites or {},
+        sites=given.sites,
     )
     return to_document(plan)
 

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -22,70 +15,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from jellybean.serving.client import Client
-from jellybean.serving.local import launcher
 from jellybean.serving.local.running import Running
 from jellybean_agent.transport.channels import CHANNEL_OPTIONS
-from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2 as pb
-from jellybean_solver.model.problem import Link
-from tests.integration.serving.inference.triton_remote import Remote, triton_process
-from tests.support.tiny_models import chain, difference, fan_out, gather, make_plan, positives, scale, total
+from tests.integration.serving.inference.calls import SERVICE, address, infer_on, inputs, same
+from tests.integration.serving.inference.triton_remote import Remote
 
 pytestmark = pytest.mark.alone
-
-SERVICE = "inference.GRPCInferenceService"
-
-
-@pytest.fixture(scope="module")
-def remote() -> Iterator[Remote]:
-    with triton_process() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A join, and a fan-out that is gathered and answers by itself too."""
-    root = tmp_path_factory.mktemp("tiny")
-    models = root / "models"
-    operators = {
-        "left": (["x"], scale(models / "left.onnx", 2.0)),
-        "right": (["x"], scale(models / "right.onnx", 5.0)),
-        "join": (["right", "left"], difference(models / "join.onnx", "left", "right")),
-        "split": (["y"], positives(models / "split.onnx")),
-        "each": ([fan_out("split", "each")], scale(models / "each.onnx", 10.0, 1)),
-        "sum": ([gather("each", "sum")], total(models / "sum.onnx")),
-        "tenth": ([fan_out("split", "tenth")], scale(models / "tenth.onnx", 0.1, 1)),
-    }
-    route = dict.fromkeys(operators, "edge-1") | {"right": "cloud-1", "each": "cloud-1"}
-    running = launcher.up(root, make_plan(root, operators, [(1.0, route)], sources={"x": "edge", "y": "edge"}))
-    yield running
-    running.down()
-
-
-def inputs(seed: int = 0) -> dict[str, np.ndarray]:
-    drawn = np.random.default_rng(seed)
-    return {name: drawn.normal(size=(1, size)).astype(np.float32) for name, size in (("x", 4), ("y", 6))}
-
-
-def floats(count: int) -> np.ndarray:
-    return np.ones((1, count), np.float32)
-
-
-def address(running: Running, worker: str) -> str:
-    return next(process.address for process in running.state.processes if process.name == worker)
-
-
-def same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
-    assert ours.keys() == theirs.keys()
-    for name, array in ours.items():
-        assert (array.dtype, array.shape, array.tobytes()) == (
-            theirs[name].dtype,
-            theirs[name].shape,
-            theirs[name].tobytes(),
-        )
-
-
-# -- the gateway: its workflow is a model ------------------------------------------------------------------------------
 
 
 def test_what_a_gateway_says_of_itself(tiny: Running, remote: Remote) -> None:
@@ -206,10 +142,6 @@ def test_typed_contents_are_taken_too(tiny: Running) -> None:
     assert {output.name: raw for output, raw in found} == {name: array.tobytes() for name, array in expected.items()}
 
 
-def infer_on(channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable:
-    return channel.unary_unary(f"/{SERVICE}/ModelInfer", response_deserializer=pb.ModelInferResponse.FromString)
-
-
 def test_whatever_comes_the_gateway_lives_and_every_refusal_is_a_status(tiny: Running) -> None:
     drawn = random.Random(0)
     seen: dict[str, int] = {}
@@ -310,132 +242,3 @@ def same_fields(ours: descriptor_pb2.DescriptorProto, theirs: descriptor_pb2.Des
     nested = {message.name: message for message in theirs.nested_type}
     for message in ours.nested_type:
         same_fields(message, nested[message.name])
-
-
-# -- agents: operators are models --------------------------------------------------------------------------------------
-
-
-def test_an_agent_runs_one_operator_alone(tiny: Running, remote: Remote) -> None:
-    url = address(tiny, "edge-1")
-    before, answered = described(url), 6
-    found = remote("about", url, "join")
-    assert found["server"]["name"] == "jellybean-agent"
-    assert {item["name"] for item in found["index"]} == {"left", "join", "split", "sum", "tenth"}
-    assert all((item["version"], item["state"]) == ("only", "READY") for item in found["index"])
-    assert found["metadata"] == {
-        "name": "join",
-        "versions": ["only"],
-        "platform": "onnxruntime_onnx",
-        "inputs": [{"name": name, "datatype": "FP32", "shape": ["1", "4"]} for name in ("right", "left")],
-        "outputs": [{"name": "y", "datatype": "FP32", "shape": ["1", "4"]}],
-    }
-    ones = np.ones((1, 4), np.float32)
-    head, outputs = remote("infer", url, "join", {"left": 7 * ones, "right": 2 * ones}, request_id="a")
-    assert head == {"id": "a", "name": "join", "version": "only"}
-    assert outputs["y"].tolist() == [[5, 5, 5, 5]]
-    _, outputs = remote("infer", url, "sum", {"x": np.array([[1], [2], [3]], np.float32)}, model_version="only")
-    assert outputs["y"].tolist() == [[6]]
-    _, outputs = remote("infer", url, "split", {"x": np.array([[1, -2, 3]], np.float32)}, outputs=["y"])
-    assert outputs["y"].tolist() == [[1], [3]]
-    streamed = remote("stream", url, "left", [{"x": number * ones} for number in range(3)])
-    assert [tensors["y"][0, 0] for _, tensors, _ in streamed] == [0, 2, 4]
-    after = described(url)
-    assert dict(after.completed) == dict(before.completed)  # the pipeline's figures
-    assert dict(after.runs) == dict(before.runs)
-    assert all(after.busy_s[name] > before.busy_s[name] for name in ("join", "sum", "split", "left"))
-    (statistics,) = [item for item in remote("about", url, "left")["statistics"] if item["name"] == "left"]
-    assert int(statistics["inference_count"]) == before.completed["left"] + answered - 3
-    for sent, told in [
-        ({"left": ones}, "one tensor per input (right, left), got left"),
-        ({"left": ones, "right": np.ones((1, 5), np.float32)}, "input right: expected float32 [1, 4], got float32"),
-        ({"left": ones, "right": np.ones((1, 4))}, "got float64 [1, 4]"),
-    ]:
-        assert remote("refused", url, "join", sent)[0] == "INVALID_ARGUMENT"
-        assert told in remote("refused", url, "join", sent)[1]
-    two = {"x": np.ones((2, 4), np.float32)}
-    assert "leading dimension of 1" in remote("refused", url, "left", two)[1]
-    assert remote("refused", url, "right", {"x": ones}) == (
-        "NOT_FOUND",
-        "no model 'right' here; served: left, join, split, sum, tenth",
-    )
-
-
-def described(url: str) -> agent_pb2.AgentStatus:
-    with grpc.insecure_channel(url) as channel:
-        return agent_pb2_grpc.AgentStub(channel).Describe(agent_pb2.DescribeRequest(), timeout=5)
-
-
-# -- time and leaving --------------------------------------------------------------------------------------------------
-
-
-def test_readiness_time_limits_and_leaving(tmp_path: Path, remote: Remote, start) -> None:
-    running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 1.5)]))
-    url = running.gateway_address
-    ones = {"x": np.ones((1, 4), np.float32)}
-    status, reason = remote("refused", url, "tiny", ones, timeout=50_000)
-    assert status == "DEADLINE_EXCEEDED"
-    assert "no answer of triple within 0.05 s" in reason
-    private = Client(address(running, "gateway"))
-    with Client(url) as client, private, ThreadPoolExecutor(2) as pool, grpc.insecure_channel(url) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=30)
-        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
-        in_hand = pool.submit(client.infer, ones)
-        until = time.monotonic() + 10
-        while client.status().requests_in_hand < 1:
-            assert time.monotonic() < until
-        left = pool.submit(private.drain, 10.0)
-        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        told = "the gateway is draining: it takes no new requests"
-        assert remote("readiness", url, "tiny") == (True, False, False, [("UNAVAILABLE", told)])
-        assert remote("refused", url, "tiny", ones) == ("UNAVAILABLE", told)
-        assert in_hand.result(20)["triple"].tolist() == [[6, 6, 6, 6]]
-        assert left.result(20) == 0
-
-
-def test_a_gateway_whose_workers_are_not_there_yet_is_live_but_not_ready(tmp_path: Path, remote: Remote) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(chain(tmp_path)))
-    sockets = {"": "g", "edge-1": "1", "cloud-1": "2"}
-    (tmp_path / "peers.json").write_text(json.dumps({name: f"unix:{tmp_path}/{of}" for name, of in sockets.items()}))
-    files = [f"--{name}={tmp_path / file}" for name, file in (("plan", "plan.json"), ("peers", "peers.json"))]
-    files += [f"--links={tmp_path / 'links'}", f"--address-file={tmp_path / 'address'}"]
-    with subprocess.Popen([sys.executable, "-m", "jellybean.serving.gateway_main", *files]) as gateway:
-        try:
-            until = time.monotonic() + 20
-            while not (tmp_path / "address").exists():
-                assert time.monotonic() < until
-                time.sleep(0.02)
-            url = (tmp_path / "address").read_text()
-            told = "still starting: waiting for edge-1, cloud-1"
-            assert remote("readiness", url, "tiny") == (True, False, False, [("UNAVAILABLE", told)])
-            assert remote("refused", url, "tiny", {"x": np.ones((1, 4), np.float32)}) == ("UNAVAILABLE", told)
-            assert remote("refusals", url, "tiny")["load"][0] == "FAILED_PRECONDITION"
-            with grpc.insecure_channel(url) as channel:
-                health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
-                assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
-        finally:
-            gateway.terminate()
-    assert gateway.returncode == 0
-
-
-def test_an_agent_finishes_what_was_asked_of_it_alone_before_it_leaves(tmp_path: Path, remote: Remote, start) -> None:
-    running = start(tmp_path, chain(tmp_path, slow_s=0.4))
-    url = address(running, "edge-1")
-    ones = {"x": np.ones((1, 4), np.float32)}
-    status, reason = remote("refused", url, "double", ones, timeout=100_000)
-    assert (status, reason) == ("DEADLINE_EXCEEDED", "no answer of double within 0.1 s: 0 requests wait")
-    until = time.monotonic() + 10
-    while described(url).requests_in_hand:  # the run of the one that was given up
-        assert time.monotonic() < until
-    request = pb.ModelInferRequest(model_name="double", raw_input_contents=[ones["x"].tobytes()])
-    request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
-    with grpc.insecure_channel(url) as channel:
-        waiting = [infer_on(channel).future(request.SerializeToString()) for _ in range(3)]
-        until = time.monotonic() + 10
-        while described(url).requests_in_hand < 3:
-            assert time.monotonic() < until
-        os.kill(next(process.pid for process in running.state.processes if process.name == "edge-1"), signal.SIGTERM)
-        with pytest.raises(grpc.RpcError, match="takes no requests"):
-            while True:
-                infer_on(channel)(request.SerializeToString(), timeout=5)
-        for answer in waiting:
-            assert np.frombuffer(answer.result(10).raw_output_contents[0], np.float32).tolist() == [2, 2, 2, 2]
