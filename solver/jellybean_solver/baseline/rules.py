@@ -10,7 +10,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, evaluate
-from jellybean_solver.model.multi_workflow import alone
+from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
 from jellybean_solver.outcome import Clock, Termination
@@ -93,7 +93,7 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
     total, selection, status = Cost(0.0, 0.0), dict[str, str](), "optimal"
     left, plans = problem, list[Plan]()
     for workflow in problem.workflows:
-        one = replace(alone(problem, workflow), pools=left.pools, links=left.links)
+        one = replace(single_workflow(problem, workflow), pools=left.pools, links=left.links)
         network = Network(one)
         outcome = cheapest(Fleet(network), one.accuracy_target, gap=effort.gap, clock=effort.clock())
         if outcome.found is None:
@@ -154,7 +154,7 @@ def _most_accurate(fleet: Fleet, name: str, effort: _Effort) -> Baseline:
         return _with_variants(fleet, None, name, effort)
     problem = fleet.network.problem
     chosen: dict[str, str] = {}
-    for part in [alone(problem, workflow) for workflow in problem.workflows] or [problem]:
+    for part in [single_workflow(problem, workflow) for workflow in problem.workflows] or [problem]:
         own = Fleet(Network(part))
         search: BeamSearch[object] = BeamSearch(own.network, MostAccurate(own, fits=False), clock=effort.clock())
         outcome = search.run()

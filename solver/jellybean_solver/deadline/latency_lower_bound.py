@@ -10,7 +10,7 @@ from functools import partial
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.joint.deadline_rows import link_s, modes, visits_per_request
-from jellybean_solver.latency.stations import jobs
+from jellybean_solver.latency.stations import jobs_at_once
 from jellybean_solver.model.critical_path import earliest_completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.problem import Edge, Problem, Variant
@@ -37,7 +37,7 @@ def least_latency_s(problem: Problem) -> float:
     def transfer_s(edge: Edge, upstream_tier: str, downstream_tier: str) -> float:
         if not problem.can_flow(upstream_tier, downstream_tier):
             return math.inf
-        sent_bytes = jobs(visits[edge.downstream]) * _least_message_bytes(problem, edge)
+        sent_bytes = jobs_at_once(visits[edge.downstream]) * _least_message_bytes(problem, edge)
         return link_s(problem, (upstream_tier, downstream_tier), sent_bytes)
 
     sources = {source.name: source.tier for source in problem.sources}

@@ -25,7 +25,7 @@ from jellybean_solver.fleet.dispatch import accurate
 from jellybean_solver.joint.deadline_rows import link_s, modes, visits_per_request
 from jellybean_solver.joint.joint_milp import Proposal
 from jellybean_solver.latency.estimate import Latency, latency, mean_waits_by_pool_s
-from jellybean_solver.latency.stations import jobs
+from jellybean_solver.latency.stations import jobs_at_once
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Plan
@@ -301,7 +301,7 @@ def no_further(problem: Problem, proposal: Proposal) -> Crossings:
             sizes = [variant.message_bytes[edge.downstream] for variant in upstream.variants]
             size = max(sizes)  # the order of the links by time hardly depends on it
             times = {
-                tiers: link_s(problem, tiers, size * jobs(visits[edge.downstream]))
+                tiers: link_s(problem, tiers, size * jobs_at_once(visits[edge.downstream]))
                 for tiers in ((up, down) for up in problem.tiers for down in problem.tiers)
                 if problem.can_flow(*tiers)
             }

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jellybean_solver.demand.model_sets import fits
-from jellybean_solver.demand.tree_decomposition import Bag, tree_of_bags
+from jellybean_solver.demand.tree_decomposition import Bag, tree_decomposition
 from jellybean_solver.model.flows import traffic_usd_per_h
 from jellybean_solver.model.problem import Edge, Problem, Variant, request_s
 from jellybean_solver.model.variant_ratios import settled
@@ -89,7 +89,7 @@ class Network:
     @cached_property
     def bags(self) -> tuple[Bag, ...]:
         """The workflow's tree of bags."""
-        return tree_of_bags(self.names, tuple(self.inner))
+        return tree_decomposition(self.names, tuple(self.inner))
 
     @cached_property
     def homes(self) -> tuple[tuple[tuple[str, ...], tuple[EdgeKey, ...]], ...]:

@@ -17,7 +17,7 @@ _SPARE = 1e-9  # relative; a worker is full when nothing beyond rounding is left
 
 
 @dataclass(frozen=True, slots=True)
-class HostSets:
+class ModelSets:
     """Sets of operators that one worker can hold. `all_largest`: every largest set is among them."""
 
     sets: tuple[tuple[str, ...], ...]
@@ -29,9 +29,9 @@ def fits(needed_bytes: float, limit_bytes: float | None) -> bool:
     return limit_bytes is None or needed_bytes <= limit_bytes * (1 + _SPARE)
 
 
-def host_sets(
+def largest_model_sets(
     memory_bytes: Mapping[str, float], limit_bytes: float | None, apart: Collection[frozenset[str]] = ()
-) -> HostSets:
+) -> ModelSets:
     """The largest sets of operators whose models fit together; each operator must fit alone.
 
     `apart`: pairs of operators that must not be on one worker.
@@ -39,7 +39,7 @@ def host_sets(
     names = sorted(memory_bytes, key=lambda name: (-memory_bytes[name], name))
     parted = {name: frozenset().union(*(pair for pair in apart if name in pair)) - {name} for name in names}
     if fits(sum(memory_bytes.values()), limit_bytes) and not any(parted[name] & set(names) for name in names):
-        return HostSets((tuple(names),) if names else (), True)
+        return ModelSets((tuple(names),) if names else (), True)
     found: list[frozenset[str]] = []
     room = _Room(memory_bytes, limit_bytes, parted)
     complete = _extend(names, room, found)
@@ -47,7 +47,7 @@ def host_sets(
         found = _family(names, room)
     position = {name: index for index, name in enumerate(memory_bytes)}
     ordered = (tuple(sorted(one, key=position.__getitem__)) for one in found)
-    return HostSets(tuple(sorted(ordered, key=lambda one: [position[name] for name in one])), complete)
+    return ModelSets(tuple(sorted(ordered, key=lambda one: [position[name] for name in one])), complete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _family(names: list[str], room: _Room) -> list[frozenset[str]]:
     return list(found)
 
 
-def fitting_sets(memory_bytes: Mapping[str, float], limit_bytes: float | None) -> tuple[tuple[str, ...], ...] | None:
+def all_model_sets(memory_bytes: Mapping[str, float], limit_bytes: float | None) -> tuple[tuple[str, ...], ...] | None:
     """All sets of operators that one worker can hold, small ones too; None when there are too many.
 
     For who pays for every model on every worker.

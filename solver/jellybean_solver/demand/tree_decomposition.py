@@ -21,7 +21,7 @@ class Bag:
     separator: tuple[str, ...]  # operators shared with the parent
 
 
-def tree_of_bags(operators: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[Bag, ...]:
+def tree_decomposition(operators: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[Bag, ...]:
     """Bags, parents first, such that each edge lies in a bag and each operator's bags are connected.
 
     Eliminates operators by least fill-in, then least degree, then order: optimal for trees, good for small graphs.

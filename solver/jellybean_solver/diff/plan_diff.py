@@ -17,8 +17,8 @@ from jellybean_solver.migration.plan_matching import (
     HostedModel,
     LoadPrice,
     Pair,
-    colours,
-    hosted,
+    colour_workers,
+    hosted_models,
     match_workers,
     routes_by_colour,
 )
@@ -146,7 +146,7 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
     `worth`, loads models of less worth.
     """
     pairs = sorted(match_workers(before, after, worth), key=_by_plan(before, after))
-    marks = colours(before, after)
+    marks = colour_workers(before, after)
     names = {one.name: two.name for one, two in pairs if one is not None and two is not None}
     changes = (_worker_change(one, two, before, after) for one, two in pairs)
     return PlanDiff(
@@ -180,8 +180,8 @@ def _worker_change(one: PlannedWorker | None, two: PlannedWorker | None, before:
     worker = one if one is not None else two
     if worker is None:
         raise SolverError("a pair of workers has neither")
-    had = hosted(before, one) if one is not None else frozenset()
-    has = hosted(after, two) if two is not None else frozenset()
+    had = hosted_models(before, one) if one is not None else frozenset()
+    has = hosted_models(after, two) if two is not None else frozenset()
     names = (one.name if one is not None else None, two.name if two is not None else None)
     return WorkerChange(worker.pool, worker.tier, *names, _sorted(has - had), _sorted(had - has))
 

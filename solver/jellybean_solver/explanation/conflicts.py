@@ -15,14 +15,14 @@ from itertools import groupby
 from typing import Any
 
 from jellybean_solver.explanation.counterfactuals import Resolve, Resolved, Resolver
-from jellybean_solver.explanation.minimum_conflict import smallest
+from jellybean_solver.explanation.minimum_conflict import smallest_conflict
 from jellybean_solver.explanation.relaxations import (
     LEAST_RATE,
     Requirement,
     RequirementKind,
-    eased,
+    drop,
+    relaxed,
     requirements,
-    without,
 )
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.flows import link_uses
@@ -30,7 +30,7 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE
 
-Eased = tuple[float | None, Resolved]  # a value in the requirement's unit, None: it must go; and what it gives
+RelaxedAt = tuple[float | None, Resolved]  # a value in the requirement's unit, None: it must go; and what it gives
 
 RELAXATION_TOLERANCE = 1e-4  # relative: how near a relaxation is to the least one
 
@@ -95,14 +95,14 @@ class Conflict:
         }
 
 
-def conflict(problem: Problem, answer: Resolved, resolver: Resolver, ask: Resolve | None = None) -> Conflict:
+def find_conflict(problem: Problem, answer: Resolved, resolver: Resolver, ask: Resolve | None = None) -> Conflict:
     """The conflict of a problem whose `answer` is that it has no plan.
 
     `ask` answers for the problem and all that ask less than it, where that takes more than to solve them as they are.
     """
     ask = ask or partial(resolver.ask, explained=False)
     every = requirements(problem, resolver.settings.exclusive)
-    easing = partial(_Easing, problem, answer, resolver, ask)
+    easing = partial(_Relaxer, problem, answer, resolver, ask)
     if answer.status == "refused":
         return _of_refused(problem, answer, every, resolver, easing)
     search = _Search(problem, every, resolver, ask)
@@ -119,7 +119,7 @@ def _of_refused(
     answer: Resolved,
     every: Sequence[Requirement],
     resolver: Resolver,
-    easing: Callable[[Requirement], _Easing],
+    easing: Callable[[Requirement], _Relaxer],
 ) -> Conflict:
     """The limits that the cheapest plan breaks: what conflicts with them is not known, nor whether less would do."""
     if answer.plan is None:
@@ -137,7 +137,7 @@ def _breaks(problem: Problem, plan: Plan, requirement: Requirement, resolver: Re
         RequirementKind.MEMORY,
     ):
         return False
-    used, limit = used_of(problem, plan, requirement, resolver), requirement.value
+    used, limit = usage(problem, plan, requirement, resolver), requirement.value
     return used is not None and limit is not None and used > limit * (1 + COST_TOLERANCE)
 
 
@@ -180,7 +180,7 @@ class _Search:
         """A smallest conflict, and whether it is known to be one, given some conflict."""
         if not self.proven:
             return known, False
-        return smallest(self.every, known, self._known_to_conflict)
+        return smallest_conflict(self.every, known, self._known_to_conflict)
 
     def _conflicting(self, kept: Sequence[Requirement]) -> bool:
         answer = self._answer(kept)
@@ -194,10 +194,10 @@ class _Search:
     def _answer(self, kept: Sequence[Requirement]) -> Resolved:
         dropped = [requirement for requirement in self.every if requirement not in kept]
         label = "what conflicts" if not kept else f"what conflicts: {len(kept)} requirements"
-        return self.ask(without(self.problem, *dropped), label)
+        return self.ask(drop(self.problem, *dropped), label)
 
 
-class _Easing:
+class _Relaxer:
     """The search for the least change of one requirement."""
 
     def __init__(
@@ -209,15 +209,15 @@ class _Easing:
 
     def least(self) -> LeastRelaxation:
         """What it takes of this requirement alone."""
-        dropped = self._ask(without(self.problem, self.requirement))
+        dropped = self._ask(drop(self.problem, self.requirement))
         if not dropped.holds or dropped.plan is None:
             return LeastRelaxation(self.requirement, False if dropped.proven else None)
         if self.requirement.value is None:
             return self._relaxation(None, dropped)
-        value, answer = _EASINGS[self.requirement.kind](self, dropped, dropped.plan)
+        value, answer = _SEARCHES[self.requirement.kind](self, dropped, dropped.plan)
         return self._relaxation(value, answer)
 
-    def accuracy(self, dropped: Resolved, plan: Plan) -> Eased:
+    def accuracy(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
         """The highest accuracy below the target: every plan found on the way raises it."""
         best, high = dropped, self.requirement.value or 0.0
         hint = self.hints.nearest_accuracy if self.hints is not None else None
@@ -243,7 +243,7 @@ class _Easing:
         found = self._eased(target)
         return found if found.holds else best
 
-    def rate(self, dropped: Resolved, plan: Plan) -> Eased:
+    def rate(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
         """The largest factor on all rates."""
         good, answer, bad = LEAST_RATE, dropped, 1.0
         hint = self.hints.nearest_rate_scale if self.hints is not None else None
@@ -253,15 +253,15 @@ class _Easing:
                 bad = beyond
         return self._bisect(good, bad, answer)
 
-    def budget(self, dropped: Resolved, plan: Plan) -> Eased:
+    def budget(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
         """The cheapest plan's cost, as far as it is proven that none is cheaper."""
         self.known = self.known and dropped.status == "optimal"
         return plan.cost.total_usd_per_h, dropped
 
-    def smaller(self, dropped: Resolved, plan: Plan) -> Eased:
+    def smaller(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
         """The least limit above the one given: not more than the plan without the limit uses."""
         value = self.requirement.value or 0.0
-        used = used_of(self.problem, plan, self.requirement, self.resolver)
+        used = usage(self.problem, plan, self.requirement, self.resolver)
         ceiling = 1.0 if self.requirement.kind is RequirementKind.UTILISATION else math.inf
         if used is None:
             self.known = False
@@ -273,7 +273,7 @@ class _Easing:
             return None, dropped
         return self._bisect(start, value, first)
 
-    def latency(self, dropped: Resolved, plan: Plan) -> Eased:
+    def latency(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
         """What the plan that came nearest to the target takes, else the cheapest without the target."""
         answer = dropped if self.nearest is None else replace(dropped, plan=self.nearest)
         workflow = "".join(self.requirement.subjects)
@@ -281,7 +281,7 @@ class _Easing:
         predicted = (self.resolver.p99_s(plan, workflow, thorough=thorough) for thorough in (True, False))
         return max((p99_s for p99_s in predicted if p99_s is not None), default=None), answer
 
-    def count(self, dropped: Resolved, plan: Plan) -> Eased:
+    def count(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
         """The fewest workers more."""
         bad = int(self.requirement.value or 0)
         good = sum(worker.pool in self.requirement.subjects for worker in plan.workers)
@@ -304,7 +304,7 @@ class _Easing:
         return good, answer
 
     def _eased(self, value: float) -> Resolved:
-        return self._ask(eased(self.problem, self.requirement, value))
+        return self._ask(relaxed(self.problem, self.requirement, value))
 
     def _ask(self, problem: Problem) -> Resolved:
         answer = self.ask(problem, f"how far to ease {self.requirement.words}")
@@ -319,15 +319,15 @@ class _Easing:
         return LeastRelaxation(self.requirement, True, value, plan.cost.total_usd_per_h, accuracy, self.known)
 
 
-_EASINGS: dict[RequirementKind, Callable[[_Easing, Resolved, Plan], Eased]] = {
-    RequirementKind.ACCURACY: _Easing.accuracy,
-    RequirementKind.RATE: _Easing.rate,
-    RequirementKind.BUDGET: _Easing.budget,
-    RequirementKind.LATENCY_P99: _Easing.latency,
-    RequirementKind.UTILISATION: _Easing.smaller,
-    RequirementKind.BANDWIDTH: _Easing.smaller,
-    RequirementKind.MEMORY: _Easing.smaller,
-    RequirementKind.COUNT: _Easing.count,
+_SEARCHES: dict[RequirementKind, Callable[[_Relaxer, Resolved, Plan], RelaxedAt]] = {
+    RequirementKind.ACCURACY: _Relaxer.accuracy,
+    RequirementKind.RATE: _Relaxer.rate,
+    RequirementKind.BUDGET: _Relaxer.budget,
+    RequirementKind.LATENCY_P99: _Relaxer.latency,
+    RequirementKind.UTILISATION: _Relaxer.smaller,
+    RequirementKind.BANDWIDTH: _Relaxer.smaller,
+    RequirementKind.MEMORY: _Relaxer.smaller,
+    RequirementKind.COUNT: _Relaxer.count,
 }
 
 
@@ -338,7 +338,7 @@ def accuracy_of(plan: Plan, requirement: Requirement) -> float | None:
     return next(workflow.accuracy for workflow in plan.workflows if workflow.name == requirement.subjects[0])
 
 
-def used_of(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> float | None:
+def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> float | None:
     """What a plan uses of a requirement, in its unit; None when that is not known."""
     subjects = requirement.subjects
     uses: dict[RequirementKind, Callable[[], float | None]] = {

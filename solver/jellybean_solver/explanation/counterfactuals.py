@@ -252,7 +252,7 @@ def _without_plan(problem: Problem, solution: Solution) -> Resolved:
     return Resolved("refused", why.refused, "; ".join(why.breaches), why)
 
 
-def compared(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -> Counterfactual:
+def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -> Counterfactual:
     """The answer beside the plan in question."""
     plan = answer.plan
     if plan is None:

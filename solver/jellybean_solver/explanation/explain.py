@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jellybean_solver.errors import OutOfTimeError
-from jellybean_solver.explanation.conflicts import Conflict, conflict, used_of
+from jellybean_solver.explanation.conflicts import Conflict, find_conflict, usage
 from jellybean_solver.explanation.counterfactuals import (
     Counterfactual,
     Resolved,
     Resolver,
     ResolveSettings,
-    compared,
+    compare,
 )
 from jellybean_solver.explanation.forced_choices import Question, WhyNot, why_not
-from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, eased, requirements, without
-from jellybean_solver.explanation.restrictions import only_variant, without_pool, without_tier
+from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, drop, relaxed, requirements
+from jellybean_solver.explanation.restrictions import forbid_pool, forbid_tier, force_variant
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import COST_TOLERANCE
@@ -108,7 +108,7 @@ def explain(
     if answer.status == "unknown":
         raise OutOfTimeError(answer.reason)
     if not answer.holds or answer.plan is None:
-        found = conflict(problem, answer, resolver)
+        found = find_conflict(problem, answer, resolver)
         return Explanation(
             answer.status, answer.plan, conflict=found, solves=resolver.solved, unanswered=resolver.unanswered
         )
@@ -143,7 +143,7 @@ class _Explainer:
             yield self._ask(problem, kind, subject, words)
 
     def _ask(self, problem: Problem, kind: str, subject: str, words: str) -> Counterfactual:
-        return compared(self.plan, self.resolver.ask(problem, words), kind, subject, words)
+        return compare(self.plan, self.resolver.ask(problem, words), kind, subject, words)
 
     def _choices(self) -> Iterator[Changed]:
         """Every tier and pool in use taken away, every other variant forced."""
@@ -152,14 +152,14 @@ class _Explainer:
             tier for tier in self.problem.tiers if any(p.tier == tier and p.name in used for p in self.problem.pools)
         ]
         for tier in tiers:
-            yield without_tier(self.problem, tier), "tier", tier, f"without tier {tier}"
+            yield forbid_tier(self.problem, tier), "tier", tier, f"without tier {tier}"
         for pool in self.problem.pools:
             if pool.name in used:
-                yield without_pool(self.problem, pool.name), "pool", pool.name, f"without pool {pool.name}"
+                yield forbid_pool(self.problem, pool.name), "pool", pool.name, f"without pool {pool.name}"
         for operator in self.problem.operators:
             for variant in operator.variants:
                 if variant.name != self.plan.selection[operator.name]:
-                    changed = only_variant(self.problem, operator.name, variant.name)
+                    changed = force_variant(self.problem, operator.name, variant.name)
                     subject = f"{operator.name}={variant.name}"
                     yield changed, "variant", subject, f"with {operator.name} {variant.name}"
 
@@ -170,12 +170,12 @@ class _Explainer:
             of = "".join(f" of {name}" for name in requirement.subjects)
             for step in (ACCURACY_POINT, -ACCURACY_POINT):
                 words = f"accuracy target{of} {target + step:g} ({step:+g})"
-                yield eased(self.problem, requirement, target + step), "accuracy", f"{step:+g}", words
+                yield relaxed(self.problem, requirement, target + step), "accuracy", f"{step:+g}", words
         known = {w.name: w.accuracy for w in self.plan.workflows} or {"": self.plan.accuracy}
         for name, accuracy in known.items():
             if accuracy is not None:
                 of = f" of {name}" if name else ""
-                aimed = eased(
+                aimed = relaxed(
                     self.problem, Requirement(RequirementKind.ACCURACY, (name,) if name else ()), accuracy + NEXT
                 )
                 yield aimed, "next_accuracy", "next", f"accuracy{of} above this plan's {accuracy:g}"
@@ -183,12 +183,12 @@ class _Explainer:
             if requirement.kind is RequirementKind.RATE:
                 of = f" of {self.problem.workflow_of(requirement.subjects[0])}" if self.problem.workflows else ""
                 words = f"{MORE * 100:g} % more requests{of}"
-                yield eased(self.problem, requirement, 1 + MORE), "rate", f"+{MORE * 100:g} %", words
+                yield relaxed(self.problem, requirement, 1 + MORE), "rate", f"+{MORE * 100:g} %", words
 
     def _limits(self) -> Iterator[LimitAnalysis]:
         binding = {requirement for group in self._groups() for requirement in self._suspects(group)}
         for requirement in self.requirements:
-            used = used_of(self.problem, self.plan, requirement, self.resolver)
+            used = usage(self.problem, self.plan, requirement, self.resolver)
             limit = LimitAnalysis(requirement, used, _reached(requirement, used))
             yield self._examined(limit) if requirement in binding else limit
 
@@ -203,14 +203,14 @@ class _Explainer:
         if len(group) < 2:
             return group
         words = f"without any {group[0].kind.value} limit"
-        change = self._ask(without(self.problem, *group), "drop", group[0].kind.value, words)
+        change = self._ask(drop(self.problem, *group), "drop", group[0].kind.value, words)
         settled = change.status == "optimal" and self.answer.status == "optimal" and change.delta_usd_per_h == 0
         return [] if settled else group
 
     def _examined(self, limit: LimitAnalysis) -> LimitAnalysis:
         requirement = limit.requirement
         words = f"without {requirement.words}"
-        dropped = self._ask(without(self.problem, requirement), "drop", " ".join(requirement.subjects), words)
+        dropped = self._ask(drop(self.problem, requirement), "drop", " ".join(requirement.subjects), words)
         limit = replace(limit, without=dropped)
         cheaper = dropped.delta_usd_per_h is not None and dropped.delta_usd_per_h < 0  # also where that is refused
         more = self._one_more(requirement)
@@ -226,7 +226,7 @@ class _Explainer:
             more, words = min(1.0, value + BUSIER), f"a utilisation cap of {min(1.0, value + BUSIER):g}"
         else:
             return None
-        return eased(self.problem, requirement, more), f"more_{requirement.kind.value}", subject, words
+        return relaxed(self.problem, requirement, more), f"more_{requirement.kind.value}", subject, words
 
 
 def _reached(requirement: Requirement, used: float | None) -> bool:

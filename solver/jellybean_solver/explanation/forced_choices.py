@@ -6,22 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jellybean_solver.explanation.conflicts import Conflict, conflict
+from jellybean_solver.explanation.conflicts import Conflict, find_conflict
 from jellybean_solver.explanation.counterfactuals import (
     Counterfactual,
     Resolve,
     Resolved,
     Resolver,
-    compared,
+    compare,
 )
 from jellybean_solver.explanation.relaxations import RequirementKind
-from jellybean_solver.explanation.restrictions import as_paid, only_at, only_variant, runs_at, with_one_paid
+from jellybean_solver.explanation.restrictions import (
+    force_pools,
+    force_variant,
+    runs_at,
+    with_prepaid_worker,
+    with_price_paid,
+)
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Pool, Problem
 from jellybean_solver.outcome import COST_TOLERANCE
 
-ALL = 1e-6  # relative: what is missing to a rate that counts as all of it
-MANY = 3  # more pools than this are summed up in a sentence
+RATE_TOLERANCE = 1e-6  # relative: what is missing to a rate that counts as all of it
+MOST_NAMED_POOLS = 3  # more pools than this are summed up in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +90,11 @@ def _variant(
     if plan.selection[operator] == variant:
         rate = {operator: plan.operator_by_name[operator].rate_per_s}
         return WhyNot(question.text, "used", f"{operator} uses {variant} in this plan", rate)
-    changed = only_variant(problem, operator, variant)
+    changed = force_variant(problem, operator, variant)
     words = f"with {operator} {variant}"
     answer = resolver.ask(changed, question.text)
-    change = compared(plan, answer, "variant", question.text, words)
-    return _told(question, change, lambda: conflict(changed, answer, resolver))
+    change = compare(plan, answer, "variant", question.text, words)
+    return _told(question, change, lambda: find_conflict(changed, answer, resolver))
 
 
 class _Place:
@@ -107,7 +113,7 @@ class _Place:
         self.used = {name: rate for name, rate in _served(plan, self.pools).items() if name in self.rates}
 
     def answer(self) -> WhyNot:
-        rest = [name for name, rate in self.rates.items() if rate - self.used.get(name, 0.0) > ALL * rate]
+        rest = [name for name, rate in self.rates.items() if rate - self.used.get(name, 0.0) > RATE_TOLERANCE * rate]
         if not rest:
             return WhyNot(self.question.text, "used", self._stated(), self.used)
         possible = [name for name in rest if runs_at(self.problem.operator_by_name[name], self.pools)]
@@ -130,9 +136,9 @@ class _Place:
             ask = _paying(pool.name, self.resolver)
             answer = ask(self.problem, self.question.text)
             words = f"with a worker of {pool.name}{self.problem.in_each(pool.tier)}"
-            found.append((compared(self.plan, answer, "worker", pool.name, words), answer, ask))
+            found.append((compare(self.plan, answer, "worker", pool.name, words), answer, ask))
         change, answer, ask = min(found, key=lambda item: _rank(item[0]))
-        told = _told(self.question, change, lambda: conflict(self.problem, answer, self.resolver, ask))
+        told = _told(self.question, change, lambda: find_conflict(self.problem, answer, self.resolver, ask))
         if not change.holds or change.delta_usd_per_h is None:
             return told
         pool = self.problem.pool_by_name[change.subject]
@@ -152,13 +158,13 @@ class _Place:
         self.resolver.expect(len(possible) - 1)
         found: list[tuple[Counterfactual, Problem, Resolved]] = []
         for name in possible:
-            changed = only_at(self.problem, name, self.pools)
+            changed = force_pools(self.problem, name, self.pools)
             answer = self.resolver.ask(changed, self.question.text)
             words = f"with all of {name} {self.where}"
             subject = f"{name}@{self.question.place}"
-            found.append((compared(self.plan, answer, "placement", subject, words), changed, answer))
+            found.append((compare(self.plan, answer, "placement", subject, words), changed, answer))
         change, changed, answer = min(found, key=lambda item: _rank(item[0]))
-        told = _told(self.question, change, lambda: conflict(changed, answer, self.resolver))
+        told = _told(self.question, change, lambda: find_conflict(changed, answer, self.resolver))
         nowhere = "" if len(possible) == 1 or told.verdict not in ("no_plan",) else "of no operator all requests fit: "
         return replace(told, sentence=_joined(self._stated(), nowhere + told.sentence), used_per_s=self.used)
 
@@ -168,7 +174,7 @@ class _Place:
             return ""
         parts = []
         for name, used in self.used.items():
-            whole = self.rates[name] - used <= ALL * self.rates[name]
+            whole = self.rates[name] - used <= RATE_TOLERANCE * self.rates[name]
             parts.append(f"all of {name}" if whole else f"{used:.3g} of {self.rates[name]:.3g}/s of {name}")
         return f"this plan runs {', '.join(parts)} {self.where}"
 
@@ -180,10 +186,10 @@ def _paying(name: str, resolver: Resolver) -> Resolve:
         pool = problem.pool_by_name[name]
         if pool.count == 0:
             return Resolved("infeasible", None, f"there are no workers in {name}")
-        answer = resolver.ask(with_one_paid(problem, pool), label, explained=False)
+        answer = resolver.ask(with_prepaid_worker(problem, pool), label, explained=False)
         if answer.plan is None:
             return answer
-        return _within_budget(problem, pool, replace(answer, plan=as_paid(problem, pool, answer.plan)))
+        return _within_budget(problem, pool, replace(answer, plan=with_price_paid(problem, pool, answer.plan)))
 
     return ask
 
@@ -216,7 +222,7 @@ def _told(question: Question, change: Counterfactual, find: Callable[[], Conflic
         return WhyNot(question.text, "no_plan", _no_plan(change, found), {}, change, found)
     verdict = "dearer" if delta > 0 else "cheaper" if delta < 0 else "same_cost"
     changes = "; ".join(change.differences) or "nothing else changes"
-    sentence = f"{change.words} the cheapest plan costs {cost:.4g} USD/h, {more(change)}: {changes}"
+    sentence = f"{change.words} the cheapest plan costs {cost:.4g} USD/h, {describe_difference(change)}: {changes}"
     return WhyNot(question.text, verdict, sentence, {}, change)
 
 
@@ -225,22 +231,22 @@ def _no_plan(change: Counterfactual, found: Conflict) -> str:
         return f"no plan {change.words} was found: {change.reason}, and no dearer one was found that keeps it"
     if found.members and change.status == "infeasible":
         verb = "conflict" if len(found.members) > 1 else "cannot be met"
-        return f"no plan {change.words}: {named(found)} {verb} ({change.reason})"
+        return f"no plan {change.words}: {describe_members(found)} {verb} ({change.reason})"
     return f"no plan {change.words}: {change.reason}"
 
 
-def named(found: Conflict) -> str:
+def describe_members(found: Conflict) -> str:
     """The members of a conflict in words; many pools are summed up."""
     counts = [member for member in found.members if member.kind is RequirementKind.COUNT]
     words = [member.words for member in found.members if member.kind is not RequirementKind.COUNT]
-    if len(counts) > MANY:
+    if len(counts) > MOST_NAMED_POOLS:
         words.append(f"the workers of {len(counts)} pools")
     else:
         words += [member.words for member in counts]
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
-def more(change: Counterfactual) -> str:
+def describe_difference(change: Counterfactual) -> str:
     """A difference in cost in words: `0.48 (6.8 %) more`, with its range where it is not proven."""
     delta, low, high = change.delta_usd_per_h or 0.0, change.low_usd_per_h or 0.0, change.high_usd_per_h or 0.0
     if delta == 0:

@@ -13,13 +13,13 @@ from itertools import groupby
 
 from jellybean_solver.explanation.relaxations import Requirement
 
-QUESTIONS = 60  # asked at most; each is a solve
+MOST_SOLVES = 60  # asked at most; each is a solve
 
 Conflicting = Callable[[Sequence[Requirement]], bool | None]  # None: not known
 Set = tuple[Requirement, ...]
 
 
-def smallest(every: Sequence[Requirement], known: Set, conflicting: Conflicting) -> tuple[Set, bool]:
+def smallest_conflict(every: Sequence[Requirement], known: Set, conflicting: Conflicting) -> tuple[Set, bool]:
     """A smallest conflict, and whether it is proven to be one; `known`, which is a conflict, unless some is smaller."""
     search = _Search(every, conflicting)
     try:
@@ -34,7 +34,7 @@ class _Unknown(Exception):
 
 class _Search:
     def __init__(self, every: Sequence[Requirement], conflicting: Conflicting) -> None:
-        self.every, self._conflicting, self.left = every, conflicting, QUESTIONS
+        self.every, self._conflicting, self.left = every, conflicting, MOST_SOLVES
 
     def below(self, known: Set) -> Set:
         corrections: list[frozenset[Requirement]] = []

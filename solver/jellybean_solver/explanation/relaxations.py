@@ -152,19 +152,19 @@ def _of_pools(problem: Problem) -> Iterable[Requirement]:
         yield Requirement(RequirementKind.COUNT, (pool.name,), pool.count, words)
 
 
-def eased(problem: Problem, requirement: Requirement, value: float) -> Problem:
+def relaxed(problem: Problem, requirement: Requirement, value: float) -> Problem:
     """The problem with another value of one requirement, in its kind's unit."""
     return _CHANGES[requirement.kind](problem, requirement.subjects, value)
 
 
-def without(problem: Problem, *dropped: Requirement) -> Problem:
+def drop(problem: Problem, *dropped: Requirement) -> Problem:
     """The problem with these requirements taken away altogether."""
     changed = problem
     for requirement in dropped:
         if requirement.kind is RequirementKind.COUNT:
-            changed = eased(changed, requirement, _enough(problem, requirement.subjects[0]))
+            changed = relaxed(changed, requirement, _enough(problem, requirement.subjects[0]))
         else:
-            changed = eased(changed, requirement, _NOTHING.get(requirement.kind, math.inf))
+            changed = relaxed(changed, requirement, _NOTHING.get(requirement.kind, math.inf))
     return changed
 
 
@@ -182,10 +182,10 @@ def _enough(problem: Problem, name: str) -> int:
 
 def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:
     def change(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
-        eased = {field: value if math.isfinite(value) else None}
+        relaxed = {field: value if math.isfinite(value) else None}
         if subjects:  # one of several workflows
-            return with_slo(problem, subjects[0], replace(slo_of(problem, subjects[0]), **eased))
-        return replace(problem, slo=replace(problem.slo, **eased))
+            return with_slo(problem, subjects[0], replace(slo_of(problem, subjects[0]), **relaxed))
+        return replace(problem, slo=replace(problem.slo, **relaxed))
 
     return change
 

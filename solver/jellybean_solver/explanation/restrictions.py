@@ -12,12 +12,12 @@ from jellybean_solver.model.problem import Operator, Pool, Problem, Variant
 T = TypeVar("T")
 
 
-def only_variant(problem: Problem, operator: str, variant: str) -> Problem:
+def force_variant(problem: Problem, operator: str, variant: str) -> Problem:
     """One operator may use one variant only."""
     return _with_operator(problem, operator, lambda v: v if v.name == variant else None)
 
 
-def only_at(problem: Problem, operator: str, pools: frozenset[str]) -> Problem:
+def force_pools(problem: Problem, operator: str, pools: frozenset[str]) -> Problem:
     """One operator may run in these pools only."""
 
     def kept(variant: Variant) -> Variant:
@@ -26,12 +26,12 @@ def only_at(problem: Problem, operator: str, pools: frozenset[str]) -> Problem:
     return _with_operator(problem, operator, kept)
 
 
-def without_tier(problem: Problem, tier: str) -> Problem:
+def forbid_tier(problem: Problem, tier: str) -> Problem:
     """No workers in one tier."""
     return replace(problem, pools=tuple(pool for pool in problem.pools if pool.tier != tier))
 
 
-def without_pool(problem: Problem, name: str) -> Problem:
+def forbid_pool(problem: Problem, name: str) -> Problem:
     """No workers in one pool."""
     return replace(problem, pools=tuple(pool for pool in problem.pools if pool.name != name))
 
@@ -41,7 +41,7 @@ def runs_at(operator: Operator, pools: frozenset[str]) -> bool:
     return any(pool in pools for variant in operator.variants for pool in variant.service)
 
 
-def with_one_paid(problem: Problem, pool: Pool) -> Problem:
+def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
     """One worker of a pool for nothing, and no budget.
 
     Its optimum and the worker's price are the least cost of all plans that pay for a worker of the pool: whether it is
@@ -58,7 +58,7 @@ def with_one_paid(problem: Problem, pool: Pool) -> Problem:
     return replace(problem, pools=tuple(p for p in pools if p.count > 0), operators=operators, slo=slo)
 
 
-def as_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
+def with_price_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
     """The plan of `with_one_paid` in the words of the problem before: the worker's name and price, and the targets."""
     paid, price = _paid(pool), problem.unit_usd_per_h(pool)
     workers = tuple(

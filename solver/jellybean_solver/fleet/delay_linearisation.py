@@ -17,11 +17,11 @@ import numpy as np
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.worker_classes import Kinds
 from jellybean_solver.joint.deadline_rows import link_s, visits_per_request
-from jellybean_solver.latency.batching import Fed, busy, runs, service_of
+from jellybean_solver.latency.batching import BatchInput, batch_sizes, service_of, utilisation_in_batches
 from jellybean_solver.latency.estimate import unqueued_s
-from jellybean_solver.latency.queues import Piece, Traffic, service_log_mgf, service_variance, station
+from jellybean_solver.latency.queues import Traffic, WorkStream, service_log_mgf, service_variance, station
 from jellybean_solver.latency.route_table import RouteTable
-from jellybean_solver.latency.stations import MOST_BUSY, jobs
+from jellybean_solver.latency.stations import MOST_UTILISATION, jobs_at_once
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.model.critical_path import completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
@@ -54,7 +54,7 @@ class Pace:
         key = name, variant, pool
         if key not in self.known:
             times = problem.times(name, problem.operator_by_name[name].variant(variant), pool)
-            together = jobs(visits_per_request(problem)[name])
+            together = jobs_at_once(visits_per_request(problem)[name])
             self.known[key] = (
                 queued_s(times, together, problem.utilisation, self.theta)
                 if self.theta > 0
@@ -78,7 +78,7 @@ class Pace:
             if sent is None:
                 sent = plan.operator_by_name[edge.upstream].message_bytes[edge.downstream]
             pairs, each = table.crossings(edge)
-            times = np.array([link_s(problem, pair, sent * jobs(visits[edge.downstream])) for pair in pairs])
+            times = np.array([link_s(problem, pair, sent * jobs_at_once(visits[edge.downstream])) for pair in pairs])
             return float(table.weight @ times[each])
 
         ready = completion_times(problem.operators, mean_run_s, mean_link_s)
@@ -90,12 +90,12 @@ def queued_s(times: Times, jobs_at_once: float, load: float, theta: float) -> fl
     """What an operator adds to a request's time by Chernoff, on one of many workers that serve nothing else."""
     batch = max(times)
     per_s = load / request_s(times, batch)
-    fed = Fed(times, batch, per_s, jobs_at_once, 0.0, jobs_at_once)
-    (found,) = runs([fed])
+    fed = BatchInput(times, batch, per_s, jobs_at_once, 0.0, jobs_at_once)
+    (found,) = batch_sizes([fed])
     service, count = service_of(times, found.mean), jobs_at_once / found.mean
     full = per_s * times[batch].mean_s / batch
-    used = min(MOST_BUSY, load + max(0.0, busy(times, per_s, found.mean) - full))
-    piece = Piece(
+    used = min(MOST_UTILISATION, load + max(0.0, utilisation_in_batches(times, per_s, found.mean) - full))
+    piece = WorkStream(
         stream=0,
         weight=1.0,
         per_s=per_s / jobs_at_once,

@@ -15,7 +15,7 @@ from functools import partial
 from jellybean_solver.demand.demand import Network, restricted
 from jellybean_solver.fleet.search import FleetSearch
 from jellybean_solver.joint.joint_milp import Proposal, propose
-from jellybean_solver.migration.running_plan import Running
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.variant_ratios import settled
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, Termination, termination_of
@@ -44,7 +44,7 @@ def cheapest_large(
     gap: float,
     clock: Clock,
     budget: float = math.inf,
-    running: Running | None = None,
+    running: RunningPlan | None = None,
 ) -> Outcome[Assignment]:
     """The cheapest plan to a relative gap, within a budget; from a `running` plan, with the way there."""
     if network.problem.varying:
@@ -53,7 +53,7 @@ def cheapest_large(
             own, most = Network(problem, network.crossings), min(budget, cutoff if running is None else math.inf)
             if running is None and not true:
                 return FleetSearch(own, target, fixed or {}, gap, limit, most).relax()
-            started = Running(own, running.plan, running.prices, running.horizon_h) if running is not None else None
+            started = RunningPlan(own, running.plan, running.prices, running.horizon_h) if running is not None else None
             return cheapest_large(own, target, fixed=fixed, gap=gap, clock=limit, budget=most, running=started)
 
         return over_ratios(settled(network.problem, fixed or {}), ask, gap, clock)
@@ -77,7 +77,7 @@ def accurate(
     budget: float,
     gap: float,
     clock: Clock,
-    running: Running | None = None,
+    running: RunningPlan | None = None,
     *,
     deadline_s: float | None = None,
 ) -> Proposal:
@@ -108,7 +108,7 @@ def assigned(network: Network, proposal: Proposal, budget: float, gap: float, cl
 
 
 def _assigned(
-    network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock, running: Running | None
+    network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock, running: RunningPlan | None
 ) -> Assignment | None:
     """The selection on the pairs that the point uses; where its models do not fit there, on ever more pools."""
     selection = proposal.selection or {}

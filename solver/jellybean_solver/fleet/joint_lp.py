@@ -31,7 +31,7 @@ from jellybean_solver.fleet.worker_classes import Choice, Mask, kinds_of
 from jellybean_solver.joint.accuracy_rows import add_accuracy
 from jellybean_solver.joint.deadline_rows import link_s, visits_per_request
 from jellybean_solver.joint.flow_rows import add_flows
-from jellybean_solver.latency.stations import jobs
+from jellybean_solver.latency.stations import jobs_at_once
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.model.deadline_shares import deadline_share
 
@@ -191,7 +191,7 @@ class Skeleton:
             for row, upstream in zip(rows.tolist(), inputs, strict=True):
                 terms = [] if upstream not in column else [(column[upstream], 1.0)]
                 for choice in choices.get(upstream, []):
-                    sent = problem.operator_by_name[upstream].variant(choice[1]).message_bytes[name] * jobs(
+                    sent = problem.operator_by_name[upstream].variant(choice[1]).message_bytes[name] * jobs_at_once(
                         visits[name]
                     )
                     flows = self.messages[(upstream, name), choice]
@@ -201,7 +201,9 @@ class Skeleton:
                     for tier in self.tiers:
                         brought = self.flows.marginal.get((name, tier), ())
                         if brought and tier != source.tier:
-                            time = link_s(problem, (source.tier, tier), source.message_bytes * jobs(visits[name]))
+                            time = link_s(
+                                problem, (source.tier, tier), source.message_bytes * jobs_at_once(visits[name])
+                            )
                             terms += [(f, time) for f in brought]
                 self.program.fill([row] * len(terms), [c for c, _ in terms], [time for _, time in terms])
             timed.append(rows)

@@ -23,7 +23,7 @@ import numpy as np
 
 from jellybean_solver.demand.demand import EdgeKey, Network, Tiers
 from jellybean_solver.latency.estimate import unqueued_s
-from jellybean_solver.latency.stations import jobs
+from jellybean_solver.latency.stations import jobs_at_once
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.problem import Problem
@@ -57,7 +57,7 @@ def modes(network: Network, name: str, variant: str, visits: float) -> tuple[Mod
     found: list[Mode] = []
     for pool, workers in network.demand({name: variant}).workers[name].items():
         times = problem.times(name, planned, pool)
-        found.append(Mode(pool, max(times), workers, unqueued_s(times, max(times), jobs(visits))))
+        found.append(Mode(pool, max(times), workers, unqueued_s(times, max(times), jobs_at_once(visits))))
     return tuple(found)
 
 
@@ -168,7 +168,7 @@ class _Deadline:
         ]
 
     def _link_s(self, tiers: Tiers, message_bytes: float, downstream: str) -> float:
-        return link_s(self.network.problem, tiers, message_bytes * jobs(self.visits[downstream]))
+        return link_s(self.network.problem, tiers, message_bytes * jobs_at_once(self.visits[downstream]))
 
 
 def link_s(problem: Problem, tiers: Tiers, sent_bytes: float) -> float:

@@ -27,7 +27,7 @@ from jellybean_solver.demand.demand import EdgeKey, Network, Tiers
 from jellybean_solver.joint.accuracy_rows import add_accuracy
 from jellybean_solver.joint.deadline_rows import Mode, Timed, add_deadline, modes, visits_per_request
 from jellybean_solver.joint.flow_rows import add_flows
-from jellybean_solver.migration.running_plan import Running
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.highs_program import Floats, Indices, Program, ProgramSolution
 from jellybean_solver.model.problem import Sharing
 
@@ -58,7 +58,7 @@ def propose(
     deadline_s: float | None = None,
     gap: float = 0.0,
     time_limit_s: float | None = None,
-    running: Running | None = None,
+    running: RunningPlan | None = None,
 ) -> Proposal:
     """Solve the joint program to a relative gap; `fixed`: operators whose variant is given; `excluded`: selections.
 
@@ -127,7 +127,7 @@ class _Joint:
         row = int(self.program.add_rows(-math.inf, len(columns) - 1.0, 1)[0])
         self.program.fill([row] * len(columns), columns, 1.0)
 
-    def move(self, running: Running) -> None:
+    def move(self, running: RunningPlan) -> None:
         """Columns for replicas beyond those which a pool holds: never more than its workers must load."""
         for (name, variant), place in self.places.items():
             for mode, column in zip(place.modes, place.columns.tolist(), strict=True):

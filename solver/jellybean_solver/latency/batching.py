@@ -15,18 +15,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jellybean_solver.latency.queues import rest_log_mgf
+from jellybean_solver.latency.queues import residual_log_mgf
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.model.problem import ServiceTime, Times
 
-LEAST_FREE = 0.05  # of a worker's time, for any of its operators
-MEMORY = 0.75  # at least, of what runs' sizes vary by is not handed on: they never grow far beyond a batch; fitted
+LEAST_FREE_SHARE = 0.05  # of a worker's time, for any of its operators
+LEAST_DAMPING = (
+    0.75  # at least, of what runs' sizes vary by is not handed on: they never grow far beyond a batch; fitted
+)
 SIZE_TOLERANCE = 1e-4  # a change of size that ends the search
 _ROUNDS = 20  # of the fixed point, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class BatchInput:
     """An operator on a worker: requests per second, `group` at a time, and the squared variation of when they come.
 
     `jobs` of a group are one request's children; `variation` is the squared one of a run's time.
@@ -42,7 +44,7 @@ class Fed:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class NextRunWait:
     """The wait for an operator's next run: with a `chance` the rest of what goes on, which takes `span_s`.
 
     At low load few meet a run at all, and wait for half of one on average: who is among the slowest of a hundred meets
@@ -73,18 +75,18 @@ class Turn:
         parts = [np.full_like(theta, math.log(none) if none > 0 else -math.inf)]
         if self.chance * self.span_s > 0:
             scale = self.span_s / service.mean_s
-            rest = rest_log_mgf(service, theta * scale, self.handed, self.spread_s / scale)
+            rest = residual_log_mgf(service, theta * scale, self.handed, self.spread_s / scale)
             parts.append(math.log(self.chance) + rest)
         if self.first > 0:
             parts.append(math.log(self.first) + theta * self.first_s)
         return np.asarray(np.logaddexp.reduce(parts))
 
 
-NO_TURN = Turn()
+NO_WAIT = NextRunWait()
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class BatchSizes:
     """Requests per run of an operator on a worker: the mean, and the mean over the requests (large runs have more).
 
     `turn`: until the operator's next run, where runs hold several; for regular arrivals, only where runs of one would
@@ -93,7 +95,7 @@ class Runs:
 
     mean: float = 1.0
     seen: float = 1.0
-    turn: Turn = NO_TURN
+    turn: NextRunWait = NO_WAIT
 
     @property
     def turn_s(self) -> float:
@@ -101,17 +103,17 @@ class Runs:
         return self.turn.mean_s
 
 
-def runs(fed: Sequence[Fed]) -> list[Runs]:
+def batch_sizes(fed: Sequence[BatchInput]) -> list[BatchSizes]:
     """Runs of all operators of one worker."""
     sizes = [min(float(one.batch), one.group) for one in fed]
     if all(one.batch == 1 for one in fed):
-        return [Runs(size) for size in sizes]
-    behind = sum(busy(one.times, one.per_s, 1.0) for one in fed) > 1.0
+        return [BatchSizes(size) for size in sizes]
+    behind = sum(utilisation_in_batches(one.times, one.per_s, 1.0) for one in fed) > 1.0
     cycles_s = [0.0] * len(fed)
     for _ in range(_ROUNDS):
         before, cycles_s = sizes, _cycles_s(fed, sizes)
         sizes = [
-            min(float(one.batch), (size + _come(one, cycle_s).size) / 2.0)
+            min(float(one.batch), (size + _cycle_arrivals(one, cycle_s).size) / 2.0)
             for one, size, cycle_s in zip(fed, before, cycles_s, strict=True)
         ]
         if all(abs(now - last) < SIZE_TOLERANCE for now, last in zip(sizes, before, strict=True)):
@@ -119,29 +121,29 @@ def runs(fed: Sequence[Fed]) -> list[Runs]:
     return [_runs(one, size, cycle_s, behind) for one, size, cycle_s in zip(fed, sizes, cycles_s, strict=True)]
 
 
-def _cycles_s(fed: Sequence[Fed], sizes: Sequence[float]) -> list[float]:
+def _cycles_s(fed: Sequence[BatchInput], sizes: Sequence[float]) -> list[float]:
     """Seconds from one run of an operator to its next, with runs of these sizes: at most until all have run.
 
     What hardly anything comes for does not run each time.
     """
     own_s = [mean_s(one.times, size) for one, size in zip(fed, sizes, strict=True)]
     used = [one.per_s * own / size for one, own, size in zip(fed, own_s, sizes, strict=True)]
-    free = max(LEAST_FREE, 1.0 - sum(share for one, share in zip(fed, used, strict=True) if one.batch == 1))
+    free = max(LEAST_FREE_SHARE, 1.0 - sum(share for one, share in zip(fed, used, strict=True) if one.batch == 1))
     all_s = sum(own for one, own in zip(fed, own_s, strict=True) if one.batch > 1) / free
     often = [min(1.0, one.per_s / one.group * all_s) if one.batch > 1 else 0.0 for one in fed]
     often_s, all_used = sum(own * part for own, part in zip(own_s, often, strict=True)), sum(used)
     return [
-        min(own / max(1.0 - all_used + share, LEAST_FREE), max(own, (often_s + own * (1.0 - part)) / free))
+        min(own / max(1.0 - all_used + share, LEAST_FREE_SHARE), max(own, (often_s + own * (1.0 - part)) / free))
         for own, share, part in zip(own_s, used, often, strict=True)
     ]
 
 
-def busy(times: Times, per_s: float, size: float) -> float:
+def utilisation_in_batches(times: Times, per_s: float, size: float) -> float:
     """Share of a worker's time for requests in runs of a size."""
     return per_s * mean_s(times, size) / size
 
 
-class _Come(NamedTuple):
+class _CycleArrivals(NamedTuple):
     """What comes to an operator in a cycle: groups on average, the chances of none and of one alone, the run's size."""
 
     groups: float
@@ -150,28 +152,28 @@ class _Come(NamedTuple):
     size: float
 
 
-def _come(fed: Fed, cycle_s: float) -> _Come:
+def _cycle_arrivals(fed: BatchInput, cycle_s: float) -> _CycleArrivals:
     groups = fed.per_s / fed.group * cycle_s
     none = max(0.0, 1.0 - groups)  # if as regular as can be
     none += fed.roughness * (math.exp(-groups) - none)
     alone = none * (min(2.0, fed.group) - 1.0)  # who comes first to an idle worker runs before the rest of its group
-    return _Come(groups, none, alone, fed.group * (groups + none) / (1.0 + alone))
+    return _CycleArrivals(groups, none, alone, fed.group * (groups + none) / (1.0 + alone))
 
 
-def _runs(fed: Fed, mean: float, cycle_s: float, behind: bool) -> Runs:
+def _runs(fed: BatchInput, mean: float, cycle_s: float, behind: bool) -> BatchSizes:
     """`behind`: runs of one would not keep up."""
-    come = _come(fed, cycle_s)
+    come = _cycle_arrivals(fed, cycle_s)
     groups, none = come.groups, come.none
     # What a run's size varies by is handed on to the next one by its time, so the squares are a geometric series.
-    kept = max(MEMORY, 1.0 - _slope(fed) ** 2)
+    kept = max(LEAST_DAMPING, 1.0 - _slope(fed) ** 2)
     squares = (fed.variation * groups**2 + fed.roughness * groups) / kept
     seen = fed.group * (groups**2 + squares + none / (1.0 + come.alone)) / (groups + none)
     most = float(fed.batch)
-    turn = _turn(fed, come, cycle_s, kept, behind) if most > 1 else NO_TURN
-    return Runs(mean, min(most, max(come.size, seen)), turn)
+    turn = _turn(fed, come, cycle_s, kept, behind) if most > 1 else NO_WAIT
+    return BatchSizes(mean, min(most, max(come.size, seen)), turn)
 
 
-def _turn(fed: Fed, come: _Come, cycle_s: float, kept: float, behind: bool) -> Turn:
+def _turn(fed: BatchInput, come: _CycleArrivals, cycle_s: float, kept: float, behind: bool) -> NextRunWait:
     groups, none = come.groups, come.none
     drift = 1.0 + fed.group / come.size / 2.0 if behind else 0.0  # small runs fall behind, then a larger one catches up
     chance = fed.roughness * groups / (groups + none) + (1.0 - fed.roughness) * min(1.0, drift)
@@ -181,10 +183,10 @@ def _turn(fed: Fed, come: _Come, cycle_s: float, kept: float, behind: bool) -> T
     by_chance = max(0.0, groups**2 + groups + none - (groups + none) ** 2)  # variance of Poisson's, but one at least
     deviation = fed.group * math.sqrt(fed.roughness * by_chance / kept)
     spread_s = min(math.sqrt(3.0) * deviation * slope / fed.per_s, span_s) if fed.per_s > 0 else 0.0
-    return Turn(min(chance, 1.0 - first), span_s, first, fed.times[1].mean_s, slope, spread_s)
+    return NextRunWait(min(chance, 1.0 - first), span_s, first, fed.times[1].mean_s, slope, spread_s)
 
 
-def _slope(fed: Fed) -> float:
+def _slope(fed: BatchInput) -> float:
     """How many more come while a run goes on for one more in it."""
     if fed.batch == 1:
         return 0.0

@@ -22,7 +22,7 @@ import numpy as np
 
 from jellybean_solver.latency.batching import service_of
 from jellybean_solver.latency.queues import service_log_mgf, wait_log_mgf
-from jellybean_solver.latency.stations import Stations, alike
+from jellybean_solver.latency.stations import Stations, rounded_key
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.model.critical_path import completion_times
 from jellybean_solver.model.deadline_shares import deadline_shares
@@ -268,7 +268,7 @@ class _Estimate:
                 runs, roughness = self.stations.runs[name, worker.name], self.stations.roughness(name, worker)
                 group = self.stations.groups[name, worker.name]
                 turn = runs.turn.chance, runs.turn.span_s, runs.turn.handed, runs.turn.spread_s
-                key = worker.pool, alike([(runs.mean, runs.seen, *turn, roughness, group, count)])
+                key = worker.pool, rounded_key([(runs.mean, runs.seen, *turn, roughness, group, count)])
                 if key not in known:
                     known[key] = self._own_at(name, worker, 1.0 - roughness, count)
                 found.append(known[key])

@@ -14,10 +14,10 @@ from jellybean_solver.latency.route_table import Mask, RouteTable
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.model.plan import Plan
 
-NEVER = -1  # not in step; other numbers tell ways that take the same time
+UNLOCKED = -1  # not in step; other numbers tell ways that take the same time
 
 
-def in_step(
+def phase_locked(
     plan: Plan, table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[str, Floats]
 ) -> Mapping[str, Mask]:
     """Per operator, the workers to which it comes in step.
@@ -28,7 +28,7 @@ def in_step(
     count, sources = len(plan.workers), {source.name for source in plan.sources}
     pools = {name: number for number, name in enumerate(dict.fromkeys(worker.pool for worker in plan.workers))}
     pool = np.array([pools[worker.pool] for worker in plan.workers], np.int64)
-    free = _never_met(table, follows, loads)
+    free = _uncontended(table, follows, loads)
     found: dict[str, Mask] = {}
     ways: dict[str, Indices] = {}
     for operator in plan.operators:
@@ -36,20 +36,20 @@ def in_step(
         way = np.zeros(len(at), np.int64)
         for edge in operator.inputs:
             if edge.upstream in sources:
-                way = _and(way, table.tier[operator.name])
+                way = _combined(way, table.tier[operator.name])
             else:
                 stays = table.tier[edge.upstream] == table.tier[operator.name]
-                way = _and(way, np.where(stays, ways[edge.upstream], NEVER))
-        first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, NEVER)
+                way = _combined(way, np.where(stays, ways[edge.upstream], UNLOCKED))
+        first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, UNLOCKED)
         np.minimum.at(first, at, way)
         np.maximum.at(last, at, way)
-        found[operator.name] = (first == last) & (last != NEVER)
+        found[operator.name] = (first == last) & (last != UNLOCKED)
         on = found[operator.name] & free
-        ways[operator.name] = _and(way, np.where(on[at], pool[at], NEVER))
+        ways[operator.name] = _combined(way, np.where(on[at], pool[at], UNLOCKED))
     return found
 
 
-def _never_met(table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[str, Floats]) -> Mask:
+def _uncontended(table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[str, Floats]) -> Mask:
     """Workers that are done with any request before the next one comes, if those come as regularly as can be.
 
     One operator's requests come to them from elsewhere, all there are or one route's: those of a share of 2 in 5 may be
@@ -70,7 +70,7 @@ def _never_met(table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[st
     return found
 
 
-def _and(way: Indices, more: Indices) -> Indices:
+def _combined(way: Indices, more: Indices) -> Indices:
     """Numbers of pairs of ways."""
-    pairs = np.where((way == NEVER) | (more == NEVER), NEVER, way * (int(more.max(initial=0)) + 1) + more)
-    return np.unique(pairs, return_inverse=True)[1] - int((pairs == NEVER).any())
+    pairs = np.where((way == UNLOCKED) | (more == UNLOCKED), UNLOCKED, way * (int(more.max(initial=0)) + 1) + more)
+    return np.unique(pairs, return_inverse=True)[1] - int((pairs == UNLOCKED).any())

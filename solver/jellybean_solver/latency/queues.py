@@ -37,14 +37,14 @@ from numpy.typing import NDArray
 from jellybean_solver.model.distributions import quantile_points
 from jellybean_solver.model.problem import ServiceTime
 
-MEETING = 0.7  # of the bridge's mean wait at least, for whole jobs of a few streams; fitted
-SHARED = 0.2  # of a stream more, where requests that come at random are shared by round robin; fitted
-LATE = 1.5  # streams more for each request that is due and late or the other way round; fitted
-GROWING = 0.6  # of the waits for what is irregular, where runs grow instead and all is regular; fitted
-ALL = 8  # power of the share of requests, near which what comes from a source is as regular as they are
-RARE = 3e-4  # a share of requests far below the one in a hundred that p99 leaves out
-CATCHING_UP = 0.25  # of the time lost in runs smaller than full: what a burst of several operators still meets
-FULL = 0.9999  # a load from which a queue is taken to be without end
+LEAST_BRIDGE_SHARE = 0.7  # of the bridge's mean wait at least, for whole jobs of a few streams; fitted
+SHARED_STREAM_WEIGHT = 0.2  # of a stream more, where requests that come at random are shared by round robin; fitted
+LATE_STREAM_WEIGHT = 1.5  # streams more for each request that is due and late or the other way round; fitted
+BATCH_GROWTH_SHARE = 0.6  # of the waits for what is irregular, where runs grow instead and all is regular; fitted
+REGULARITY_POWER = 8  # power of the share of requests, near which what comes from a source is as regular as they are
+NEGLIGIBLE_SHARE = 3e-4  # a share of requests far below the one in a hundred that p99 leaves out
+BURST_BATCH_SHARE = 0.25  # of the time lost in runs smaller than full: what a burst of several operators still meets
+SATURATED_LOAD = 0.9999  # a load from which a queue is taken to be without end
 
 Floats = NDArray[np.float64]
 
@@ -67,19 +67,19 @@ class Queue:
 
 def wait_log_mgf(load: Floats, wait_s: Floats, theta: Floats) -> Floats:
     """The same of many queues that shapes broadcast together."""
-    meets = (wait_s > 0.0) & (load > RARE)
+    meets = (wait_s > 0.0) & (load > NEGLIGIBLE_SHARE)
     ends = meets & np.isfinite(wait_s)
     some, mean_s = np.where(ends, load, 0.5), np.where(ends, wait_s, 0.0)
-    longest = np.log(some / RARE)  # in mean waits
+    longest = np.log(some / NEGLIGIBLE_SHARE)  # in mean waits
     waits = np.log(some * longest) + _log_mean_growth(longest * (theta * mean_s - 1.0))
-    waits = np.logaddexp(waits, math.log(RARE) + theta * mean_s * longest)
+    waits = np.logaddexp(waits, math.log(NEGLIGIBLE_SHARE) + theta * mean_s * longest)
     with np.errstate(divide="ignore"):
         total = np.logaddexp(np.log1p(-np.minimum(some, 1.0)), waits)
     return np.where(ends, total, np.where(meets, np.inf, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WorkStream:
     """Work that routes' requests bring to a station at once: jobs per second, and one's mean and squared deviation.
 
     `stream`: of which requests; `weight`: their share; `chance`: share of those that bring any; `size`: jobs in a run;
@@ -107,7 +107,7 @@ class Traffic:
     `late`: as many regular requests more or fewer than are due have come at a time.
     """
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[WorkStream]
     share: float
     roughness: Sequence[float]
     rates: Sequence[float]
@@ -150,8 +150,12 @@ class Traffic:
             as_sent += p.per_s * p.seconds * p.regular
         share, as_sent = min(1.0, self.share), as_sent / self.work
         more = max(0.0, come**2 / squared - 1.0) if squared > 0 else 0.0
-        shared = self.random * (1.0 - share**ALL)
-        return more * (1.0 - (share * as_sent) ** ALL) + SHARED * shared + LATE * self.late
+        shared = self.random * (1.0 - share**REGULARITY_POWER)
+        return (
+            more * (1.0 - (share * as_sent) ** REGULARITY_POWER)
+            + SHARED_STREAM_WEIGHT * shared
+            + LATE_STREAM_WEIGHT * self.late
+        )
 
     def meeting_s(self, free: float) -> float:
         """Mean wait of who meets other streams, with so much of the station's time free."""
@@ -159,7 +163,9 @@ class Traffic:
         if others <= 0.0:
             return 0.0
         job_s = sum(p.per_s * p.seconds**2 * p.size for p in self.pieces) / self.work
-        part = max(MEETING, others / (1.0 + others))  # two by themselves would meet less, but what they come by differs
+        part = max(
+            LEAST_BRIDGE_SHARE, others / (1.0 + others)
+        )  # two by themselves would meet less, but what they come by differs
         return part * job_s * math.sqrt(math.pi * others / 8.0) * _exp_erfc(free * math.sqrt(others / 2.0))
 
     def lumps_s(self, free: float) -> float:
@@ -183,12 +189,12 @@ def station(traffic: Traffic, load: float, busy: float, *, behind: bool = False)
     """
     if not traffic.pieces or traffic.work <= 0 or load <= 0:
         return Station()
-    if load >= FULL:
+    if load >= SATURATED_LOAD:
         return Station(Queue(1.0, math.inf), Queue(1.0, math.inf))
     mean, bursts, chance = traffic.mean_s, traffic.bursts_s, traffic.chance_s
     met_s = traffic.meeting_s(1.0 - busy) + traffic.lumps_s(1.0 - busy) / busy
     if behind:
-        met_s *= GROWING + (1.0 - GROWING) * traffic.random
+        met_s *= BATCH_GROWTH_SHARE + (1.0 - BATCH_GROWTH_SHARE) * traffic.random
     irregular = 2.0 * (1.0 - busy) * met_s
 
     def waited(per_work_s: float, used: float) -> Queue:
@@ -200,7 +206,7 @@ def station(traffic: Traffic, load: float, busy: float, *, behind: bool = False)
     regular, random = Queue(busy, met_s), waited(chance, load)
     longest_s = regular.mean_s / busy + random.wait_s  # what is irregular is never far off: short waits, not rare ones
     own = Queue((regular.mean_s + random.mean_s) / longest_s, longest_s) if longest_s > 0 else Queue()
-    full = load + (CATCHING_UP * max(0.0, busy - load) if len(traffic.pieces) > 1 else 0.0)
+    full = load + (BURST_BATCH_SHARE * max(0.0, busy - load) if len(traffic.pieces) > 1 else 0.0)
     return Station(waited(bursts, full), own)
 
 
@@ -227,7 +233,7 @@ def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
     return total
 
 
-def rest_log_mgf(service: ServiceTime, theta: Floats, handed: float = 0.0, spread_s: float = 0.0) -> Floats:
+def residual_log_mgf(service: ServiceTime, theta: Floats, handed: float = 0.0, spread_s: float = 0.0) -> Floats:
     """Of what is left of a run's time S for who comes while it goes on: (M(theta) - 1) / (theta m).
 
     `spread_s`: S varies by so much more to either side. `handed`: so much of S the next run is longer for those who

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jellybean_solver.latency.batching import Fed, Runs, busy, runs, service_of
-from jellybean_solver.latency.phase_locking import in_step
-from jellybean_solver.latency.queues import Piece, Station, Traffic, service_variance, station
+from jellybean_solver.latency.batching import BatchInput, BatchSizes, batch_sizes, service_of, utilisation_in_batches
+from jellybean_solver.latency.phase_locking import phase_locked
+from jellybean_solver.latency.queues import Station, Traffic, WorkStream, service_variance, station
 from jellybean_solver.latency.route_table import Mask, RouteTable
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.model.critical_path import arrival_time
@@ -24,7 +24,7 @@ from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, Edge
 from jellybean_solver.model.streams import request_streams
 
-MOST_BUSY = 0.999
+MOST_UTILISATION = 0.999
 
 Pair = tuple[str, str]  # operator and worker, or the tiers of a link
 
@@ -47,12 +47,12 @@ def visits(plan: Plan) -> Mapping[str, float]:
     return found
 
 
-def alike(figures: Sequence[Sequence[float]]) -> str:
+def rounded_key(figures: Sequence[Sequence[float]]) -> str:
     """The same for figures that differ by rounding: most workers of a fleet are alike, so one answer does for all."""
     return repr([[float(f"{figure:.5g}") for figure in row] for row in figures])
 
 
-def jobs(visits_per_request: float) -> float:
+def jobs_at_once(visits_per_request: float) -> float:
     """Runs that one request brings at once: all its children; thinned streams bring one or none."""
     return max(1.0, visits_per_request)
 
@@ -73,7 +73,7 @@ class Stations:
         self.table = RouteTable(plan)
         self._share = {w.name: share for w, share in zip(plan.workers, self.table.share.tolist(), strict=True)}
         self.groups: dict[Pair, float] = {}
-        self.runs: dict[Pair, Runs] = {}
+        self.runs: dict[Pair, BatchSizes] = {}
         self._fill_runs()
         self._used = {worker.name: self._busy(worker) for worker in plan.workers}
         self._grow = {worker.name: self._behind(worker) for worker in plan.workers}
@@ -82,7 +82,7 @@ class Stations:
 
     def jobs(self, name: str) -> float:
         """Runs of an operator that one request brings at once."""
-        return jobs(self.visits[name])
+        return jobs_at_once(self.visits[name])
 
     def roughness(self, name: str, worker: PlannedWorker) -> float:
         """Squared variation of when requests come to an operator on a worker: round robin leaves it its share."""
@@ -114,27 +114,27 @@ class Stations:
     def _fill_runs(self) -> None:
         """Sizes of runs, twice: what ran together comes together, and what comes together runs together."""
         for worker in self.plan.workers:
-            self.runs |= {(name, worker.name): Runs() for name in worker.rates_per_s}
+            self.runs |= {(name, worker.name): BatchSizes() for name in worker.rates_per_s}
         batched = any(size > 1 for operator in self.plan.operators for size in operator.batch.values())
         for _ in range(2 if batched else 1):
             self.groups = self._groups()
-            known: dict[object, list[Runs]] = {}
+            known: dict[object, list[BatchSizes]] = {}
             for worker in self.plan.workers:
                 fed = [self._fed(name, worker) for name in worker.rates_per_s]
                 figures = tuple((one.per_s, one.group, one.roughness) for one in fed)
-                key = worker.pool, tuple(worker.rates_per_s), alike(figures)
+                key = worker.pool, tuple(worker.rates_per_s), rounded_key(figures)
                 if key not in known:
-                    known[key] = runs(fed)
+                    known[key] = batch_sizes(fed)
                 found = known[key]
                 self.runs |= {(name, worker.name): one for name, one in zip(worker.rates_per_s, found, strict=True)}
 
-    def _fed(self, name: str, worker: PlannedWorker) -> Fed:
+    def _fed(self, name: str, worker: PlannedWorker) -> BatchInput:
         operator = self.plan.operator_by_name[name]
         times, batch = operator.service[worker.pool], operator.batch[worker.pool]
         group = self.groups[name, worker.name]
         varied = service_variance(times[batch]) / times[batch].mean_s ** 2 if times[batch].mean_s > 0 else 0.0
         rough = self.roughness(name, worker)
-        return Fed(times, batch, worker.rates_per_s[name], group, rough, self.jobs(name), varied)
+        return BatchInput(times, batch, worker.rates_per_s[name], group, rough, self.jobs(name), varied)
 
     def _groups(self) -> dict[Pair, float]:
         """Requests that come to an operator on a worker at once, children one by one."""
@@ -166,7 +166,7 @@ class Stations:
         return found
 
     def _workers(self) -> Mapping[str, Station]:
-        pieces: dict[str, list[Piece]] = {worker.name: [] for worker in self.plan.workers}
+        pieces: dict[str, list[WorkStream]] = {worker.name: [] for worker in self.plan.workers}
         names, enters = list(pieces), set[Pair]()
         work = cache(self._work)
         follows = {operator.name: self._follows(operator) for operator in self.plan.operators}
@@ -191,7 +191,7 @@ class Stations:
         delayed = [worker for worker in self.plan.workers if late[worker.name] > 0]
         return found | {worker.name: self._of(worker, pieces[worker.name], late[worker.name]) for worker in delayed}
 
-    def _of(self, worker: PlannedWorker, pieces: list[Piece], late: float = 0.0) -> Station:
+    def _of(self, worker: PlannedWorker, pieces: list[WorkStream], late: float = 0.0) -> Station:
         share, sites = self._share[worker.name], self.plan.sites.get(worker.tier, 1)
         used, behind = self._used[worker.name], self._grow[worker.name]
         return self._station(pieces, share, worker.load, used, sites, behind=behind, late=late)
@@ -228,9 +228,9 @@ class Stations:
         used = full = 0.0
         for name, per_s in worker.rates_per_s.items():
             operator = self.plan.operator_by_name[name]
-            used += busy(operator.service[worker.pool], per_s, self.runs[name, worker.name].mean)
+            used += utilisation_in_batches(operator.service[worker.pool], per_s, self.runs[name, worker.name].mean)
             full += per_s * operator.mean_request_s(worker.pool)
-        return min(MOST_BUSY, worker.load + max(0.0, used - full))
+        return min(MOST_UTILISATION, worker.load + max(0.0, used - full))
 
     def _piece(
         self,
@@ -241,11 +241,13 @@ class Stations:
         *,
         regular: bool,
         follows: bool = False,
-    ) -> Piece:
+    ) -> WorkStream:
         """What all routes bring of an operator, whose weights and squared weights sum to these."""
         stream, chance = self._stream[name], min(1.0, self.visits[name])
         per_s = self._per_s[stream] * weight * chance
-        return Piece(stream, weight, per_s, work.mean_s, work.variance, chance, work.size, regular, squares, follows)
+        return WorkStream(
+            stream, weight, per_s, work.mean_s, work.variance, chance, work.size, regular, squares, follows
+        )
 
     def _regular(self, follows: Mapping[str, Mask]) -> Mapping[str, Mask]:
         """Per operator, the workers to which requests come as they are sent."""
@@ -259,7 +261,7 @@ class Stations:
                 alone = self.visits[name] == 1.0 and self.runs[name, worker.name].mean == 1.0
                 if alone and service_variance(service) == 0.0:
                     loads[name][number] = self._per_s[self._stream[name]] * service.mean_s
-        return in_step(self.plan, self.table, follows, loads)
+        return phase_locked(self.plan, self.table, follows, loads)
 
     def _from_sources(self, operator: PlannedOperator) -> bool:
         return all(edge.upstream in self.sources for edge in operator.inputs)
@@ -269,7 +271,10 @@ class Stations:
         operators = [self.plan.operator_by_name[name] for name in worker.rates_per_s]
         if worker.load <= 0 or any(operator.batch[worker.pool] == 1 for operator in operators):
             return False
-        return sum(busy(o.service[worker.pool], worker.rates_per_s[o.name], 1.0) for o in operators) > 1.0
+        return (
+            sum(utilisation_in_batches(o.service[worker.pool], worker.rates_per_s[o.name], 1.0) for o in operators)
+            > 1.0
+        )
 
     def _follows(self, operator: PlannedOperator) -> Mask:
         """Routes on which all that an operator takes comes from its own worker."""
@@ -281,7 +286,7 @@ class Stations:
 
     def _station(
         self,
-        pieces: list[Piece],
+        pieces: list[WorkStream],
         share: float,
         load: float,
         used: float,
@@ -305,7 +310,7 @@ class Stations:
 
     def _links(self) -> Mapping[Pair, Station]:
         """Links take messages of all kinds as they come."""
-        pieces: dict[Pair, list[Piece]] = {}
+        pieces: dict[Pair, list[WorkStream]] = {}
         come_by: dict[Pair, Mask] = {}
         for operator in self.plan.operators:
             for edge in operator.inputs:
@@ -327,5 +332,5 @@ class Stations:
             sites = self.plan.sites.get(tiers[0], 1)
             load = sum(piece.per_s * piece.seconds for piece in own) / sites
             share = float(self.table.weight[come_by[tiers]].sum())
-            found[tiers] = self._station(own, share, load, min(MOST_BUSY, load), sites)
+            found[tiers] = self._station(own, share, load, min(MOST_UTILISATION, load), sites)
         return found

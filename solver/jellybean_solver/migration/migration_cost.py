@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jellybean_solver.migration.plan_matching import HostedModel, LoadPrice, hosted, match_workers
+from jellybean_solver.migration.plan_matching import HostedModel, LoadPrice, hosted_models, match_workers
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import GIB, Link, ModelRef
 from jellybean_solver.model.sites import both_sites
@@ -44,7 +44,7 @@ class MigrationPrices:
 
 
 @dataclass(frozen=True, slots=True)
-class Loads:
+class ModelLoads:
     """One model that so many workers of a pool must load.
 
     `size_bytes` and `usd_per_gib` are None where nothing says them: the download then counts as free.
@@ -78,7 +78,7 @@ class Loads:
 class Migration:
     """From one plan to another. `kept`, `dropped`: replicas that stay where they are, and that end."""
 
-    loads: tuple[Loads, ...]
+    loads: tuple[ModelLoads, ...]
     kept: int
     dropped: int
 
@@ -113,8 +113,8 @@ def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
     loads: Counter[tuple[str, str, HostedModel]] = Counter()
     kept = dropped = 0
     for one, two in match_workers(before, after, priced.load_price):
-        had = hosted(before, one) if one is not None else frozenset()
-        has = hosted(after, two) if two is not None else frozenset()
+        had = hosted_models(before, one) if one is not None else frozenset()
+        has = hosted_models(after, two) if two is not None else frozenset()
         tier = next(worker.tier for worker in (one, two) if worker is not None)
         sites = both_sites(before.sites, after.sites, tier)
         kept, dropped = kept + len(has & had) * sites, dropped + len(had - has) * sites
@@ -137,11 +137,11 @@ class _Priced:
         tiers = dict.fromkeys(worker.tier for worker in plan.workers)
         self.per_gib = {tier: prices.per_gib(plan.tiers, plan.links, tier) for tier in tiers}
 
-    def loads(self, pool: str, tier: str, model: HostedModel, replicas: int) -> Loads:
+    def loads(self, pool: str, tier: str, model: HostedModel, replicas: int) -> ModelLoads:
         operator = self.plan.operator_by_name[model.operator]
         size = model_bytes(operator.model, operator.memory_bytes.get(pool))
         names = (pool, tier, model.operator, model.variant, model.sha256)
-        return Loads(*names, replicas, size, self.per_gib[tier], self.prices.start_usd)
+        return ModelLoads(*names, replicas, size, self.per_gib[tier], self.prices.start_usd)
 
     def load_price(self, model: HostedModel, worker: PlannedWorker) -> float:
         """What a worker is spared that holds the model already; nothing for a model that the plan has no use for."""

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import pulp
 
-from jellybean_solver.demand.model_sets import fits, fitting_sets
-from jellybean_solver.migration.running_plan import Held, Moves
+from jellybean_solver.demand.model_sets import all_model_sets, fits
+from jellybean_solver.migration.running_plan import HeldModels, LoadCosts
 from jellybean_solver.model.problem import Pool
 
 MOST_COLUMNS = 400  # of the way by workers, per pool
@@ -28,7 +28,7 @@ HostSet = tuple[str, ...]
 TermList = list[tuple[Any, float]]
 
 
-class Builder(Protocol):
+class AssignmentModel(Protocol):
     """What a model offers to those who add rows to it."""
 
     counts: dict[tuple[str, int], Any]  # (pool, group) -> workers
@@ -48,19 +48,19 @@ class Builder(Protocol):
         ...
 
 
-def shared_groups(
-    model: Builder,
+def add_shared_groups(
+    model: AssignmentModel,
     index: int,
     pool: Pool,
     memory_bytes: Mapping[str, float],
     busy: Mapping[str, float],
-    moves: Moves,
+    moves: LoadCosts,
 ) -> bool:
     """The groups of a shared pool, with their moves; False (and nothing) when either way needs too many columns.
 
     `busy`: workers kept busy by all of an operator's requests.
     """
-    sets = fitting_sets(memory_bytes, pool.memory_bytes)
+    sets = all_model_sets(memory_bytes, pool.memory_bytes)
     workers = _workers(pool, busy, moves)
     columns = len(workers) * (1 + len(memory_bytes))
     if columns <= MOST_COLUMNS and (sets is None or columns < len(sets)):
@@ -70,14 +70,14 @@ def shared_groups(
         return False
     for number, hosted in enumerate(sets):
         model.group(index, number, pool, hosted, pool.count)
-    keep(model, index, pool, sets, moves)
+    add_moves_by_set(model, index, pool, sets, moves)
     for o, name in enumerate(memory_bytes):
         having = [model.counts[pool.name, number] for number, hosted in enumerate(sets) if name in hosted]
         _total(model, f"h_{index}_{o}", pool.count, having)
     return True
 
 
-def keep(model: Builder, index: int, pool: Pool, sets: Sequence[HostSet], moves: Moves) -> None:
+def add_moves_by_set(model: AssignmentModel, index: int, pool: Pool, sets: Sequence[HostSet], moves: LoadCosts) -> None:
     """By sets: the moves of groups that are there already, numbered as their sets."""
     terms = model.moving.setdefault(pool.name, [])
     into: list[TermList] = [[] for _ in sets]
@@ -99,7 +99,7 @@ def keep(model: Builder, index: int, pool: Pool, sets: Sequence[HostSet], moves:
             model.add([*into[number], (workers, -1.0)], pulp.LpConstraintLE, 0.0)
 
 
-def _workers(pool: Pool, busy: Mapping[str, float], moves: Moves) -> list[Held]:
+def _workers(pool: Pool, busy: Mapping[str, float], moves: LoadCosts) -> list[HeldModels]:
     """What each worker holds that could serve.
 
     An empty one is no better than a running one. More empty ones than give each operator its own are of no use: they
@@ -111,7 +111,12 @@ def _workers(pool: Pool, busy: Mapping[str, float], moves: Moves) -> list[Held]:
 
 
 def _by_workers(
-    model: Builder, index: int, pool: Pool, memory_bytes: Mapping[str, float], moves: Moves, workers: Sequence[Held]
+    model: AssignmentModel,
+    index: int,
+    pool: Pool,
+    memory_bytes: Mapping[str, float],
+    moves: LoadCosts,
+    workers: Sequence[HeldModels],
 ) -> None:
     names, terms = tuple(memory_bytes), model.moving.setdefault(pool.name, [])
     limited = not fits(sum(memory_bytes.values()), pool.memory_bytes)
@@ -138,13 +143,13 @@ def _by_workers(
     _total(model, f"h_{index}", pool.count, [model.counts[pool.name, number] for number in range(len(workers))])
 
 
-def _total(model: Builder, name: str, most: int, parts: Sequence[Any]) -> None:
+def _total(model: AssignmentModel, name: str, most: int, parts: Sequence[Any]) -> None:
     if len(parts) > 1:
         total = model.variable(name, most, pulp.LpInteger)
         model.add([(total, -1.0), *((part, 1.0) for part in parts)], pulp.LpConstraintEQ, 0.0)
 
 
-def load_at_least(model: Builder, index: int, pool: str, busy: Mapping[str, float], moves: Moves) -> None:
+def add_least_loads(model: AssignmentModel, index: int, pool: str, busy: Mapping[str, float], moves: LoadCosts) -> None:
     """A bound on the moves: each operator's replicas beyond those which the pool holds. `busy` as above."""
     paid = model.moving.setdefault(pool, [])
     for o, (name, workers) in enumerate(busy.items()):

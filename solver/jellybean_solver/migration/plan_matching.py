@@ -39,7 +39,7 @@ LoadPrice = Callable[
 Models = frozenset[HostedModel]
 
 
-def hosted(plan: Plan, worker: PlannedWorker) -> Models:
+def hosted_models(plan: Plan, worker: PlannedWorker) -> Models:
     """The models that a worker must hold: one for each operator that it serves."""
     found: list[HostedModel] = []
     for name in worker.rates_per_s:
@@ -56,7 +56,7 @@ def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> 
     much with more models; without `worth` all models count the same. Equal choices go to equal names, then by the
     plans' order; exchanging the plans exchanges the pairs.
     """
-    one_colours, two_colours = colours(before, after)
+    one_colours, two_colours = colour_workers(before, after)
     pairs: list[Pair] = []
     for pool in dict.fromkeys((worker.pool, worker.tier) for worker in (*before.workers, *after.workers)):
         one = [worker for worker in before.workers if (worker.pool, worker.tier) == pool]
@@ -64,13 +64,15 @@ def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> 
         for keys in (
             (lambda w: (one_colours[w.name], w.name), lambda w: (two_colours[w.name], w.name)),
             (lambda w: one_colours[w.name], lambda w: two_colours[w.name]),
-            (lambda w: (hosted(before, w), w.name), lambda w: (hosted(after, w), w.name)),
-            (lambda w: hosted(before, w), lambda w: hosted(after, w)),
+            (lambda w: (hosted_models(before, w), w.name), lambda w: (hosted_models(after, w), w.name)),
+            (lambda w: hosted_models(before, w), lambda w: hosted_models(after, w)),
         ):
             found, one, two = _equal(one, two, *keys)
             pairs += found
-        value = _value(worth, [*one, *two], [hosted(before, w) for w in one] + [hosted(after, w) for w in two])
-        pairs += _overlapping(one, two, lambda w: hosted(before, w), lambda w: hosted(after, w), value)
+        value = _value(
+            worth, [*one, *two], [hosted_models(before, w) for w in one] + [hosted_models(after, w) for w in two]
+        )
+        pairs += _overlapping(one, two, lambda w: hosted_models(before, w), lambda w: hosted_models(after, w), value)
     return pairs
 
 
@@ -86,7 +88,7 @@ def _value(
     return lambda kept: sum(each[model] for model in kept)
 
 
-def colours(before: Plan, after: Plan) -> tuple[Colours, Colours]:
+def colour_workers(before: Plan, after: Plan) -> tuple[Colours, Colours]:
     """Marks that are equal for workers which hold the same, serve the same rates and share routes with workers alike.
 
     Refined until nothing more is told apart, in both plans together, so that marks can be compared between them.
@@ -121,7 +123,7 @@ def _refined(plan: Plan, marks: Mapping[str, int], numbers: dict[Hashable, int])
     for planned in plan.workers:
         rates = frozenset((name, round(rate, DIGITS)) for name, rate in planned.rates_per_s.items())
         seen = frozenset(passing[planned.name].items())
-        mark = (marks[planned.name], planned.pool, planned.tier, hosted(plan, planned), rates, seen)
+        mark = (marks[planned.name], planned.pool, planned.tier, hosted_models(plan, planned), rates, seen)
         found[planned.name] = numbers.setdefault(mark, len(numbers))
     return found
 

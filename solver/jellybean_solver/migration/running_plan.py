@@ -16,17 +16,17 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import GIB, Variant
 from jellybean_solver.model.sites import both_sites
 
-Held = frozenset[str]  # operators whose chosen model a running worker holds
+HeldModels = frozenset[str]  # operators whose chosen model a running worker holds
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class LoadCosts:
     """For one selection. `held`: pool -> what running workers hold of its models -> how many do.
 
     `load_usd_per_h`: (operator, pool) -> one replica's start and download, spread over the horizon; never below 0.
     """
 
-    held: Mapping[str, Mapping[Held, int]]
+    held: Mapping[str, Mapping[HeldModels, int]]
     load_usd_per_h: Mapping[tuple[str, str], float]
 
     def cost_usd_per_h(self, names: Iterable[str], pool: str) -> float:
@@ -42,7 +42,7 @@ class Moves:
         return sum(count for held, count in self.held[pool].items() if name in held)
 
 
-class Running:
+class RunningPlan:
     """A running plan to go on from, and what changing it costs over `horizon_h` hours."""
 
     def __init__(self, network: Network, plan: Plan, prices: MigrationPrices, horizon_h: float) -> None:
@@ -58,10 +58,10 @@ class Running:
         """What going on to a whole plan takes."""
         return migration(self.plan, after, self.prices)
 
-    def moves(self, selection: Mapping[str, str]) -> Moves:
+    def moves(self, selection: Mapping[str, str]) -> LoadCosts:
         """For a complete selection."""
         keys = {name: self._key(name, variant) for name, variant in selection.items()}
-        held: dict[str, Counter[Held]] = {}
+        held: dict[str, Counter[HeldModels]] = {}
         for pool in self.network.pools:
             kinds = self._kinds.get((pool.name, pool.tier), {})
             held[pool.name] = Counter()
@@ -73,7 +73,7 @@ class Running:
             for name, variant in selection.items()
             for pool in self.network.pools
         }
-        return Moves(held, prices)
+        return LoadCosts(held, prices)
 
     def least_usd_per_h(self, partial: Mapping[str, str]) -> float:
         """What any plan with these choices pays at least: a model that could go on nowhere is loaded once."""

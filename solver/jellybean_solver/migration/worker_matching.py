@@ -15,21 +15,21 @@ from typing import Any
 
 import pulp
 
-from jellybean_solver.migration.running_plan import Held
-from jellybean_solver.milp.pulp_program import Mip
+from jellybean_solver.migration.running_plan import HeldModels
+from jellybean_solver.milp.pulp_program import PulpProgram
 
-LITTLE = 1e-9  # workers: less is rounding
-SWEEPS = 100
-LEVEL = 1e-7  # of a worker: sweeps end when none changes by more
+SHARE_TOLERANCE = 1e-9  # workers: less is rounding
+MOST_SWEEPS = 100
+BALANCE_TOLERANCE = 1e-7  # of a worker: sweeps end when none changes by more
 
 Served = dict[str, float]  # operator -> fraction of its requests
 
 
 @dataclass(slots=True)
-class Single:
+class WorkerShare:
     """One worker: what it held before, what it serves, and how much of it is busy."""
 
-    held: Held
+    held: HeldModels
     shares: Served = field(default_factory=dict)
     busy: float = 0.0
 
@@ -39,19 +39,19 @@ class Single:
         self.busy += share * workers
 
 
-def arrange(
+def assign_workers(
     shares: Mapping[str, float],
     count: int,
     busy: Mapping[str, float],
-    running: Counter[Held],
+    running: Counter[HeldModels],
     price: Mapping[str, float],
-) -> list[Single]:
+) -> list[WorkerShare]:
     """`count` workers that serve `shares`, as they go on from `running`, from which those that do are taken.
 
     `busy`: workers kept busy by all of an operator's requests; `price`: of loading its model on one worker.
     """
     going_on, free = _free(shares, count, busy, running, price)
-    singles: list[Single] = []
+    singles: list[WorkerShare] = []
     left = dict(shares)
     for held, many in going_on.items():
         running[held] -= many
@@ -60,13 +60,13 @@ def arrange(
             for name, share in single.shares.items():
                 left[name] -= share
         singles += filled
-    singles += [Single(frozenset()) for _ in range(count - len(singles))]
+    singles += [WorkerShare(frozenset()) for _ in range(count - len(singles))]
     for name in sorted(left, key=lambda name: (-left[name] * busy[name], name)):
         _place(name, left[name], busy[name], singles)
     return singles
 
 
-def loads_usd_per_h(singles: Iterable[Single], price: Mapping[str, float]) -> float:
+def loads_usd_per_h(singles: Iterable[WorkerShare], price: Mapping[str, float]) -> float:
     """What these workers must load."""
     return sum(price[name] for single in singles for name in single.shares if name not in single.held)
 
@@ -75,16 +75,16 @@ def _free(
     shares: Mapping[str, float],
     count: int,
     busy: Mapping[str, float],
-    running: Mapping[Held, int],
+    running: Mapping[HeldModels, int],
     price: Mapping[str, float],
-) -> tuple[dict[Held, int], dict[tuple[Held, str], float]]:
+) -> tuple[dict[HeldModels, int], dict[tuple[HeldModels, str], float]]:
     """How many workers of each kind go on, and the shares they serve with what they hold: fewest loads elsewhere."""
     kinds = {held: many for held, many in running.items() if many > 0 and held.intersection(shares)}
     if not kinds:
         return {}, {}
-    program = Mip("arranging workers")
-    workers: dict[Held, Any] = {}
-    served: dict[tuple[Held, str], Any] = {}
+    program = PulpProgram("arranging workers")
+    workers: dict[HeldModels, Any] = {}
+    served: dict[tuple[HeldModels, str], Any] = {}
     objective: list[tuple[Any, float]] = []
     for kind, (held, many) in enumerate(kinds.items()):
         workers[held] = program.variable(f"m_{kind}", min(many, count), pulp.LpInteger)
@@ -93,18 +93,18 @@ def _free(
             if name in held:
                 served[held, name] = program.variable(f"f_{kind}_{o}")
                 program.add([(served[held, name], 1.0), (workers[held], -1.0)], pulp.LpConstraintLE, 0.0)
-                objective.append((served[held, name], -LITTLE))
+                objective.append((served[held, name], -SHARE_TOLERANCE))
                 own.append((served[held, name], busy[name]))
         program.add([*own, (workers[held], -1.0)], pulp.LpConstraintLE, 0.0)
     program.add([(column, 1.0) for column in workers.values()], pulp.LpConstraintLE, count)
     for o, (name, share) in enumerate(shares.items()):
         there = [column for (_, other), column in served.items() if other == name]
         loads = program.variable(f"l_{o}", category=pulp.LpInteger)
-        objective.append((loads, max(price[name], LITTLE)))
+        objective.append((loads, max(price[name], SHARE_TOLERANCE)))
         program.add([(column, 1.0) for column in there], pulp.LpConstraintLE, share)
         for needed in (1.0, busy[name]):
             terms = [(column, needed) for column in there]
-            program.add([*terms, (loads, 1.0)], pulp.LpConstraintGE, share * needed - LITTLE)
+            program.add([*terms, (loads, 1.0)], pulp.LpConstraintGE, share * needed - SHARE_TOLERANCE)
     program.problem.setObjective(pulp.LpAffineExpression(objective))
     program.solve(integer=True, time_limit_s=None, gap=1e-3)
     return (
@@ -113,40 +113,40 @@ def _free(
     )
 
 
-def _fill(held: Held, many: int, shares: Mapping[str, float], busy: Mapping[str, float]) -> list[Single]:
+def _fill(held: HeldModels, many: int, shares: Mapping[str, float], busy: Mapping[str, float]) -> list[WorkerShare]:
     """Workers alike, one filled after the other, so that the last has most room."""
-    singles = [Single(held) for _ in range(many)]
+    singles = [WorkerShare(held) for _ in range(many)]
     at = 0
     for name, share in shares.items():
         rest = share
-        while rest > LITTLE:
+        while rest > SHARE_TOLERANCE:
             room = math.inf if busy[name] == 0 else (1.0 - singles[at].busy) / busy[name]
             part = rest if at == many - 1 else min(rest, room)
-            if part > LITTLE:
+            if part > SHARE_TOLERANCE:
                 singles[at].serve(name, part, busy[name])
             rest -= part
-            if rest > LITTLE:
+            if rest > SHARE_TOLERANCE:
                 at += 1
     return singles
 
 
-def _place(name: str, share: float, workers: float, singles: Sequence[Single]) -> None:
+def _place(name: str, share: float, workers: float, singles: Sequence[WorkerShare]) -> None:
     """What is left of an operator: on the fullest worker that has room for all of it, else on the emptiest, and on."""
-    while share > LITTLE:
-        roomy = [single for single in singles if 1.0 - single.busy >= share * workers - LITTLE]
+    while share > SHARE_TOLERANCE:
+        roomy = [single for single in singles if 1.0 - single.busy >= share * workers - SHARE_TOLERANCE]
         if roomy:
             best = max(roomy, key=lambda single: (name in single.held, single.busy))
             part = share
         else:
             best = min(singles, key=lambda single: single.busy)
             part = min(share, (1.0 - best.busy) / workers)
-            if part <= LITTLE:  # full but for rounding
+            if part <= SHARE_TOLERANCE:  # full but for rounding
                 part = share
         best.serve(name, part, workers)
         share -= part
 
 
-def level(workers: Sequence[Served], busy: Mapping[str, float]) -> list[Served]:
+def balance_loads(workers: Sequence[Served], busy: Mapping[str, float]) -> list[Served]:
     """The same requests on the same workers, with their loads as even as what they hold allows.
 
     Operator by operator the loads are filled up from the least busy worker, until nothing changes: the sum of squared
@@ -160,7 +160,7 @@ def level(workers: Sequence[Served], busy: Mapping[str, float]) -> list[Served]:
                 hosts.setdefault(name, []).append(index)
     loads = [sum(share * busy[name] for name, share in shares.items()) for shares in levelled]
     several = {name: at for name, at in hosts.items() if len(at) > 1}
-    for _ in range(SWEEPS):
+    for _ in range(MOST_SWEEPS):
         moved = 0.0
         for name, at in several.items():
             others = {index: loads[index] - levelled[index].get(name, 0.0) * busy[name] for index in at}
@@ -170,7 +170,7 @@ def level(workers: Sequence[Served], busy: Mapping[str, float]) -> list[Served]:
                 moved = max(moved, abs(other + load - loads[index]))
                 loads[index] = other + load
                 levelled[index][name] = load / busy[name]
-        if moved <= LEVEL:
+        if moved <= BALANCE_TOLERANCE:
             break
     return [{name: share for name, share in shares.items() if share > 0} for shares in levelled]
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.milp.pulp_program import FAILED, FEASIBILITY_TOLERANCE
+from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE, PRESOLVE_FAILURES
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -75,7 +75,7 @@ def above(bound: float, cutoff: float) -> float:
 def run(model: highspy.Highs) -> None:
     """Solve; where HiGHS fails, once more without its presolve."""
     model.run()
-    if model.getModelStatus() in FAILED:
+    if model.getModelStatus() in PRESOLVE_FAILURES:
         model.clearSolver()
         model.setOptionValue("presolve", "off")
         model.run()

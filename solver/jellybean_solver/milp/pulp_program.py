@@ -12,7 +12,7 @@ import pulp
 from jellybean_solver.errors import SolverError
 
 FEASIBILITY_TOLERANCE = 1e-9  # of rows and integers; HiGHS' own default of 1e-6 would round small operators away
-FAILED = (  # HiGHS' presolve does, on one small program in thousands with rows that only just hold
+PRESOLVE_FAILURES = (  # HiGHS' presolve does, on one small program in thousands with rows that only just hold
     highspy.HighsModelStatus.kPresolveError,
     highspy.HighsModelStatus.kSolveError,
     highspy.HighsModelStatus.kPostsolveError,
@@ -23,7 +23,7 @@ _FEASIBLE = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
 LinearTerms = Sequence[tuple[Any, float]]
 
 
-class Mip:
+class PulpProgram:
     """One program, to be minimised. Subclasses add what it is about."""
 
     def __init__(self, what: str) -> None:
@@ -59,7 +59,7 @@ class Mip:
             **({} if most_nodes is None else {"mip_max_nodes": most_nodes}),
         }
         status = self.problem.solve(_Highs(**options))
-        if self.problem.solverModel.getModelStatus() in FAILED:
+        if self.problem.solverModel.getModelStatus() in PRESOLVE_FAILURES:
             status = self.problem.solve(_Highs(presolve="off", **options))
         if status == pulp.LpStatusInfeasible:
             return None

@@ -81,7 +81,7 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
     )
 
 
-def alone(problem: Problem, workflow: Workflow) -> Problem:
+def single_workflow(problem: Problem, workflow: Workflow) -> Problem:
     """The problem of one of several workflows, with the whole fleet to itself; names stay qualified."""
     model = problem.accuracy
     if not isinstance(model, Margins):

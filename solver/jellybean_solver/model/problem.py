@@ -19,7 +19,9 @@ GIB = 2**30
 WORKFLOW_SEPARATOR = (
     "/"  # stands between a workflow's name and those of its sources and operators, where there are several
 )
-WORTH = 0.02  # share of a request's time that a larger batch must save: less is noise, and batches wait for each other
+LEAST_BATCH_SAVING = (
+    0.02  # share of a request's time that a larger batch must save: less is noise, and batches wait for each other
+)
 
 
 class EdgeKind(StrEnum):
@@ -105,7 +107,7 @@ def request_s(times: Times, batch: int) -> float:
 def best_batch(times: Times) -> int:
     """The smallest size that no other beats by `WORTH` of its time per request."""
     least = min(request_s(times, size) for size in times)
-    return min(size for size in times if request_s(times, size) * (1.0 - WORTH) <= least)
+    return min(size for size in times if request_s(times, size) * (1.0 - LEAST_BATCH_SAVING) <= least)
 
 
 @dataclass(frozen=True, slots=True)

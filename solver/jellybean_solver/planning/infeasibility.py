@@ -11,7 +11,7 @@ from typing import Any
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.dispatch import is_large, reasons_large
 from jellybean_solver.model.evaluate import Evaluation
-from jellybean_solver.model.multi_workflow import alone
+from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Operator, Problem, Sharing, Workflow
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
@@ -275,7 +275,7 @@ class _Explainer:
 
     def _too_low_for(self, workflow: Workflow) -> Iterator[str]:
         """What the best selection of one of several workflows reaches, where that is not enough."""
-        problem, target = alone(self.problem, workflow), workflow.slo.accuracy
+        problem, target = single_workflow(self.problem, workflow), workflow.slo.accuracy
         if target is None:
             return
         fleet = Fleet(Network(problem))

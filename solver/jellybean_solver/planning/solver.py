@@ -14,7 +14,7 @@ from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP, assigned, cheapest_large, is_large
 from jellybean_solver.joint.joint_milp import Proposal
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.migration.running_plan import Running
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.deadline_shares import deadline_shares
 from jellybean_solver.model.evaluate import Evaluation, evaluate
 from jellybean_solver.model.plan import Certificate, Plan
@@ -260,7 +260,7 @@ def cheapest(
     beam_width: int = BEAM_WIDTH,
     gap: float = DEFAULT_GAP,
     clock: Clock | None = None,
-    running: Running | None = None,
+    running: RunningPlan | None = None,
     budget: float = math.inf,
 ) -> Outcome[Assignment]:
     """The cheapest selection and assignment that reach the accuracy `target` with the variants in `fixed`.
@@ -277,7 +277,9 @@ def cheapest(
     return search.run()
 
 
-def finish(network: Network, outcome: Outcome[Assignment], running: Running | None = None) -> tuple[Plan, Evaluation]:
+def finish(
+    network: Network, outcome: Outcome[Assignment], running: RunningPlan | None = None
+) -> tuple[Plan, Evaluation]:
     """The plan of a search's answer, scored. SolverError when assignment and evaluation disagree.
 
     From a `running` plan the certificate is about what the plan costs with the way there. That is computed from the two

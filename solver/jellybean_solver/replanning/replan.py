@@ -14,12 +14,12 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
-from jellybean_solver.migration.running_plan import Running
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.solver import cheapest, finish, limited, nothing_found, solve
-from jellybean_solver.replanning.rescore import restated
+from jellybean_solver.replanning.rescore import rescore
 from jellybean_solver.small.beam_search import BEAM_WIDTH
 from jellybean_solver.small.objectives import Fleet
 
@@ -126,11 +126,11 @@ def replan(
         raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
     search = search or SearchSettings()
     limit = limited(search.time_limit_s, search.clock)
-    running, _, broken = restated(problem, before)
+    running, _, broken = rescore(problem, before)
     if not broken and (breach := check(running)) is not None:
         broken = (breach,)
     network = Network(problem)
-    start = Running(network, before, settings.prices, settings.horizon_h)
+    start = RunningPlan(network, before, settings.prices, settings.horizon_h)
     budget = problem.slo.budget_usd_per_h
     outcome = cheapest(
         Fleet(network),

@@ -11,7 +11,7 @@ from jellybean_solver.model.problem import Problem, Times, Variant
 from jellybean_solver.model.variant_ratios import settled
 
 
-def restated(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, ...]]:
+def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, ...]]:
     """The plan, its score and why it is no answer to the problem (empty when it is one).
 
     A plan of other operators or of variants that the problem does not know stays as it was written, with its own cost.

@@ -28,12 +28,12 @@ from typing import Any
 import pulp
 
 from jellybean_solver.demand.demand import Demand, EdgeKey, Network, Tiers
-from jellybean_solver.demand.model_sets import HostSets, host_sets
+from jellybean_solver.demand.model_sets import ModelSets, largest_model_sets
 from jellybean_solver.demand.tree_decomposition import Bag
-from jellybean_solver.migration.migration_rows import HostSet, keep, load_at_least, shared_groups
-from jellybean_solver.migration.running_plan import Moves
-from jellybean_solver.migration.worker_matching import Single, arrange, loads_usd_per_h
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE, Mip, summed
+from jellybean_solver.migration.migration_rows import HostSet, add_least_loads, add_moves_by_set, add_shared_groups
+from jellybean_solver.migration.running_plan import LoadCosts
+from jellybean_solver.migration.worker_matching import WorkerShare, assign_workers, loads_usd_per_h
+from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE, PulpProgram, summed
 from jellybean_solver.model.problem import Pool, Sharing
 from jellybean_solver.small.tree_bounds import Multipliers, OperatorPool
 
@@ -89,7 +89,7 @@ def improve(
     cutoff: float = math.inf,
     gap: float,
     time_limit_s: float | None = None,
-    moves: Moves | None = None,
+    moves: LoadCosts | None = None,
 ) -> Assignment | None:
     """A cheap assignment, to a relative gap, for a caller who has a bound of his own; None when none was found.
 
@@ -110,7 +110,7 @@ def assign(
     *,
     cutoff: float = math.inf,
     time_limit_s: float | None = None,
-    moves: Moves | None = None,
+    moves: LoadCosts | None = None,
     budget: float = math.inf,
 ) -> Answer:
     """The cheapest assignment not dearer than `cutoff`, or the proof that there is none.
@@ -144,7 +144,7 @@ def assign(
 def _matched(
     network: Network,
     demand: Demand,
-    moves: Moves,
+    moves: LoadCosts,
     found: Assignment | None,
     bound: float,
     cutoff: float,
@@ -212,7 +212,7 @@ def largest_rate_scale(
     return RateScale(scale, max(scale, bound), weights, model.busy(), model.carried())
 
 
-class _Model(Mip):
+class _Model(PulpProgram):
     """The program of one selection.
 
     `scaled`: fractions sum to a variable instead of 1, so rates are scaled by it. `packed`: workers' memory counts.
@@ -227,7 +227,7 @@ class _Model(Mip):
         scaled: bool = False,
         presence: bool = True,
         packed: bool = True,
-        moves: Moves | None = None,
+        moves: LoadCosts | None = None,
         matched: bool = True,
     ) -> None:
         super().__init__("worker assignment")
@@ -304,15 +304,15 @@ class _Model(Mip):
         shared = self.network.problem.pool_by_name[pool].sharing is Sharing.SHARED
         return shared and not self.matched and pool in self.moving
 
-    def _arranged(self, pool: str, groups: list[Group], moves: Moves) -> tuple[list[Group], float]:
+    def _arranged(self, pool: str, groups: list[Group], moves: LoadCosts) -> tuple[list[Group], float]:
         """Single workers for groups of them, and what they cost beyond what the program says."""
         names = [name for name, workers in self.demand.workers.items() if pool in workers]
         price = {name: moves.load_usd_per_h[name, pool] for name in names}
         busy = {name: self.demand.workers[name][pool] for name in names}
         running = Counter(moves.held[pool])
-        found: list[Single] = []
+        found: list[WorkerShare] = []
         for group in sorted(groups, key=lambda group: -group.count):
-            found += arrange(group.shares, group.count, busy, running, price)
+            found += assign_workers(group.shares, group.count, busy, running, price)
         used = [single for single in found if single.shares]
         dearer = loads_usd_per_h(used, price) - sum(value * column.value() for column, value in self.moving[pool])
         dearer -= (len(found) - len(used)) * self.network.usd_per_h[pool]
@@ -423,18 +423,18 @@ class _Model(Mip):
         moves = self.moves if self.moves is not None and self.moves.paid_in(pool.name, names) else None
         exclusive = pool.sharing is Sharing.EXCLUSIVE
         if moves is not None and self.matched and not exclusive:
-            self.all_largest = shared_groups(self, index, pool, memory, busy, moves) and self.all_largest
+            self.all_largest = add_shared_groups(self, index, pool, memory, busy, moves) and self.all_largest
         else:
-            singles = HostSets(tuple((name,) for name in names), True)
+            singles = ModelSets(tuple((name,) for name in names), True)
             limit_bytes = pool.memory_bytes if self.packed else None
-            hosts = singles if exclusive else host_sets(memory, limit_bytes, self.network.apart)
+            hosts = singles if exclusive else largest_model_sets(memory, limit_bytes, self.network.apart)
             self.all_largest = self.all_largest and hosts.all_largest
             for number, hosted in enumerate(hosts.sets):
                 self.group(index, number, pool, hosted, pool.count)
             if moves is not None and self.matched:
-                keep(self, index, pool, hosts.sets, moves)
+                add_moves_by_set(self, index, pool, hosts.sets, moves)
             elif moves is not None:
-                load_at_least(self, index, pool.name, busy, moves)
+                add_least_loads(self, index, pool.name, busy, moves)
         together = [(count, 1.0) for (own, _), count in self.counts.items() if own == pool.name]
         if exclusive or len(together) > 1:
             self.scarcity_rows[pool.name] = self.add(together, pulp.LpConstraintLE, pool.count)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.migration.running_plan import Running
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.outcome import VALUE_TOLERANCE, Selection
 from jellybean_solver.small.assignment import Assignment, RateScale, assign, largest_rate_scale, relax
 from jellybean_solver.small.beam_search import Attempt
@@ -67,7 +67,7 @@ class Fleet:
 class Cheapest:
     """Minimise USD per hour; from a `running` plan with the way there, and within a budget that is without it."""
 
-    def __init__(self, fleet: Fleet, running: Running | None = None, budget: float = math.inf) -> None:
+    def __init__(self, fleet: Fleet, running: RunningPlan | None = None, budget: float = math.inf) -> None:
         self.fleet, self.running, self.budget = fleet, running, budget
 
     def bound(self, partial: Selection) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from jellybean_solver.demand.demand import Demand, Network
-from jellybean_solver.migration.worker_matching import level
+from jellybean_solver.migration.worker_matching import balance_loads
 from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import Pool
 from jellybean_solver.small.assignment import Assignment, BagTiers
@@ -150,7 +150,7 @@ def _seats(
     if assignment.uneven:
         for pool, workers in filled.items():
             held = {name for worker in workers for name in worker}
-            filled[pool] = level(workers, {name: demand.workers[name][pool] for name in held})
+            filled[pool] = balance_loads(workers, {name: demand.workers[name][pool] for name in held})
     return [
         _Seat(f"{pool.name}-{i}", pool, one)
         for pool in network.pools

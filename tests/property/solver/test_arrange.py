@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from jellybean_solver.migration.worker_matching import arrange, level, loads_usd_per_h
+from jellybean_solver.migration.worker_matching import assign_workers, balance_loads, loads_usd_per_h
 
 NAMES = "abcd"
 BUSY = st.fixed_dictionaries({name: st.sampled_from((0.0, 0.2, 0.5, 1.0, 1.7, 3.0)) for name in NAMES})
@@ -27,7 +27,7 @@ def test_arranged_workers_serve_everything(
     count = max(1, int(np.ceil(needed - 1e-9))) + spare
     price = dict.fromkeys(NAMES, 1.0)
     running = Counter(held)
-    singles = arrange(shares, count, busy, running, price)
+    singles = assign_workers(shares, count, busy, running, price)
     assert len(singles) == count
     for name, share in shares.items():
         assert sum(single.shares.get(name, 0.0) for single in singles) == pytest.approx(share, abs=1e-7)
@@ -45,7 +45,7 @@ def test_arranged_workers_serve_everything(
 def test_levelled_workers_are_as_even_as_what_they_hold_allows(
     workers: list[dict[str, float]], busy: dict[str, float]
 ) -> None:
-    found = level(workers, busy)
+    found = balance_loads(workers, busy)
     for name in NAMES:
         before = sum(shares.get(name, 0.0) for shares in workers)
         assert sum(shares.get(name, 0.0) for shares in found) == pytest.approx(before)

@@ -16,7 +16,7 @@ from jellybean_solver.explanation.conflicts import Conflict
 from jellybean_solver.explanation.counterfactuals import Counterfactual
 from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.forced_choices import Question
-from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, eased, requirements, without
+from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, drop, relaxed, requirements
 from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import optimum
 from tests.brute_force.optimum import Selection
@@ -102,13 +102,13 @@ def test_conflicts_are_irreducible_and_relaxations_least(problem: Problem, budge
     rest = [requirement for requirement in every if requirement not in found.members]
 
     assert found.proven
-    assert _cheapest(without(problem, *rest)) is None
+    assert _cheapest(drop(problem, *rest)) is None
     for member in found.members:
-        assert _cheapest(without(problem, *rest, member)) is not None
+        assert _cheapest(drop(problem, *rest, member)) is not None
     assert found.smallest
     for size in range(len(found.members)):
         for kept in itertools.combinations(every, size):
-            assert _cheapest(without(problem, *(r for r in every if r not in kept))) is not None
+            assert _cheapest(drop(problem, *(r for r in every if r not in kept))) is not None
     _relaxations_are_least(problem, found)
 
 
@@ -117,19 +117,19 @@ def _relaxations_are_least(problem: Problem, found: Conflict) -> None:
         requirement = item.requirement
         event(f"{requirement.kind} helps: {item.helps}")
         if not item.helps:
-            assert _cheapest(without(problem, requirement)) is None
+            assert _cheapest(drop(problem, requirement)) is None
             continue
         if item.value is None:
-            assert _cheapest(without(problem, requirement)) is not None
+            assert _cheapest(drop(problem, requirement)) is not None
             continue
         assert item.exact
-        assert _cheapest(eased(problem, requirement, item.value)) is not None
+        assert _cheapest(relaxed(problem, requirement, item.value)) is not None
         smaller = {
             RequirementKind.ACCURACY: item.value + MARGIN,
             RequirementKind.RATE: item.value * (1 + MARGIN),
             RequirementKind.COUNT: item.value - 1,
         }.get(requirement.kind, item.value * (1 - MARGIN))
-        assert _cheapest(eased(problem, requirement, smaller)) is None
+        assert _cheapest(relaxed(problem, requirement, smaller)) is None
 
 
 def _agrees(change: Counterfactual, base: float, expected: float | None) -> None:
@@ -165,7 +165,7 @@ def _relaxed(problem: Problem, requirement: Requirement, *, one_more: bool = Fal
     if requirement.kind is RequirementKind.ACCURACY:
         return replace(problem, slo=Slo())
     if requirement.kind is RequirementKind.RESIDENCY:
-        return without(problem, requirement)
+        return drop(problem, requirement)
     if requirement.kind is RequirementKind.BANDWIDTH:
         up, down = requirement.subjects
         links = (

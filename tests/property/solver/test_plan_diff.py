@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver.diff.plan_diff import PlanDiff, plan_diff
-from jellybean_solver.migration.plan_matching import hosted
+from jellybean_solver.migration.plan_matching import hosted_models
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.planning.solver import solve
 from tests.property.simulator.plans import random_plan
@@ -61,7 +61,7 @@ def test_loads_and_unloads_lead_from_one_plan_to_the_other(one: list[set[str]], 
     before = hosting({f"box-{i}": sorted(held) for i, held in enumerate(one, 1)})
     after = hosting({f"box-{i}": sorted(held) for i, held in enumerate(two, 2)})
     diff = plan_diff(before, after)
-    held = {worker.name: set(hosted(before, worker)) for worker in before.workers}
+    held = {worker.name: set(hosted_models(before, worker)) for worker in before.workers}
     for change in diff.stopped:
         assert set(change.unload) == held.pop(change.before or "")
     reached = {diff.names[name]: models for name, models in held.items()}
@@ -71,7 +71,7 @@ def test_loads_and_unloads_lead_from_one_plan_to_the_other(one: list[set[str]], 
             assert set(change.unload) <= reached[change.after]
             reached[change.after] -= set(change.unload)
             reached[change.after] |= set(change.load)
-    assert reached == {worker.name: hosted(after, worker) for worker in after.workers}
+    assert reached == {worker.name: hosted_models(after, worker) for worker in after.workers}
     assert sum(len(c.load) + len(c.unload) for c in diff.workers) == fewest_moves(one, two)
     assert mirrored(diff) == {(c.pool, c.before, c.after, c.load, c.unload) for c in plan_diff(after, before).workers}
 

@@ -16,12 +16,12 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.migration import migration_rows as moving
 from jellybean_solver.migration.migration_cost import MigrationPrices, migration
-from jellybean_solver.migration.running_plan import Running
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.problem import ModelRef
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict, replan
-from jellybean_solver.replanning.rescore import restated
+from jellybean_solver.replanning.rescore import rescore
 from tests.brute_force.migration_optimum import Prices, cheapest_move, cheapest_move_of_larger, moved
 from tests.plan_check import complaints
 from tests.strategies import problems
@@ -102,7 +102,7 @@ def right(today: Problem, before: Plan, asked: ReplanSettings, expected: float |
     """The decision and all its figures, against the oracle's optimum."""
     found = replan(today, before, asked)
     event(found.verdict.value)
-    plan, score, broken = restated(today, before)
+    plan, score, broken = rescore(today, before)
     kept = score.cost.total_usd_per_h * asked.horizon_h
     assert found.running == plan
     assert found.broken == broken
@@ -191,7 +191,7 @@ def test_a_large_problem_states_its_gap(data: st.DataObject, asked: ReplanSettin
     today, before, prices = case(data, asked, 4, 3)
     expected = cheapest_move_of_larger(today, before, prices)
     network = Network(today)
-    start = Running(network, before, asked.prices, asked.horizon_h)
+    start = RunningPlan(network, before, asked.prices, asked.horizon_h)
     budget = math.inf if today.slo.budget_usd_per_h is None else today.slo.budget_usd_per_h
     clock, target = Clock(), today.slo.accuracy
     outcome = cheapest_large(network, target, fixed=None, gap=0.0, clock=clock, budget=budget, running=start)

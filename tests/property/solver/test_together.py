@@ -17,7 +17,7 @@ from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.joint.joint_milp import propose
 from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadline_s
-from jellybean_solver.model.multi_workflow import alone, combine_workflows
+from jellybean_solver.model.multi_workflow import combine_workflows, single_workflow
 from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
@@ -145,13 +145,13 @@ def test_the_way_of_large_problems_is_exact_too(pair: Pair) -> None:
 @given(pairs())
 def test_together_never_costs_more_than_one_after_the_other(pair: Pair) -> None:
     both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
-    first = solve(alone(both, both.workflows[0]), explained=False).plan
+    first = solve(single_workflow(both, both.workflows[0]), explained=False).plan
     if first is None:
         assert solve(both, explained=False).plan is None
         return
     used = {pool.name: sum(worker.pool == pool.name for worker in first.workers) for pool in both.pools}
     left = tuple(replace(pool, count=pool.count - used[pool.name]) for pool in both.pools)
-    second = solve(replace(alone(both, both.workflows[1]), pools=left), explained=False).plan
+    second = solve(replace(single_workflow(both, both.workflows[1]), pools=left), explained=False).plan
     plan = solve(both, explained=False).plan
     if second is not None:
         assert plan is not None

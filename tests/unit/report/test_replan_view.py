@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from jellybean.report.replan_view import sentence
-from jellybean_solver.migration.migration_cost import Loads, Migration
+from jellybean_solver.migration.migration_cost import Migration, ModelLoads
 from jellybean_solver.model.plan import Cost
 from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict
 from tests import report_plans
 
-LOADS = (Loads("box", "edge", "find", "v", None, 5, 2.0**30, 0.1, 0.03),)
+LOADS = (ModelLoads("box", "edge", "find", "v", None, 5, 2.0**30, 0.1, 0.03),)
 
 
 def decision(saved_usd: float, verdict: Verdict = Verdict.KEEP) -> Replanned:

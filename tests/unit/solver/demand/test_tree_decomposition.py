@@ -3,23 +3,23 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver.demand.tree_decomposition import tree_of_bags
+from jellybean_solver.demand.tree_decomposition import tree_decomposition
 
 
 def test_bags_of_a_polytree_are_its_edges() -> None:
-    bags = tree_of_bags("abcd", [("a", "c"), ("b", "c"), ("c", "d")])
+    bags = tree_decomposition("abcd", [("a", "c"), ("b", "c"), ("c", "d")])
 
     assert {frozenset(bag.operators) for bag in bags} == {frozenset("ac"), frozenset("bc"), frozenset("cd")}
 
 
 def test_a_lone_operator_is_a_bag() -> None:
-    bags = tree_of_bags("ab", [])
+    bags = tree_decomposition("ab", [])
 
     assert [(bag.operators, bag.parent) for bag in bags] == [(("a",), None), (("b",), None)]
 
 
 def test_a_diamond_takes_bags_of_three() -> None:
-    bags = tree_of_bags("abcd", [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")])
+    bags = tree_decomposition("abcd", [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")])
 
     assert sorted(len(bag.operators) for bag in bags) == [3, 3]
 
@@ -31,7 +31,7 @@ def test_edges_are_covered_and_operators_connected(count: int, data: st.DataObje
     pairs = [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
     edges = data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
 
-    bags = tree_of_bags(names, edges)
+    bags = tree_decomposition(names, edges)
 
     for one, other in edges:
         assert any({one, other} <= set(bag.operators) for bag in bags)

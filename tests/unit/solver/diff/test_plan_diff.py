@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver.diff.plan_diff import plan_diff
-from jellybean_solver.migration.plan_matching import hosted, match_workers
+from jellybean_solver.migration.plan_matching import hosted_models, match_workers
 from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, Route
 from jellybean_solver.model.problem import Edge, Link, ModelRef, ServiceTime, Sharing, Source
 from tests import report_plans
@@ -153,5 +153,5 @@ def test_traffic_by_link() -> None:
 
 def test_hosted_names_the_model_and_its_memory() -> None:
     plan = hosting({"box-1": ["find"]})
-    (model,) = hosted(plan, plan.workers[0])
+    (model,) = hosted_models(plan, plan.workers[0])
     assert (model.operator, model.variant, model.memory_bytes) == ("find", "v", 100.0)

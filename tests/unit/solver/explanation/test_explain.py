@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import EndToEnd, Link, Plan, Problem, Sharing, Slo, SolverError
-from jellybean_solver.explanation.conflicts import conflict
+from jellybean_solver.explanation.conflicts import find_conflict
 from jellybean_solver.explanation.counterfactuals import (
     Counterfactual,
     DeadlineResult,
     Resolved,
     Resolver,
     ResolveSettings,
-    compared,
+    compare,
 )
 from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.forced_choices import Question
 from jellybean_solver.explanation.relaxations import RequirementKind, requirements
-from jellybean_solver.explanation.restrictions import without_pool
+from jellybean_solver.explanation.restrictions import forbid_pool
 from jellybean_solver.planning.solver import Solution, solve
 from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 
@@ -245,7 +245,7 @@ def test_a_latency_eased_to_the_cheapest_plans_is_not_said_to_be_the_least() -> 
         return {"": 0.2 if plan.selection["see"] == "large" else 0.05}
 
     given = seeing(target=85.0, latency_p99_s=0.1)
-    found = conflict(given, Resolved("infeasible", None, "none"), Resolver(ResolveSettings(p99_s=p99_s)))
+    found = find_conflict(given, Resolved("infeasible", None, "none"), Resolver(ResolveSettings(p99_s=p99_s)))
 
     item = next(item for item in found.relaxations if item.requirement.kind is RequirementKind.LATENCY_P99)
     assert (item.value, item.exact) == (0.2, False)
@@ -257,7 +257,9 @@ def test_no_conflict_is_named_when_time_ends_before_the_first_probe(status: str)
     def ask(problem: Problem, label: str) -> Resolved:
         return Resolved(status, None, "an answer")
 
-    found = conflict(seeing(target=95.0), Resolved("infeasible", None, "too much"), Resolver(ResolveSettings()), ask)
+    found = find_conflict(
+        seeing(target=95.0), Resolved("infeasible", None, "too much"), Resolver(ResolveSettings()), ask
+    )
 
     assert found.members == ()
     assert found.proven == (status == "infeasible")  # that structure alone forbids a plan
@@ -308,7 +310,7 @@ def test_a_budget_eased_to_a_plan_that_is_not_proven_cheapest_is_not_said_to_be_
         return replace(found, status="gap") if found.status == "optimal" else found
 
     for exact, asked in ((True, None), (False, ask)):
-        found = conflict(given, Resolved("infeasible", None, "too dear"), Resolver(ResolveSettings()), asked)
+        found = find_conflict(given, Resolved("infeasible", None, "too dear"), Resolver(ResolveSettings()), asked)
         item = next(item for item in found.relaxations if item.requirement.kind is RequirementKind.BUDGET)
         assert (item.value, item.exact) == (pytest.approx(3.0), exact)
 
@@ -319,8 +321,8 @@ def test_a_difference_that_is_not_proven_is_a_range() -> None:
     proof = base.certificate
     unproven = replace(base, certificate=replace(proof, bound=2.0, gap=1 / 3, termination="time_limit"))
 
-    fewer = compared(base, Resolved("time_limit", unproven), "variant", "see=large", "")
-    more = compared(base, Resolved("time_limit", unproven), "drop", "", "")
+    fewer = compare(base, Resolved("time_limit", unproven), "variant", "see=large", "")
+    more = compare(base, Resolved("time_limit", unproven), "drop", "", "")
 
     assert (fewer.low_usd_per_h, fewer.delta_usd_per_h, fewer.high_usd_per_h) == (0, 0, 0)
     assert (more.low_usd_per_h, more.delta_usd_per_h, more.high_usd_per_h) == (-1, 0, 0)
@@ -369,7 +371,7 @@ def test_an_alternative_that_is_late_gives_way_to_one_that_settling_finds() -> N
     ) -> DeadlineResult:
         if not late:
             return DeadlineResult(cheapest)
-        on_gpu = solve(without_pool(changed, "box"))
+        on_gpu = solve(forbid_pool(changed, "box"))
         return DeadlineResult(on_gpu if on_gpu.plan is not None else None, cheapest.plan)
 
     found = explain(asked, settings=ResolveSettings(p99_s=p99_s, keep_deadline=settle))

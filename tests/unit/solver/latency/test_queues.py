@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import gamma
 
-from jellybean_solver.latency.batching import Fed, runs
-from jellybean_solver.latency.queues import Piece, Station, Traffic, rest_log_mgf, service_variance, station
+from jellybean_solver.latency.batching import BatchInput, batch_sizes
+from jellybean_solver.latency.queues import Station, Traffic, WorkStream, residual_log_mgf, service_variance, station
 from jellybean_solver.model.problem import ServiceTime
 
 
@@ -19,7 +19,7 @@ def waited_s(found: Station) -> float:
 
 def one_worker(per_s: float, variance: float = 0.0, roughness: float = 1.0) -> Station:
     """Requests of 1 s each, all of them here."""
-    piece = Piece(stream=0, weight=1.0, per_s=per_s, seconds=1.0, variance=variance, regular=True)
+    piece = WorkStream(stream=0, weight=1.0, per_s=per_s, seconds=1.0, variance=variance, regular=True)
     return station(Traffic([piece], 1.0, [roughness], [per_s]), per_s, per_s)
 
 
@@ -35,7 +35,7 @@ def test_regular_arrivals_of_equal_work_do_not_wait() -> None:
 
 def test_half_of_a_round_robin_waits_less_than_half() -> None:
     """Against Erlang-2 / D / 1, by Spitzer's formula; irregular routes add a little."""
-    half = Piece(stream=0, weight=0.5, per_s=0.8, seconds=1.0)
+    half = WorkStream(stream=0, weight=0.5, per_s=0.8, seconds=1.0)
     found = waited_s(station(Traffic([half], 0.5, [1.0], [1.6]), 0.8, 0.8))
     exact = sum(late_s(count) / count for count in range(1, 400))
     assert exact < found < 1.3 * exact
@@ -49,7 +49,7 @@ def late_s(count: int) -> float:
 
 @pytest.mark.parametrize(("count", "load"), [(12, 0.9), (30, 0.9), (30, 0.99), (100, 0.5)])
 def test_regular_streams_wait_as_their_phases_lie(count: int, load: float) -> None:
-    pieces = [Piece(0, 1 / count, load / count, 1.0) for _ in range(count)]
+    pieces = [WorkStream(0, 1 / count, load / count, 1.0) for _ in range(count)]
     found = waited_s(station(Traffic(pieces, 1.0, [0.0], [load]), load, load))
     assert found == pytest.approx(side_by_side_s(count, load), rel=0.2)
 
@@ -68,22 +68,22 @@ def test_what_goes_on_at_its_worker_is_no_stream_of_its_own() -> None:
     """Regular requests are done before the next one comes; those that come at random meet others all the same."""
     for roughness, waits in ((0.0, False), (1.0, True)):
         pieces = [
-            Piece(0, 1.0, 0.5, 1.0, regular=True),
-            Piece(0, 1.0, 0.5, 0.6, regular=roughness == 0.0, follows=True),
+            WorkStream(0, 1.0, 0.5, 1.0, regular=True),
+            WorkStream(0, 1.0, 0.5, 0.6, regular=roughness == 0.0, follows=True),
         ]
         found = station(Traffic(pieces, 1.0, [roughness], [0.5]), 0.8, 0.8)
         assert (found.own.mean_s > 0) is waits
 
 
 def test_who_waited_elsewhere_makes_others_wait() -> None:
-    pieces = [Piece(0, 0.5, 0.4, 1.0), Piece(0, 0.5, 0.4, 1.0)]
+    pieces = [WorkStream(0, 0.5, 0.4, 1.0), WorkStream(0, 0.5, 0.4, 1.0)]
     waits = [waited_s(station(Traffic(pieces, 1.0, [0.0], [0.8], late=late), 0.8, 0.8)) for late in (0.0, 0.5, 1.0)]
     assert waits == sorted(waits) and waits[0] < waits[-1] < 2.0 * waits[0]
 
 
 @pytest.mark.parametrize("roughness", (0.0, 1.0))
 def test_waits_grow_with_load_without_end(roughness: float) -> None:
-    pieces = [Piece(0, weight, weight, 1.0, 0.1) for weight in (0.1, 0.2)]
+    pieces = [WorkStream(0, weight, weight, 1.0, 0.1) for weight in (0.1, 0.2)]
     waits = [waited_s(station(Traffic(pieces, 0.3, [roughness], [1.0]), load, load)) for load in (0.3, 0.6, 0.9, 0.99)]
     assert waits == sorted(waits)
     assert waited_s(station(Traffic(pieces, 0.3, [roughness], [1.0]), 1.0, 1.0)) == float("inf")
@@ -95,20 +95,20 @@ def times(first_s: float, more_s: float, most: int = 8) -> dict[int, ServiceTime
 
 
 def test_runs_hold_one_where_regular_requests_never_meet() -> None:
-    (found,) = runs([Fed(times(0.1, 0.05), 8, 9.9, 1.0, 0.0)])
+    (found,) = batch_sizes([BatchInput(times(0.1, 0.05), 8, 9.9, 1.0, 0.0)])
     assert (found.mean, found.seen, found.turn_s) == (1.0, 1.0, 0.0)
 
 
 def test_runs_hold_what_keeps_up_where_one_at_a_time_would_not() -> None:
     """12 a second, runs of n take 50 ms + n x 50 ms: n = 12 (0.05 + 0.05 n)."""
-    (found,) = runs([Fed(times(0.1, 0.05), 8, 12.0, 1.0, 0.0)])
+    (found,) = batch_sizes([BatchInput(times(0.1, 0.05), 8, 12.0, 1.0, 0.0)])
     assert found.mean == pytest.approx(0.6 / 0.4, abs=0.01)
     assert 0.5 * 0.125 < found.turn_s < 0.125  # a run of 1.5 takes 125 ms: between half of that and all
 
 
 def test_who_is_among_the_slowest_meets_nearly_all_of_a_run() -> None:
     """M/D/1 at a load of 0.13, where runs of several are profiled but hardly ever form: P(W > t) = 1 % near 0.93 s."""
-    (found,) = runs([Fed(times(1.0, 0.3), 8, 0.13, 1.0, 1.0)])
+    (found,) = batch_sizes([BatchInput(times(1.0, 0.3), 8, 0.13, 1.0, 1.0)])
     assert found.turn.chance == pytest.approx(0.13, abs=0.02)
     assert found.turn.span_s == pytest.approx(1.0, abs=0.05)
     assert found.turn_s < 0.08
@@ -121,18 +121,18 @@ def test_who_is_among_the_slowest_meets_nearly_all_of_a_run() -> None:
 def test_what_is_left_of_a_run_is_more_than_half_where_runs_vary() -> None:
     """E S^2 / 2 E S."""
     varied = ServiceTime(1.0, 1.0, ((0.0, 0.0), (1.0, 2.0)))
-    assert rest_log_mgf(varied, np.array([1e-6]))[0] / 1e-6 == pytest.approx((4 / 3) / 2, rel=1e-3)
-    assert rest_log_mgf(ServiceTime(1.0, 1.0), np.array([1e-6]))[0] / 1e-6 == pytest.approx(0.5, rel=1e-3)
+    assert residual_log_mgf(varied, np.array([1e-6]))[0] / 1e-6 == pytest.approx((4 / 3) / 2, rel=1e-3)
+    assert residual_log_mgf(ServiceTime(1.0, 1.0), np.array([1e-6]))[0] / 1e-6 == pytest.approx(0.5, rel=1e-3)
 
 
 def test_who_meets_a_long_run_is_in_a_long_one_next() -> None:
     """Of a run of 0 or 2 s, met when it takes 2: the rest of it and, less 1 s on average, half as much again."""
     varied = ServiceTime(1.0, 1.0, ((0.0, 0.0), (0.4999, 0.0), (0.5001, 2.0), (1.0, 2.0)))
     theta = np.array([1e-6, 1.0, 3.0])
-    apart, handed = rest_log_mgf(varied, theta), rest_log_mgf(varied, theta, 0.5)
+    apart, handed = residual_log_mgf(varied, theta), residual_log_mgf(varied, theta, 0.5)
     assert handed == pytest.approx(apart, rel=1e-3)  # 2 s in all cases that are met: nothing varies
     varied = ServiceTime(1.0, 1.0, ((0.0, 0.0), (1.0, 2.0)))
-    apart, handed = rest_log_mgf(varied, theta), rest_log_mgf(varied, theta, 0.5)
+    apart, handed = residual_log_mgf(varied, theta), residual_log_mgf(varied, theta, 0.5)
     assert handed[0] == pytest.approx(apart[0], rel=1e-3)
     met_s = 2.0 * np.sqrt(np.random.default_rng(0).uniform(size=200_000))  # of density s / 2: long ones are met more
     left = np.random.default_rng(1).uniform(size=200_000)
@@ -143,13 +143,13 @@ def test_who_meets_a_long_run_is_in_a_long_one_next() -> None:
 
 def test_runs_whose_size_varies_leave_more_of_them() -> None:
     theta = np.array([1e-6, 3.0])
-    apart, spread = (rest_log_mgf(ServiceTime(1.0, 1.0), theta, 0.5, wide) for wide in (0.0, 0.6))
+    apart, spread = (residual_log_mgf(ServiceTime(1.0, 1.0), theta, 0.5, wide) for wide in (0.0, 0.6))
     assert spread[0] / 1e-6 == pytest.approx((1.0 + 0.6**2 / 3.0) / 2.0, rel=1e-3)  # E S^2 / 2 E S
     assert spread[1] > apart[1]
 
 
 def test_runs_grow_with_the_rate_up_to_the_batch() -> None:
-    found = [runs([Fed(times(0.1, 0.05), 8, rate, 1.0, 1.0)])[0] for rate in (0.1, 5.0, 10.0, 15.0, 40.0)]
+    found = [batch_sizes([BatchInput(times(0.1, 0.05), 8, rate, 1.0, 1.0)])[0] for rate in (0.1, 5.0, 10.0, 15.0, 40.0)]
     means = [one.mean for one in found]
     assert means == sorted(means)
     assert means[0] == pytest.approx(1.0, abs=0.01) and means[-1] == 8.0

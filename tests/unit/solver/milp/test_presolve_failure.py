@@ -37,6 +37,6 @@ def test_a_failed_presolve_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = solve(tight()).plan
     assert plan is not None
     assert plan.cost.total_usd_per_h == pytest.approx(1.841104507446289)
-    monkeypatch.setattr(mip, "FAILED", ())
+    monkeypatch.setattr(mip, "PRESOLVE_FAILURES", ())
     with pytest.raises(SolverError):  # should it pass one day, HiGHS has been mended and the second try can go
         solve(tight())

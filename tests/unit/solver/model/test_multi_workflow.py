@@ -27,10 +27,10 @@ from jellybean_solver import (
     solve,
 )
 from jellybean_solver.explanation.explain import explain
-from jellybean_solver.explanation.relaxations import RequirementKind, eased, requirements, without
+from jellybean_solver.explanation.relaxations import RequirementKind, drop, relaxed, requirements
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.deadline_shares import deadline_s, deadline_shares
-from jellybean_solver.model.multi_workflow import Margins, alone, combine_workflows
+from jellybean_solver.model.multi_workflow import Margins, combine_workflows, single_workflow
 from jellybean_solver.model.route_drawing import own_routes
 from jellybean_solver.model.streams import request_streams
 
@@ -126,7 +126,7 @@ def test_requests_are_of_one_workflow_even_at_equal_rates() -> None:
         ("a", ("a/detect",), ("a/detect",), 5.0),
         ("b", ("b/detect",), ("b/detect",), 5.0),
     ]
-    assert alone(problem, problem.workflows[1]).operators == problem.operators[1:]
+    assert single_workflow(problem, problem.workflows[1]).operators == problem.operators[1:]
 
 
 def test_each_draws_from_the_ways_that_differ_to_it() -> None:
@@ -144,7 +144,7 @@ def test_one_after_the_other_is_a_baseline_that_costs_no_less() -> None:
     assert first.name == "planning one workflow after the other"
     assert first.cost_usd_per_h is not None
     assert first.cost_usd_per_h >= cheapest(problem).cost.total_usd_per_h - 1e-9
-    alone_usd = sum(cheapest(alone(problem, w)).cost.total_usd_per_h for w in problem.workflows)
+    alone_usd = sum(cheapest(single_workflow(problem, w)).cost.total_usd_per_h for w in problem.workflows)
     assert first.cost_usd_per_h >= alone_usd - 1e-9
 
 
@@ -153,11 +153,11 @@ def test_what_is_asked_of_each_can_be_eased_by_itself() -> None:
     asked = {(r.kind, *r.subjects): r for r in requirements(problem)}
     assert asked[RequirementKind.ACCURACY, "b"].words == "the accuracy target of 90 of b"
     assert asked[RequirementKind.LATENCY_P99, "b"].words == "the p99 latency of 500 ms of b"
-    lower = eased(problem, asked[RequirementKind.ACCURACY, "b"], 80.0)
+    lower = relaxed(problem, asked[RequirementKind.ACCURACY, "b"], 80.0)
     assert cheapest(lower).selection["b/listen"] == "fast"
-    dropped = without(problem, asked[RequirementKind.ACCURACY, "a"], asked[RequirementKind.LATENCY_P99, "b"])
+    dropped = drop(problem, asked[RequirementKind.ACCURACY, "a"], asked[RequirementKind.LATENCY_P99, "b"])
     assert [w.slo for w in dropped.workflows] == [Slo(), Slo(accuracy=90.0)]
-    more = eased(problem, asked[RequirementKind.RATE, "a/camera"], 1.1)
+    more = relaxed(problem, asked[RequirementKind.RATE, "a/camera"], 1.1)
     assert [source.rate_per_s for source in more.sources] == [pytest.approx(11.0), 4.0]
 
 

@@ -28,13 +28,13 @@ from jellybean_solver import (
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import SolverError
 from jellybean_solver.explanation.explain import explain
-from jellybean_solver.explanation.restrictions import only_variant
+from jellybean_solver.explanation.restrictions import force_variant
 from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.frontier.curves import cost_accuracy
 from jellybean_solver.model.variant_ratios import plain, settled
 from jellybean_solver.outcome import Clock
 from jellybean_solver.replanning.replan import ReplanSettings, replan
-from jellybean_solver.replanning.rescore import restated
+from jellybean_solver.replanning.rescore import rescore
 
 ROWS = {"small": (0.0, 0.0, 1.0), "large": (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.25)}  # 2 and 4.75 in the mean
 RATIOS = {"small": 2.0, "large": 4.75}
@@ -118,7 +118,7 @@ def test_rates_before_any_choice_are_the_least() -> None:
     large = settled(whole, {"find": "large", "read": "good"})
     assert [variant.name for variant in large.operator_by_name["find"].variants] == ["large"]
     assert large.rate_per_s["count"] == pytest.approx(10)
-    assert only_variant(whole, "find", "large").rate_per_s == large.rate_per_s
+    assert force_variant(whole, "find", "large").rate_per_s == large.rate_per_s
     assert Network(whole).demand({"find": "large"}) == Network(large).demand({"find": "large"})
 
 
@@ -170,7 +170,7 @@ def test_explanations_curve_and_baselines_are_those_of_each_choice() -> None:
     whole = problem(75.0)
     forced = {change.subject: change.cost_usd_per_h for change in explain(whole).choices if change.kind == "variant"}
     for subject, cost in forced.items():
-        plan = solve(only_variant(whole, *subject.split("="))).plan
+        plan = solve(force_variant(whole, *subject.split("="))).plan
         assert plan is not None and cost == pytest.approx(plan.cost.total_usd_per_h)
     for corner in cost_accuracy(whole).corners:
         assert corner.cost_usd_per_h == pytest.approx(planned(corner.accuracy).cost.total_usd_per_h)
@@ -183,7 +183,7 @@ def test_explanations_curve_and_baselines_are_those_of_each_choice() -> None:
 
 def test_a_running_plan_is_restated_at_its_own_ratios() -> None:
     running = planned(85.0)
-    busier, score, wrong = restated(problem(75.0, rate_per_s=11.0), running)
+    busier, score, wrong = rescore(problem(75.0, rate_per_s=11.0), running)
     assert wrong == ()
     assert busier.operator_by_name["join"].rate_per_s == pytest.approx(11 * 4.75)
     assert score.cost.network_usd_per_h == pytest.approx(1.1 * running.cost.network_usd_per_h)

@@ -8,7 +8,7 @@ import pytest
 
 from jellybean_solver import Link, Plan, Problem, evaluate, solve
 from jellybean_solver.demand import model_sets as packing
-from jellybean_solver.demand.model_sets import host_sets
+from jellybean_solver.demand.model_sets import largest_model_sets
 from tests.support.small_problems import box, gpu, operator, problem, variant
 
 
@@ -88,23 +88,23 @@ def test_evaluation_names_data_where_it_may_not_be() -> None:
 
 
 def test_largest_sets() -> None:
-    found = host_sets({"a": 3.0, "b": 2.0, "c": 1.0, "d": 0.0}, 3.0)
+    found = largest_model_sets({"a": 3.0, "b": 2.0, "c": 1.0, "d": 0.0}, 3.0)
     assert found.all_largest
     assert found.sets == (("a", "d"), ("b", "c", "d"))
-    assert host_sets({"a": 3.0, "b": 2.0}, None).sets == (("a", "b"),)
-    assert host_sets({}, 1.0).sets == ()
+    assert largest_model_sets({"a": 3.0, "b": 2.0}, None).sets == (("a", "b"),)
+    assert largest_model_sets({}, 1.0).sets == ()
 
 
 def test_operators_kept_apart_share_no_worker() -> None:
     apart = [frozenset("ab"), frozenset("cx")]
-    assert set(host_sets({"a": 0.0, "b": 0.0, "c": 0.0}, None, apart).sets) == {("a", "c"), ("b", "c")}
-    assert set(host_sets({"a": 3.0, "b": 2.0, "c": 1.0}, 3.0, apart).sets) == {("a",), ("b", "c")}
+    assert set(largest_model_sets({"a": 0.0, "b": 0.0, "c": 0.0}, None, apart).sets) == {("a", "c"), ("b", "c")}
+    assert set(largest_model_sets({"a": 3.0, "b": 2.0, "c": 1.0}, 3.0, apart).sets) == {("a",), ("b", "c")}
 
 
 def test_too_many_sets_are_not_all_listed_but_cover_every_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "MOST_SETS", 5)
     memory = {f"o{index}": 1.0 + index % 3 for index in range(9)}
-    found = host_sets(memory, 6.0)
+    found = largest_model_sets(memory, 6.0)
     assert not found.all_largest
     assert {name for one in found.sets for name in one} == set(memory)
     assert all(sum(memory[name] for name in one) <= 6.0 for one in found.sets)
