@@ -1,4 +1,4 @@
-"""What a Kubernetes API server does to an object: patches of every kind, selectors, fields and their managers."""
+"""Object semantics of a Kubernetes API server: patches, selectors, field managers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _IDENTITY = {("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "nam
 
 
 class Refused(Exception):
-    """An answer other than 2xx, with a Status."""
+    """A response other than 2xx, with a Status body."""
 
     def __init__(self, code: int, reason: str, message: str, causes: list[Object] | None = None) -> None:
         self.status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
@@ -20,7 +20,7 @@ class Refused(Exception):
 
 
 def pruned(schema: Object, value: Any) -> Any:
-    """Of a custom resource what its schema knows, as a server keeps nothing else."""
+    """Prune fields of a custom resource that its schema does not have."""
     if isinstance(value, dict) and "properties" in schema:
         properties = schema["properties"]
         return {key: pruned(properties[key], item) for key, item in value.items() if key in properties}
@@ -53,7 +53,7 @@ def json_patched(there: Object, steps: list[Object]) -> Object:
 
 
 def half(body: Object, *, status: bool) -> Object:
-    """What of a patch counts: the status, or all but it."""
+    """The part of a patch that applies: the status, or everything else."""
     return {key: value for key, value in body.items() if (key == "status") == status}
 
 

@@ -1,4 +1,4 @@
-"""A Kubernetes API server for tests: kmock's, with what it lacks and a deployment depends on.
+"""A Kubernetes API server for tests: kmock's, extended by what a deployment depends on.
 
 Added to it, as read from a real server: server-side apply with fields that belong to managers, conflicts and dry runs;
 resource versions, preconditions and 409; label selectors and pages; generations; what a StatefulSet may not change;
@@ -92,7 +92,7 @@ _FIXED = ("selector", "serviceName", "podManagementPolicy")
 
 @attrs.define(kw_only=True, eq=False)
 class ApiServer(kmock.KubernetesScaffold):
-    """`store`: what there is. `fault`: answers a request instead, by its method and path; None lets it through."""
+    """`store`: all objects. `fault`: may answer a request, by method and path; None lets it through."""
 
     store: dict[Key, Object] = attrs.field(factory=dict)
     owners: dict[Key, dict[str, Fields]] = attrs.field(factory=dict)
@@ -288,7 +288,7 @@ class ApiServer(kmock.KubernetesScaffold):
         self._history.append((version, kind, key, copy.deepcopy(self.store[key])))
 
     def remove(self, key: Key) -> None:
-        """Gone, and with it the pods of a set."""
+        """Delete an object, and the pods of a StatefulSet."""
         item = self.store.pop(key)
         self.owners.pop(key, None)
         self._history.append((next(self._version), "DELETED", key, item))
@@ -361,7 +361,7 @@ class ApiServer(kmock.KubernetesScaffold):
 
 
 class RunningServer:
-    """An `ApiServer` on a port of this machine, in a thread with an event loop of its own."""
+    """An `ApiServer` on a local port, in a thread with its own event loop."""
 
     def __init__(self) -> None:
         self.api = ApiServer()

@@ -151,7 +151,7 @@ def _workload(item: Object) -> Iterator[str]:
 
 
 def _security(pod: Object) -> Iterator[str]:
-    """The restricted level of the Pod Security Standards."""
+    """Violations of the restricted level of the Pod Security Standards."""
     own = pod["securityContext"]
     if not own.get("runAsNonRoot") or not own.get("runAsUser") or own["seccompProfile"]["type"] != "RuntimeDefault":
         yield f"pod security context {own}"
@@ -276,7 +276,7 @@ def _count(objects: Sequence[Object], item: Object) -> int:
 
 
 def _scaling(objects: Sequence[Object]) -> Iterator[str]:
-    """Either the set or its autoscaler says how many."""
+    """The number of replicas is set by the StatefulSet or its autoscaler, not by both."""
     scaled = {s["spec"]["scaleTargetRef"]["name"] for s in _of(objects, "HorizontalPodAutoscaler")}
     for item in _of(objects, "StatefulSet"):
         if ("replicas" in item["spec"]) == (item["metadata"]["name"] in scaled):

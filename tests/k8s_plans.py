@@ -27,7 +27,7 @@ def with_models(plan: Plan) -> Plan:
 
 
 def model_of(operator: str) -> ModelRef:
-    """A file that only its hash is known of."""
+    """A model file of which only the hash is known."""
     return ModelRef(f"models/{operator}.onnx", hashlib.sha256(operator.encode()).hexdigest(), 1e6)
 
 

@@ -9,7 +9,7 @@ from jellybean_k8s.resource.crd import CRD_API_VERSION, CRD_KIND
 
 
 def model(name: str) -> dict[str, str]:
-    """A variant whose file only its hash is known of."""
+    """A variant with a model file of which only the hash is known."""
     return {"model": f"models/{name}.onnx", "sha256": hashlib.sha256(name.encode()).hexdigest()}
 
 

@@ -51,7 +51,7 @@ SETTINGS = dataclasses.replace(k8s_plans.SETTINGS, pools={"edge-box": PoolSettin
 
 
 def with_pools(settings: DeploymentSettings = SETTINGS, **pools: PoolSettings) -> DeploymentSettings:
-    """The settings with these pools'."""
+    """The settings with these pool settings."""
     return dataclasses.replace(settings, pools={**settings.pools, **pools})
 
 
@@ -59,7 +59,7 @@ Fault = Callable[[str, str], int | None]  # method, path -> the status that is a
 
 
 class Wire:
-    """Between a Cluster and its API server: what is asked, and faults in place of answers, as the mock server has."""
+    """Records requests between a Cluster and its API server, and injects faults, like the mock server."""
 
     def __init__(self) -> None:
         self.log: list[tuple[str, str, dict[str, Any]]] = []
@@ -84,7 +84,7 @@ class Wire:
 
 @dataclass
 class Target:
-    """A namespace, and a kubelet of sorts, which has a connection of its own."""
+    """A namespace, and a simulated kubelet with its own connection."""
 
     cluster: Cluster
     kubelet: Cluster
@@ -120,7 +120,7 @@ class Target:
         return status
 
     def writes(self) -> list[tuple[str, str]]:
-        """Since the last time; Leases aside, which say only who is at work."""
+        """Changes since the last call, without Leases."""
         dry = ("dryRun", "dry_run")
         found = [
             (method, path)
@@ -131,7 +131,7 @@ class Target:
         return [item for item in found if "/pods/" not in item[1] and "/leases" not in item[1]]
 
     def impatient(self, patience_s: float) -> Cluster:
-        """The same, by somebody who does not wait as long for the API server."""
+        """The same namespace through a client with less patience."""
         found = dataclasses.replace(self.cluster, patience_s=patience_s)
         return self.wire.attach(found) if isinstance(self.wire, Wire) else found
 
@@ -149,7 +149,7 @@ class Target:
             self.cluster.delete(kind, name, there["metadata"]["uid"])
 
     def eventually(self, found: Callable[[], Any], within_s: float = 120.0 if REAL else 60.0) -> Any:
-        """What `found` gives as soon as it gives something."""
+        """Poll `found` until it returns something."""
         until = time.monotonic() + within_s
         while not (value := found()):
             assert time.monotonic() < until, f"nothing after {within_s:g} s"

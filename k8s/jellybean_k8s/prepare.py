@@ -1,8 +1,8 @@
-"""Runs in a pod before its agent or gateway, on the standard library alone: certificate and model files.
+"""Init container of agents and gateway: links certificates, fetches and verifies models. Standard library only.
 
-Each argument is SHA256:PATH. With --url a file that is not there yet is fetched from URL/PATH; without, files must be
-there. Ends with 1, naming the file, unless every file has its hash. The certificate NAME.crt, NAME.key and ca.crt of a
-mounted secret is linked to as tls.crt, tls.key and ca.crt, so that one that is renewed is seen.
+Each argument is SHA256:PATH. With --url, missing files are fetched from URL/PATH; without, they must exist. Exits with
+1, naming the file, unless every file has its hash. The certificate NAME.crt, NAME.key and ca.crt of a mounted Secret is
+linked as tls.crt, tls.key and ca.crt, so that a renewed one is seen.
 """
 
 import argparse
@@ -19,7 +19,7 @@ _TIMEOUT_S = 60.0
 
 
 def main() -> int:
-    """0 when every file is there with its hash."""
+    """Exit status: 0 if every file exists with its hash."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--tls-from", type=Path, required=True)
     parser.add_argument("--tls-name", required=True)
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def link(secret: Path, name: str, folder: Path) -> None:
-    """Links to a certificate's files; OSError when the secret has no such certificate."""
+    """Link a certificate's files; OSError if the Secret has no such certificate."""
     folder.mkdir(parents=True, exist_ok=True)
     for source, target in ((f"{name}.crt", "tls.crt"), (f"{name}.key", "tls.key"), ("ca.crt", "ca.crt")):
         (secret / source).stat()
@@ -54,7 +54,7 @@ def link(secret: Path, name: str, folder: Path) -> None:
 
 
 def bring(file: Path, path: str, wanted: str, url: str | None) -> None:
-    """Fetch the file unless it is there; ValueError when its content is not what the plan names."""
+    """Fetch the file unless it exists; ValueError if its hash differs from the plan."""
     if url is not None and not (file.exists() and digest(file) == wanted):
         file.parent.mkdir(parents=True, exist_ok=True)
         fetch(f"{url.rstrip('/')}/{urllib.parse.quote(path)}", file)
@@ -70,7 +70,7 @@ def digest(file: Path) -> str:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Followed; the secret goes to the scheme, host and port that it was given for, and nowhere else."""
+    """Follows redirects, without the Authorization header if scheme, host or port change."""
 
     def redirect_request(  # type: ignore[no-untyped-def]
         self, req, fp, code, msg, headers, newurl
@@ -92,7 +92,7 @@ def _is_private(url: str) -> bool:
 
 
 def fetch(url: str, file: Path) -> None:
-    """Write what the URL gives, whole or not at all. ValueError where a secret would go over the network in clear."""
+    """Download a URL atomically. ValueError if a secret would be sent unencrypted."""
     headers = {"Authorization": os.environ["AUTHORIZATION"]} if os.environ.get("AUTHORIZATION") else {}
     if headers and not _is_private(url):
         raise ValueError(f"{url} is asked with a secret, which only https:// keeps secret")

@@ -1,4 +1,4 @@
-"""What tests of pods share with the tests of serving, small models; and a namespace to deploy to."""
+"""Fixtures: small models, shared with the serving tests, and a namespace to deploy to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def target(tmp_path: Path) -> Iterator[Target]:
 
 @pytest.fixture
 def kubeconfig(target: Target, tmp_path: Path) -> Path:
-    """Of the target's cluster."""
+    """A kubeconfig for the target's cluster."""
     if target.server is None:
         return Path(str(REAL))
     config = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}

@@ -1,4 +1,4 @@
-"""Rendered pods as processes of this machine: their containers' own commands, with paths and addresses put in place.
+"""Runs rendered pods as local processes, by their containers' commands with paths and addresses replaced.
 
 What a kubelet would do is done here: mount volumes, number pods, run init containers, ask probes, send SIGTERM.
 """
@@ -26,7 +26,7 @@ _PORTS = {"--listen": 7001, "--port": 8001, "--health-port": 7002, "--metrics-po
 
 @dataclass
 class Pod:
-    """One pod: `name` as in the cluster, container commands, and the ports here that stand for its own."""
+    """One pod: `name` as in the cluster, container commands, and local ports in place of its own."""
 
     name: str
     folder: Path
@@ -52,7 +52,7 @@ class Pod:
         return text
 
     def probe(self, kind: str) -> bool:
-        """What the kubelet would find."""
+        """Result of a probe, as the kubelet would see it."""
         asked = self.spec["containers"][0][kind]["grpc"]
         with grpc.insecure_channel(f"127.0.0.1:{self.ports[asked['port']]}") as channel:
             stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
@@ -65,7 +65,7 @@ class Pod:
 
 @dataclass
 class Cluster:
-    """The pods of rendered objects, here."""
+    """All pods of rendered objects, as local processes."""
 
     root: Path
     workflow: str
@@ -116,7 +116,7 @@ class Cluster:
         return self.root / "client"
 
     def start(self, pod: Pod) -> None:
-        """Init containers to their end, then the container."""
+        """Run the init containers to completion, then the container."""
         log = (pod.folder / "log").open("ab")
         with log:
             for init in pod.spec["initContainers"]:

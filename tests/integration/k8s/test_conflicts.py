@@ -1,4 +1,4 @@
-"""Others at work on the same objects: fields, names and deployments at once."""
+"""Conflicts with others: fields, names and concurrent deployments."""
 
 from __future__ import annotations
 

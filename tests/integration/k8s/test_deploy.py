@@ -1,4 +1,4 @@
-"""Deploying, by the requests that reach an API server: a mock one, or a real one (tests/k8s_target.py)."""
+"""Deployment against an API server: a mock one, or a real one (tests/k8s_target.py)."""
 
 from __future__ import annotations
 

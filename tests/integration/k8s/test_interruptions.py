@@ -1,4 +1,4 @@
-"""Deployments that end in the middle, and API servers that go away."""
+"""Interrupted deployments and unavailable API servers."""
 
 from __future__ import annotations
 

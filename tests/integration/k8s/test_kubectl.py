@@ -1,4 +1,4 @@
-"""A resource by kubectl, as people use it: applied, looked at, described, deleted."""
+"""The custom resource through kubectl: apply, get, describe, delete."""
 
 from __future__ import annotations
 

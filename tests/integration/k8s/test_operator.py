@@ -1,4 +1,4 @@
-"""The operator's work on one resource: planned, deployed, re-planned, told in its status, taken away."""
+"""The operator on one resource: plan, deploy, re-plan, status, removal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.k8s_target import Target, define, node, only_mock
 
 
 class Operated:
-    """A resource in a cluster, and what works on it, with a clock of its own."""
+    """A resource in a cluster with its reconciler, under a virtual clock."""
 
     def __init__(self, target: Target, wanted: dict[str, Any]) -> None:
         self.target, self.now_s, self.said = target, 0.0, list[str]()
@@ -29,12 +29,12 @@ class Operated:
         self.reconciler = self.another()
 
     def another(self) -> Reconciler:
-        """An operator that knows nothing yet."""
+        """A new operator without state."""
         cluster = self.target.cluster
         return Reconciler(cluster, lambda: cluster.list("Node"), clock=lambda: self.now_s, log=self.said.append)
 
     def look(self, change: Callable[[dict[str, Any]], object] | None = None) -> dict[str, dict[str, Any]]:
-        """Conditions after a look at the resource, `change` made to its spec before."""
+        """The conditions after a reconciliation; `change` is applied to the spec first."""
         if change is not None:
             there = self.there()
             change(there["spec"])

@@ -1,4 +1,4 @@
-"""What ranks are asked to do: train a chain by a schedule and tell the weights."""
+"""Test cases that ranks run: train a chain by a schedule and return the weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LR, MOMENTUM = 0.01, 0.5
 
 @dataclass(frozen=True)
 class Given:
-    """A feed of given micro-batches of one replica; `counted`: samples of each micro-batch's update."""
+    """Given micro-batches of one replica (`MicrobatchFeed`); `counted`: samples of each micro-batch's update."""
 
     own: Batches
     counted: list[int]
@@ -51,7 +51,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Train:
-    """Iterations of a schedule on a chain. `sizes[iteration][replica]`: of its micro-batches."""
+    """Train a chain by a schedule. `sizes[iteration][replica]`: sizes of the micro-batches."""
 
     name: str
     devices: int
@@ -75,7 +75,7 @@ class Train:
         return Chain(tied=self.tied, norm=self.norm, dropout=self.dropout)
 
     def data(self, iteration: int) -> list[Batches]:
-        """Of every replica."""
+        """Micro-batches of every replica."""
         return [batches(100 * iteration + replica, sizes) for replica, sizes in enumerate(self.sizes[iteration])]
 
     def feed(self, iteration: int, replica: int) -> Given:
@@ -139,7 +139,7 @@ class Train:
 
 @dataclass(frozen=True)
 class GoOn:
-    """Each rank looks for a checkpoint in a folder of its own: the epochs that it goes on from, or the error."""
+    """Each rank reads checkpoints from its own folder; returns the epoch that it resumes from, or the error."""
 
     folder: str
 
@@ -153,7 +153,7 @@ class GoOn:
 
 @dataclass(frozen=True)
 class Pause:
-    """Two ranks do something else for longer than their group's timeout, then go on; then one waits in vain."""
+    """Two ranks pause for longer than their group's timeout, then continue; then one waits for nothing."""
 
     timeout_s: float = 3.0
 
@@ -185,7 +185,7 @@ class Pause:
 
 
 def merged(found: list[dict[str, Any] | None], iteration: int = -1) -> dict[str, torch.Tensor]:
-    """All ranks' weights; where several have one, they must agree."""
+    """All ranks' weights; copies of a weight must agree."""
     weights: dict[str, torch.Tensor] = {}
     for own in found:
         for name, value in (own["weights"][iteration] if own else {}).items():

@@ -1,4 +1,4 @@
-"""One task by every schedule, on two ranks, and by plain torch on one device: the digits of scikit-learn."""
+"""scikit-learn's digits, trained by every schedule on two ranks, and by plain torch on one device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def digits_double() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
 
 
 def document(schedule: str, model: str, epochs: int, *, exact: bool = False) -> TrainingDocument:
-    """The example's, with an update of 32 samples in 4 micro-batches. `exact`: in double precision."""
+    """The example's document, with 32 samples in 4 micro-batches per update. `exact`: in double precision."""
     place, more = (__name__, "_double") if exact else ("nets.py", "")
     return TrainingDocument(
         kind="Training",
@@ -53,7 +53,7 @@ def document(schedule: str, model: str, epochs: int, *, exact: bool = False) -> 
 
 @dataclass(frozen=True)
 class Learn:
-    """Gives (mean loss, accuracy) of every epoch."""
+    """Train; returns (mean loss, accuracy) of every epoch."""
 
     schedule: str
     model: str
@@ -70,7 +70,7 @@ class Learn:
 
 
 def one_device(model: str, epochs: int, *, exact: bool = False) -> list[tuple[float, Any]]:
-    """The same rows, whole batches, by nothing but torch."""
+    """The same rows in whole batches, with plain torch."""
     asked = document("gpipe", model, epochs, exact=exact)
     material = load_training_inputs(asked, EXAMPLE)
     sampler = MicrobatchSampler(len(material.data.train[0]), asked.batch, asked.microbatches, 1, asked.seed)

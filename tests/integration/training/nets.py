@@ -35,7 +35,7 @@ class Chain(nn.Module):
 
 
 def cut_evenly(module: nn.Module, stages: int, inputs: tuple[torch.Tensor, ...]) -> CutModule:
-    """By the numbered layers."""
+    """Cut between the numbered layers."""
     traced = trace(module, inputs)
     stage_of, now = {}, 0
     for node in traced.graph.nodes:
@@ -47,7 +47,7 @@ def cut_evenly(module: nn.Module, stages: int, inputs: tuple[torch.Tensor, ...])
 
 
 def batches(seed: int, sizes: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Micro-batches of these sizes."""
+    """Random micro-batches of these sizes."""
     maker = torch.Generator().manual_seed(seed)
     return [
         (
@@ -59,7 +59,7 @@ def batches(seed: int, sizes: list[int]) -> list[tuple[torch.Tensor, torch.Tenso
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """A mean over samples."""
+    """Mean squared error over samples."""
     return (output - target).square().sum(1).mean()
 
 

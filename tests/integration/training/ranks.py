@@ -1,4 +1,4 @@
-"""Real processes that run schedules: one start for many cases. Results come back by rank and case."""
+"""Runs test cases in real processes; one start serves many cases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Case = Callable[[int], Any]  # rank -> result
 
 
 def run_ranks(world: int, cases: Sequence[Case], seconds: float = 200.0) -> list[list[Any]]:
-    """`found[case][rank]`. Cases are run in order by all ranks; the first error ends the run and is raised."""
+    """Results as `[case][rank]`. All ranks run the cases in order; the first error ends the run and is raised."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

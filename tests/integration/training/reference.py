@@ -1,4 +1,4 @@
-"""What training must come to, from the definitions: one device, and the asynchronous update rules in sequence."""
+"""Reference training from the definitions: on one device, and the asynchronous update rules in sequence."""
 
 from __future__ import annotations
 

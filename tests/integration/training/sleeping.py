@@ -1,4 +1,4 @@
-"""Stages that sleep in place of computing: what a runtime adds, with fewer cores than devices.
+"""Stages that sleep instead of computing, to measure a runtime's overhead with fewer cores than devices.
 
 A forward takes F and keeps one tensor; a backward sleeps half of B for its input and half for its weight.
 """
@@ -34,7 +34,7 @@ NO_FLUSH = ("pipedream", "pipedream-vertical", "pipedream-2bw", "wpipe")
 
 
 class _Slow(torch.autograd.Function):
-    """The identity; sleeps on the way back. With `keep`, the tensor stays until then."""
+    """The identity, with a backward that sleeps. `keep`: save the tensor until the backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, back_s: float, keep: bool) -> torch.Tensor:
@@ -50,7 +50,7 @@ class _Slow(torch.autograd.Function):
 
 
 class Sleeper(nn.Module):
-    """One stage, whose forward takes that long, what it computes included."""
+    """A stage whose forward takes a given time, its computation included."""
 
     def __init__(self, forward_s: float, backward_s: float) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 class _Counter:
-    """Tensors that graphs keep for their backward; the most at once."""
+    """Counts tensors that autograd graphs save for their backward, and the peak."""
 
     def __init__(self) -> None:
         self.live = self.most = 0
@@ -89,7 +89,7 @@ class _Token:
 
 
 class _Ones:
-    """Micro-batches that want a gradient, so that the first stage sleeps as long as the others."""
+    """Micro-batches that require a gradient, so that the first stage sleeps as long as the others."""
 
     def inputs(self, microbatch: int) -> tuple[torch.Tensor]:
         return (torch.ones(2, 4, requires_grad=True),)
@@ -137,12 +137,12 @@ class Sleeping:
 
     @property
     def ideal_s(self) -> float:
-        """By the simulator."""
+        """Seconds of an iteration in the simulator."""
         return simulate(self.schedule, ScheduleCosts(FORWARD_S, BACKWARD_S)).makespan_s * self.scale
 
     @property
     def alone_s(self) -> float:
-        """On one device; a second copy of a stage is no part of the model."""
+        """Seconds of an iteration on one device, which has every stage once."""
         return self.microbatches * self.schedule.stages * (FORWARD_S + BACKWARD_S) * self.scale
 
     def __call__(self, rank: int) -> Slept | None:
@@ -185,7 +185,7 @@ class Sleeping:
         return Sleeper(FORWARD_S * self.scale, BACKWARD_S * self.scale)
 
     def _torch(self, rank: int, everyone: dist.ProcessGroup) -> Callable[[], None]:
-        """An iteration of torch.distributed.pipelining, one of which is done."""
+        """A function that runs an iteration of torch.distributed.pipelining, warmed up by one."""
         places = range(rank, self.schedule.stages, self.devices)
         stages = [
             pipelining.PipelineStage(self._stage(), place, self.schedule.stages, torch.device("cpu"), group=everyone)
@@ -207,7 +207,7 @@ class Sleeping:
 
 
 def measured_idle(schedule: Schedule, ranks: Sequence[Slept], number: int) -> float:
-    """Share of the devices' time in a round."""
+    """Measured bubble fraction of a round."""
     first = min(own.starts_s[number][0] for own in ranks)
     starts, ends = (
         tuple(tuple(second - first for second in every[number]) for every in sides)
@@ -218,7 +218,7 @@ def measured_idle(schedule: Schedule, ranks: Sequence[Slept], number: int) -> fl
 
 @dataclass(frozen=True)
 class Urgent:
-    """Makes the ranks come first on a machine that others use too, where the system allows it: whether it did."""
+    """Give the ranks real-time priority, if the system allows it; returns whether it does."""
 
     def __call__(self, rank: int) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Every schedule learns the digits to a stated accuracy, with both models; synchronous ones exactly as one device."""
+"""Every schedule reaches a target accuracy with both models; synchronous ones equal one device exactly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _one_device(model):
 
 @pytest.fixture(scope="module", params=STATED)
 def found(request, tmp_path_factory):
-    """By schedule: all epochs in single precision, and a few in double."""
+    """Results by schedule: all epochs in single precision, a few in double."""
     folder = str(tmp_path_factory.mktemp("runs"))
     cases = [Learn(schedule, request.param, EPOCHS, folder) for schedule in SCHEDULES]
     cases += [Learn(schedule, request.param, EXACT_EPOCHS, folder, exact=True) for schedule in SYNCHRONOUS]
@@ -45,7 +45,7 @@ def test_accuracy(found, schedule):
 
 @pytest.mark.parametrize("schedule", SYNCHRONOUS)
 def test_synchronous_ones_follow_one_device(found, schedule):
-    """In double precision: in single, rounding in another order grows to 1 % of the loss in three epochs."""
+    """In double precision; in single, a different rounding order changes the loss by 1 % in three epochs."""
     model, _, exact = found
     expected = _one_device(model)
     assert [loss for loss, _ in exact[schedule]] == pytest.approx([loss for loss, _ in expected], rel=1e-12)

@@ -1,4 +1,4 @@
-"""Every schedule trains right: synchronous ones as one device does, asynchronous ones by their own update rule."""
+"""Every schedule trains correctly: synchronous ones equal one device, asynchronous ones their update rule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UPDATES = 50
 
 
 def _asynchronous(name: str, devices: int, **more: object) -> Train:
-    """Fifty updates in one go."""
+    """Fifty updates in one iteration."""
     period = 1 if name.startswith("pipedream") and name != "pipedream-2bw" else devices
     return Train(name, devices, [[[1 + m % 3 for m in range(UPDATES * period)]]], tied=False, **more)
 
@@ -62,7 +62,7 @@ COMPRESSED = Train("1f1b", 4, [UNEVEN[0]], compress="bfloat16")
 
 
 def _checkpoints(folder: Path) -> dict[str, GoOn]:
-    """Two epochs in every rank's folder; rank 2 cannot read the newer, or none has any."""
+    """Two checkpoints in every rank's folder; rank 2 cannot read the newer one, or no rank has any."""
     torn, whole = folder / "torn", folder / "whole"
     for place in (each / str(rank) for each in (torn, whole) for rank in range(4)):
         for epochs in (1, 2):
@@ -73,7 +73,7 @@ def _checkpoints(folder: Path) -> dict[str, GoOn]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """All cases in one start of four ranks."""
+    """Results of all cases, run by one start of four ranks."""
     checkpoints = _checkpoints(tmp_path_factory.mktemp("checkpoints"))
     groups = [
         SYNC,
@@ -119,7 +119,7 @@ def test_with_more_equals_one_device(found, case):
 
 @pytest.mark.parametrize("name", NORM)
 def test_batch_norm_equals_one_device(found, name):
-    """Which sees the same micro-batches. Running statistics too, where a stage has one copy that sees all of them."""
+    """One device sees the same micro-batches. Running statistics agree too if a stage has a single copy."""
     _equals_one_device(NORM[name], found[9][name])
     expected = one_device(NORM[name])[-1]
     for own in found[9][name] if name != "chimera" else ():
@@ -128,7 +128,7 @@ def test_batch_norm_equals_one_device(found, name):
 
 
 def _rule(name: str, devices: int):
-    """Which weights an update's gradients are of, from the papers (not from the schedule's own text)."""
+    """The weight versions behind an update's gradients, from the papers (not from the schedule itself)."""
     return {
         "pipedream": lambda stage, update: max(0, update - (devices - 1 - stage)),
         "pipedream-vertical": lambda stage, update: max(0, update - (devices - 1)),
@@ -154,7 +154,7 @@ def test_asynchronous_equals_its_rule_in_sequence(found, case):
 
 
 def _most_kept(schedule: Schedule, device: int) -> int:
-    """Stages between a forward and the last gradient that needs what it left."""
+    """Peak number of stages between a forward and the last gradient that needs its activations."""
     kept = most = 0
     for action in schedule.actions[device]:
         kept += (action.kind is ActionKind.FORWARD) - (action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT))
@@ -164,7 +164,7 @@ def _most_kept(schedule: Schedule, device: int) -> int:
 
 @pytest.mark.parametrize("case", LIVE, ids=str)
 def test_live_activations_are_the_simulators(found, case):
-    """Counted by hooks on what graphs save; where no weight gradient comes later, by the planner's own figure too."""
+    """Counted by hooks on saved tensors; without deferred weight gradients, also equal to the planner's figure."""
     schedule = LIVE[case].schedule
     for device, own in enumerate(schedule_memory(schedule)):
         live = found[8][case][device].live
@@ -178,7 +178,7 @@ def test_asynchronous_with_more_equals_its_rule(found, case):
 
 
 def test_the_rules_differ():
-    """So that no test above passes for the wrong rule."""
+    """Guards the tests above: none passes for the wrong rule."""
     train = _asynchronous("pipedream", 4)
     rules = [_rule(name, 4) for name in ("pipedream", "pipedream-vertical", "pipedream-2bw")]
     ends = [in_sequence(train, 1, 4, rule) for rule in rules]
@@ -198,7 +198,7 @@ def test_compressed_traffic_is_near(found):
 
 
 def test_all_ranks_go_on_from_the_same_checkpoint(found):
-    """Never one from an older epoch than the others: then all end and say which rank cannot read what."""
+    """No rank resumes from an older epoch than the others: all end and name the rank that cannot read it."""
     assert found[6]["whole"] == [2] * 4
     assert found[6]["none"] == [0] * 4
     assert len(set(found[6]["torn"])) == 1
@@ -206,7 +206,7 @@ def test_all_ranks_go_on_from_the_same_checkpoint(found):
 
 
 def test_a_pause_longer_than_the_timeout_harms_nobody(found):
-    """What counts is how long a rank waits for another, not how long neither has anything to say."""
+    """Only waiting for another rank counts towards the timeout, not idle time."""
     assert "a rank waited 0.1 s for the others" in found[7]["pause"][0]
     for told in found[7]["pause"][:2]:
         assert "another rank sent nothing for 0.1 s; if it is busy, raise `timeout`" in told

@@ -1,4 +1,4 @@
-"""The runtime beside the simulator, with stages that sleep: idle share."""
+"""The bubble fraction of the runtime equals the simulated one, with stages that sleep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions of least iteration and of least latency against enumeration, straight from the definitions."""
+"""Alpa, DAPPLE and device-line partitions against enumeration from the definitions."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_alpa_is_the_least_of_all(
 
 @dataclass(frozen=True)
 class Placed:
-    """A stage, or what crosses a cut."""
+    """Times of a stage, or of the transfer over a cut."""
 
     forward_s: float
     backward_s: float

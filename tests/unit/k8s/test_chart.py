@@ -1,4 +1,4 @@
-"""The operator's chart: by helm where it is installed; else what can be known without it."""
+"""The operator's Helm chart: rendered by helm if installed, else checked without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes to worker pools: what is alike, what is left out, prices, sites."""
+"""Worker pools from nodes: grouping, exclusions, prices, sites."""
 
 from __future__ import annotations
 

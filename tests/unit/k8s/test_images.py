@@ -1,4 +1,4 @@
-"""The Dockerfiles: conventions always; what they install, in clean environments, nightly."""
+"""The Dockerfiles: conventions; nightly, what they install in clean environments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_pins_agree_with_each_other() -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_an_image_installs_runs_alone(name: str, tmp_path: Path) -> None:
-    """The RUN steps as they stand, with the prefix put into a folder of the test."""
+    """Run the RUN steps with a temporary prefix."""
     source, prefix = tmp_path / "src", tmp_path / "opt"
     source.mkdir()
     lines = (IMAGES / f"{name}.Dockerfile").read_text().splitlines()

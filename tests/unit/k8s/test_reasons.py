@@ -1,4 +1,4 @@
-"""Why pods do not run, as their events tell."""
+"""Reasons of unready pods, from their events."""
 
 from __future__ import annotations
 

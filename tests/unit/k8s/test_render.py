@@ -1,4 +1,4 @@
-"""Rendering by hand-made cases: golden files, what settings change, what is refused, and that the checks can fail."""
+"""Rendering of fixed cases: golden files, settings, refusals, and that the checks can fail."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_pools_may_be_autoscaled_where_the_routes_leave_room(plan: Plan) -> None
 
 
 def test_a_pool_whose_workers_feed_different_ones_has_no_room(plan: Plan) -> None:
-    """Taking cloud-2 away would send its requests over edge-box-1, which is planned for its own alone."""
+    """Without cloud-2, its requests would go over edge-box-1, which is planned for its own only."""
     first, second = "edge-box-1", "edge-box-2"
     route = plan.routes[0]
 

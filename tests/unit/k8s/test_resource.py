@@ -1,4 +1,4 @@
-"""The custom resource: its definition by the API server's rules, projects as resources, and back."""
+"""The custom resource: its definition against the API server's rules, and its round trip to a project."""
 
 from __future__ import annotations
 

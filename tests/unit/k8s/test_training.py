@@ -1,4 +1,4 @@
-"""A training run as objects: sound by Kubernetes' schemas, every rank there once, addresses that exist."""
+"""Training manifests: valid by Kubernetes' schemas, one pod per rank, resolvable addresses."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_pods_meet_at_the_first():
     ],
 )
 def test_memory_is_the_hosts_for_all_processes(tmp_path, capsys, options, memory):
-    """And the limit is what is asked for."""
+    """Request and limit are equal."""
     (tmp_path / "training.yaml").write_text(TRAINING)
     asked = ["train", str(tmp_path), "--render", "--image", "i", "--claim", "c", "--pods", "2", *options]
     assert run(asked) == 0

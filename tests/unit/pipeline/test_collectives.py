@@ -1,4 +1,4 @@
-"""The table of one synchronisation of M bytes over N workers."""
+"""Cost table of one all-reduce of M bytes over N workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_bytes_and_seconds(n: int) -> None:
 
 
 def test_a_partition_by_each_of_them() -> None:
-    """One layer of 4 s and 8 bytes over links of 2 bytes/s: two workers, if what they sum takes less than they save."""
+    """One layer of 4 s and 8 bytes, links of 2 bytes/s: replicated only if the all-reduce costs less than it saves."""
     graph = LayerGraph((Layer("a", 1, 3, 1, 8),), ())
     for name, way in COLLECTIVES.items():
         two_s = (4 + way.seconds(8, 2, 2.0)) / 2

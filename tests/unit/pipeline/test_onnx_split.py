@@ -1,4 +1,4 @@
-"""ONNX models cut at every legal cut: the stages in a row give what the whole model gives."""
+"""ONNX models split at every legal cut compute the same outputs as the whole model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cut_up(proto):
 
 
 def check_all(proto):
-    """Every cut without a hindrance gives the whole model's outputs; returns how many there were."""
+    """Check that every servable cut gives the whole model's outputs; returns their number."""
     graph, layers = cut_up(proto)
     served = 0
     for cut in layers.cuts:

@@ -1,4 +1,4 @@
-"""Published figures of PipeDream's own optimizer, and what is refused."""
+"""Partitions against PipeDream's published figures, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_files_that_are_no_profile(tmp_path: Path, text: str, told: str) -> None
 
 
 def test_memory_is_kept_as_the_schedule_needs_it() -> None:
-    """Three equal layers on three workers: a stage keeps what is in flight, the first the most."""
+    """Three equal layers on three workers: a stage keeps the micro-batches in flight, the first stage the most."""
     graph = LayerGraph(tuple(Layer(name, 1, 2, 10, 100) for name in "abc"), ((0, 1), (1, 2)))
     needed = {
         MemoryLimit(1, "naive"): 2 * 100 + 10,

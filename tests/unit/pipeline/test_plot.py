@@ -1,4 +1,4 @@
-"""Timelines as pictures: a number stands in its box or not at all."""
+"""Drawings of timelines: numbers are drawn only where they fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that others published or compute: GPipe's throughput, torchgpipe's balance."""
+"""Comparison with published tables (GPipe's throughput) and with torchgpipe's balance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_gpipes_transformer_with_many_micro_batches() -> None:
 
 
 def test_gpipes_row_of_four_micro_batches_beats_equal_stages() -> None:
-    """So no simulator of equal stages can give it: without any communication it is still below."""
+    """No simulator with equal stages can reach it: even without communication it stays below."""
     ideal = simulated(4, 0.0)
     assert ideal == pytest.approx([devices * 4 / (3 + devices) for devices in (2, 4, 8)])
     assert all(published > most for published, most in zip(GPIPE["Transformer"][4], ideal, strict=True))
@@ -37,12 +37,12 @@ def balanced(times: list[int], blocks: int) -> tuple[float, list[int]]:
     ("times", "blocks", "sizes"), [([1, 2, 3, 4, 5, 6], 2, [4, 2]), ([2, 1, 2, 5, 2, 1, 7, 4], 3, [4, 3, 1])]
 )
 def test_torchgpipes_blocks(times: list[int], blocks: int, sizes: list[int]) -> None:
-    """What torchgpipe 0.0.7 answers."""
+    """The results of torchgpipe 0.0.7."""
     assert balanced(times, blocks)[1] == sizes
 
 
 class EndlessError(Exception):
-    """torchgpipe's exchange of layers goes round in a circle for some times."""
+    """torchgpipe's exchange of layers does not terminate for some inputs."""
 
 
 def test_balance_is_never_above_torchgpipes() -> None:

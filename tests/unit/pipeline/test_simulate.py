@@ -1,4 +1,4 @@
-"""The simulator on cases that are worked out by hand: unequal stages, slow devices, crossings, standstill."""
+"""The simulator on cases computed by hand: unequal stages, slow devices, transfers, deadlock."""
 
 from __future__ import annotations
 

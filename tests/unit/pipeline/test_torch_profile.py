@@ -1,4 +1,4 @@
-"""Torch modules by layer: what they are made of, what crosses, which weights are shared. Needs torch."""
+"""Profiles of torch modules: layers, crossing bytes, tied weights. Needs torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Skip(nn.Module):
 
 
 class Branching(Skip):
-    """Asks for a value's sign, which no symbolic value has, so that torch.fx cannot follow it."""
+    """Branches on a value, which torch.fx cannot trace."""
 
     def forward(self, x):
         if x.shape[0] > 0 and isinstance(x, torch.Tensor):

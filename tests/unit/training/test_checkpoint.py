@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there; what is torn is refused and the one before is used."""
+"""Checkpoints are atomic: a broken one is refused and the previous one is used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_newest_of_all_ranks(tmp_path):
 
 
 def test_what_was_just_written_stays(tmp_path):
-    """Beside one of a later epoch, which was broken when the run went on from before it."""
+    """A broken checkpoint of a later epoch, from which the run did not resume, is kept beside it."""
     _kept(tmp_path, 5)
     _kept(tmp_path, 1)
     assert _kept(tmp_path, 2, keep=1).is_dir()
@@ -67,7 +67,7 @@ def test_broken_ones_are_passed_over(tmp_path, damage):
 @pytest.mark.parametrize("part", [rank_file(0), rank_file(1), "manifest.json"])
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
 def test_torn_anywhere(tmp_path, part, share):
-    """Cut off, or full of zeros from there on as some file systems leave it after a power cut."""
+    """Truncated, or filled with zeros as some file systems do after a power failure."""
     _kept(tmp_path, 1)
     path = _kept(tmp_path, 2) / part
     whole = path.read_bytes()
@@ -98,7 +98,7 @@ def test_half_written_ones_do_not_count(tmp_path):
 
 
 def test_no_room_is_said_and_the_one_before_stays(tmp_path):
-    """A file size limit stands for a full disk: both are an OSError in the middle of a write."""
+    """A file size limit simulates a full disk: both raise OSError in the middle of a write."""
     _kept(tmp_path, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))

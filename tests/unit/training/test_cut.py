@@ -1,4 +1,4 @@
-"""A model may be cut between any two operations: what crosses, shapes and sizes too, makes the same outputs."""
+"""A model cut between any two operations gives the same outputs; shapes and sizes may cross too."""
 
 from __future__ import annotations
 

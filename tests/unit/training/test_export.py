@@ -1,4 +1,4 @@
-"""A trained model handed back: equal to torch, one more line in workflow.yaml, refused where it does not fit."""
+"""Export of a trained model: equal to torch, one line added to workflow.yaml, refused if it does not fit."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_line_that_cannot_be_put_is_told(project):
 
 
 def test_what_cannot_be_put_replaces_nothing(project):
-    """Trained again after the variants were written in one line: the old sha256 still is that of the old file."""
+    """Trained again after the variants were rewritten in one line: the old file keeps its sha256."""
     first = export_variant(_net(), SPEC, project, torch.randn(9, 4))
     text = (project / "workflow.yaml").read_text()
     tuned = f"tuned: {{model: models/tuned.onnx, sha256: {first.sha256}}}"
@@ -110,7 +110,7 @@ def test_what_cannot_be_put_replaces_nothing(project):
 
 
 def test_a_variant_without_a_model_is_passed_over(project):
-    """It can be planned with, so it may stand there; another variant tells the names."""
+    """Variants without a model are valid for planning; the port names come from another variant."""
     (project / "workflow.yaml").write_text(WORKFLOW.replace("      small:", "      planned: {}\n      small:"))
     found = export_variant(_net(), SPEC, project, torch.randn(9, 4))
     assert onnx.load(found.path).graph.input[0].name == "crops"

@@ -1,4 +1,4 @@
-"""Ranks tell that they live and get on. Looks are counted, not timed: nothing here depends on how fast anything is."""
+"""Heartbeats of ranks. Checks are counted, not timed, so the tests do not depend on speed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pair():
 
 
 def _looks(pair, *, tells=(0, 1), steps=(), times=CHECKS_PER_TIMEOUT):
-    """What rank 0 finds in the end, and whether it was the first time."""
+    """Rank 0's result after so many checks; all earlier ones must be empty."""
     found = []
     for _ in range(times):
         for rank in steps:
@@ -31,28 +31,28 @@ def _looks(pair, *, tells=(0, 1), steps=(), times=CHECKS_PER_TIMEOUT):
     return found[-1]
 
 
-def test_ranks_that_get_on_go_on(pair):
+def test_active_ranks_continue(pair):
     assert _looks(pair, steps=(0, 1), times=5 * CHECKS_PER_TIMEOUT) == ""
 
 
-def test_one_may_wait_for_the_other_as_long_as_that_gets_on(pair):
+def test_a_rank_may_wait_while_another_makes_progress(pair):
     assert _looks(pair, steps=(1,), times=5 * CHECKS_PER_TIMEOUT) == ""
 
 
 @pytest.mark.parametrize("steps", [(), (0,), (0, 1)])
-def test_a_rank_that_stands_still_ends_the_run(pair, steps):
+def test_a_stalled_rank_ends_the_run(pair, steps):
     assert _looks(pair, tells=(0,), steps=steps, times=CHECKS_PER_TIMEOUT + 1) == (
         "rank 1 has not responded for 2 s; if its machine is only slow, raise `timeout`"
     )
 
 
-def test_a_run_in_which_nobody_does_anything_ends(pair):
+def test_a_run_without_progress_ends(pair):
     assert _looks(pair, times=CHECKS_PER_TIMEOUT + 1) == (
         "no rank has made progress for 2 s; if one action takes longer, raise `timeout`"
     )
 
 
-def test_a_busy_rank_is_waited_for_as_long_as_it_lives(pair):
+def test_a_busy_rank_has_no_timeout_while_it_lives(pair):
     with pair[1].busy("measuring the test rows"):
         assert _looks(pair, times=5 * CHECKS_PER_TIMEOUT) == ""
         pair[1].beat()
@@ -60,13 +60,13 @@ def test_a_busy_rank_is_waited_for_as_long_as_it_lives(pair):
     assert "no rank has made progress" in _looks(pair, times=CHECKS_PER_TIMEOUT)
 
 
-def test_a_busy_rank_that_stands_still_ends_the_run(pair):
+def test_a_busy_rank_that_stalls_ends_the_run(pair):
     with pair[1].busy("profiling"):
         pair[1].beat()
         assert "rank 1 has not responded" in _looks(pair, tells=(0,), times=CHECKS_PER_TIMEOUT + 1)
 
 
-def test_who_has_ended_is_not_waited_for(pair):
+def test_ended_ranks_are_ignored(pair):
     pair[1].start(lambda error: None)
     pair[1].close()
     assert _looks(pair, tells=(0,), times=5 * CHECKS_PER_TIMEOUT) == ""

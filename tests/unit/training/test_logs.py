@@ -1,4 +1,4 @@
-"""Logs of a run that was killed and went on: every epoch once, readable by TensorBoard; a full disk ends nothing."""
+"""Logs of a killed and resumed run: every epoch once, readable by TensorBoard; write errors are not fatal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_epochs_that_are_done_again_are_told_once(tmp_path):
 
 
 def test_tensorboard_reads_them(tmp_path):
-    """Steps are samples, so that another batch gives the same axis; what was done again replaces what was there."""
+    """Steps are samples, so the batch size does not change the axis; repeated epochs replace earlier ones."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     _run(tmp_path, _epoch(1, 9.0), _epoch(2, 8.0), _epoch(3, 7.0))
     _run(tmp_path, _epoch(3, 6.0))

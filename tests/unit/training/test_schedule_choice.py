@@ -1,4 +1,4 @@
-"""Which schedule `auto` takes: the fastest that fits, none that changes the gradients unless it may."""
+"""Schedule `auto`: the fastest that fits, and none with stale gradients unless allowed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def traced():
 
 @pytest.fixture(scope="module")
 def profile(traced) -> TorchProfile:
-    """The module's bytes, but every layer as slow as any other: what is chosen must not depend on the machine."""
+    """The module's sizes with equal layer times, so that the choice does not depend on the machine."""
     measured = profile_traced(*traced, runs=1)
     layers = tuple(replace(layer, forward_s=1e-3, backward_s=2e-3) for layer in measured.graph.layers)
     return replace(measured, graph=LayerGraph(layers, measured.graph.edges))
@@ -60,7 +60,7 @@ def test_memory_binds(profile):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_stages_are_the_model(traced, name):
-    """Whatever is chosen can be cut, and computes what the module does."""
+    """Every chosen schedule can be cut, and its stages compute what the module does."""
     graph, inputs = traced
     found = choose_schedule(graph, inputs, _asked(schedule=name))
     cut = cut_module(graph, found.stage_of, inputs)

@@ -1,4 +1,4 @@
-"""A stage alone: halves of a backward are the whole one, precision, recomputation, versions."""
+"""A single stage: split backward, mixed precision, weight versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ nn = torch.nn
 
 
 class Twice(nn.Module):
-    """Uses a weight twice, on the way to its input both times."""
+    """Uses a weight twice, both times on the path to its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Twice(nn.Module):
 
 
 class Beside(nn.Module):
-    """Gives what depends on weights only, too."""
+    """Also returns an output that depends on weights only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def test_two_halves_are_the_whole(module, wanted):
 
 
 def test_the_second_half_does_not_run_the_first_again():
-    """Gradients of activations are computed once: that is what the split is for."""
+    """Gradients of activations are computed only once, which is the purpose of the split."""
     ran: list[str] = []
 
     class Marked(torch.autograd.Function):

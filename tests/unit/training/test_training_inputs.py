@@ -1,4 +1,4 @@
-"""People's own model, data and loss: what is wrong with them is told in one line."""
+"""Errors in a user's model, data and loss are reported in one line."""
 
 from __future__ import annotations
 
