@@ -82,7 +82,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "dtype_of_datatype",
         "tensor_from_values",
     ),
-    "process.health_port": ("serve_health",),
+    "process.health": (
+        "serve_health",
+        "set_health",
+    ),
     "process.metrics": (
         "BYTES_PER_GIB",
         "link_byte_metrics",
@@ -94,7 +97,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "read_peer_addresses",
         "add_reflection",
         "termination_event",
-        "set_health",
     ),
     "rpc.calls": ("RpcCall",),
     "rpc.server": ("RpcServer",),

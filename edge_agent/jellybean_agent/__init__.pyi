@@ -49,7 +49,8 @@ from jellybean_agent.inference.service import log_refusal as log_refusal
 from jellybean_agent.inference.tensors import DTYPE_BY_DATATYPE as DTYPE_BY_DATATYPE
 from jellybean_agent.inference.tensors import dtype_of_datatype as dtype_of_datatype
 from jellybean_agent.inference.tensors import tensor_from_values as tensor_from_values
-from jellybean_agent.process.health_port import serve_health as serve_health
+from jellybean_agent.process.health import serve_health as serve_health
+from jellybean_agent.process.health import set_health as set_health
 from jellybean_agent.process.metrics import BYTES_PER_GIB as BYTES_PER_GIB
 from jellybean_agent.process.metrics import link_byte_metrics as link_byte_metrics
 from jellybean_agent.process.metrics import metrics_text as metrics_text
@@ -57,7 +58,6 @@ from jellybean_agent.process.metrics import serve_metrics as serve_metrics
 from jellybean_agent.process.server import DEFAULT_DRAIN_S as DEFAULT_DRAIN_S
 from jellybean_agent.process.server import add_reflection as add_reflection
 from jellybean_agent.process.server import read_peer_addresses as read_peer_addresses
-from jellybean_agent.process.server import set_health as set_health
 from jellybean_agent.process.server import termination_event as termination_event
 from jellybean_agent.rpc.calls import RpcCall as RpcCall
 from jellybean_agent.rpc.server import RpcServer as RpcServer

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jellybean_agent.enrolment.join import another_plan, join, keep_renewed
+from jellybean_agent.enrolment.join import join, keep_renewed, wait_for_new_plan
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, describe_error
 from jellybean_agent.execution.model_process import RUN_LIMIT_S
 from jellybean_agent.execution.process_pool import ModelProcessPool
@@ -28,7 +28,7 @@ _EXAMPLE = """example:
 peers.json names every process of the run; the gateway has the empty name:
   {"": "unix:/tmp/run/gateway.sock", "edge-1": "unix:/tmp/run/edge-1.sock", "cloud-1": "cloud.example:7001"}
 
-a box that joins a gateway brings certificate, plan and models itself; later starts need no token:
+an agent that joins a gateway downloads certificate, plan and models; later starts need no token:
   jellybean-agent --join gateway.example:7002 --token-file token --state /var/lib/jellybean-agent
 """
 _NEEDED = ("plan", "worker", "listen", "peers")
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         given["allow_python"] = parse_allow_list(given["allow_python"])
         with contextlib.ExitStack() as stack:
             pool: ModelProcessPool | None = None
-            if not given["in_process"]:  # before anything of gRPC is used: later no process may be forked
+            if not given["in_process"]:  # before gRPC starts, as no process may be forked afterwards
                 pool = stack.enter_context(ModelProcessPool((given["model_memory_mib"] or 0) * 2**20 or None))
             given["emulate"] = not given.pop("no_emulation")
             if joining["join"] is None:
@@ -62,19 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"{name}: {describe_error(error, name=True)}", file=sys.stderr)
         return 1
-    if is_new:  # with nothing left of the plan before; the process stays the one that its supervisor knows
+    if is_new:  # a fresh start with the new plan; the process id stays, for its supervisor
         os.execv(sys.executable, [sys.executable, "-P", "-m", "jellybean_agent", *(argv or sys.argv[1:])])
     return 0
 
 
 async def _joined(joining: dict[str, object], given: dict[str, object], pool: ModelProcessPool | None) -> bool:
-    """Join, then serve what the gateway gave, with a certificate that is renewed meanwhile.
+    """Join a gateway, then serve its plan, and keep the certificate renewed.
 
-    Whether it ended because the gateway serves another plan by now.
+    True if serving ended because the gateway has a new plan.
     """
     token = joining["token"]
     file = Path(str(joining["token_file"] or ""))
-    if token is None and file.is_file():  # it may be gone once it was used
+    if token is None and file.is_file():  # it may have been removed after its use
         token = file.read_text(encoding="utf-8")
     found = await join(str(joining["join"]), None if token is None else str(token), Path(str(joining["state"])))
     own = json.loads((found.folder / "peers.json").read_bytes())[found.worker.name]
@@ -82,7 +82,7 @@ async def _joined(joining: dict[str, object], given: dict[str, object], pool: Mo
     listen = given["listen"] or f"0.0.0.0:{str(own).rpartition(':')[2]}"
     ours = {"worker": found.worker.name, "tls": found.tls, "listen": listen, "emulate": False}
     renewing = asyncio.create_task(keep_renewed(found.folder))
-    following = asyncio.create_task(another_plan(found, float(str(joining["plan_every_s"]))))
+    following = asyncio.create_task(wait_for_new_plan(found, float(str(joining["plan_every_s"]))))
     for task in (renewing, following):
         task.add_done_callback(_drain_unless_cancelled)
     try:
@@ -99,7 +99,7 @@ async def _joined(joining: dict[str, object], given: dict[str, object], pool: Mo
 
 
 def _drain_unless_cancelled(task: asyncio.Task[None]) -> None:
-    """There is another plan; or nobody renews any more: drain and end with the error, not serve on until it expires."""
+    """Drain: there is a new plan, or the renewal failed, and serving on would end when the certificate expires."""
     if not task.cancelled():
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -107,7 +107,7 @@ def _drain_unless_cancelled(task: asyncio.Task[None]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="jellybean-agent",
-        description="Serve one worker of a JellyBean plan until SIGTERM, then finish the requests in hand.",
+        description="Serve one worker of a JellyBean plan until SIGTERM, then finish the requests in flight.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -116,33 +116,35 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--root", type=Path, default=Path(), help="the folder that model paths start from")
     parser.add_argument("--listen", help="unix:/path (in a private folder) or HOST:PORT")
     parser.add_argument("--peers", type=Path, help="JSON: worker name -> address")
-    parser.add_argument("--join", metavar="GATEWAY", help="HOST:PORT where a gateway enrols boxes")
+    parser.add_argument("--join", metavar="GATEWAY", help="HOST:PORT where a gateway enrols agents")
     parser.add_argument("--token", help="with --join, the first time (better --token-file: others see command lines)")
     parser.add_argument("--token-file", type=Path, help="a file that holds the token")
-    parser.add_argument("--state", type=Path, default=Path("jellybean-agent"), help="with --join: where all is kept")
     parser.add_argument(
-        "--plan-every-s", type=float, default=10.0, help="with --join: seconds between looks for another plan"
+        "--state", type=Path, default=Path("jellybean-agent"), help="with --join: the folder for its state"
+    )
+    parser.add_argument(
+        "--plan-every-s", type=float, default=10.0, help="with --join: seconds between checks for a new plan"
     )
     parser.add_argument("--links", type=Path, help="state of the emulated links (default: beside the peers file)")
-    parser.add_argument("--no-emulation", action="store_true", help="links and devices are real: emulate none")
+    parser.add_argument("--no-emulation", action="store_true", help="emulate no links and no slower devices")
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
     parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
     parser.add_argument(
-        "--renew-s", type=float, default=CONNECTION_LIFETIME_S, help="seconds after which connections are made anew"
+        "--renew-s", type=float, default=CONNECTION_LIFETIME_S, help="seconds after which connections are renewed"
     )
     parser.add_argument("--metrics-host", default="127.0.0.1", help="where Prometheus metrics are served")
     parser.add_argument("--metrics-port", type=int, default=0, help="port of Prometheus metrics (0: off)")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes (0: off)")
-    parser.add_argument("--in-process", action="store_true", help="run models here: one that crashes ends the agent")
-    parser.add_argument("--max-run-s", type=float, default=RUN_LIMIT_S, help="a run that takes longer is ended")
-    parser.add_argument("--model-memory-mib", type=int, help="most that models may take (default: half of all)")
-    parser.add_argument("--drain-s", type=float, default=DEFAULT_DRAIN_S, help="seconds that a drain may take")
+    parser.add_argument("--in-process", action="store_true", help="run models in the agent's process: a crash ends it")
+    parser.add_argument("--max-run-s", type=float, default=RUN_LIMIT_S, help="seconds after which a run is ended")
+    parser.add_argument("--model-memory-mib", type=int, help="memory limit of models (default: half of all)")
+    parser.add_argument("--drain-s", type=float, default=DEFAULT_DRAIN_S, help="longest time of a drain, in seconds")
     parser.add_argument(
         ALLOW_PYTHON_FLAG,
         action="append",
         default=[],
         metavar="MODULE:FUNCTION",
-        help=f"a Python step that a plan may have run here, besides {BUILTIN_STEPS_MODULE}; may be given several times",
+        help=f"a Python step that plans may run here, besides {BUILTIN_STEPS_MODULE}; may be given several times",
     )
     add_log_options(parser)
     return parser

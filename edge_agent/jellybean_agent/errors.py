@@ -1,4 +1,4 @@
-"""What can go wrong at a worker, and the one place that maps it to gRPC status codes."""
+"""The agent's errors, and their mapping to gRPC status codes."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import grpc
 
 
 class AgentError(Exception):
-    """Root of the agent's errors; its text is one clear line for a person."""
+    """Root of the agent's errors; its text is one line for a person."""
 
-    is_logged = False  # whether a line of the log has said it already
+    is_logged = False  # whether it has been logged
 
 
 class TransientError(AgentError):
-    """Trying again later may help: a peer is gone, a worker is about to leave."""
+    """A retry may succeed: a peer is gone, or a worker is shutting down."""
 
 
 class PermanentError(AgentError):
-    """Trying again will not help."""
+    """A retry will not succeed."""
 
 
 class InvalidInputError(PermanentError):
-    """The request's own tensors are at fault: type, shape or size."""
+    """A tensor of the request has the wrong dtype, shape or size."""
 
 
 class ModelError(PermanentError):
-    """A model file is missing, altered, or not one that this agent runs."""
+    """A model file is missing, altered, or of a kind that the agent does not run."""
 
 
 class CrashError(PermanentError):
-    """The process that a model ran in has died of it, or was ended because it took too long."""
+    """The model process crashed, or was ended because the run took too long."""
 
 
 class PlanViewError(PermanentError):
-    """The plan document is damaged, of another version, or does not name this worker."""
+    """The plan document or another input of the process is damaged, of another version, or does not fit."""
 
 
 class StatusError(AgentError):
-    """A refusal or failure whose gRPC status is known already."""
+    """A refusal or failure with a given gRPC status."""
 
     def __init__(self, status: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
@@ -73,9 +73,9 @@ _FILE_WORDS = {
 
 
 def describe_error(error: BaseException, *, name: bool = False) -> str:
-    """One line for a person on what a library or the operating system raised; `name`: the file's name first.
+    """One line for a person about an exception of a library or the operating system; `name`: with the file's name.
 
-    An OSError says only what is wrong: its own text has a number in front that helps nobody.
+    Of an OSError only its meaning, without the errno.
     """
     if not isinstance(error, OSError):
         return next(iter(str(error).splitlines()), "") or type(error).__name__
@@ -84,12 +84,12 @@ def describe_error(error: BaseException, *, name: bool = False) -> str:
 
 
 def status_of(error: AgentError) -> grpc.StatusCode:
-    """The gRPC status of an error; INTERNAL for a permanent one that is nobody's input."""
+    """The gRPC status of an error; INTERNAL for a permanent error that no input caused."""
     if isinstance(error, StatusError):
         return error.status
     return next((code for kind, code in _STATUS if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
 
 
 def status_from_number(number: int) -> grpc.StatusCode:
-    """The status of a number on the wire; UNKNOWN for one that no status has."""
+    """The gRPC status with a number; UNKNOWN for a number without a status."""
     return next((code for code in grpc.StatusCode if code.value[0] == number), grpc.StatusCode.UNKNOWN)

@@ -1,8 +1,8 @@
-"""Steps that every agent may run: small pure numpy functions before, between and behind models.
+"""Built-in steps, which every agent may run: pure numpy functions for pre- and postprocessing.
 
-A step takes tensors by name, each with the batch as its first dimension, and answers tensors by name; what it takes and
-gives stands in its decorator. A dtype or size there may be the name of an argument that says it. Steps of your own are
-written the same way, in a module that is installed where the agent runs, and allowed by its `--allow-python`.
+A step takes and returns tensors by name, each with the batch as its first dimension; its decorator declares them. A
+dtype or size there may be the name of the argument that has it. Steps of your own are written the same way, in a module
+that is installed where the agent runs, and allowed by its `--allow-python`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Step = TypeVar("Step", bound=Callable[..., Mapping[str, Any]])
 
 
 def step(*, inputs: Declared, outputs: Declared) -> Callable[[Step], Step]:
-    """Declares what a function takes and gives. It is read from the source, so both must be literals."""
+    """Declare a function's inputs and outputs. Both must be literals, as they are read from the source."""
 
     def same(function: Step) -> Step:
         return function

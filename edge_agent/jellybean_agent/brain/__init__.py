@@ -1,1 +1,1 @@
-"""The worker's scheduler as a pure state machine, its messages, and a worker's view of the plan."""
+"""The scheduler of a worker as a pure state machine, and a worker's view of the plan."""

@@ -26,7 +26,7 @@ _KINDS = ("each", "fan_out", "gather")
 
 @dataclass(frozen=True, slots=True)
 class PythonView:
-    """A function that plays an operator, `module:name`, its arguments as JSON, the sha256 of the module's source."""
+    """A Python function as a variant: `module:name`, its arguments as JSON, the sha256 of the module's source."""
 
     function: str
     arguments: str
@@ -35,9 +35,9 @@ class PythonView:
 
 @dataclass(frozen=True, slots=True)
 class OperatorView:
-    """An operator with its variant chosen: a model file or a Python function, neither where it cannot be served.
+    """An operator with its chosen variant: a model file, a Python function, or neither if it cannot be served.
 
-    `depth` counts the fan-outs open at its own level.
+    `depth`: number of fan-outs that are open at its level.
     """
 
     name: str
@@ -46,13 +46,13 @@ class OperatorView:
     depth: int
     model_path: str | None
     model_sha256: str | None
-    output_names: Mapping[str, str]  # downstream -> ONNX output; a downstream left out takes the first
+    output_names: Mapping[str, str]  # downstream -> ONNX output; the first one where left out
     python: PythonView | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LinkView:
-    """One direction between two tiers. A bandwidth of None is unlimited."""
+    """A link from one tier to another. A bandwidth of None is unlimited."""
 
     upstream_tier: str
     downstream_tier: str
@@ -63,11 +63,11 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker of the plan, the operators that some route gives it, and how many requests they take at once.
+    """A worker of the plan, with the operators that any route assigns to it, and their batch sizes.
 
-    `device_s`: operator -> requests in a run -> mean seconds, of a worker that is emulated here; None for others.
-    `loads`: operator -> the fraction of its time that it is planned to take. `delays`: operator -> how long a
-    request may wait for others to share its run.
+    `device_s`: operator -> batch size -> mean seconds of a run on the emulated device; None where none is emulated.
+    `loads`: operator -> planned fraction of the worker's time. `delays`: operator -> longest time that a request waits
+    for others to share its run, in seconds.
     """
 
     name: str
@@ -82,9 +82,11 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """The parts of a plan that serving needs; indexes into `routes` are what messages carry.
+    """The parts of a plan that serving needs. Messages carry indexes into `routes`.
 
-    `weights` are of the routes of one place, those of the next place follow; `tiers_at`: of sources, place by place.
+    Where tiers have several sites, a place is one site of the most numerous tier with the sites that it sends to:
+    `routes` has the routes of the first place, then those of the second, and so on; `weights` has those of one place;
+    `tiers_at` has, per place, the tier of each source.
     """
 
     name: str
@@ -96,27 +98,27 @@ class PlanView:
     routes: Sequence[Mapping[str, str]]
     weights: tuple[float, ...]
     links: tuple[LinkView, ...]
-    periodic: bool = False  # whether requests come evenly spaced
-    eventually: bool = False  # whether requests are kept until they are answered
+    periodic: bool = False  # whether requests arrive evenly spaced
+    eventually: bool = False  # whether requests are stored until they are answered
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        """Operators whose output is the answer."""
+        """Operators whose outputs are the answer."""
         return tuple(name for name, operator in self.operators.items() if not operator.wiring.outputs)
 
     @property
     def serving(self) -> tuple[WorkerView, ...]:
-        """Workers that some route uses: one agent process each."""
+        """Workers that any route uses: one agent process each."""
         return tuple(worker for worker in self.workers.values() if worker.operators)
 
     def tier_of(self, upstream: str, route: int) -> str:
-        """The tier in which the output of a source or operator is born under a route."""
+        """The tier where a source's or operator's output is produced on a route."""
         if upstream in self.source_outputs:
             return self.tiers_at[route // len(self.weights)][upstream]
         return self.workers[self.routes[route][upstream]].tier
 
     def path_length(self, upstream: str, downstream: str) -> int:
-        """How many positions a message on this edge carries."""
+        """Number of positions in the fan-out path of a message on this edge."""
         operator = self.operators.get(upstream)
         edges = operator.wiring.outputs if operator else self.source_outputs[upstream]
         opens = any(name == downstream and kind == "fan_out" for name, kind in edges)
@@ -124,7 +126,7 @@ class PlanView:
 
 
 def read_plan(path: Path) -> PlanView:
-    """The view of a plan file. PlanViewError when it cannot be read or is no intact plan."""
+    """The view of a plan file. PlanViewError when it cannot be read, or is not an intact plan."""
     try:
         if path.stat().st_size > MAX_PLAN_BYTES:
             raise PlanViewError(f"{path}: above {MAX_PLAN_BYTES} bytes; a plan is smaller")
@@ -180,7 +182,7 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
 
 
 def _in_sites(view: PlanView, counts: Mapping[str, int]) -> PlanView:
-    """The view with every site as a tier of its own."""
+    """The view with each site of a tier as a tier of its own."""
     sites = Sites({str(tier): int(count) for tier, count in counts.items()})
     if sites.most == 1:
         return view
@@ -228,7 +230,7 @@ def _worker(
 
 
 def _load(rate_per_s: float, times: Mapping[str, Mapping[str, float]], batch: int) -> float:
-    """The fraction of time that runs of so many requests take."""
+    """The fraction of a worker's time that runs of this batch size take."""
     size = batch if str(batch) in times else 1
     return rate_per_s * float(times[str(size)]["mean_s"]) / size
 
@@ -241,7 +243,7 @@ def _device_s(operator: str, times: Mapping[str, Mapping[str, float]]) -> dict[i
 
 
 def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[str, OperatorView]:
-    """In the document's topological order, so that every depth follows from depths already known."""
+    """The operators, which the document lists in topological order."""
     outputs: dict[str, list[tuple[str, EdgeKind]]] = {item["name"]: [] for item in items}
     names: dict[str, dict[str, str]] = {item["name"]: {} for item in items}
     for item in items:

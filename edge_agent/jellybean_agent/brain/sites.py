@@ -1,6 +1,7 @@
-"""Alike sites of a plan: the plan says what one site has; here are the names and routes of all of them.
+"""Identical sites of a plan's tiers: the plan describes one site, and this gives names and routes to all of them.
 
-The names are those of the solver's sites.py. Routes of the first place come first, then those of the second.
+A place is one site of the most numerous tier, with the sites of other tiers that it sends to. Routes of the first place
+come first, then those of the second. Names are as in the solver (`model.sites`).
 """
 
 from __future__ import annotations
@@ -12,40 +13,40 @@ Route = Mapping[str, str]  # operator -> worker
 
 
 class Sites:
-    """Tiers that exist several times. `counts`: tier -> how many; a tier that is not there exists once."""
+    """The sites of each tier. `counts`: tier -> number of sites; 1 where left out."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         self.counts = {tier: count for tier, count in counts.items() if count > 1}
         self.most = max(self.counts.values(), default=1)
 
     def of(self, tier: str) -> range:
-        """Numbers of a tier's sites, from 0."""
+        """Indexes of a tier's sites, from 0."""
         return range(self.counts.get(tier, 1))
 
     def at(self, tier: str, place: int) -> int:
-        """The site of a tier that one of the most numerous places belongs to."""
+        """The site of a tier that a place belongs to."""
         return place * self.counts.get(tier, 1) // self.most
 
     def tier_name(self, tier: str, site: int) -> str:
-        """`store-17`; the tier's own name where it exists once."""
+        """Name of a site, as `store-17`; the tier's own name where it has one site."""
         return f"{tier}-{site + 1}" if tier in self.counts else tier
 
     def name_at(self, tier: str, place: int) -> str:
-        """The name of the site of a tier that a place belongs to."""
+        """Name of the site of a tier that a place belongs to."""
         return self.tier_name(tier, self.at(tier, place))
 
     def worker_name(self, tier: str, worker: str, site: int) -> str:
-        """`store-17/box-2`; the plan's own name where the tier exists once."""
+        """Name of a worker in a site, as `store-17/box-2`; the plan's own name where the tier has one site."""
         return f"{self.tier_name(tier, site)}/{worker}" if tier in self.counts else worker
 
 
 class SiteRoutes(Sequence[Route]):
-    """A plan's routes in every place, made when they are asked for: a thousand sites have as many times the routes."""
+    """A plan's routes in every place, built on first use: a thousand places have a thousand times the routes."""
 
     def __init__(self, routes: Sequence[Route], tiers: Mapping[str, str], sites: Sites) -> None:
-        """`tiers`: worker -> its tier."""
+        """`tiers`: worker -> tier."""
         self._routes, self._tiers, self._sites = routes, tiers, sites
-        self._made: dict[int, Route] = {}
+        self._built: dict[int, Route] = {}
 
     def __len__(self) -> int:
         return len(self._routes) * self._sites.most
@@ -55,17 +56,17 @@ class SiteRoutes(Sequence[Route]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Route]: ...
     def __getitem__(self, index: int | slice) -> Route | Sequence[Route]:
-        """Operator -> worker, by its name in its site."""
+        """Operator -> name of the worker in its site."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if self._sites.most == 1:
             return self._routes[index]
         if not 0 <= index < len(self):
             raise IndexError(index)
-        if index not in self._made:
+        if index not in self._built:
             place, number = divmod(index, len(self._routes))
-            self._made[index] = {name: self._worker(worker, place) for name, worker in self._routes[number].items()}
-        return self._made[index]
+            self._built[index] = {name: self._worker(worker, place) for name, worker in self._routes[number].items()}
+        return self._built[index]
 
     def _worker(self, name: str, place: int) -> str:
         tier = self._tiers[name]

@@ -1,1 +1,1 @@
-"""How a box joins a gateway: a token, then a certificate, the plan and the models."""
+"""Joining a gateway: the token, then the certificate, the plan and the models."""

@@ -1,6 +1,6 @@
-"""A box joins a gateway: a certificate for its token, the plan, the models, then it serves and renews by itself.
+"""Joining a gateway from a new machine: get a certificate for a token, then the plan and the models.
 
-Everything is kept in one folder, so that a box that starts again needs no token, and downloads only what it lacks.
+Everything is stored in one folder, so that a machine that restarts needs no token and downloads only missing models.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 
 LOG = logging.getLogger("jellybean.agent")
 _CALL_S = 30.0
-_AGAIN_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # between tries; the last one for ever
-_RENEW_AT = 2 / 3  # of its life is left: the rest is for a gateway that is away
-_LOOK_S = 60.0
-_WAITING = "enrolling.key"  # until its certificate has come
-_CURRENT = "..data"  # link to the folder of the present key and certificate, as in a Kubernetes secret
+_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # between attempts; the last one repeats
+_RENEW_AT = 2 / 3  # fraction of a certificate's life that is left when it is renewed; a gateway may be away
+_CHECK_EVERY_S = 60.0  # at least, for a certificate that is due
+_PENDING_KEY = "enrolling.key"  # key whose certificate has not arrived yet
+_CURRENT = "..data"  # link to the folder with the present credentials, as in a Kubernetes secret
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a box has once it has joined, all in its folder."""
+    """What a machine has after joining, all in its folder."""
 
     folder: Path
     view: PlanView
@@ -66,9 +66,9 @@ class Joined:
 
 
 async def join(gateway: str, token: str | None, folder: Path) -> Joined:
-    """Enrol, unless that was done before, and bring everything that serving needs. AgentError says what is in the way.
+    """Enrol unless that was done before, and download everything that serving needs. AgentError when that fails.
 
-    `gateway`: where it enrols boxes, HOST:PORT; only needed with a token. What may pass is tried again until it does.
+    `gateway`: HOST:PORT of its enrolment service, needed with a token only. Transient failures are retried for ever.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if token is not None and not _is_enrolled(folder):
@@ -87,7 +87,7 @@ async def join(gateway: str, token: str | None, folder: Path) -> Joined:
             )
         for operator in worker.operators:
             if view.operators[operator].python is not None:
-                continue  # installed here, or refused when it is loaded
+                continue  # it must be installed on this machine
             path, sha256 = view.operators[operator].model_path, view.operators[operator].model_sha256
             if not path or not sha256:
                 raise ModelError(f"{operator}: the plan names no model file")
@@ -96,11 +96,11 @@ async def join(gateway: str, token: str | None, folder: Path) -> Joined:
 
 
 async def keep_renewed(folder: Path) -> None:
-    """Get a new certificate whenever a third of the present one's life is over; for ever."""
+    """Renew the certificate whenever a third of its life is over, for ever."""
     tls = folder / "tls"
     born = time.time()
     while True:
-        left_s = _AGAIN_S[-1]
+        left_s = _RETRY_S[-1]
         try:
             found = read_credentials(tls)
             left_s = found.expires_unix_s - time.time()
@@ -114,11 +114,11 @@ async def keep_renewed(folder: Path) -> None:
                 left_s = read_credentials(tls).expires_unix_s - born
         except (AgentError, grpc.aio.AioRpcError, OSError) as error:
             LOG.warning("the certificate could not be renewed, which is tried again: %s", error)
-        await asyncio.sleep(min(_LOOK_S, max(1.0, left_s / 10)))
+        await asyncio.sleep(min(_CHECK_EVERY_S, max(1.0, left_s / 10)))
 
 
-async def another_plan(found: Joined, every_s: float) -> None:
-    """Return when the gateway serves another plan that has something to do for this box."""
+async def wait_for_new_plan(found: Joined, every_s: float) -> None:
+    """Return once the gateway serves another plan that uses this machine."""
     name, have = found.worker.name, found.view.hash
     while True:
         await asyncio.sleep(every_s)
@@ -133,9 +133,9 @@ async def another_plan(found: Joined, every_s: float) -> None:
         if view.hash == have:
             continue
         if (worker := view.workers.get(name)) is not None and worker.operators:
-            LOG.info("the gateway serves plan %s: this box takes it", view.hash[:12])
+            LOG.info("the gateway serves plan %s: switching to it", view.hash[:12])
             return
-        LOG.warning("the gateway serves plan %s, which gives this box nothing to do: it waits", view.hash[:12])
+        LOG.warning("the gateway serves plan %s, which does not use this machine: it waits", view.hash[:12])
         have = view.hash
 
 
@@ -147,7 +147,7 @@ def _is_enrolled(folder: Path) -> bool:
 
 
 async def _enrol(gateway: str, token: JoinToken, folder: Path) -> None:
-    waiting = folder / _WAITING  # the same key again after a stop: the token may be this key's already
+    waiting = folder / _PENDING_KEY  # after a restart the same key again: the token may have been used with it
     key, request = _key_and_request(token.identity, waiting.read_bytes() if waiting.exists() else None)
     write_private_file(waiting, key)
     wanted = Identity(token.identity.workflow, Role.GATEWAY)
@@ -155,7 +155,7 @@ async def _enrol(gateway: str, token: JoinToken, folder: Path) -> None:
     credentials = grpc.ssl_channel_credentials(token.ca)
     async with grpc.aio.secure_channel(gateway, credentials, options=options) as channel:
         stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
-        given = await _patiently(
+        given = await _retried(
             f"enrolling at {gateway}",
             lambda: _call(stub.Enrol, enrol_pb2.EnrolRequest(secret=token.secret, request=request)),
         )
@@ -166,27 +166,29 @@ async def _enrol(gateway: str, token: JoinToken, folder: Path) -> None:
 
 
 async def _plan(stub: Any, identity: Identity, folder: Path) -> PlanView:
-    """The gateway's plan, checked and kept. PlanViewError when it is of a version that this agent does not read."""
-    given = await _patiently("asking for the plan", lambda: _call(stub.Plan, enrol_pb2.PlanRequest()))
+    """Download, check and store the gateway's plan. PlanViewError when this agent cannot read its version."""
+    given = await _retried("asking for the plan", lambda: _call(stub.Plan, enrol_pb2.PlanRequest()))
     try:
         document = json.loads(given.plan)
     except (ValueError, RecursionError) as error:
         raise PlanViewError(f"the gateway's plan is not JSON: {describe_error(error)}") from error
     view = plan_view(document)
     if view.name != identity.workflow:
-        raise PlanViewError(f"the gateway's plan is of workflow {view.name}, this box belongs to {identity.workflow}")
+        raise PlanViewError(
+            f"the gateway's plan is of workflow {view.name}, this machine belongs to {identity.workflow}"
+        )
     write_private_file(folder / "plan.json", given.plan)
     write_private_file(folder / "peers.json", given.peers)
     return view
 
 
 async def _download(stub: Any, sha256: str, path: Path) -> None:
-    """A model by its content: not at all where it lies there already, else from where the download was cut off."""
+    """Download a model unless the file is complete; continues an interrupted download."""
     if path.is_file() and file_sha256(path) == sha256:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{sha256[:16]}.part")
-    await _patiently(f"downloading {path.name}", lambda: _fetch(stub, sha256, part))
+    await _retried(f"downloading {path.name}", lambda: _fetch(stub, sha256, part))
     found = file_sha256(part)
     if found != sha256:
         part.unlink()
@@ -198,7 +200,7 @@ async def _download(stub: Any, sha256: str, path: Path) -> None:
 
 
 async def _fetch(stub: Any, sha256: str, part: Path) -> None:
-    """What is missing of a model, appended to what is there."""
+    """Append the missing bytes of a model to a partial file."""
     offset = part.stat().st_size if part.exists() else 0
     call = stub.Model(enrol_pb2.ModelRequest(sha256=sha256, offset=offset), metadata=protocol_metadata())
     size = None
@@ -214,8 +216,8 @@ async def _fetch(stub: Any, sha256: str, part: Path) -> None:
             raise TransientError(f"the download ended after {file.tell()} of {size} bytes")
 
 
-async def _patiently(what: str, attempt: Callable[[], Any]) -> Any:
-    """Try until it works; AgentError when trying again cannot help."""
+async def _retried(what: str, attempt: Callable[[], Any]) -> Any:
+    """Retry transient failures until the attempt succeeds. AgentError for a permanent failure."""
     tries = 0
     while True:
         try:
@@ -226,8 +228,8 @@ async def _patiently(what: str, attempt: Callable[[], Any]) -> Any:
                 raise PlanViewError(f"{what}: {reason} ({error.code().name})") from error
         except TransientError as error:
             reason = str(error)
-        LOG.warning("%s: %s; tried again in %g s", what, reason, _AGAIN_S[min(tries, len(_AGAIN_S) - 1)])
-        await asyncio.sleep(_AGAIN_S[min(tries, len(_AGAIN_S) - 1)])
+        LOG.warning("%s: %s; tried again in %g s", what, reason, _RETRY_S[min(tries, len(_RETRY_S) - 1)])
+        await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
         tries += 1
 
 
@@ -242,7 +244,7 @@ def _channel(folder: Path) -> grpc.aio.Channel:
 
 
 def _key_and_request(identity: Identity, key_pem: bytes | None = None) -> tuple[bytes, bytes]:
-    """A key (PEM), which stays here, a new one unless it is given, and a request to certify it (DER)."""
+    """A private key (PEM), new unless given, and a signing request for it (DER)."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -261,15 +263,11 @@ def _key_and_request(identity: Identity, key_pem: bytes | None = None) -> tuple[
 
 
 def write_credentials(folder: Path, key: bytes, given: enrol_pb2.Certificate) -> None:
-    """Key, certificate and CA in one step, as Kubernetes does it: a link to the folder with all three is exchanged.
-
-    Whatever stops it, the folder holds what it held before or all that is new.
-    """
+    """Write key, certificate and CA atomically, as Kubernetes does: by switching a link to a folder with all three."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     current = folder / _CURRENT
-    if not current.is_symlink() and all(
-        (folder / name).is_file() for name in CREDENTIAL_FILES
-    ):  # as agents before kept them
+    has_plain_files = all((folder / name).is_file() for name in CREDENTIAL_FILES)
+    if not current.is_symlink() and has_plain_files:  # as earlier versions stored them
         _point(current, _generation(folder, {name: (folder / name).read_bytes() for name in CREDENTIAL_FILES}))
     new = _generation(folder, {CA_FILE: given.ca, PRIVATE_KEY_FILE: key, CERTIFICATE_FILE: given.chain})
     for name in CREDENTIAL_FILES:
@@ -282,7 +280,7 @@ def write_credentials(folder: Path, key: bytes, given: enrol_pb2.Certificate) ->
 
 
 def _generation(folder: Path, files: Mapping[str, bytes]) -> str:
-    """A new folder inside of one with these files; its name."""
+    """Create a new subfolder with these files; its name."""
     made = folder / f"..{secrets.token_hex(8)}"
     made.mkdir(mode=0o700)
     try:

@@ -1,6 +1,6 @@
-"""What a box is given to enrol with: whom to believe, who it will be, and a secret that works for one key.
+"""The token with which an agent enrols: a one-time secret, the identity it gets, and the CA certificate to trust.
 
-jbt1.SECRET.IDENTITY.CA: parts in base64url. The authority's certificate lies in it, so that the box believes this
+Its form is jbt1.SECRET.IDENTITY.CA, with parts in base64url. As it contains the CA certificate, the agent trusts this
 gateway and no other from the first byte.
 """
 
@@ -20,7 +20,7 @@ TOKEN_SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """`ca`: PEM."""
+    """A parsed token. `ca`: certificate (PEM)."""
 
     secret: bytes
     identity: Identity
@@ -32,7 +32,7 @@ class JoinToken:
 
 
 def parse_token(text: str) -> JoinToken:
-    """PlanViewError unless it is a token of this version."""
+    """Parse a token. PlanViewError when it is damaged or of another version."""
     kind, *parts = text.strip()[:_MAX_CHARACTERS].split(".")
     if kind != _KIND or len(parts) != 3:
         raise PlanViewError(f"not a token of this version ({_KIND}...): make one with `jellybean token`")

@@ -1,1 +1,1 @@
-"""Runs models and Python steps: sessions, and the processes that they run in."""
+"""Runs models and Python functions, in this process or in a model process of the pool."""

@@ -1,8 +1,8 @@
-"""Python functions that play an operator: which of them may run here, where their source is, what they take and give.
+"""Python functions as variants: which may run here, where their source is, and their inputs and outputs.
 
-Nothing here imports a module that a plan names. Its source is found as an import would find it, then read, hashed and
-parsed: what a function takes and gives stands as literals in its decorator (`steps.step`), so that it is known before,
-and where, the function is never run.
+Nothing here imports a module that a plan names. The module's source is located as an import would, then read, hashed
+and parsed: inputs and outputs stand as literals in the function's decorator (`steps.step`), so that they are known
+without running the function.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from jellybean_agent.errors import ModelError, describe_error
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK, WIRE_DTYPES
 
-BUILTIN_STEPS_MODULE = "jellybean_agent.steps"  # shipped with the agent: its steps are allowed everywhere
+BUILTIN_STEPS_MODULE = "jellybean_agent.steps"  # part of the agent: its steps are always allowed
 ALLOW_PYTHON_FLAG = "--allow-python"
 _FUNCTION = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*:[A-Za-z]\w*", re.ASCII)
 _MAX_SOURCE_BYTES = 2**22
-_MOST = 2**31 - 1  # of one size
+_MAX_SIZE = 2**31 - 1  # of one dimension
 _HOW = "write for example my_steps:crop"
 _FORM = '@step(inputs={"picture": ("uint8", (-1, 28, 28))}, outputs={...}), with nothing computed'
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A module's source as it is installed here; nothing of it has run."""
+    """The source of a module that is installed here; the module has not been imported."""
 
     module: str
     path: Path
@@ -48,14 +48,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a function takes and gives under its arguments."""
+    """Inputs and outputs of a function with given arguments."""
 
     inputs: tuple[TensorPort, ...]
     outputs: tuple[TensorPort, ...]
 
 
 def split_function_name(function: str) -> tuple[str, str]:
-    """Module and name of `module:name`. ModelError for anything else, dotted and private names included."""
+    """Module and name of `module:name`. ModelError for other texts; nested and private names are not allowed."""
     if not _FUNCTION.fullmatch(function) or len(function) > 200:
         raise ModelError(
             f"{function[:60]!r} names no function of a module: {_HOW}; no dots behind the colon, no '_' first"
@@ -65,7 +65,7 @@ def split_function_name(function: str) -> tuple[str, str]:
 
 
 def parse_allow_list(functions: Iterable[str]) -> frozenset[str]:
-    """The functions that the owner of a machine lets run on it. ModelError for one that names none."""
+    """The functions that a machine's owner allows to run on it. ModelError for an invalid name."""
     found = frozenset(functions)
     for function in found:
         split_function_name(function)
@@ -73,38 +73,38 @@ def parse_allow_list(functions: Iterable[str]) -> frozenset[str]:
 
 
 def python_refusal(function: str, allowed: frozenset[str], how: str = "") -> str | None:
-    """Why a function may not run here; None where it may. `how`: to allow it, the agent's flag unless given."""
+    """Why a function may not run here; None where it may. `how`: how to allow it, unless by the agent's flag."""
     module, _ = split_function_name(function)
     if module == BUILTIN_STEPS_MODULE or function in allowed:
         return None
-    say = how or f"give {ALLOW_PYTHON_FLAG} {function}"
-    return f"python {function} is not allowed here, and was not imported: if the machine's owner agrees, {say}"
+    advice = how or f"give {ALLOW_PYTHON_FLAG} {function}"
+    return f"python {function} is not allowed here, and was not imported: if the machine's owner agrees, {advice}"
 
 
 @dataclass(frozen=True, slots=True)
 class PythonStep:
-    """A function with its arguments (JSON) that may run here: ModelError where the allow-list has it not."""
+    """A function with its arguments (JSON) that may run here. ModelError unless it is in the allow-list."""
 
     function: str
     arguments: str = "{}"
     allowed: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """ModelError where it is not allowed."""
-        if (why := python_refusal(self.function, self.allowed)) is not None:
-            raise ModelError(why)
+        """Check the allow-list."""
+        if (reason := python_refusal(self.function, self.allowed)) is not None:
+            raise ModelError(reason)
 
     def __str__(self) -> str:
         return self.function
 
     @property
     def key(self) -> str:
-        """Different for other arguments."""
+        """Identifies function and arguments."""
         return f"{self.function} {self.arguments}"
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """The arguments by name. ModelError unless it is a JSON object."""
+    """Arguments by name. ModelError unless the text is a JSON object."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -115,7 +115,7 @@ def arguments_of(text: str) -> dict[str, Any]:
 
 
 def find_module_source(module: str) -> Source:
-    """The source that an import of the module would run. ModelError where there is none; no package is imported."""
+    """The source that an import of the module would execute. ModelError where there is none. Imports nothing."""
     importlib.invalidate_caches()
     spec: ModuleSpec | None = None
     name, places = "", None
@@ -123,7 +123,7 @@ def find_module_source(module: str) -> Source:
         name = f"{name}.{part}" if name else part
         try:
             spec = next((found for one in sys.meta_path if (found := one.find_spec(name, places)) is not None), None)
-        except KeyError as error:  # a folder in a folder, both without one: found only once the outer one is imported
+        except KeyError as error:  # a namespace package in a namespace package is found only by importing
             raise ModelError(f"module {module}: the folder of {name} needs an __init__.py") from error
         if spec is None:
             break
@@ -144,7 +144,7 @@ def find_module_source(module: str) -> Source:
 
 
 def step_signature(source: Source, function: str, arguments: Mapping[str, Any]) -> Signature:
-    """What a function takes and gives, read from its source. ModelError where that does not say it."""
+    """A function's inputs and outputs, read from its decorator. ModelError where they are not declared correctly."""
     _, name = split_function_name(function)
     definition = _definition(source, name)
     declared = _declared(definition, function)
@@ -166,7 +166,7 @@ def step_signature(source: Source, function: str, arguments: Mapping[str, Any]) 
 
 @dataclass(frozen=True, slots=True)
 class _Parameters:
-    """Of a function, besides its inputs; `defaults` that are literals."""
+    """A function's keyword parameters. `defaults`: those that are literals."""
 
     names: tuple[str, ...]
     required: tuple[str, ...]
@@ -220,13 +220,13 @@ def _parameters(definition: ast.FunctionDef, function: str) -> _Parameters:
             try:
                 defaults[parameter.arg] = ast.literal_eval(default)
             except (ValueError, TypeError, RecursionError):
-                continue  # told where a tensor's size or type is to be read from it
+                continue  # an error only if a tensor's size or dtype refers to it
     required = tuple(p.arg for p, d in zip(own.kwonlyargs, own.kw_defaults, strict=True) if d is None)
     return _Parameters(tuple(p.arg for p in own.kwonlyargs), required, defaults, own.kwarg is not None)
 
 
 def _port(function: str, name: Any, what: Any, given: Mapping[str, Any]) -> TensorPort:
-    """A declared tensor: (dtype, sizes), each a literal or the name of an argument that says it."""
+    """A declared tensor (dtype, sizes); each is a literal, or the name of the argument with its value."""
     if not isinstance(name, str) or not name or not isinstance(what, tuple | list) or len(what) != 2:
         raise ModelError(f"{function}: its decorator must say name: (dtype, shape): {_FORM}")
     dtype, shape = what
@@ -247,7 +247,8 @@ def _sizes(function: str, name: str, item: Any, given: Mapping[str, Any]) -> lis
     value = given.get(item) if isinstance(item, str) else item
     listed: Sequence[Any] = value if isinstance(value, tuple | list) and isinstance(item, str) else [value]
     if any(
-        isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or 0 < size <= _MOST) for size in listed
+        isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or 0 < size <= _MAX_SIZE)
+        for size in listed
     ):
         said = f"argument {item!r}, {str(value)[:40]}," if isinstance(item, str) else str(item)[:40]
         raise ModelError(f"{function}: {said} is no size of {name}: a number from 1, -1 for any, or a list of these")

@@ -1,4 +1,4 @@
-"""Runs a Python function where a model would run: what it answers is checked as strictly as a model declares it."""
+"""Runs a Python function in place of a model. Its outputs are checked against its declaration."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from jellybean_agent.execution.python_code import (
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array, dtype_name, tensor_mismatch
 
-_SET_THREADS = tuple(  # of OpenBLAS, under the names that numpy's and scipy's wheels and distributions give it
+_SET_THREADS = tuple(  # OpenBLAS's function, under its names in the wheels and packages of numpy and scipy
     f"{first}openblas_set_num_threads{last}" for first in ("", "scipy_") for last in ("", "64_", "_64")
 )
-_loaded: dict[tuple[str, str], ModuleType] = {}  # by module and sha256: operators of one process share it
+_loaded: dict[tuple[str, str], ModuleType] = {}  # by module and sha256: shared by the operators of a process
 
 
 class PythonSession:
-    """A function in this process, from the source whose sha256 the plan has: the bytes hashed are the bytes run."""
+    """A function in this process. Its source has the planned sha256, and the hashed bytes are the bytes executed."""
 
     def __init__(self, step: PythonStep, sha256: str) -> None:
         module, name = split_function_name(step.function)
@@ -50,18 +50,19 @@ class PythonSession:
         if not callable(function):
             raise ModelError(f"python {step}: the module holds no such function once it is loaded")
         self._function: Callable[..., Any] = function
-        _one_thread()
+        _limit_threads()
 
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
-        """All outputs. PermanentError when it raises or answers other than declared, InvalidInputError as it does."""
+        """All outputs. PermanentError when the function raises or its outputs are not as declared; passes on
+        InvalidInputError."""
         try:
             found = self._function({name: _read_only(array) for name, array in feed.items()}, **self._arguments)
         except MemoryError:
             raise
         except InvalidInputError as error:
             raise InvalidInputError(f"python {self._step}: {describe_error(error)[:300]}") from error
-        except (Exception, SystemExit) as error:  # whatever it raises is that request's failure
-            raise PermanentError(f"python {self._step}: {_told(error)}") from error
+        except (Exception, SystemExit) as error:  # any exception fails this request only
+            raise PermanentError(f"python {self._step}: {_error_text(error)}") from error
         return self._checked(found, feed)
 
     def _checked(self, found: Any, feed: Mapping[str, Array]) -> list[Array]:
@@ -79,7 +80,7 @@ class PythonSession:
         why = tensor_mismatch(dtype_name(array), array.shape, port.dtype, port.shape)
         if why is not None:
             raise PermanentError(f"python {self._step}: output {port.name}: {why}")
-        # Outputs are laid where the inputs lie: what is a view of these would be written over.
+        # Outputs are written over the inputs in shared memory, so an output must not be a view of an input.
         return array.copy() if any(np.may_share_memory(array, one) for one in feed.values()) else array
 
 
@@ -90,7 +91,7 @@ def _read_only(array: Array) -> Array:
 
 
 def _load(source: Source) -> ModuleType:
-    """The module of these bytes. ModelError when it cannot be loaded."""
+    """Import the module from these bytes. ModelError when that fails."""
     key = (source.module, source.sha256)
     if key in _loaded:
         return _loaded[key]
@@ -111,13 +112,13 @@ def _load(source: Source) -> ModuleType:
             sys.modules.pop(source.module, None)
         else:
             sys.modules[source.module] = before
-        raise ModelError(f"module {source.module} cannot be loaded: {_told(error)}") from error
+        raise ModelError(f"module {source.module} cannot be loaded: {_error_text(error)}") from error
     _loaded[key] = module
     return module
 
 
-def _one_thread() -> None:
-    """numpy's matrix products take one thread, as models do: others of the machine are other workers'."""
+def _limit_threads() -> None:
+    """Limit numpy's matrix products to one thread, as models are; other cores belong to other workers."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     for path in {line.split(maxsplit=5)[5] for line in lines if "openblas" in line}:
         with contextlib.suppress(OSError):
@@ -127,8 +128,8 @@ def _one_thread() -> None:
                     getattr(library, name)(1)
 
 
-def _told(error: BaseException) -> str:
-    """Its type and the first line of what it says."""
+def _error_text(error: BaseException) -> str:
+    """Type and first line of an exception."""
     if isinstance(error, SystemExit):
         return f"SystemExit: it asked the process to end ({str(error)[:100]})"
     return f"{type(error).__name__}: {describe_error(error)[:300]}"

@@ -1,1 +1,1 @@
-"""The Open Inference Protocol v2: what a process serves, as models that any of its clients can ask."""
+"""The Open Inference Protocol (KServe V2) over gRPC, for the models that a process serves."""

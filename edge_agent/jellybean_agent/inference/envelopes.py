@@ -1,7 +1,7 @@
-"""A ModelInfer message as its envelope and the tensors' bytes: what repeats is read and written once.
+"""Caches of ModelInfer envelopes. A request's envelope is all of it but its id and its tensors' bytes.
 
-All of a request but its tensors' bytes and its id is its envelope. What is unusual in any way has none, and is left to
-the code that reads every request.
+Clients repeat their envelopes, so each is parsed once, and the envelope of the response is written once. Unusual
+requests have no envelope and take the general path.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 _ID, _RAW_INPUT = 3 << 3 | 2, 7 << 3 | 2  # tags of fields with a length, in a request
 _ID_TAG, _RAW_OUTPUT_TAG = bytes((3 << 3 | 2,)), bytes((6 << 3 | 2,))  # in a response
-_KEPT, _KEPT_BYTES = 256, 2**11  # envelopes that are remembered, and of one
+_KEPT, _KEPT_BYTES = 256, 2**11  # number of cached envelopes; largest one that is cached
 _NONE = memoryview(b"")
-Told = tuple[str, tuple[int, ...], bytes]  # an output: dtype, shape, little-endian bytes
+RawOutput = tuple[str, tuple[int, ...], bytes]  # dtype, shape, little-endian bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What one tensor of a known envelope must be."""
+    """One input tensor of an envelope. `size`: in bytes."""
 
     name: str
     dtype: np.dtype[Any]
@@ -38,26 +38,28 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnvelope:
-    """An envelope that was read and found right."""
+    """A parsed envelope that was found valid."""
 
     model: str
     version: str
     timeout_s: float | None
     slots: tuple[Slot, ...]  # in the order of the request's tensors
-    order: tuple[int, ...]  # of the model's inputs among them
-    names: tuple[str, ...]  # of the outputs that are asked for
-    answers: dict[tuple[object, ...], bytes] = field(default_factory=dict)  # envelopes of responses by outputs' shapes
+    order: tuple[int, ...]  # index into `slots` per input of the model
+    names: tuple[str, ...]  # of the requested outputs
+    answers: dict[tuple[object, ...], bytes] = field(
+        default_factory=dict
+    )  # envelope of the response by dtypes and shapes of the outputs
 
     def fits(self, own_id: memoryview, tensors: Sequence[memoryview]) -> bool:
-        """Whether the tensors are as the envelope says, and the id is no cause for doubt."""
+        """Whether the tensors have the sizes of the envelope, and the id needs no further check."""
         return (
             len(tensors) == len(self.slots)
             and all(len(tensor) == slot.size for slot, tensor in zip(self.slots, tensors, strict=True))
             and (not own_id or bytes(own_id).isascii())
         )
 
-    def response(self, own_id: bytes, outputs: Sequence[Told]) -> bytes:
-        """A whole ModelInferResponse of the outputs in the order of `names`: its envelope, its id, their bytes."""
+    def response(self, own_id: bytes, outputs: Sequence[RawOutput]) -> bytes:
+        """A serialised ModelInferResponse. `outputs`: in the order of `names`."""
         key = tuple([output[:2] for output in outputs])
         envelope = self.answers.get(key)
         if envelope is None:
@@ -71,7 +73,7 @@ class RequestEnvelope:
             parts += (_RAW_OUTPUT_TAG, varint(len(data)), data)
         return b"".join(parts)
 
-    def _envelope(self, outputs: Sequence[Told]) -> bytes:
+    def _envelope(self, outputs: Sequence[RawOutput]) -> bytes:
         tensors = {
             name: agent_pb2.Tensor(dtype=dtype, shape=shape)
             for name, (dtype, shape, _) in zip(self.names, outputs, strict=True)
@@ -82,7 +84,7 @@ class RequestEnvelope:
 
 
 class Envelopes:
-    """Those that are remembered."""
+    """The cached envelopes of a server."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, RequestEnvelope] = {}
@@ -90,7 +92,7 @@ class Envelopes:
     def get(self, envelope: bytes) -> RequestEnvelope | None:
         return self._known.get(envelope)
 
-    def keep(
+    def add(
         self,
         envelope: bytes,
         request: pb.ModelInferRequest,
@@ -99,7 +101,7 @@ class Envelopes:
         timeout_s: float | None,
         inputs: Sequence[str],
     ) -> RequestEnvelope:
-        """Remember the envelope of a request that is right in every way. `inputs`: the model's, in its order."""
+        """Cache the envelope of a valid request. `names`: requested outputs; `inputs`: the model's, in its order."""
         slots = []
         for item in request.inputs:
             dtype, shape = WIRE_DTYPES[dtype_of_datatype(item.datatype)], tuple(item.shape)
@@ -118,12 +120,12 @@ class Envelopes:
 
 
 def shortest_timeout_s(*limits: float | None) -> float | None:
-    """The shortest of them; None: there is none."""
+    """The shortest of several timeouts in seconds; None means no timeout."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def cut(data: memoryview) -> tuple[bytes, memoryview, list[memoryview]] | None:
-    """A request's envelope, id and tensors; None where it is no message, or has no raw tensors."""
+def split_request(data: memoryview) -> tuple[bytes, memoryview, list[memoryview]] | None:
+    """Split a request into envelope, id and tensors; None where it is invalid, or has no raw tensors."""
     envelope: list[memoryview] = []
     tensors: list[memoryview] = []
     own_id = _NONE
@@ -131,7 +133,7 @@ def cut(data: memoryview) -> tuple[bytes, memoryview, list[memoryview]] | None:
     while at < size:
         began, tag = at, data[at]
         at += 1
-        if tag & 0x87 != 2:  # one byte of tag, and a length: all fields of this message are so
+        if tag & 0x87 != 2:  # all fields of this message have a tag of one byte, and a length
             return None
         length = shift = 0
         while True:

@@ -1,4 +1,4 @@
-"""ModelInfer without parsing tensors and without a task for each request, where it is like one before."""
+"""The fast path of ModelInfer: repeated requests are neither parsed nor given a task of their own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from google.protobuf.message import DecodeError
 
 from jellybean_agent.errors import AgentError
-from jellybean_agent.inference.envelopes import Envelopes, RequestEnvelope, cut
+from jellybean_agent.inference.envelopes import Envelopes, RequestEnvelope, split_request
 from jellybean_agent.inference.models import InferenceBackend
-from jellybean_agent.inference.service import asked
+from jellybean_agent.inference.service import resolve_request
 from jellybean_agent.inference.tensors import inputs_of
 from jellybean_agent.rpc.calls import RpcCall
 from jellybean_protos.agent.v1 import agent_pb2
@@ -18,15 +18,15 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 
 class FastInfer(ABC):
-    """Serves `INFER` raw, for `Server.add_raw`. Who has the models says what fits them, and begins the request."""
+    """Serves ModelInfer raw, for `RpcServer.add_raw`. A subclass checks requests against its models and runs them."""
 
     def __init__(self, served: InferenceBackend) -> None:
         self._served = served
         self._known = Envelopes()
 
     def __call__(self, call: RpcCall, data: memoryview) -> bool:
-        """Take a request; False leaves it to the handler."""
-        parts = cut(data)
+        """Serve a request; False leaves it to the handler."""
+        parts = split_request(data)
         if parts is None:
             return False
         envelope, own_id, tensors = parts
@@ -36,15 +36,15 @@ class FastInfer(ABC):
         return self._begin(call, known, bytes(own_id), tensors)
 
     def _read(self, envelope: bytes, data: memoryview) -> RequestEnvelope | None:
-        """What an envelope asks for, checked with the rest of its request; None where that is wrong or unusual."""
+        """Parse and cache a new envelope with its request; None where the request is invalid or unusual."""
         request = pb.ModelInferRequest()
         try:
             request.ParseFromString(bytes(data))
-            model, names, timeout_s = asked(self._served, request)
+            model, names, timeout_s = resolve_request(self._served, request)
             order = self._checked(model.name, inputs_of(request))
         except (DecodeError, AgentError):
             return None
-        return self._known.keep(envelope, request, model.version, names, timeout_s, order)
+        return self._known.add(envelope, request, model.version, names, timeout_s, order)
 
     @abstractmethod
     def _checked(self, model: str, inputs: Mapping[str, agent_pb2.Tensor]) -> Sequence[str]:
@@ -52,4 +52,4 @@ class FastInfer(ABC):
 
     @abstractmethod
     def _begin(self, call: RpcCall, known: RequestEnvelope, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
-        """Begin a request, or leave it; `tensors` are in the order of its inputs, and of their size."""
+        """Start a request, or return False. `tensors` are in the order of its inputs and have the right size."""

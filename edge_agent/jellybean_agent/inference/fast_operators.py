@@ -1,4 +1,4 @@
-"""`FastInfer` of an agent: requests for its operators, each by itself."""
+"""The fast path of ModelInfer for an agent's operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jellybean_agent.errors import AgentError
 from jellybean_agent.inference.envelopes import RequestEnvelope, shortest_timeout_s
 from jellybean_agent.inference.fast import FastInfer
 from jellybean_agent.inference.operators import Operators
-from jellybean_agent.inference.service import told
+from jellybean_agent.inference.service import refusal_of
 from jellybean_agent.rpc.calls import RpcCall
 from jellybean_agent.tensors.tensors import Array, dtype_name, tensor_bytes
 from jellybean_agent.worker.driver import Driver
@@ -19,7 +19,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 
 class FastOperators(FastInfer):
-    """While it loads or leaves, requests are the handler's, which says so."""
+    """Direct calls of operators. While the agent loads or drains, the handler refuses the requests."""
 
     def __init__(self, operators: Operators) -> None:
         super().__init__(operators)
@@ -42,7 +42,7 @@ class FastOperators(FastInfer):
 
 
 class _Request:
-    """One request under way."""
+    """One request in flight."""
 
     __slots__ = ("_call", "_driver", "_id", "_key", "_known", "_left_s", "_timer")
 
@@ -56,9 +56,9 @@ class _Request:
         try:
             self._key = self._driver.begin_call(self._known.model, arrays, self._answered)
         except AgentError as error:
-            self._call.end(*told(error))
+            self._call.end(*refusal_of(error))
             return
-        if self._call.is_over:  # answered already
+        if self._call.is_over:  # it has been answered already
             return
         if self._left_s is not None:
             self._timer = asyncio.get_running_loop().call_later(self._left_s, self._late)
@@ -75,7 +75,7 @@ class _Request:
             outputs = [(dtype_name(array), array.shape, tensor_bytes(array)) for array in arrays]
             response = self._known.response(self._id, outputs)
         except AgentError as error:
-            self._call.end(*told(error))
+            self._call.end(*refusal_of(error))
         else:
             self._call.reply(response)
 
@@ -83,7 +83,7 @@ class _Request:
         error = self._driver.deadline_error(self._known.model, self._left_s or 0.0)
         self._driver.cancel_call(self._key)
         self._call.on_cancel = None
-        self._call.end(*told(error))
+        self._call.end(*refusal_of(error))
 
     def _cancelled(self) -> None:
         if self._timer is not None:

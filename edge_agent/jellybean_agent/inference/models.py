@@ -1,4 +1,4 @@
-"""What a process serves, as the Open Inference Protocol sees it: models with a version, inputs and outputs."""
+"""The models that a process serves by the Open Inference Protocol: name, version, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model. `reason`: why it is not ready; empty when it is. Ports are None until they are known."""
+    """One model. `reason`: why it is not ready, else empty. Inputs and outputs are None while they are unknown."""
 
     name: str
     version: str
@@ -27,9 +27,9 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelCounters:
-    """What a model has done since the process began.
+    """Counters of a model since the process started.
 
-    `busy_s`: in its runs; the other seconds from request to answer. None: not measured.
+    `busy_s`: seconds of runs. `answered_s`, `failed_s`: seconds from request to answer, in total. None: not measured.
     """
 
     answered: int
@@ -38,24 +38,24 @@ class ModelCounters:
     busy_s: float | None
     answered_s: float | None = None
     failed_s: float | None = None
-    last_unix_s: float = 0.0  # of the last request; 0: none yet, or not known
+    last_unix_s: float = 0.0  # time of the last request; 0: none yet, or unknown
 
 
 class InferenceBackend(Protocol):
-    """Whoever serves models: the gateway its workflow, an agent its operators."""
+    """A process that serves models: the gateway its workflow, an agent its operators."""
 
     @property
     def name(self) -> str:
-        """Of the server."""
+        """Name of the server."""
         ...
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes requests now."""
+        """Whether it accepts requests now."""
         ...
 
     def models(self) -> Mapping[str, ServedModel]:
-        """By name."""
+        """The models by name."""
         ...
 
     def figures(self, model: str) -> ModelCounters: ...
@@ -68,7 +68,7 @@ class InferenceBackend(Protocol):
 
 
 def find_model(served: InferenceBackend, name: str, version: str) -> ServedModel:
-    """The model of a name and version; the empty version is whatever is served. StatusError NOT_FOUND otherwise."""
+    """The model with a name and version (empty: any version). StatusError NOT_FOUND where there is none."""
     models = served.models()
     model = models.get(name)
     if model is None:
@@ -81,7 +81,7 @@ def find_model(served: InferenceBackend, name: str, version: str) -> ServedModel
 
 
 def ports_of_model(model: ServedModel) -> tuple[tuple[TensorPort, ...], tuple[TensorPort, ...]]:
-    """A model's inputs and outputs. StatusError UNAVAILABLE while they are not known."""
+    """A model's inputs and outputs. StatusError UNAVAILABLE while they are unknown."""
     if model.inputs is None or model.outputs is None:
         raise StatusError(grpc.StatusCode.UNAVAILABLE, model.reason or f"{model.name} is not known yet: try again")
     return model.inputs, model.outputs

@@ -1,7 +1,7 @@
-"""An agent's models: the operators that its worker runs, each by itself, the variant as the version.
+"""An agent's operators as models of the Open Inference Protocol; the variant is the version.
 
-Inputs and outputs go by the names that they have in the model file. A request waits in the worker's queue with those of
-the pipeline, shares no run with them and counts in figures of its own.
+Inputs and outputs have the names of the model file. A request is a direct call: it is queued with the pipeline's
+requests, shares no run with them, and has counters of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODEL_PLATFORM, PYTHON_PLATFORM = "onnxruntime_onnx", "python"
 
 
 class Agent(Protocol):
-    """The part of an agent that this needs. No driver: it is still loading."""
+    """The part of an agent that is needed here. `driver` is None while the agent loads its models."""
 
     view: PlanView
     worker: WorkerView
@@ -38,7 +38,7 @@ def _platform(operator: OperatorView) -> str:
 
 
 class Operators:
-    """One agent's operators as models."""
+    """The operators of one agent, as models."""
 
     name = "jellybean-agent"
 
@@ -51,11 +51,11 @@ class Operators:
 
     @property
     def ready_driver(self) -> Driver | None:
-        """Who runs operators; None while no request is taken."""
+        """The driver; None while no requests are accepted."""
         return self._agent.driver if self.is_ready else None
 
     def input_names(self, model: str) -> list[str]:
-        """In the order of the operator's edges, in which a run takes them."""
+        """Names of the model's inputs, in the order of the operator's edges."""
         return [port.name for port, _ in self._inputs(model, self._agent.executors[model])]
 
     def models(self) -> Mapping[str, ServedModel]:
@@ -75,7 +75,7 @@ class Operators:
         return ServedModel(name, variant, platform, reason, inputs, executor.outputs)
 
     def _inputs(self, name: str, executor: Executor) -> list[tuple[TensorPort, bool]]:
-        """Each input, and whether it takes the tensors of several children one after another."""
+        """Each input, and whether it is a gather, which concatenates the tensors of several children."""
         wiring = self._agent.view.operators[name].wiring
         return [(port, kind == "gather") for port, (_, kind) in zip(executor.inputs, wiring.inputs, strict=True)]
 
@@ -102,7 +102,7 @@ class Operators:
         return {name: encode_tensor(array) for name, array in outputs.items()}
 
     def arrays(self, model: str, inputs: Mapping[str, agent_pb2.Tensor]) -> list[Array]:
-        """The tensors in the order of the operator's edges, checked against the model."""
+        """The tensors as arrays in the order of the operator's edges, checked against the model."""
         ports = self._inputs(model, self._agent.executors[model])
         check_tensor_names("input", [port.name for port, _ in ports], inputs)
         found = []

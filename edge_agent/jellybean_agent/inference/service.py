@@ -1,7 +1,7 @@
-"""The gRPC face of the Open Inference Protocol: GRPCInferenceService over whatever a process serves.
+"""The gRPC service of the Open Inference Protocol (KServe V2), over the models that a process serves.
 
-Requests are parsed here and not by gRPC, so that bytes which are no request get a status that says so. Every refusal is
-a status with a reason; nothing that a client sends ends in a traceback.
+Requests are parsed here and not by gRPC, so that invalid bytes get a clear status. Every refusal is a status with a
+reason; no request ends in a traceback.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 LOG = logging.getLogger("jellybean.inference")
 INFERENCE_SERVICE_NAME = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 EXTENSIONS = ("model_repository", "model_configuration", "statistics")
-MAX_IN_STREAM = 64  # requests of one stream that are under way; a stream's further ones are read when one is answered
+MAX_IN_STREAM = 64  # requests in flight of one stream; the next is read when one is answered
 MODEL_INFER_METHOD = f"/{INFERENCE_SERVICE_NAME}/ModelInfer"
 _NOT_SERVED = {
     **{
@@ -35,12 +35,12 @@ _NOT_SERVED = {
     "TraceSetting": "there is nothing to trace here: read the metrics instead",
     "LogSettings": "log settings cannot be changed from here",
 }
-_MAX_REASON = 2000  # characters: it travels in a header
+_MAX_REASON = 2000  # characters, as it is sent in a header
 _UNEXPECTED = (grpc.StatusCode.INTERNAL, "failed unexpectedly: the server's log says why")
 _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 
 Kind = TypeVar("Kind", bound=Message)
-Answer = Callable[[Any, float | None], Awaitable[Message]]  # of a request and the seconds left for it
+Answer = Callable[[Any, float | None], Awaitable[Message]]  # request, seconds left -> response
 
 
 class InferenceService:
@@ -50,7 +50,7 @@ class InferenceService:
         self._served = served
 
     def handler(self) -> Any:
-        """All methods of the protocol, and a clear refusal of those of Triton's that make no sense here."""
+        """All methods of the protocol; Triton's extensions that do not apply here are refused with a reason."""
         answers: Mapping[type[Message], Answer] = {
             pb.ServerLiveRequest: self.server_live,
             pb.ServerReadyRequest: self.server_ready,
@@ -61,8 +61,8 @@ class InferenceService:
             pb.ModelStatisticsRequest: self.model_statistics,
             pb.ModelInferRequest: self.model_infer,
             pb.RepositoryIndexRequest: self.repository_index,
-            pb.RepositoryModelLoadRequest: self.keep_models,
-            pb.RepositoryModelUnloadRequest: self.keep_models,
+            pb.RepositoryModelLoadRequest: self.refuse_loading,
+            pb.RepositoryModelUnloadRequest: self.refuse_loading,
         }
         methods = {kind.__name__.removesuffix("Request"): _unary(kind, answer) for kind, answer in answers.items()}
         methods |= {name: _refused(reason) for name, reason in _NOT_SERVED.items()}
@@ -141,12 +141,12 @@ class InferenceService:
                 found.models.add(name=model.name, version=model.version, state=state, reason=model.reason)
         return found
 
-    async def keep_models(
+    async def refuse_loading(
         self,
         request: pb.RepositoryModelLoadRequest | pb.RepositoryModelUnloadRequest,
         _left_s: float | None = None,
     ) -> Message:
-        """Load and unload: what is loaded where is the plan's decision, and everything of it is loaded already."""
+        """Load and unload: refused, as the plan decides what is loaded."""
         _refuse_repository(request.repository_name)
         model = find_model(self._served, request.model_name, "")
         reason = f"the plan decides what is loaded, {model.name} too: plan again, then `jellybean apply`"
@@ -156,7 +156,7 @@ class InferenceService:
 
     async def model_infer(self, request: pb.ModelInferRequest, left_s: float | None = None) -> pb.ModelInferResponse:
         """One request to one model."""
-        model, names, timeout_s = asked(self._served, request)
+        model, names, timeout_s = resolve_request(self._served, request)
         limits = [limit_s for limit_s in (left_s, timeout_s) if limit_s is not None]
         tensors = await self._served.infer(model.name, inputs_of(request), min(limits, default=None))
         return outputs_of(request, model.version, names, tensors)
@@ -164,25 +164,25 @@ class InferenceService:
     async def model_stream_infer(
         self, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[pb.ModelStreamInferResponse]:
-        """Requests run side by side, answers come in the order of the requests; a failure ends its request only."""
-        under_way: asyncio.Queue[asyncio.Task[pb.ModelStreamInferResponse] | None] = asyncio.Queue(MAX_IN_STREAM)
+        """Requests run concurrently and are answered in their order; a failure ends its request only."""
+        in_flight: asyncio.Queue[asyncio.Task[pb.ModelStreamInferResponse] | None] = asyncio.Queue(MAX_IN_STREAM)
 
         async def read() -> None:
             async for data in requests:
-                await under_way.put(asyncio.create_task(self._streamed(data, context.time_remaining())))
-            await under_way.put(None)
+                await in_flight.put(asyncio.create_task(self._streamed(data, context.time_remaining())))
+            await in_flight.put(None)
 
         reader = asyncio.create_task(read())
         task: asyncio.Task[pb.ModelStreamInferResponse] | None = None
         try:
-            while (task := await under_way.get()) is not None:
+            while (task := await in_flight.get()) is not None:
                 yield await task
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
             while task is not None:
                 task.cancel()
-                task = under_way.get_nowait() if not under_way.empty() else None
+                task = in_flight.get_nowait() if not in_flight.empty() else None
 
     async def _streamed(self, data: bytes, left_s: float | None) -> pb.ModelStreamInferResponse:
         request = pb.ModelInferRequest()
@@ -190,16 +190,18 @@ class InferenceService:
             request = _parsed(pb.ModelInferRequest, data)
             response = await self.model_infer(request, left_s)
         except AgentError as error:
-            return _failed(request, *told(error))
+            return _failed(request, *refusal_of(error))
         except Exception:  # the stream's boundary: this request fails, the others go on
             LOG.exception("a request of a stream failed unexpectedly")
             return _failed(request, *_UNEXPECTED)
-        response.parameters["triton_final_response"].bool_param = True  # there is one response for each request
+        response.parameters["triton_final_response"].bool_param = True  # one response per request
         return pb.ModelStreamInferResponse(infer_response=response)
 
 
-def asked(served: InferenceBackend, request: pb.ModelInferRequest) -> tuple[ServedModel, tuple[str, ...], float | None]:
-    """What a request asks for, its tensors apart: a model, outputs, within how long. AgentError when it may not."""
+def resolve_request(
+    served: InferenceBackend, request: pb.ModelInferRequest
+) -> tuple[ServedModel, tuple[str, ...], float | None]:
+    """A request's model, output names and timeout in seconds. AgentError when they are invalid."""
     model = find_model(served, request.model_name, request.model_version)
     _, outputs = ports_of_model(model)
     return model, _wanted(request, tuple(port.name for port in outputs)), _timeout_s(request)
@@ -217,7 +219,7 @@ def _unary(kind: type[Message], answer: Answer) -> Any:
             found = await answer(_parsed(kind, data), context.time_remaining())
             return found.SerializeToString()
         except AgentError as error:
-            refusal = told(error)
+            refusal = refusal_of(error)
         except Exception:  # the service's boundary: this call fails, the process goes on
             LOG.exception("a call failed unexpectedly")
             refusal = _UNEXPECTED
@@ -227,7 +229,7 @@ def _unary(kind: type[Message], answer: Answer) -> Any:
 
 
 def log_refusal(error: AgentError) -> None:
-    """One line for a call that gets an error instead of an answer, unless it was said already."""
+    """Log a call that was refused, unless that was done already."""
     if not error.is_logged:
         LOG.info("refused: %s", str(error)[:_MAX_REASON], extra=log_fields(status=status_of(error).name))
 
@@ -239,8 +241,8 @@ def _refused(reason: str) -> Any:
     return grpc.unary_unary_rpc_method_handler(handle)
 
 
-def told(error: AgentError) -> tuple[grpc.StatusCode, str]:
-    """What a client learns of an error, and the log."""
+def refusal_of(error: AgentError) -> tuple[grpc.StatusCode, str]:
+    """Status and reason for the client of a failed call, which is logged."""
     log_refusal(error)
     return status_of(error), str(error)[:_MAX_REASON]
 
@@ -255,7 +257,7 @@ def _parsed(kind: type[Kind], data: bytes) -> Kind:
 
 
 def _wanted(request: pb.ModelInferRequest, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The outputs that are asked for, in their order; all of them where none is named."""
+    """The requested outputs, in their order; all outputs where none is named."""
     for output in request.outputs:
         for parameter in ("classification", "shared_memory_region"):
             if parameter in output.parameters:
@@ -271,7 +273,7 @@ def _wanted(request: pb.ModelInferRequest, known: tuple[str, ...]) -> tuple[str,
 
 
 def _timeout_s(request: pb.ModelInferRequest) -> float | None:
-    """What the request's parameters say of time. Sequences are refused; others, priority too, change nothing here."""
+    """The request's timeout parameter. Sequences are refused; other parameters, as priority, have no effect."""
     for parameter in _SEQUENCES:
         if parameter in request.parameters:
             reason = f"parameter {parameter}: no model here keeps a state between requests; leave it out"

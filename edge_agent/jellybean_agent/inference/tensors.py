@@ -1,7 +1,7 @@
-"""Tensors between the Open Inference Protocol and our own wire.
+"""Conversion of tensors between the Open Inference Protocol and JellyBean's wire format.
 
-Raw contents are the bytes that our wire carries too; typed contents are laid out as such. What the protocol itself says
-of a tensor is checked here (datatype, which form, how many elements), what a model wants of it by whoever runs it.
+Raw contents have the same bytes in both; typed contents are converted. The protocol's own rules (datatype, form, number
+of elements) are checked here; whether a tensor fits the model is checked by the code that runs it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, WIRE_DTYPES, Array
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2
 
-DTYPE_BY_DATATYPE = {  # of the protocol -> of our wire
+DTYPE_BY_DATATYPE = {  # the protocol's datatype -> numpy dtype
     "BOOL": "bool",
     **{f"{sign}INT{bits}": f"{sign}int{bits}".lower() for sign in ("U", "") for bits in (8, 16, 32, 64)},
     **{f"FP{bits}": f"float{bits}" for bits in (16, 32, 64)},
 }
 DATATYPE_BY_DTYPE = {dtype: datatype for datatype, dtype in DTYPE_BY_DATATYPE.items()}
-_CONTENTS = {  # datatype -> the field of InferTensorContents that holds it; FP16 has none
+_CONTENTS = {  # datatype -> field of InferTensorContents; FP16 has none
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
     "INT64": "int64_contents",
@@ -34,7 +34,7 @@ _CONTENTS = {  # datatype -> the field of InferTensorContents that holds it; FP1
 
 
 def inputs_of(request: inference_pb2.ModelInferRequest) -> dict[str, agent_pb2.Tensor]:
-    """A request's tensors by name. InvalidInputError names the one that is at fault."""
+    """A request's tensors by name. InvalidInputError names the invalid one."""
     raw, count = request.raw_input_contents, len(request.inputs)
     if raw and len(raw) != count:
         raise InvalidInputError(f"{len(raw)} raw_input_contents for {count} inputs: send one for each, in their order")
@@ -55,7 +55,7 @@ def outputs_of(
     names: Sequence[str],
     tensors: Mapping[str, agent_pb2.Tensor],
 ) -> inference_pb2.ModelInferResponse:
-    """The response that carries these outputs, raw, in this order."""
+    """The response with these outputs, in this order, as raw contents."""
     response = inference_pb2.ModelInferResponse(model_name=request.model_name, model_version=version, id=request.id)
     for name in names:
         tensor = tensors[name]
@@ -65,7 +65,7 @@ def outputs_of(
 
 
 def dtype_of_datatype(datatype: str) -> str:
-    """The numpy name of a datatype. InvalidInputError for those that no model here takes."""
+    """The numpy dtype of a datatype. InvalidInputError for a datatype that is not served."""
     dtype = DTYPE_BY_DATATYPE.get(datatype)
     if dtype is None:
         raise InvalidInputError(f"datatype {datatype[:40]!r} is not served; known: {', '.join(DTYPE_BY_DATATYPE)}")
@@ -73,7 +73,7 @@ def dtype_of_datatype(datatype: str) -> str:
 
 
 def tensor_from_values(dtype: str, shape: Sequence[int], values: Array) -> agent_pb2.Tensor:
-    """Values as a tensor of a dtype. InvalidInputError when their number or size does not fit."""
+    """A tensor of a dtype and shape from its values. InvalidInputError when they do not fit."""
     sizes = checked_shape(shape)
     needed = math.prod(sizes)
     if needed != len(values):

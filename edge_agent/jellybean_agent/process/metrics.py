@@ -1,6 +1,6 @@
-"""Prometheus metrics of an agent, on the loopback unless told otherwise.
+"""Prometheus metrics of an agent.
 
-They are read from the driver's figures at scrape time: serving pays nothing.
+They are read from the driver's counters at scrape time, so they cost nothing while serving.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AgentCollector(Collector):
         yield from self._of_the_plan()
 
     def text(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return metrics_text(self)
 
     def _labels(self, operator: str) -> tuple[str, str, str]:
@@ -76,7 +76,7 @@ class AgentCollector(Collector):
         yield from link_byte_metrics("jellybean", _BYTES_LABELS, crossed, self._view)
 
     def _of_the_plan(self) -> Iterator[Metric]:
-        """What the worker costs is split as its time is planned to be: so each part only grows."""
+        """Planned load, price and cost. The worker's cost is split by planned load, so that each part only grows."""
         planned = GaugeMetricFamily("jellybean_planned_load", "Fraction of the time, by the plan.", labels=_LABELS)
         cost = CounterMetricFamily("jellybean_cost_usd", "Price of the time since its start.", labels=_LABELS)
         price = GaugeMetricFamily("jellybean_price_usd_per_h", "What it costs.", labels=_LABELS)
@@ -94,7 +94,7 @@ class AgentCollector(Collector):
 def link_byte_metrics(
     prefix: str, labels: Sequence[str], crossed: Sequence[tuple[Sequence[str], float]], view: PlanView
 ) -> Iterator[Metric]:
-    """Bytes that left for another tier, and what they cost. The last two labels are the tiers."""
+    """Bytes sent to other tiers, and their cost. The last two labels are the tiers."""
     prices = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in view.links}
     sent = CounterMetricFamily(f"{prefix}_link_bytes", "Bytes of tensors sent to other tiers.", labels=labels)
     cost = CounterMetricFamily(f"{prefix}_network_cost_usd", "What they cost.", labels=labels)
@@ -111,7 +111,7 @@ def metrics_text(collector: Collector) -> bytes:
 
 
 def serve_metrics(at: tuple[str, int], collector: Collector) -> Callable[[], None] | None:
-    """Serve /metrics `at` host and port; a function that stops it. None, and nothing served, for port 0."""
+    """Serve /metrics `at` host and port; returns a function that stops it. Port 0: serve nothing, and return None."""
     host, port = at
     if port == 0:
         return None

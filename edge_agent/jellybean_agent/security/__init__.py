@@ -1,1 +1,1 @@
-"""Who a peer is, what it may call, and the certificates that prove it."""
+"""Identities of processes, the policy of who may call what, and the certificates that prove identities."""

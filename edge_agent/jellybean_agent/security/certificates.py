@@ -1,7 +1,7 @@
-"""The certificate of a process: a folder with ca.crt, tls.crt and tls.key, as Kubernetes mounts a secret.
+"""The credentials of a process: a folder with ca.crt, tls.crt and tls.key, as Kubernetes mounts a secret.
 
-The folder is read again whenever a handshake needs it and its files have changed, so a certificate is renewed by
-replacing files. Files that do not fit each other, as while they are being replaced, leave the last good ones in use.
+The folder is read again at a handshake if its files have changed, so a certificate is renewed by replacing files. While
+the files do not fit each other, as during a replacement, the last valid ones stay in use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READABLE_BY_OTHERS = 0o077
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Whom to believe (PEM), what is shown to others, and what it says."""
+    """CA certificates, own certificate chain and key (PEM), with the identity and expiry of the certificate."""
 
     ca: bytes
     chain: bytes
@@ -32,7 +32,7 @@ class Credentials:
 
 
 class CertificateFolder:
-    """The credentials in a folder, kept up with its files. PlanViewError when it holds none at first."""
+    """The credentials in a folder, reread when its files change. PlanViewError when they are invalid at first."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,15 +42,15 @@ class CertificateFolder:
             raise PlanViewError(f"{path / CERTIFICATE_FILE}: the certificate has expired; renew it (`jellybean certs`)")
 
     def current(self) -> Credentials:
-        """The newest credentials that can be used."""
+        """The newest valid credentials."""
         stamp = self._stamp()
         if stamp != self._seen:
             try:
                 self._current = read_credentials(self.path)
                 self._seen = stamp
                 LOG.info("certificate of %s renewed", self._current.identity)
-            except PlanViewError as error:  # perhaps half replaced: looked at again next time
-                LOG.warning("the certificate before it stays in use: %s", error)
+            except PlanViewError as error:  # perhaps half replaced: read again at the next handshake
+                LOG.warning("the last valid certificate stays in use: %s", error)
         return self._current
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
@@ -62,7 +62,7 @@ class CertificateFolder:
 
 
 def read_credentials(folder: Path) -> Credentials:
-    """What a folder holds. PlanViewError unless key and certificate fit and state one identity."""
+    """Read a folder's credentials. PlanViewError unless key and certificate fit and have one identity."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import load_pem_private_key

@@ -1,8 +1,8 @@
-"""Who somebody is, and who may call what.
+"""Identities of processes and clients, and the policy of who may call which method.
 
-An identity is a URI in a certificate's subject alternative names: jellybean://WORKFLOW/agent/NAME, and so for gateway,
-client and admin. A certificate has a DNS name derived from the URI too, because TLS checks a server by such a name: who
-dials worker cloud-1 gets cloud-1 or nothing.
+An identity is a URI in a certificate's subject alternative names, jellybean://WORKFLOW/ROLE/NAME. The certificate also
+has a DNS name derived from that URI, as TLS verifies a server by its DNS name: a caller of worker cloud-1 reaches
+cloud-1 or nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SAN, _SECURITY = "x509_subject_alternative_name", "transport_security_type"
 
 
 class Role(StrEnum):
-    """What somebody is to a workflow. An admin is a client that may also ask agents and drain."""
+    """The role of an identity in a workflow. An admin is a client that may also query and drain agents."""
 
     AGENT = "agent"
     GATEWAY = "gateway"
@@ -35,7 +35,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One agent, gateway, client or admin of a workflow. A gateway's name is empty, as in messages."""
+    """One agent, gateway, client or admin of a workflow. The gateway's name is empty, as in messages."""
 
     workflow: str
     role: Role
@@ -48,7 +48,7 @@ class Identity:
 
     @property
     def tls_name(self) -> str:
-        """The DNS name in its certificate, whatever characters the names of workflow and worker hold."""
+        """The DNS name in its certificate: a hash, as names may contain any characters."""
         return f"{hashlib.sha256(self.uri.encode()).hexdigest()[:32]}.jellybean.internal"
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Identity:
 
 
 def parse_identity(uri: str) -> Identity | None:
-    """The identity that a URI states; None when it states none."""
+    """The identity in a URI; None for another URI."""
     parts = [unquote(part) for part in uri.removeprefix(SCHEME).split("/")] if uri.startswith(SCHEME) else []
     if len(parts) not in (2, 3) or parts[1] not in list(Role) or not all(parts):
         return None
@@ -78,7 +78,7 @@ RULES: Mapping[str, frozenset[Role]] = {
     f"{_GATEWAY}Metrics": frozenset({Role.ADMIN}),
     f"{_GATEWAY}Drain": frozenset({Role.ADMIN}),
     f"{_GATEWAY}Replace": frozenset({Role.ADMIN}),
-    "/inference.GRPCInferenceService/": _CLIENTS,  # all of a service
+    "/inference.GRPCInferenceService/": _CLIENTS,  # all methods of a service
     **dict.fromkeys((f"/jellybean.enrol.v1.Enrolment/{name}" for name in ("Renew", "Plan", "Model")), _AGENTS),
     "/grpc.health.v1.Health/": _ANYONE,
     "/grpc.reflection.v1alpha.ServerReflection/": _ANYONE,
@@ -86,33 +86,33 @@ RULES: Mapping[str, frozenset[Role]] = {
 }
 
 
-def allowed(method: str) -> frozenset[Role]:
-    """Who may call a method (/package.Service/Method); nobody, where no rule says so."""
+def allowed_roles(method: str) -> frozenset[Role]:
+    """Roles that may call a method (/package.Service/Method); none where no rule matches."""
     return RULES.get(method) or RULES.get(method[: method.rfind("/") + 1], frozenset())
 
 
 def tls_auth_context(names: Iterable[str]) -> Mapping[str, Iterable[bytes]]:
-    """The `auth_context` of a caller over TLS who has shown a certificate with these names, where grpc gives none."""
+    """The `auth_context` of a TLS client whose certificate has these names, for servers other than grpc's."""
     return {_SECURITY: (b"ssl",), _SAN: [name.encode() for name in names]}
 
 
 def identities(auth_context: Mapping[str, Iterable[bytes]]) -> list[Identity]:
-    """The identities in a verified certificate."""
+    """The identities in a client's verified certificate."""
     found = (parse_identity(name.decode("utf-8", "replace")) for name in auth_context.get(_SAN, ()))
     return [identity for identity in found if identity is not None]
 
 
 def caller_uri(context: Any) -> str:
-    """The URI of who calls; empty without TLS, where it may be anybody on this machine."""
+    """The URI of a caller's identity; empty without TLS."""
     found = identities(context.auth_context())
     return found[0].uri if found else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Whom a server lets in. `plain`: who a caller without TLS counts as; None: whoever owns this process.
+    """Which calls a server accepts. `plain`: role of callers without TLS; None: they may call everything.
 
-    Callers on a Unix socket always own it: the folder of the socket lets nobody else in.
+    Callers on a Unix socket may always call everything, as only this user can open the socket's folder.
     """
 
     workflow: str
@@ -120,10 +120,10 @@ class Policy:
     plain: Role | None = None
 
     def check(self, method: str, context: Any) -> None:
-        """StatusError when the caller may not call the method, or is of a version too far away."""
-        told = dict(context.invocation_metadata() or ())
-        if PROTOCOL_VERSION_KEY in told or method.startswith(_AGENT):
-            reason = protocol_mismatch(f"the caller of {method}", stated_protocol(told.get(PROTOCOL_VERSION_KEY)))
+        """StatusError when the caller may not call the method, or has an incompatible protocol version."""
+        metadata = dict(context.invocation_metadata() or ())
+        if PROTOCOL_VERSION_KEY in metadata or method.startswith(_AGENT):
+            reason = protocol_mismatch(f"the caller of {method}", stated_protocol(metadata.get(PROTOCOL_VERSION_KEY)))
             if reason:
                 raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
         auth = context.auth_context()
@@ -150,7 +150,7 @@ class Policy:
                 raise _denied(f"{caller} says that it is {str(said)[:60]!r}")
 
     def _check_role(self, method: str, caller: Identity) -> None:
-        roles = allowed(method)
+        roles = allowed_roles(method)
         if caller.role not in roles:
             of = " or ".join(sorted(roles)) or "nobody"
             hint = "; on the gateway's machine: `jellybean down`" if method.endswith("/Drain") else ""

@@ -1,4 +1,4 @@
-"""Mutual TLS for servers that take Python's `ssl`, which grpc's do not: an HTTP server's."""
+"""Mutual TLS for servers based on Python's `ssl` (the HTTP server); grpc has its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOG = logging.getLogger("jellybean.tls")
 
 
 class TlsConnection(ssl.SSLObject):
-    """One connection's TLS. `began_s`: of the monotonic clock."""
+    """The TLS of one connection. `began_s`: when it was accepted, by the monotonic clock."""
 
     began_s = 0.0
 
@@ -26,15 +26,15 @@ class TlsConnection(ssl.SSLObject):
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
-        except ssl.SSLError as error:  # asyncio ends the connection without a word, to the client too
+        except ssl.SSLError as error:  # asyncio closes the connection without logging the reason
             LOG.info("refused at the handshake: %s", _why(error))
             raise
 
 
 class ReloadingTlsContext(ssl.SSLContext):
-    """Takes this process's certificate, and whom to believe, from the files as they are at each handshake.
+    """A server's TLS context that reloads its credentials at each handshake. Clients need a certificate.
 
-    A client without a certificate gets no further. PlanViewError when the first cannot be used.
+    PlanViewError when the first credentials are unusable.
     """
 
     _folder: CertificateFolder
@@ -52,14 +52,14 @@ class ReloadingTlsContext(ssl.SSLContext):
         return found
 
     def wrap_bio(self, *arguments: Any, **more: Any) -> ssl.SSLObject:
-        """Called for each connection: it is the newest context's, which is not this one."""
+        """Called for each connection, which gets the context of the newest credentials."""
         current = self._folder.current()
         if current is not self._given:
             self._given = current
             try:
                 self._newest = _context(current)
             except (ssl.SSLError, ValueError) as error:
-                LOG.warning("the certificate before it stays in use: %s", _why(error))
+                LOG.warning("the last valid certificate stays in use: %s", _why(error))
         found = self._newest.wrap_bio(*arguments, **more)
         if isinstance(found, TlsConnection):
             found.began_s = time.monotonic()
@@ -69,7 +69,7 @@ class ReloadingTlsContext(ssl.SSLContext):
 def _context(found: Credentials) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # nobody comes back without showing a certificate again
+    context.num_tickets = 0  # no session resumption: every connection shows a certificate
     context.verify_mode = ssl.CERT_REQUIRED
     context.sslobject_class = TlsConnection
     context.load_verify_locations(cadata=found.ca.decode("ascii", "replace"))
@@ -79,14 +79,14 @@ def _context(found: Credentials) -> ssl.SSLContext:
 
 
 def _why(error: ssl.SSLError | ValueError) -> str:
-    """OpenSSL's own words: its numbers are no errno."""
-    told = getattr(error, "verify_message", None) or getattr(error, "reason", None)
-    return str(told or error).lower().replace("_", " ")
+    """OpenSSL's reason; its error numbers are no errno."""
+    reason = getattr(error, "verify_message", None) or getattr(error, "reason", None)
+    return str(reason or error).lower().replace("_", " ")
 
 
 @contextlib.contextmanager
 def _in_memory(data: bytes) -> Iterator[str]:
-    """A path of bytes: OpenSSL reads files only, and those on disk may be another pair by now."""
+    """A path with these bytes: OpenSSL reads files only, and those on disk may have been replaced."""
     descriptor = os.memfd_create("certificate")
     try:
         with open(descriptor, "wb", closefd=False) as file:

@@ -1,1 +1,1 @@
-"""What the operating system gives: sockets, timers, malloc, private files; and protocol versions."""
+"""Helpers for the operating system (sockets, timers, malloc, private files), and the protocol version."""

@@ -1,4 +1,4 @@
-"""What glibc's malloc does with memory that is free again: tensors come and go, and each page anew costs a fault."""
+"""Settings of glibc's malloc: freed memory is kept, as each page that is mapped anew costs a page fault."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ctypes
 import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
-_KEPT_BYTES = 2**26  # at the heap's end, that is not given back
-_MAPPED_BYTES = 2**25  # from which on a block is the system's at once; the largest that glibc takes
+_KEPT_BYTES = 2**26  # free memory at the end of the heap that is not returned to the system
+_MAPPED_BYTES = 2**25  # larger blocks are mapped one by one; glibc's maximum
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 64 MiB for the next tensors instead of giving it back with each. Nothing without glibc."""
+    """Keep up to 64 MiB of freed memory for the next tensors. No effect without glibc."""
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,4 +1,4 @@
-"""Files for this user alone, and paths that stay inside a folder."""
+"""Files that only this user can read, and paths that stay inside a folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 
 def write_private_file(path: Path, data: bytes) -> None:
-    """Whole or not at all, and never readable by others, not even for a moment."""
+    """Write a file atomically; it is never readable by other users."""
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -18,6 +18,6 @@ def write_private_file(path: Path, data: bytes) -> None:
 
 
 def stays_inside_folder(path: str) -> bool:
-    """Whether a relative path, of a plan or a name, stays in the folder that it is put after."""
+    """Whether a relative path stays inside the folder that it is appended to."""
     found = PurePosixPath(path)
     return not found.is_absolute() and ".." not in found.parts

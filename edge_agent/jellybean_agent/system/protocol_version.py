@@ -1,4 +1,4 @@
-"""Which versions understand each other: a process talks to its own protocol's neighbours and to no others."""
+"""The version of the wire protocol. A process talks to versions that differ by at most one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ PROTOCOL_VERSION_KEY = "jellybean-protocol"  # metadata of calls
 
 
 def protocol_metadata() -> tuple[tuple[str, str], ...]:
-    """What every call of ours says."""
+    """The metadata of every call: this process's version."""
     return ((PROTOCOL_VERSION_KEY, str(PROTOCOL_VERSION)),)
 
 
 def protocol_mismatch(who: str, theirs: int) -> str:
-    """Why `who` is of a version too far away; empty when it is not."""
+    """Why `who` has an incompatible version; empty when it is compatible."""
     if abs(theirs - PROTOCOL_VERSION) <= 1:
         return ""
     older = "it" if theirs < PROTOCOL_VERSION else "this process"
@@ -23,6 +23,6 @@ def protocol_mismatch(who: str, theirs: int) -> str:
 
 
 def stated_protocol(value: str | bytes | None) -> int:
-    """The protocol that a call's metadata states; 1 where they state none."""
+    """The version in a call's metadata; 1 where there is none."""
     text = value.decode("ascii", "replace") if isinstance(value, bytes) else value or "1"
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

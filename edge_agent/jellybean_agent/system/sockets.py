@@ -1,4 +1,4 @@
-"""What sockets that are waited for lack."""
+"""Helpers for blocking sockets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytearray:
-    """Exactly so many bytes. ConnectionError when the other end is gone."""
+    """Receive exactly `size` bytes. ConnectionError when the other end is gone."""
     data = bytearray(size)
     view = memoryview(data)
     while view:

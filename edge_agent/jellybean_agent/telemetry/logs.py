@@ -1,7 +1,7 @@
-"""What a process logs, and how a line looks: for people, or as JSON for machines. Standard logging underneath.
+"""Logging: lines as text or as JSON, on top of the standard library.
 
-What a line is about (request, operator, worker, ...) is given to the logger as `extra=about(...)`. No tensor's content
-is ever logged.
+The fields of a line (request, operator, worker, ...) are passed as `extra=log_fields(...)`. The content of tensors is
+never logged.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _FIELDS = "fields"
 
 
 def log_fields(**fields: Any) -> dict[str, dict[str, Any]]:
-    """`extra` of a line: what it is about, without what is empty."""
+    """The `extra` argument of a log call with these fields; empty ones are left out."""
     return {_FIELDS: {name: value for name, value in fields.items() if value not in (None, "")}}
 
 
 def add_log_options(parser: argparse.ArgumentParser) -> None:
-    """--log-format and --log-level."""
+    """Add --log-format and --log-level."""
     parser.add_argument(
         "--log-format", choices=FORMATS, help=f"lines of the log (default: {LOG_VARIABLES[0]}, or text)"
     )
@@ -36,7 +36,7 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configure_logging(process: str, log_format: str | None = None, level: str | None = None) -> None:
-    """Log to stderr from now on. Where an argument is None, the environment says it; else text from `info` up."""
+    """Log to stderr. Where an argument is None, its environment variable counts, else the default: text, info."""
     found_format = _chosen(log_format, LOG_VARIABLES[0], FORMATS, "text")
     found_level = _chosen(level, LOG_VARIABLES[1], LEVELS, "info")
     handler = logging.StreamHandler()
@@ -54,7 +54,7 @@ def _chosen(given: str | None, variable: str, known: tuple[str, ...], default: s
 
 
 class Text(logging.Formatter):
-    """A line for people; what it is about stands at its end."""
+    """A line of text, with its fields at the end."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields: Mapping[str, Any] = getattr(record, _FIELDS, {})
@@ -62,7 +62,7 @@ class Text(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def __init__(self, process: str) -> None:
         super().__init__()

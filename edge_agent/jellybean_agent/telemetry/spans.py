@@ -1,8 +1,8 @@
-"""Spans of requests by OpenTelemetry, sent as OTLP. Imported only where traces are configured (`tracing.py`).
+"""Spans of requests by OpenTelemetry, exported as OTLP. Imported only where traces are configured (`tracing.py`).
 
-The gateway's span of a request is the root, or a child of the client's. Messages carry the context of who sent them:
-the receiver makes a span `hop` of its way, and from there `queue` and `compute`; what a run sends on is a child of its
-`compute`. Times between machines are by their own clocks.
+The gateway's span of a request is the root, or a child of the client's span. Messages carry the context of the span
+that sent them: the receiver records a child `hop` for the transfer, and its children `queue` and `compute`; messages
+sent by a run are children of its `compute`. Times of different machines are by their own clocks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Self
 
 import grpc.aio
 from opentelemetry import trace
@@ -23,25 +23,30 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from jellybean_protos.agent.v1 import agent_pb2
 
-CALL_TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar("carrier")  # the W3C headers of the call under way
+CALL_TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar("carrier")  # the W3C trace headers of the present call
 TRACE_HEADER_NAMES = ("traceparent", "tracestate")
 _MAX_LINKS = 32
-_MAX_WAY_NS = 3600 * 10**9  # no message is under way for longer
+_MAX_WAY_NS = 3600 * 10**9  # longest transfer time that is believed
 _FLUSH_MS = 2000
 _PROPAGATOR = TraceContextTextMapPropagator()
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 
 class SpanFactory:
-    """Makes the spans of one process. `close` sends what is left."""
+    """Makes the spans of one process, and exports them from `start` to `close`."""
 
     def __init__(self, service: str, instance: str, workflow: str, environment: Mapping[str, str]) -> None:
-        about = {"service.instance.id": instance, "service.namespace": workflow}
+        resource = {"service.instance.id": instance, "service.namespace": workflow}
         if not environment.get("OTEL_SERVICE_NAME"):
-            about["service.name"] = service
-        self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(_exporter(environment)))
+            resource["service.name"] = service
+        self._provider = TracerProvider(resource=Resource.create(resource), shutdown_on_exit=False)
+        self._environment = environment
         self._tracer = self._provider.get_tracer("jellybean")
+
+    def start(self) -> Self:
+        """Start exporting, in a thread of OpenTelemetry's."""
+        self._provider.add_span_processor(BatchSpanProcessor(_exporter(self._environment)))
+        return self
 
     def begin(
         self,
@@ -53,7 +58,7 @@ class SpanFactory:
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[Context] = (),
     ) -> Span | None:
-        """A span that has begun, a root without `parent`; None when it is not sampled."""
+        """Begin a span, a root if `parent` is None. None when it is not sampled."""
         span = self._tracer.start_span(
             name,
             parent if parent is not None else Context(),
@@ -65,27 +70,30 @@ class SpanFactory:
         return span if isinstance(span, Span) and span.is_recording() else None
 
     def hop(self, wire: agent_pb2.Message, attributes: Mapping[str, str | int]) -> tuple[Context, int] | None:
-        """The span of a message that has arrived just now: its context, and now; None when it is not traced."""
+        """Record the `hop` span of a message that has just arrived: its context, and its end in ns since the epoch.
+
+        None when the message is not traced.
+        """
         parent = _PROPAGATOR.extract({"traceparent": wire.trace.parent, "tracestate": wire.trace.state}, Context())
         now_ns = time.time_ns()
         if not trace.get_current_span(parent).get_span_context().is_valid:
             return None
         sent_ns = min(max(wire.trace.sent_unix_ns, now_ns - _MAX_WAY_NS), now_ns)
-        about = {"request_id": wire.trace.request_id, "upstream": wire.upstream, **attributes}
-        span = self.begin("hop", parent, about, at_ns=sent_ns, kind=SpanKind.CONSUMER)
+        own = {"request_id": wire.trace.request_id, "upstream": wire.upstream, **attributes}
+        span = self.begin("hop", parent, own, at_ns=sent_ns, kind=SpanKind.CONSUMER)
         if span is None:
             return None
         span.end(now_ns)
         return span_context(span), now_ns
 
     def close(self) -> None:
-        """Send what is left, for a moment; takes the calling thread."""
+        """Export the remaining spans, and stop. Blocks for up to two seconds."""
         self._provider.force_flush(_FLUSH_MS)
         self._provider.shutdown()
 
 
 class TraceHeadersInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Remembers the W3C headers of a call for who makes its span."""
+    """Stores the W3C trace headers of a call in `CALL_TRACE_HEADERS`."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         CALL_TRACE_HEADERS.set(
@@ -95,7 +103,7 @@ class TraceHeadersInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-
 
 
 def parent_context_of_call() -> Context:
-    """What the client of the call under way said of its span; empty when he said nothing."""
+    """Context of the client's span for the present call; empty where it sent none."""
     return _PROPAGATOR.extract(CALL_TRACE_HEADERS.get({}), Context())
 
 
@@ -108,7 +116,7 @@ def trace_id_of(context: Context) -> str:
 
 
 def message_trace(context: Context, request_id: str) -> agent_pb2.Trace:
-    """For a message that leaves now."""
+    """The trace context for a message that is sent now."""
     found: dict[str, str] = {}
     _PROPAGATOR.inject(found, context)
     return agent_pb2.Trace(
@@ -120,7 +128,7 @@ def message_trace(context: Context, request_id: str) -> agent_pb2.Trace:
 
 
 def end_span_with_error(span: Span, reason: str) -> None:
-    """The span ends as an error."""
+    """End a span with status ERROR."""
     span.set_status(StatusCode.ERROR, reason[:500])
     span.end()
 

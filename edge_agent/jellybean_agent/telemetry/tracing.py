@@ -1,4 +1,4 @@
-"""Whether requests are traced, by the standard variables of OpenTelemetry. What traces is imported only then."""
+"""Whether requests are traced, by OpenTelemetry's standard environment variables; imports it only then."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 
 
 def is_traced(environment: Mapping[str, str]) -> bool:
-    """An endpoint is given, and nothing switches traces off."""
+    """Whether an endpoint is set, and traces are not disabled."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     return environment.get("OTEL_TRACES_EXPORTER", "otlp") == "otlp" and any(map(environment.get, _ENDPOINTS))
 
 
 def make_span_factory(service: str, instance: str, workflow: str, environment: Mapping[str, str]) -> SpanFactory | None:
-    """What makes this process' spans; None when nothing is traced, or cannot be, which the log says."""
+    """The factory of this process's spans; None when nothing is traced, or OpenTelemetry is missing (logged)."""
     if not is_traced(environment):
         return None
     try:
@@ -29,4 +29,4 @@ def make_span_factory(service: str, instance: str, workflow: str, environment: M
     except ModuleNotFoundError as error:
         LOG.warning("nothing is traced: %s; pip install 'jellybean-serving[otel]', or unset %s", error, _ENDPOINTS[1])
         return None
-    return SpanFactory(service, instance, workflow, environment)
+    return SpanFactory(service, instance, workflow, environment).start()

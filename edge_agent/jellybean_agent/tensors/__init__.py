@@ -1,1 +1,1 @@
-"""Tensors between the wire and numpy, stacked into batches and cut apart."""
+"""Tensors: conversion between wire format and numpy, stacking into batches, and splitting."""

@@ -1,4 +1,4 @@
-"""What a model or a step takes and gives: tensors by name."""
+"""The inputs and outputs of models and steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several requests in one run of a model: inputs one after another along the leading dimension, outputs cut apart."""
+"""Batches: stacks the inputs of several requests along the leading dimension, and splits the outputs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from jellybean_agent.errors import PermanentError
 from jellybean_agent.tensors.tensors import Array
 
 OperatorInput = Array | tuple[Array, ...]  # a tuple of the children's tensors for a gather
-OperatorInputs = Sequence[OperatorInput]  # by input edge
+OperatorInputs = Sequence[OperatorInput]  # one per input edge
 
 
 def stack_requests(requests: Sequence[OperatorInputs]) -> tuple[Array, ...] | None:
-    """One tensor per edge, the requests' rows in their order; None when they do not fit together.
+    """One tensor per edge with the requests' rows in their order; None when they cannot be stacked.
 
-    Each request must have one row, and all the same dtype and size: a model might treat padding as data.
+    Each request must have one row, and all rows the same dtype and shape, as a model may treat padding as data.
     """
     found: list[Array] = []
     for values in zip(*requests, strict=True):
@@ -29,7 +29,7 @@ def stack_requests(requests: Sequence[OperatorInputs]) -> tuple[Array, ...] | No
 
 
 def split_batch(outputs: Mapping[str, Array], requests: int) -> list[dict[str, Array]]:
-    """What each of the requests gets. PermanentError when an output has not one row for each."""
+    """The outputs of each request. PermanentError when an output does not have one row per request."""
     for name, array in outputs.items():
         if array.shape[:1] != (requests,):
             raise PermanentError(

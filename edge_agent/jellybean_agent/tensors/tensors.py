@@ -1,7 +1,7 @@
-"""Tensors between the wire and numpy, checked before a byte is believed.
+"""Conversion of tensors between the wire format and numpy, with all checks of incoming data.
 
-A tensor on the wire is a dtype name, a shape and C-order little-endian bytes. Nothing is allocated from a shape that
-the bytes do not fill.
+A tensor on the wire is a dtype name, a shape, and bytes in C order, little endian. Memory is never allocated for a
+shape before its bytes have arrived.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 MAX_TENSOR_BYTES = 64 * 2**20
 MAX_TENSOR_RANK = 16
-MAX_MESSAGE_BYTES = MAX_TENSOR_BYTES + 2**16  # one tensor and its envelope
+MAX_MESSAGE_BYTES = MAX_TENSOR_BYTES + 2**16  # one tensor and the other fields of its message
 
 WIRE_DTYPES = {
     name: np.dtype(name).newbyteorder("<")
@@ -37,7 +37,7 @@ _NAMES = {dtype: name for name, dtype in WIRE_DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor as it came: `data` lies where it was read to. Has the fields of a wire tensor, and copies nothing."""
+    """A tensor whose bytes stay in the read buffer. It has the fields of a wire tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -45,14 +45,14 @@ class RawTensor:
 
 
 def encode_tensor(array: Array) -> agent_pb2.Tensor:
-    """The array as a wire tensor. InvalidInputError for dtypes that the wire does not know."""
+    """An array as a wire tensor. InvalidInputError for dtypes that the wire format lacks."""
     found = tensor_without_data(array)
     found.data = tensor_bytes(array)
     return found
 
 
 def tensor_without_data(array: Array) -> agent_pb2.Tensor:
-    """As `encode`, without the bytes."""
+    """As `encode_tensor`, without the bytes."""
     name = dtype_name(array)
     if name not in WIRE_DTYPES:
         raise InvalidInputError(f"a tensor of {name} cannot be sent; known: {', '.join(WIRE_DTYPES)}")
@@ -62,17 +62,17 @@ def tensor_without_data(array: Array) -> agent_pb2.Tensor:
 
 
 def dtype_name(array: Array) -> str:
-    """Of its dtype."""
-    return _NAMES.get(array.dtype) or array.dtype.name  # which numpy spells out each time
+    """Name of an array's dtype."""
+    return _NAMES.get(array.dtype) or array.dtype.name  # numpy's own `name` is slow
 
 
 def tensor_bytes(array: Array) -> bytes:
-    """In C order, little endian."""
+    """An array's bytes in C order, little endian."""
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def decode_tensor(tensor: agent_pb2.Tensor | RawTensor) -> Array:
-    """The wire tensor as a read-only array over its bytes. InvalidInputError when its parts do not agree."""
+    """A wire tensor as a read-only array over its bytes. InvalidInputError when dtype, shape and bytes disagree."""
     dtype = WIRE_DTYPES.get(tensor.dtype)
     if dtype is None:
         raise InvalidInputError(f"unknown dtype {tensor.dtype[:40]!r}; known: {', '.join(WIRE_DTYPES)}")
@@ -87,7 +87,7 @@ def decode_tensor(tensor: agent_pb2.Tensor | RawTensor) -> Array:
 
 
 def checked_shape(sizes: Iterable[int]) -> tuple[int, ...]:
-    """The sizes as a shape. InvalidInputError when there are too many of them or negative ones."""
+    """The sizes as a shape. InvalidInputError for negative sizes or too many dimensions."""
     shape = tuple(sizes)
     if len(shape) > MAX_TENSOR_RANK or any(size < 0 for size in shape):
         raise InvalidInputError(
@@ -97,19 +97,19 @@ def checked_shape(sizes: Iterable[int]) -> tuple[int, ...]:
 
 
 def check_tensor_names(what: str, wanted: Collection[str], given: Collection[str]) -> None:
-    """InvalidInputError unless there is one tensor for each source, or input."""
+    """InvalidInputError unless there is exactly one tensor per wanted name. `what`: source, or input."""
     if set(given) != set(wanted):
         got = ", ".join(name[:60] for name in sorted(given)[:16]) or "none"
         raise InvalidInputError(f"a request takes one tensor per {what} ({', '.join(wanted)}), got {got}")
 
 
 def tensor_spec(dtype: str, shape: tuple[int, ...]) -> agent_pb2.TensorSpec:
-    """What a tensor must look like, for the wire; -1 is any size."""
+    """Dtype and shape of a tensor, for the wire; -1 is any size."""
     return agent_pb2.TensorSpec(dtype=dtype, shape=shape)
 
 
 def tensor_mismatch(dtype: str, shape: tuple[int, ...], wanted_dtype: str, wanted_shape: tuple[int, ...]) -> str | None:
-    """Why a tensor does not fit what is wanted (-1: any size), or None when it does."""
+    """How a tensor differs from the wanted dtype and shape (-1: any size); None when it fits."""
     fits = len(shape) == len(wanted_shape) and all(w in (-1, s) for s, w in zip(shape, wanted_shape, strict=True))
     if dtype == wanted_dtype and fits:
         return None

@@ -1,1 +1,1 @@
-"""Channels, servers and the message streams between workers."""
+"""Channels and servers, and the message streams between workers."""

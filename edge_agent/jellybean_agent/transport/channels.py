@@ -1,7 +1,7 @@
-"""The one place where channels and servers are made, and so the one place that decides how they are protected.
+"""Creates all channels and servers, and so decides how they are protected.
 
-A Unix socket is protected by the folder that it lies in, TCP by mutual TLS. TCP without TLS is served on the loopback
-only, and only when that is asked for by name (`--insecure`).
+A Unix socket is protected by the permissions of its folder, TCP by mutual TLS. TCP without TLS is limited to the
+loopback interface, and must be requested explicitly (`--insecure`).
 """
 
 from __future__ import annotations
@@ -29,22 +29,20 @@ from jellybean_agent.telemetry.logs import log_fields
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 
 LOG = logging.getLogger("jellybean.channels")
-CONNECTION_LIFETIME_S = (
-    300.0  # a connection lives as long, so that a certificate that was replaced, or taken away, counts after it
-)
+CONNECTION_LIFETIME_S = 300.0  # lifetime of a connection, after which a replaced or withdrawn certificate takes effect
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 5000),  # how long one attempt may take; after a refusal the next is made sooner
+    ("grpc.min_reconnect_backoff_ms", 5000),  # longest attempt; a refused one is repeated sooner
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
-MAX_CALLS = 4096  # under way in one server; the next is told RESOURCE_EXHAUSTED
-_MAX_STREAMS = 2 * MAX_CALLS  # of one connection: what is above is cut without a word
+MAX_CALLS = 4096  # in progress in one server; the next gets RESOURCE_EXHAUSTED
+_MAX_STREAMS = 2 * MAX_CALLS  # of one connection, whose excess streams are reset without a status
 SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.so_reuseport", 0),  # two servers must never share a port in silence
+    ("grpc.so_reuseport", 0),  # two servers must not share a port unnoticed
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.max_frame_size", 2**20),
@@ -53,14 +51,14 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.absolute_max_metadata_size", 32 * 2**10),
 )
 AnyGrpcServer = grpc.aio.Server | RpcServer
-_GRACE_S = 120.0  # for calls under way on a connection that has reached its age
+_GRACE_S = 120.0  # for calls in progress on a connection at the end of its lifetime
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MAX_SOCKET_PATH = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How this process of a workflow talks. `insecure`: TCP without TLS on the loopback."""
+    """How a process of a workflow communicates. `insecure`: TCP without TLS on the loopback interface."""
 
     workflow: str = ""
     certificate: CertificateFolder | None = None
@@ -68,7 +66,7 @@ class Transport:
     renew_s: float = CONNECTION_LIFETIME_S
 
     def check(self, address: str) -> str:
-        """The address, if it may be served and dialled. PlanViewError otherwise."""
+        """The address, if it may be listened on and called. PlanViewError otherwise."""
         kind, _, rest = address.partition(":")
         if kind == "unix":
             if len(rest) >= _MAX_SOCKET_PATH:
@@ -83,18 +81,18 @@ class Transport:
             reason = "TCP needs a certificate (--tls FOLDER, made by `jellybean certs`); unix:/path needs none"
             raise PlanViewError(f"{address}: {reason}")
         if host not in _LOOPBACK:
-            raise PlanViewError(f"{address}: --insecure serves and dials only 127.0.0.1, and that is not it")
+            raise PlanViewError(f"{address}: --insecure works on 127.0.0.1 only")
         return address
 
     def channel(self, address: str, worker: str = GATEWAY) -> grpc.aio.Channel:
-        """A channel to a worker, or to the gateway; one that shows another certificate is not talked to."""
+        """A channel to a worker, or to the gateway, whose certificate must have that identity."""
         options, credentials = _dialling(self, self.check(address), worker)
         if credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
         return grpc.aio.secure_channel(address, credentials, options=options)
 
     def blocking_channel(self, address: str, worker: str = GATEWAY) -> grpc.Channel:
-        """The same for callers without an event loop."""
+        """As `channel`, for callers without an event loop."""
         options, credentials = _dialling(self, self.check(address), worker)
         if credentials is None:
             return grpc.insecure_channel(address, options=options)
@@ -102,17 +100,17 @@ class Transport:
 
     @property
     def stream_age_s(self) -> float | None:
-        """After how long a stream is moved to a new connection; None: never, where no certificate can change."""
+        """Seconds after which a stream moves to a new connection; None: never, as there is no certificate."""
         return None if self.certificate is None else self.renew_s
 
     def http_context(self) -> ssl.SSLContext | None:
-        """Mutual TLS for an HTTP server, by the files as they are at each handshake; None: there is no certificate."""
+        """Mutual TLS for an HTTP server, with credentials reloaded at each handshake; None without a certificate."""
         return None if self.certificate is None else ReloadingTlsContext.of(self.certificate)
 
     def server(self, policy: Policy, *more: Any) -> AnyGrpcServer:
-        """A server that asks the policy before every call. `more`: further interceptors, as traces need.
+        """A server that checks every call against the policy. `more`: further interceptors, for traces.
 
-        It is our own, or grpc's where there is TLS or something to intercept.
+        It is `RpcServer`, or grpc's where there is TLS or an interceptor.
         """
 
         def check(method: str, context: Any) -> None:
@@ -122,13 +120,13 @@ class Transport:
             limits = {"max_calls": MAX_CALLS, "max_streams": _MAX_STREAMS, "max_message_bytes": MAX_MESSAGE_BYTES}
             return RpcServer(lambda handler, method: _guarded(handler, method, policy), check, **limits)
         options = list(SERVER_OPTIONS)
-        if self.certificate is not None:  # twice the age: who renews by itself is never cut off
+        if self.certificate is not None:  # twice the lifetime: clients of ours renew before that
             options += [("grpc.max_connection_age_ms", int(2e3 * self.renew_s))]
             options += [("grpc.max_connection_age_grace_ms", int(1e3 * min(_GRACE_S, 2 * self.renew_s)))]
         return grpc.aio.server(interceptors=[_Guard(policy), *more], options=options, maximum_concurrent_rpcs=MAX_CALLS)
 
     def bind(self, server: AnyGrpcServer, address: str) -> int:
-        """Listen on an address; the port. PlanViewError when it is taken or not allowed."""
+        """Listen on an address; the port. PlanViewError when it is in use or not allowed."""
         self.check(address)
         if address.startswith("unix:"):
             _check_private(Path(address.removeprefix("unix:")))
@@ -143,7 +141,7 @@ class Transport:
 def make_transport(
     workflow: str, me: tuple[Role, str], tls: Path | None, *, insecure: bool, renew_s: float = CONNECTION_LIFETIME_S
 ) -> Transport:
-    """The transport of the process `me`: role and name. PlanViewError when the certificate is another's."""
+    """The transport of the process `me` (role, name). PlanViewError when the certificate has another identity."""
     if tls is not None and insecure:
         raise PlanViewError("--tls and --insecure exclude each other: give one of them")
     if tls is None:
@@ -168,20 +166,20 @@ def _dialling(
 
 
 def caller_identity(context: Any) -> Identity | None:
-    """Who calls, by certificate; None without one."""
+    """The identity in the caller's certificate; None without one."""
     found = identities(context.auth_context())
     return found[0] if len(found) == 1 else None
 
 
 def server_credentials(folder: CertificateFolder, *, clients: bool = True) -> grpc.ServerCredentials:
-    """Takes this process's certificate from the files as they are at each handshake, and asks `clients` for theirs."""
+    """Credentials that are reloaded at each handshake. `clients`: whether clients need a certificate."""
     given = folder.current()
 
     def configuration() -> Any:
         nonlocal given
         found = folder.current()
         if found is given:
-            return None  # as before
+            return None  # unchanged
         given = found
         return _configured(found)
 
@@ -192,7 +190,7 @@ def server_credentials(folder: CertificateFolder, *, clients: bool = True) -> gr
 
 
 def _check_private(socket: Path) -> None:
-    """PlanViewError unless some folder above the socket lets nobody else in."""
+    """PlanViewError unless a folder above the socket is closed to other users."""
     for folder in socket.absolute().parents:
         try:
             stat = folder.stat()
@@ -204,7 +202,7 @@ def _check_private(socket: Path) -> None:
 
 
 class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Asks the policy before a call reaches its handler."""
+    """Checks calls of grpc's server against the policy."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -215,7 +213,7 @@ class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def check_caller(policy: Policy, method: str, context: Any) -> None:
-    """StatusError when the policy refuses, which the log says too."""
+    """StatusError, which is also logged, when the policy refuses a call."""
     try:
         policy.check(method, context)
     except StatusError as error:
@@ -225,13 +223,13 @@ def check_caller(policy: Policy, method: str, context: Any) -> None:
 
 
 def _guarded(handler: Any, method: str, policy: Policy) -> Any:
-    """The handler behind the policy. A unary request is parsed here: bytes which are none get a status of ours."""
+    """The handler behind the policy. A unary request is parsed here, so that invalid bytes get a clear status."""
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
     behaviour, parse = getattr(handler, kind), None if handler.request_streaming else handler.request_deserializer
 
     async def checked(request: Any, context: Any) -> Any:
         try:
-            if not getattr(context, "is_authorised", False):  # a server of ours has asked before
+            if not getattr(context, "is_authorised", False):  # `RpcServer` has checked it already
                 check_caller(policy, method, context)
             return request if parse is None else parse(request)
         except StatusError as error:

@@ -1,1 +1,1 @@
-"""Drives the brain: messages in, model runs, messages out."""
+"""A worker at work: drives the brain with messages, runs models, and sends the outputs."""

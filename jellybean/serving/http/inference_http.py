@@ -106,7 +106,7 @@ def application(service: InferenceService, guard: _Guard) -> web.Application:
     add("POST", "/v2/repository/index", "RepositoryIndex", handlers.index)
     for what in ("Load", "Unload"):
         path = f"/v2/repository/models/{{model}}/{what.lower()}"
-        add("POST", path, f"RepositoryModel{what}", handlers.keep_models)
+        add("POST", path, f"RepositoryModel{what}", handlers.refuse_loading)
     return app
 
 
@@ -232,9 +232,11 @@ class _Handlers:
         found = await self._service.repository_index(pb.RepositoryIndexRequest(ready=ready))
         return web.json_response(plain(found)["models"])
 
-    async def keep_models(self, request: web.Request) -> web.Response:
+    async def refuse_loading(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        return web.json_response(plain(await self._service.keep_models(pb.RepositoryModelLoadRequest(model_name=name))))
+        return web.json_response(
+            plain(await self._service.refuse_loading(pb.RepositoryModelLoadRequest(model_name=name)))
+        )
 
     async def infer(self, request: web.Request) -> web.Response:
         asked, binary = read_request(await request.read(), _json_bytes(request))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean_agent.security.identity import Identity, Role, allowed, parse_identity
+from jellybean_agent.security.identity import Identity, Role, allowed_roles, parse_identity
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.enrol.v1 import enrol_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
@@ -40,7 +40,7 @@ def test_every_method_says_who_may_call_it() -> None:
     services = [service for file in files for service in file.services_by_name.values()]
     methods = [f"/{service.full_name}/{method.name}" for service in services for method in service.methods]
     assert len(methods) > 8
-    unruled = [method for method in methods if not allowed(method)]
+    unruled = [method for method in methods if not allowed_roles(method)]
     assert unruled == ["/jellybean.enrol.v1.Enrolment/Enrol"]  # for who has a token, at a port of its own
-    assert not allowed("/jellybean.agent.v1.Agent/Other")
-    assert not allowed("")
+    assert not allowed_roles("/jellybean.agent.v1.Agent/Other")
+    assert not allowed_roles("")

@@ -44,7 +44,7 @@ def test_each_request_of_a_batch_has_its_own_spans(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(spans_module, "_exporter", lambda environment: exported)
     sha256 = scale(tmp_path / "models/double.onnx", 2.0)
     view = view_of(tmp_path, sha256, 4)
-    answers, spans = Answers(), SpanFactory("jellybean-agent", "edge-1", "tiny", {})
+    answers, spans = Answers(), SpanFactory("jellybean-agent", "edge-1", "tiny", {}).start()
 
     async def run() -> None:
         executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=4)

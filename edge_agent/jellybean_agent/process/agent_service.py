@@ -1,0 +1,192 @@
+"""The gRPC service of an agent: message streams, description, metrics, and a drain that loses no request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from grpc_health.v1 import health
+
+from jellybean_agent.brain.messages import GATEWAY
+from jellybean_agent.brain.plan_view import PlanView, WorkerView
+from jellybean_agent.execution.executor import Executor
+from jellybean_agent.process.health import set_health
+from jellybean_agent.process.metrics import AgentCollector
+from jellybean_agent.process.model_loading import ModelSettings, load_executors
+from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
+from jellybean_agent.system.protocol_version import PROTOCOL_VERSION
+from jellybean_agent.tensors.tensors import tensor_spec
+from jellybean_agent.transport.channels import Transport
+from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
+from jellybean_agent.transport.peers import Peer, PeerSettings
+from jellybean_agent.worker.driver import Driver
+from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_agent.worker.request_tracer import RequestTracer
+from jellybean_protos.agent.v1 import agent_pb2
+
+if TYPE_CHECKING:
+    from jellybean_agent.telemetry.spans import SpanFactory
+
+LOG = logging.getLogger("jellybean.agent")
+
+
+class AgentService:
+    """The Agent service of one worker: describe, deliver, metrics, drain. Ready after `load`."""
+
+    def __init__(
+        self,
+        view: PlanView,
+        worker: WorkerView,
+        addresses: Mapping[str, str],
+        links: EmulatedLinks,
+        transport: Transport,
+        models: ModelSettings,
+        spans: SpanFactory | None = None,
+    ) -> None:
+        self._models, self._spans = models, spans
+        self.view, self.worker, self._addresses, self._links = view, worker, addresses, links
+        self._transport = transport
+        self.state = "loading"
+        self.driver: Driver | None = None
+        self.executors: Mapping[str, Executor] = {}
+        self._peers: dict[str, Peer] = {}
+        self._inboxes: Inboxes | None = None
+        self._began = time.monotonic()
+        self.metrics = AgentCollector(view, worker, lambda: self.driver)
+        self.health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
+
+    async def load(self) -> None:
+        """Load and warm up the models in a thread, so that Describe is answered meanwhile; then accept messages."""
+        await set_health(self.health, serving=False)
+        self.executors = await asyncio.to_thread(load_executors, self.view, self.worker, self._models)
+        own = self.worker.name
+        for name, address in self._addresses.items():
+            if name != own:
+                settings = PeerSettings(own, self._transport, resends=name == GATEWAY)
+                self._peers[name] = Peer(name, address, settings, on_lost=self._lost).start()
+        worker, tracer = self.worker.name, self._tracer()
+        self.driver = Driver(self.view, worker, self.executors, self._peers, self._links, tracer)
+        self.driver.start()
+        self._inboxes = Inboxes(
+            self.driver.receive, lambda: self.driver is not None and self.driver.is_full, splits_tensors=True
+        )
+        self.driver.on_capacity = self._inboxes.has_capacity
+        self.state = "ready"
+        await set_health(self.health, serving=True)
+
+    def _tracer(self) -> RequestTracer | None:
+        """The tracer where traces are configured; OpenTelemetry is imported only then."""
+        if self._spans is None:
+            return None
+        from jellybean_agent.worker.span_tracer import SpanTracer
+
+        return SpanTracer(self._spans, self.view, self.worker.name)
+
+    def _lost(self, peer: str, reason: str, undelivered: Any) -> None:
+        LOG.warning("lost %s: %s (%d messages)", peer or "the gateway", reason, len(undelivered))
+        if self.driver is not None:
+            self.driver.peer_lost(peer, reason, undelivered)
+
+    def handler(self) -> Any:
+        """The service's handler, for a server."""
+        describe = grpc.unary_unary_rpc_method_handler(
+            self.Describe, agent_pb2.DescribeRequest.FromString, agent_pb2.AgentStatus.SerializeToString
+        )
+        drain = grpc.unary_unary_rpc_method_handler(
+            self.Drain, agent_pb2.DrainRequest.FromString, agent_pb2.DrainResponse.SerializeToString
+        )
+        metrics = grpc.unary_unary_rpc_method_handler(
+            self.Metrics, agent_pb2.MetricsRequest.FromString, agent_pb2.MetricsResponse.SerializeToString
+        )
+        return agent_service_handler(self.Deliver, Describe=describe, Drain=drain, Metrics=metrics)
+
+    async def Deliver(self, requests: Any, context: Any) -> None:
+        if self._inboxes is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, self._not_loaded)
+        else:
+            await self._inboxes.deliver(requests, context)
+
+    def deliver_raw(self, call: RpcCall) -> StreamReceiver | None:
+        """Deliver, without a task; for `RpcServer.add_raw_stream`."""
+        if self._inboxes is not None:
+            return self._inboxes.deliver_raw(call)
+        call.end(grpc.StatusCode.UNAVAILABLE, self._not_loaded)
+        return None
+
+    @property
+    def _not_loaded(self) -> str:
+        return f"{self.worker.name} is loading its models"
+
+    async def Describe(self, _request: agent_pb2.DescribeRequest, _context: Any) -> agent_pb2.AgentStatus:
+        status = agent_pb2.AgentStatus(
+            worker=self.worker.name,
+            plan=self.view.hash,
+            state=self.state,
+            uptime_s=time.monotonic() - self._began,
+            protocol=PROTOCOL_VERSION,
+            signatures={name: self._signature(name, executor) for name, executor in self.executors.items()},
+        )
+        if self.driver is not None:
+            status.requests_in_hand = self.driver.requests_in_flight
+            status.completed.update(self.driver.counters.completed)
+            status.runs.update({name: sizes.total() for name, sizes in self.driver.counters.runs.items()})
+            status.busy_s.update(self.driver.busy_s())
+            status.late_s.update(self.driver.counters.late_s)
+            status.expired = sum(self.driver.counters.expired.values()) + self.driver.unsent_expired
+        return status
+
+    def _signature(self, name: str, executor: Executor) -> agent_pb2.Signature:
+        operator = self.view.operators[name]
+        ports = {port.name: port for port in executor.outputs}
+        first = executor.outputs[0].name
+        downstreams = [downstream for downstream, _ in operator.wiring.outputs] or [GATEWAY]
+        outputs = {name: ports[operator.output_names.get(name, first)] for name in downstreams}
+        inputs = dict(zip((up for up, _ in operator.wiring.inputs), executor.inputs, strict=True))
+        return agent_pb2.Signature(
+            inputs={up: tensor_spec(port.dtype, port.shape) for up, port in inputs.items()},
+            outputs={down: tensor_spec(port.dtype, port.shape) for down, port in outputs.items()},
+        )
+
+    async def Metrics(self, _request: agent_pb2.MetricsRequest, _context: Any) -> agent_pb2.MetricsResponse:
+        return agent_pb2.MetricsResponse(text=self.metrics.text())
+
+    async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
+        return agent_pb2.DrainResponse(left=await self.drain(request.timeout_s))  # 0: do not wait
+
+    async def drain(self, timeout_s: float) -> int:
+        """Accept no further requests, and finish those in flight; the number left when the time was up.
+
+        The drain is over once the gateway has ended its stream, which it does when no request in flight can come here
+        any more, and all messages have been sent. Without a gateway there is nothing to wait for.
+        """
+        self.state = "draining"
+        await set_health(self.health, serving=False)
+        if self.driver is None or self._inboxes is None:
+            return 0
+        self._inboxes.announce_draining()
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            sent = all(peer.queued == 0 for name, peer in self._peers.items() if name != GATEWAY)
+            if GATEWAY not in self._inboxes.senders() and sent and not self.driver.direct_calls_in_flight:
+                break
+            await asyncio.sleep(0.01)
+        return self.driver.requests_in_flight
+
+    async def close(self) -> None:
+        """Stop the executor thread and the outgoing streams."""
+        if self.driver is not None:
+            self.driver.abandon_calls()
+        for peer in self._peers.values():
+            peer.end()
+        if self.driver is not None:
+            await asyncio.to_thread(self.driver.stop)
+        if self._models.process is not None:
+            self._models.process.close()
+        for peer in self._peers.values():
+            await peer.close()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)

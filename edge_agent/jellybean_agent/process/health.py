@@ -1,0 +1,51 @@
+"""Health by grpc.health.v1, and a port for probes without TLS: Kubernetes' kubelet cannot use certificates.
+
+That port serves grpc.health.v1 only: whether requests are accepted (services "" and inference), and `live`, which is
+healthy as long as the process answers at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from jellybean_agent.errors import PlanViewError
+from jellybean_agent.inference.service import INFERENCE_SERVICE_NAME
+
+LIVE = "live"
+_MAX_CALLS = 64
+_MAX_BYTES = 2**12
+_OPTIONS = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_BYTES))
+
+
+async def set_health(servicer: Any, *, serving: bool) -> None:
+    """Set the health of the process and of its inference service, which are the same."""
+    state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+    for name in ("", INFERENCE_SERVICE_NAME):
+        await servicer.set(name, state)
+
+
+async def serve_health(port: int, servicer: Any) -> Callable[[], Awaitable[None]]:
+    """Serve a health servicer on all interfaces; returns a function that stops it. Port 0: serve nothing."""
+    if port == 0:
+        return _nothing
+    await servicer.set(LIVE, health_pb2.HealthCheckResponse.SERVING)
+    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_CALLS)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    try:
+        server.add_insecure_port(f"0.0.0.0:{port}")
+    except RuntimeError as error:
+        raise PlanViewError(f"cannot listen on health port {port}: it is in use or may not be used") from error
+    await server.start()
+
+    async def stop() -> None:
+        await server.stop(0.1)
+
+    return stop
+
+
+async def _nothing() -> None:
+    pass
