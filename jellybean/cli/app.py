@@ -103,7 +103,8 @@ LogFormat = Annotated[
 HedgeAfter = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="Slow requests go a second way: after 300 ms, or 95 % (of the last answers' times)."
+        metavar="TIME",
+        help="Send slow requests over a second route: after 300 ms, or 95 % (a quantile of recent latencies).",
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]

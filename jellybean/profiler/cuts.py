@@ -140,8 +140,8 @@ class _Cutter:
 
     def no_cut_reason(self) -> str:
         """Why the model has no usable cut."""
-        told = dict.fromkeys(why for why in self.refused if why)
-        return f"no cut can be served ({'; '.join(list(told)[:3])})" if told else "it has one layer"
+        reasons = dict.fromkeys(why for why in self.refused if why)
+        return f"no cut can be served ({'; '.join(list(reasons)[:3])})" if reasons else "it has one layer"
 
     def _profile(self, cache: Cache) -> OnnxProfile:
         key = key_of(kind="layers", model=self.model.sha256, work=self.work, seconds=LAYERS_S)

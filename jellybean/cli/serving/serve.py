@@ -172,14 +172,14 @@ def apply(directory: Directory, overrides: Overrides = None, allow_python: Allow
 def down(
     directory: Directory,
     overrides: Overrides = None,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for requests in hand.")] = 30.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for requests in flight.")] = 30.0,
 ) -> None:
     """Drain and stop what `up --detach` started."""
     from jellybean.serving.local import running
 
     check(directory, overrides)
     left = running.down(directory, timeout_s=timeout)
-    out.print("stopped" if not left else f"stopped; {left} requests were still in hand after {timeout:g} s")
+    out.print("stopped" if not left else f"stopped; {left} requests were still in flight after {timeout:g} s")
     if left:
         raise typer.Exit(EXIT_FAILURE)
 

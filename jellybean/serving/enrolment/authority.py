@@ -117,11 +117,11 @@ def _read(folder: Path) -> Authority:
         raise ServingError(f"{folder}: {describe_error(error, name=True)}") from error
     except (ValueError, TypeError) as error:
         raise ServingError(
-            f"{folder}: no certificate authority: {describe_error(error)}; remove it, it is made anew"
+            f"{folder}: no certificate authority: {describe_error(error)}; remove it, and a new one is made"
         ) from error
     if certificate is None:
         raise ServingError(
-            f"{folder}: {PRIVATE_KEY_FILE} is not the key of {CA_FILE}; remove the folder, it is made anew"
+            f"{folder}: {PRIVATE_KEY_FILE} is not the key of {CA_FILE}; remove the folder, and a new one is made"
         )
     return Authority(key, certificate, bundle)
 

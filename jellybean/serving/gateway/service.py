@@ -1,4 +1,4 @@
-"""The gateway's gRPC service: the calls of clients, and those of whoever owns the run."""
+"""The gateway's gRPC service: the calls of clients, and those of the run's owner."""
 
 from __future__ import annotations
 

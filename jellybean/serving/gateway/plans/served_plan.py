@@ -174,7 +174,7 @@ class ServedPlan:
                     self._peers[worker].put(message, due_s, deadline_s, data)
 
     def end_attempt(self, key: str, route: int, failure: agent_pb2.Failure | None) -> None:
-        """Count an attempt out. After a failure the workers on its route are told to drop it."""
+        """Count an attempt out. After a failure the workers on its route drop it."""
         names = set(self.view.routes[route].values())
         self._attempts.subtract(names)
         if failure is not None:

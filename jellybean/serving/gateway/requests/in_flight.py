@@ -243,8 +243,6 @@ class InFlightRequests:
         except AgentError as error:
             self._finish(request, Outcome(status_of(error), str(error)))
 
-    # -- what plans report --------------------------------------------------------------------------------------------
-
     def on_routes_changed(self) -> None:
         """Attempt the requests that wait for a route, in order of arrival."""
         for request in list(self._waiting):
