@@ -10,14 +10,12 @@ certificates may change, the stream moves to a new connection now and then: the 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import grpc.aio
 
@@ -25,11 +23,11 @@ from jellybean_agent.errors import TransientError
 from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.message_wire import Data
+from jellybean_agent.transport.outgoing_queue import OutgoingMessage, OutgoingQueue
 from jellybean_agent.transport.streams import (
     CALL_ERRORS,
     SILENT_S,
     DeliverStream,
-    OutgoingMessage,
     Receiver,
     open_deliver_call,
 )
@@ -83,8 +81,7 @@ class Peer:
         self._receiver = Receiver(name, address, settings.sender)
         self._settings = settings
         self._on_lost, self._on_credit = on_lost, on_credit
-        self._queue: list[OutgoingMessage] = []  # a heap
-        self._order = itertools.count()
+        self._queue = OutgoingQueue()
         self._streams: set[DeliverStream] = set()
         self._current: DeliverStream | None = None  # on which messages are sent
         self._by_unix_socket = True  # whether the next stream tries Unix-socket RPC
@@ -109,41 +106,32 @@ class Peer:
 
         `data`: the tensor's bytes, if they are not in the message: they are not copied, so they must not change.
         """
-        if message.HasField("failure"):
-            due_s = -math.inf
-        outgoing, stream = OutgoingMessage(due_s, next(self._order), until_s, message, data), self._current
+        outgoing, stream = self._queue.make(message, due_s, until_s, data), self._current
         if stream is not None and stream.call.may_send and self._is_next(outgoing, stream):
             if self._is_in_time(outgoing):
                 stream.call.send(outgoing)
                 self._count(outgoing, stream)
             return
-        heapq.heappush(self._queue, outgoing)
+        self._queue.push(outgoing)
         self._wake.set()
 
     def _is_next(self, outgoing: OutgoingMessage, stream: DeliverStream) -> bool:
         """Whether a message may leave now, before all queued ones."""
-        if self._is_writing or (self._queue and self._queue[0].due_s <= outgoing.due_s):
+        if self._is_writing or (self._queue and self._queue.first_due_s <= outgoing.due_s):
             return False
-        if outgoing.due_s == -math.inf:
+        if not outgoing.needs_credit:
             return True
         return stream.credit > 0 and (outgoing.due_s == 0.0 or outgoing.due_s <= time.monotonic())
 
     def forget(self, request: str) -> None:
         """Drop the queued messages of a request that was given up."""
-        if self._queue:
-            self._replace_queue([outgoing for outgoing in self._queue if outgoing.message.request_id != request])
+        if self._queue.remove(lambda outgoing: outgoing.message.request_id == request):
+            self._wake.set()
 
     def expire(self, now_s: float) -> None:
         """Drop queued messages whose deadline has passed."""
-        if self._queue:
-            in_time = [outgoing for outgoing in self._queue if outgoing.until_s > now_s]
-            self.expired += len(self._queue) - len(in_time)
-            self._replace_queue(in_time)
-
-    def _replace_queue(self, outgoing: list[OutgoingMessage]) -> None:
-        if len(outgoing) < len(self._queue):
-            self._queue = outgoing
-            heapq.heapify(self._queue)
+        if expired := self._queue.remove(lambda outgoing: outgoing.until_s <= now_s):
+            self.expired += expired
             self._wake.set()
 
     def finish(self) -> None:
@@ -185,9 +173,7 @@ class Peer:
                     self._lose(error, list(current.unacknowledged))
             except CALL_ERRORS as error:
                 stream, self._is_finishing, self._by_unix_socket = None, False, True
-                queued = sorted(self._queue, key=lambda outgoing: outgoing[:2])
-                self._queue = []
-                self._lose(error, [*(current.unacknowledged if current else ()), *queued])
+                self._lose(error, [*(current.unacknowledged if current else ()), *self._queue.take_all()])
                 await asyncio.sleep(_RETRY_S)
 
     def _open(self) -> DeliverStream:
@@ -219,7 +205,7 @@ class Peer:
                     successor = await self._open_successor()
                     return successor
                 if await self._wait_for_message(stream):
-                    await self._write(stream, heapq.heappop(self._queue))
+                    await self._write(stream, self._queue.pop())
             await stream.ended()
             if not self._is_finishing:
                 raise TransientError("it closed the stream")
@@ -238,21 +224,13 @@ class Peer:
     async def _open_successor(self) -> DeliverStream:
         """A new stream, once the receiver has accepted it."""
         stream = self._open()
-        has_credit = asyncio.create_task(stream.has_credit.wait())
         try:
-            either: set[asyncio.Future[Any]] = {has_credit, stream.call.ended}
-            await asyncio.wait(either, timeout=_TAKEOVER_S, return_when=asyncio.FIRST_COMPLETED)
-            if stream.has_credit.is_set():
-                return stream
-            if stream.call.ended.done():
-                await stream.ended()
-            raise TransientError("it takes no new connection")
+            await stream.accepted(_TAKEOVER_S)
         except BaseException:
             self._streams.discard(stream)
             await stream.close()
             raise
-        finally:
-            has_credit.cancel()
+        return stream
 
     async def _end_old(self, stream: DeliverStream) -> None:
         """End a stream that another has taken over from; unacknowledged messages are lost if it fails."""
@@ -273,40 +251,36 @@ class Peer:
     async def _write(self, stream: DeliverStream, outgoing: OutgoingMessage) -> None:
         if not self._is_in_time(outgoing):
             return
-        stream.credit -= outgoing.due_s > -math.inf
+        stream.credit -= outgoing.needs_credit
         self._is_writing = True  # nothing may overtake it
         try:
             await stream.call.write(outgoing)
         except BaseException as error:
-            heapq.heappush(self._queue, outgoing)  # it was not sent
+            self._queue.push(outgoing)  # it was not sent
             if stream.silence:
                 raise TransientError(stream.silence) from error
             raise
         finally:
             self._is_writing = False
-        stream.credit += outgoing.due_s > -math.inf
+        stream.credit += outgoing.needs_credit
         self._count(outgoing, stream)
 
     def _is_in_time(self, outgoing: OutgoingMessage) -> bool:
-        """Whether a message's deadline has not passed; if so, puts the time left into the message."""
-        if outgoing.until_s < math.inf:
-            left_s = outgoing.until_s - time.monotonic()
-            if left_s <= 0:
-                self.expired += 1
-                return False
-            outgoing.message.left_s = left_s
-        return True
+        """Whether a message's deadline has not passed; counts it as expired if it has."""
+        is_in_time = outgoing.set_time_left()
+        self.expired += not is_in_time
+        return is_in_time
 
     def _count(self, outgoing: OutgoingMessage, stream: DeliverStream) -> None:
         """Charge a message that was sent to the credit, unless it is a failure."""
-        if outgoing.due_s > -math.inf:
+        if outgoing.needs_credit:
             stream.credit -= 1
             kept = outgoing if self._settings.resends else outgoing._replace(message=_stub(outgoing.message), data=b"")
             stream.unacknowledged.append(kept)
 
     async def _wait_for_message(self, stream: DeliverStream) -> bool:
         """True when a queued message may leave now; else waits for any change, and returns False."""
-        first_s = self._queue[0].due_s if self._queue else math.inf
+        first_s = self._queue.first_due_s
         at_s = min(first_s if stream.credit > 0 or first_s == -math.inf else math.inf, stream.until_s)
         now_s = time.monotonic()
         if at_s <= now_s:
@@ -333,11 +307,15 @@ class Peer:
 
     def _lose(self, error: Exception, messages: Sequence[OutgoingMessage]) -> None:
         """Report messages that may not have arrived, or queue them again where they are resent."""
-        reason = error.details() or error.code().name if isinstance(error, grpc.aio.AioRpcError) else str(error)
         if self._settings.resends:
-            for outgoing in messages:
-                heapq.heappush(self._queue, outgoing)
-        self._on_lost(self.name, reason, () if self._settings.resends else [outgoing.message for outgoing in messages])
+            self._queue.push_all(messages)
+        self._on_lost(
+            self.name, _reason(error), () if self._settings.resends else [outgoing.message for outgoing in messages]
+        )
+
+
+def _reason(error: Exception) -> str:
+    return error.details() or error.code().name if isinstance(error, grpc.aio.AioRpcError) else str(error)
 
 
 def _stub(message: agent_pb2.Message) -> agent_pb2.Message:

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -19,7 +19,8 @@ from jellybean_agent.rpc.unix_socket_stream import UnixSocketStream
 from jellybean_agent.security.identity import SENDER_KEY
 from jellybean_agent.system.protocol_version import protocol_metadata
 from jellybean_agent.transport.channels import Transport
-from jellybean_agent.transport.message_wire import Data, message_parts
+from jellybean_agent.transport.message_wire import message_parts
+from jellybean_agent.transport.outgoing_queue import OutgoingMessage
 from jellybean_protos.agent.v1 import agent_pb2
 
 DELIVER_METHOD = "/jellybean.agent.v1.Agent/Deliver"
@@ -31,16 +32,6 @@ CALL_ERRORS = (  # how a call may fail; grpc's client raises the last two while 
     *(asyncio.InvalidStateError, grpc.aio.InternalError),
 )
 OnCredit = Callable[[agent_pb2.Credit], None]
-
-
-class OutgoingMessage(NamedTuple):
-    """A message to be sent, not before `due_s` and not after `until_s` (CLOCK_MONOTONIC seconds)."""
-
-    due_s: float
-    order: int
-    until_s: float
-    message: agent_pb2.Message
-    data: Data = b""  # its tensor's bytes, if they are not in the message
 
 
 class DeliverCall(Protocol):
@@ -214,6 +205,20 @@ class DeliverStream:
                 self.silence = f"nothing was heard from it for {now_s - self.heard_s:.1f} s"
                 self.call.cancel()
                 return
+
+    async def accepted(self, timeout_s: float) -> None:
+        """Wait for the first credit. One of `CALL_ERRORS` when the call ends before, or the time is up."""
+        has_credit = asyncio.create_task(self.has_credit.wait())
+        try:
+            either: set[asyncio.Future[Any]] = {has_credit, self.call.ended}
+            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            has_credit.cancel()
+        if self.has_credit.is_set():
+            return
+        if self.call.ended.done():
+            await self.ended()
+        raise TransientError("it takes no new connection")
 
     async def ended(self) -> None:
         """Wait for the receiver to end the stream. Raises one of `CALL_ERRORS` unless it ended it with status OK."""
