@@ -67,13 +67,7 @@ class Peer:
     """
 
     def __init__(
-        self,
-        name: str,
-        address: str,
-        settings: PeerSettings,
-        *,
-        on_lost: OnLost,
-        on_credit: OnPeerCredit | None = None,
+        self, name: str, address: str, settings: PeerSettings, *, on_lost: OnLost, on_credit: OnPeerCredit | None = None
     ) -> None:
         self.name = name
         self.connected = False
